@@ -1,0 +1,33 @@
+// What every softfold header needs: the version, the export macro, host/device qualifiers,
+// and the refusal to be compiled in a way that would change bits.
+#pragma once
+
+#define SOFTFOLD_VERSION_MAJOR 0
+#define SOFTFOLD_VERSION_MINOR 1
+#define SOFTFOLD_VERSION_PATCH 0
+#define SOFTFOLD_VERSION "0.1.0"
+
+// Names the definition of the bits (docs/one-answer.md). It changes only when a result's bits may change;
+// it is written into partial files and into the tables of known hashes.
+#define SOFTFOLD_BITS_VERSION 1
+
+#if defined(__FAST_MATH__)
+#error "softfold: -ffast-math changes results; compile this file without it (and with -ffp-contract=off)"
+#endif
+
+#if defined(_WIN32)
+#error "softfold: Windows is not supported yet"
+#endif
+
+#if defined(SOFTFOLD_BUILDING)
+#define SOFTFOLD_API __attribute__((visibility("default")))
+#else
+#define SOFTFOLD_API
+#endif
+
+// Functions of fold/ and lift/ are callable from a CUDA kernel as well as from the host.
+#if defined(__CUDACC__)
+#define SOFTFOLD_HD __host__ __device__ __forceinline__
+#else
+#define SOFTFOLD_HD inline __attribute__((always_inline))
+#endif
