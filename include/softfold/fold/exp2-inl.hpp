@@ -1,0 +1,52 @@
+// The arithmetic of the portable exp2, over any arithmetic A (fold::Scalar, or a SIMD target's lanes).
+// No include guard: exp2.hpp reads it once for scalars and CUDA; lift/lanes.hpp reads it once inside each
+// SIMD target's namespace, because a function compiled without a target's attribute cannot inline its operations.
+
+/// t = x*c as an integer and a rest: t = n + f.
+template <class A>
+struct Split {
+  typename A::V n, f;
+};
+
+/// n = the integer nearest the exact product x*c, f = x*c - n with one rounding. Meaningful wherever the term can
+/// count: for every t within 2^22 (double: 2^51) of 0. Below that, n is still far under any frame of the fast range
+/// and f may be anything; times_power_of_two then gives the 0 that is right. A NaN gives 0 too: look for it apart.
+template <class A>
+SOFTFOLD_HD Split<A> split(typename A::V x, typename A::V c) {
+  const auto magic = A::set(fold::Real<typename A::Element>::kMagic);
+  const auto n = A::sub(A::fma(x, c, magic), magic);
+  return {n, A::fma(x, c, A::neg(n))};
+}
+
+/// 2^f for |f| <= 1/2: minimax polynomials of degree 5 (float) and 11 (double), Horner in FMAs.
+/// Both satisfy P(1/2) == 2 P(-1/2) exactly: which of two equally near integers n is does not matter.
+template <class A>
+SOFTFOLD_HD typename A::V exp2_fraction(typename A::V f) {
+  using T = typename A::Element;
+  if constexpr (sizeof(T) == 4) {
+    auto p = A::fma(A::set(0x1.5bda58p-10F), f, A::set(0x1.3ce8aep-7F));
+    p = A::fma(p, f, A::set(0x1.c6b6d8p-5F));
+    p = A::fma(p, f, A::set(0x1.ebf9c2p-3F));
+    p = A::fma(p, f, A::set(0x1.62e42ap-1F));
+    return A::fma(p, f, A::set(1.F));
+  } else {
+    auto p = A::fma(A::set(0x1.c0636d2507260p-32), f, A::set(0x1.e605f99cb8673p-28));
+    p = A::fma(p, f, A::set(0x1.b54167b2400f3p-24));
+    p = A::fma(p, f, A::set(0x1.62bfd49ebdfa0p-20));
+    p = A::fma(p, f, A::set(0x1.ffcbee3b01999p-17));
+    p = A::fma(p, f, A::set(0x1.43091309611c9p-13));
+    p = A::fma(p, f, A::set(0x1.5d87fe7bbbe2ap-10));
+    p = A::fma(p, f, A::set(0x1.3b2ab6fba1e1cp-7));
+    p = A::fma(p, f, A::set(0x1.c6b08d7048f31p-5));
+    p = A::fma(p, f, A::set(0x1.ebfbdff82c598p-3));
+    p = A::fma(p, f, A::set(0x1.62e42fefa39f3p-1));
+    return A::fma(p, f, A::set(1.));
+  }
+}
+
+/// One term of the sum in the frame m: 2^f * 2^(n - m); exactly 0 when n - m < kFlush.
+template <class A>
+SOFTFOLD_HD typename A::V term(typename A::V x, typename A::V c, typename A::V m) {
+  const auto s = split<A>(x, c);
+  return A::times_power_of_two(exp2_fraction<A>(s.f), A::sub(s.n, m));
+}

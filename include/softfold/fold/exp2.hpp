@@ -1,0 +1,87 @@
+// The portable exp2 and natural logarithm: arithmetic only, so every machine with an FMA gives the same bits.
+// Derivation and measured errors: docs/one-answer.md.
+#pragma once
+
+#include "softfold/fold/real.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace fold {
+
+#include "softfold/fold/exp2-inl.hpp"
+
+/// t = x*c for any finite t, also where the fast split has no bits left: t = kUnit*n + j + f.
+template <class T>
+struct WideSplit {
+  double n;
+  double j;
+  T f;
+};
+
+/// float: x*c is exact in double, and so are n and f.
+SOFTFOLD_HD WideSplit<float> split_wide(float x, float c) {
+  const double t = static_cast<double>(x) * static_cast<double>(c);
+  const double n = ::rint(t);
+  return {n, 0., static_cast<float>(t - n)};
+}
+
+/// double: half of t as a product and its error (TwoProduct), halved so that DBL_MAX * log2(e) does not overflow.
+/// From 2^60 on the error is dropped: elements that differ there differ by hundreds, so one of them counts for nothing.
+SOFTFOLD_HD WideSplit<double> split_wide(double x, double c) {
+  using A = Scalar<double>;
+  const double h = A::mul(0.5, c);
+  const double p = A::mul(x, h);
+  const double e = ::fabs(p) < 0x1p60 ? A::fma(x, h, -p) : 0.;
+  const double n = ::fabs(p) < 0x1p52 ? 0.5 * ::rint(p + p) : p;
+  const double rest = 2. * A::add(A::sub(p, n), e);
+  const double j = ::rint(rest);
+  return {n, j, A::sub(rest, j)};
+}
+
+/// term() for a frame m (in State units) outside the fast range.
+template <class T>
+SOFTFOLD_HD T term_wide(T x, T c, double m) {
+  const auto s = split_wide(x, c);
+  const double k = Real<T>::kUnit * (s.n - m) + s.j;
+  if (!(k >= static_cast<double>(Real<T>::kFlush))) return T(0);
+  // In double, j can lift k above 0 by hundreds: multiply by 2^k, which is exact, instead of adding to an exponent.
+  using Bits = typename Real<T>::Bits;
+  constexpr auto one = Bits{Real<T>::kInfinity} >> (Real<T>::kMantissaBits + 1);  // the biased exponent of 1
+  const auto power = static_cast<Bits>(one + static_cast<Bits>(static_cast<std::int64_t>(k)));
+  return Scalar<T>::mul(exp2_fraction<Scalar<T>>(s.f), bits_as<T>(static_cast<Bits>(power << Real<T>::kMantissaBits)));
+}
+
+/// A positive finite number taken apart: d = 2^e * g with g in [sqrt(1/2), sqrt(2)).
+struct Binade {
+  double g;
+  double e;
+};
+
+SOFTFOLD_HD Binade binade_of(double d) {
+  const auto bits = bits_as<std::uint64_t>(d);
+  // Rounding the exponent at the bits of sqrt(2) instead of at 2 centres g around 1.
+  const auto shifted = bits - 0x3FE6A09E667F3BCDULL;
+  const auto e = static_cast<std::int64_t>(shifted) >> 52;
+  return {bits_as<double>(bits - (static_cast<std::uint64_t>(e) << 52)), static_cast<double>(e)};
+}
+
+/// ln(g) for g in [sqrt(1/2), sqrt(2)), error <= 1.3 u, +0 at 1:  ln(1+f) = f - h + s (h + R), h = f^2/2, s = f/(2+f),
+/// R = 2 (atanh(s)/s - 1) as a polynomial in s^2.
+SOFTFOLD_HD double ln(double g) {
+  using A = Scalar<double>;
+  const double f = A::sub(g, 1.);
+  const double s = A::div(f, A::add(g, 1.));
+  const double z = A::mul(s, s);
+  double p = A::fma(0x1.2f066ebbcac1bp-3, z, 0x1.39a1a61891698p-3);
+  p = A::fma(p, z, 0x1.74663f7782557p-3);
+  p = A::fma(p, z, 0x1.c71c5207dfd39p-3);
+  p = A::fma(p, z, 0x1.24924941f15e6p-2);
+  p = A::fma(p, z, 0x1.999999997fdd2p-2);
+  p = A::fma(p, z, 0x1.5555555555592p-1);
+  const double h = A::mul(A::mul(0.5, f), f);
+  return A::add(f, A::fma(s, A::fma(z, p, h), -h));
+}
+
+}  // namespace fold
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,193 @@
+// The fold behind softmax: (m, d), the largest integer exponent and the sum of 2^(t - m).
+// This file has the only rescale in the tree.
+#pragma once
+
+#include "softfold/fold/exp2.hpp"
+#include "softfold/fold/fold.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace fold {
+
+/// The factor on the inputs, in the forms the arithmetic needs. `value` is the caller's scale (a temperature's
+/// inverse).
+template <class T>
+struct Scale {
+  double value;  ///< scale
+  T c;           ///< scale * log2(e), rounded once
+
+  /// ln(2) as seen through the rounded c: kappa = scale / c, in two parts, cancels c's rounding error.
+  SOFTFOLD_HD double kappa() const { return c == T(0) ? kLn2 : value / static_cast<double>(c); }
+  SOFTFOLD_HD double kappa_low() const {
+    return c == T(0) ? 0. : Scalar<double>::fma(-kappa(), static_cast<double>(c), value) / static_cast<double>(c);
+  }
+};
+
+template <class T>
+SOFTFOLD_HD Scale<T> make_scale(double scale) {
+  if constexpr (sizeof(T) == 4) {
+    return {scale, static_cast<T>(scale * kLog2E)};
+  } else {
+    return {scale, Scalar<double>::fma(scale, kLog2E, Scalar<double>::mul(scale, kLog2ELow))};
+  }
+}
+
+/// The log-sum-exp of a row, base 2 inside, natural outside (Milakov & Gimelshein 2018, with an integer shift).
+///
+/// A state (m, d) stands for d * 2^(kUnit * m). m = max n is an integer (double: half of one) held in float64;
+/// d is at least sqrt(1/2) in its own frame. The empty state is (-inf, 0); a row that holds +inf is (+inf, 1);
+/// one that holds NaN is (+inf, NaN). m is never NaN.
+template <class T>
+struct LogSumExp {
+  using Element = T;
+  struct State {
+    double m;
+    T d;
+  };
+
+  Scale<T> scale;
+
+  SOFTFOLD_HD static State identity() { return {-infinity<double>(), T(0)}; }
+  SOFTFOLD_HD static State plus_infinity() { return {infinity<double>(), T(1)}; }
+  SOFTFOLD_HD static State not_a_number() { return {infinity<double>(), canonical_nan<T>()}; }
+
+  /// 2^(kUnit * (from - to)), exact, and 0 where what it multiplies cannot count. from = -inf gives 0.
+  SOFTFOLD_HD static T factor(double from, double to) {
+    const double k = Real<T>::kUnit * (from - to);
+    if (!(k >= static_cast<double>(Real<T>::kFlush))) return T(0);
+    return Scalar<T>::times_power_of_two(T(1), static_cast<T>(k));
+  }
+
+  /// Two exact rescales and one rounded addition.
+  SOFTFOLD_HD static State merge(const State& a, const State& b) {
+    const double m = a.m > b.m ? a.m : b.m;
+    if (m == infinity<double>()) return is_nan(a.d) || is_nan(b.d) ? not_a_number() : plus_infinity();
+    return {m, Scalar<T>::add(Scalar<T>::mul(a.d, factor(a.m, m)), Scalar<T>::mul(b.d, factor(b.m, m)))};
+  }
+
+  /// The state of one element.
+  SOFTFOLD_HD State lift(T x) const {
+    if (is_nan(x)) return not_a_number();
+    if (::fabs(x) == infinity<T>()) {
+      if (scale.c == T(0)) return not_a_number();
+      return (x > T(0)) == (scale.c > T(0)) ? plus_infinity() : identity();
+    }
+    const double m = frame(x, scale.c).m;
+    return {m, is_fast(m) ? term<Scalar<T>>(x, scale.c, narrow(m)) : term_wide(x, scale.c, m)};
+  }
+
+  SOFTFOLD_HD State push(const State& s, T x) const { return merge(s, lift(x)); }
+
+  /// The natural logarithm of the sum of exp(scale * x).
+  SOFTFOLD_HD T finish(const State& s) const { return static_cast<T>(log_sum(s)); }
+
+  /// finish() before it is rounded to T.
+  SOFTFOLD_HD double log_sum(const State& s) const {
+    if (s.m == infinity<double>()) return is_nan(s.d) ? canonical_nan<double>() : s.m;
+    if (!(s.d > T(0))) return -infinity<double>();
+    const Binade b = binade_of(static_cast<double>(s.d));
+    const double k = s.m + b.e / Real<T>::kUnit;
+    const double unit = Real<T>::kUnit;
+    const double lse =
+        Scalar<double>::fma(k, unit * scale.kappa(), Scalar<double>::fma(k, unit * scale.kappa_low(), ln(b.g)));
+    const double largest = bits_as<double>(std::uint64_t{0x7FEFFFFFFFFFFFFF});
+    return lse > largest ? largest : lse < -largest ? -largest : lse;  // finite inputs have a finite answer
+  }
+
+  /// A frame is a value of State::m. This is the frame of the largest element (of the smallest when c < 0), finite.
+  struct Frame {
+    double m;
+    bool fast;  ///< the fast split is exact in this frame
+  };
+  SOFTFOLD_HD static Frame frame(T x, T c) {
+    const T n = split<Scalar<T>>(x, c).n;
+    if (n >= Real<T>::kFastLowest && n <= Real<T>::kFastHighest) return {static_cast<double>(n) / Real<T>::kUnit, true};
+    return {split_wide(x, c).n, false};
+  }
+  SOFTFOLD_HD static bool is_fast(double m) {
+    const double n = m * Real<T>::kUnit;
+    return n >= static_cast<double>(Real<T>::kFastLowest) && n <= static_cast<double>(Real<T>::kFastHighest);
+  }
+  /// A fast frame as the T that term() subtracts.
+  SOFTFOLD_HD static T narrow(double m) { return static_cast<T>(m * Real<T>::kUnit); }
+};
+
+/// How one row's probabilities are written, once its state is known: y = term * multiplier, or nothing but one value.
+template <class T>
+struct Normaliser {
+  using Lse = LogSumExp<T>;
+  double m;      ///< the row's frame
+  T reciprocal;  ///< rn(1/d)
+  bool regular;  ///< false: every element of the row is the same special value (an empty row, +inf or NaN inside)
+  bool empty;    ///< nothing in the row: what is written is the caller's choice (Empty)
+
+  SOFTFOLD_HD explicit Normaliser(const typename Lse::State& s)
+      : m(s.m), reciprocal(0), regular(s.m != infinity<double>() && s.d > T(0)), empty(s.m == -infinity<double>()) {
+    if (regular) reciprocal = Scalar<T>::div(T(1), s.d);
+  }
+
+  /// What a term in the frame `from` (a chunk's, or the row's) is multiplied by.
+  SOFTFOLD_HD T multiplier(double from) const { return Scalar<T>::mul(reciprocal, Lse::factor(from, m)); }
+
+  /// A term times its multiplier; below kSmallest it is +0, so no subnormal is ever written.
+  SOFTFOLD_HD static T probability(T term, T multiplier) {
+    const T y = Scalar<T>::mul(term, multiplier);
+    return y < Real<T>::kSmallest ? T(0) : y;
+  }
+};
+
+/// How one row's log-probabilities are written: min(0, kappa * ((t - m) - log2 d)), never x - lse.
+template <class T>
+struct LogNormaliser {
+  using Lse = LogSumExp<T>;
+  double m;
+  bool fast, regular, empty;
+  T c, frame, log2_d, kappa;
+
+  SOFTFOLD_HD LogNormaliser(const typename Lse::State& s, const Scale<T>& scale)
+      : m(s.m),
+        fast(Lse::is_fast(s.m)),
+        regular(s.m != infinity<double>() && s.d > T(0)),
+        empty(s.m == -infinity<double>()),
+        c(scale.c),
+        frame(0),
+        log2_d(0),
+        kappa(static_cast<T>(scale.kappa())) {
+    if (!regular) return;
+    if (fast) frame = Lse::narrow(s.m);
+    const Binade b = binade_of(static_cast<double>(s.d));
+    log2_d = static_cast<T>(Scalar<double>::fma(ln(b.g), kLog2E, b.e));
+  }
+
+  /// t - m with one rounding; t = -inf gives -inf.
+  SOFTFOLD_HD T distance(T x) const {
+    if (fast) return Scalar<T>::fma(x, c, -frame);
+    if constexpr (sizeof(T) == 4) {
+      return static_cast<T>(static_cast<double>(x) * static_cast<double>(c) - m);
+    } else {
+      if (::fabs(x) == infinity<T>()) return -infinity<T>();
+      const auto s = split_wide(x, c);
+      return Real<T>::kUnit * (s.n - m) + s.j + s.f;
+    }
+  }
+
+  SOFTFOLD_HD T log_probability(T x) const {
+    const T lp = Scalar<T>::mul(kappa, Scalar<T>::sub(distance(x), log2_d));
+    return lp < T(0) ? lp : T(0);
+  }
+};
+
+/// A plain sum, for gradients: signed, so what is missing is -0.
+template <class T>
+struct Sum {
+  using Element = T;
+  using State = T;
+  SOFTFOLD_HD static State identity() { return -T(0); }
+  SOFTFOLD_HD static State merge(State a, State b) { return Scalar<T>::add(a, b); }
+  SOFTFOLD_HD State push(State s, T x) const { return merge(s, x); }
+  SOFTFOLD_HD T finish(State s) const { return s; }
+};
+
+}  // namespace fold
+}  // namespace v0
+}  // namespace softfold

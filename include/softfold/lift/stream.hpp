@@ -1,0 +1,164 @@
+// A piece of a row, anywhere in it, that joins to the whole row's bits: what travels between files, pages and ranks.
+#pragma once
+
+#include "softfold/error.hpp"
+#include "softfold/lift/chunks.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace softfold {
+inline namespace v0 {
+
+/// Elements [offset, offset + length) of a row, folded as far as the canonical tree allows without its neighbours:
+/// the raw elements before the first chunk boundary, complete nodes of the tree, the raw elements after the last
+/// boundary. At most 2 * 1023 numbers and 2 log2(length) states, whatever the length.
+///
+/// A stream is a partial that begins at 0 and grows. T is float or double (float16 and bfloat16 widen to float).
+template <class T>
+class Partial {
+ public:
+  using Lse = fold::LogSumExp<T>;
+  using State = typename Lse::State;
+  /// A node of the tree: 2^level chunks from chunk `begin` (in the row's own count) on.
+  struct Node {
+    std::int64_t begin;
+    int level;
+    State state;
+  };
+  /// How a run of at most kChunk elements becomes a state: lift::reduce_chunk, or a SIMD version with the same bits.
+  using Reduce = State (*)(const T* x, int n, T c);
+
+  static constexpr std::int64_t kLargestOffset = std::int64_t{1} << 53;
+
+  explicit Partial(double scale = 1, std::int64_t offset = 0) : scale_(fold::make_scale<T>(scale)), offset_(offset) {
+    if (offset < 0 || offset > kLargestOffset)
+      throw Error(Code::shape, "a partial at offset " + std::to_string(offset), "an offset from 0 to 2^53");
+    if (!(std::abs(scale_.c) < fold::infinity<T>()))
+      throw Error(Code::option, "scale " + std::to_string(scale), "a scale whose product with log2(e) is finite");
+  }
+
+  /// A partial from its parts, as a file holds them; refused if they do not lie end to end from offset on.
+  Partial(double scale, std::int64_t offset, std::span<const T> head, std::span<const Node> nodes,
+          std::span<const T> tail, Reduce reduce = reduce_scalar)
+      : Partial(scale, offset) {
+    constexpr std::int64_t chunk = lift::kChunk;
+    const auto refuse = [](const char* what) {
+      throw Error(Code::state, what, "head, nodes and tail that lie end to end, cut at chunk boundaries");
+    };
+    if (std::ssize(head) > (chunk - offset % chunk) % chunk) refuse("a partial whose head passes a chunk boundary");
+    append(head, reduce);
+    for (const Node& n : nodes) {
+      if (n.level < 0 || n.level >= lift::kMaxLevels || end() % (chunk << n.level) != 0 || n.begin != end() / chunk)
+        refuse("a partial with a node out of place");
+      push_node(n.state, n.level);
+    }
+    if (std::ssize(tail) >= chunk || (!tail.empty() && end() % chunk != 0))
+      refuse("a partial with a tail out of place");
+    append(tail, reduce);
+  }
+
+  double scale() const { return scale_.value; }
+  std::int64_t offset() const { return offset_; }
+  std::int64_t length() const { return length_; }
+  std::int64_t end() const { return offset_ + length_; }
+  std::span<const T> head() const { return head_; }
+  std::span<const Node> nodes() const { return nodes_; }
+  std::span<const T> tail() const { return tail_; }
+
+  /// Takes the next elements of the row.
+  void append(std::span<const T> x, Reduce reduce = reduce_scalar) {
+    const T* p = x.data();
+    std::int64_t n = static_cast<std::int64_t>(x.size());
+    while (n > 0) {
+      const std::int64_t room = lift::kChunk - end() % lift::kChunk;
+      const std::int64_t take = std::min(n, room);
+      if (take == lift::kChunk) {
+        push_node(reduce(p, lift::kChunk, scale_.c), 0);
+      } else {
+        append_raw(p, take, reduce);
+      }
+      p += take;
+      n -= take;
+    }
+  }
+
+  /// Takes the next 2^level chunks as one node. end() must be a multiple of 2^level chunks.
+  void push_node(State s, int level) {
+    std::int64_t begin = end() / lift::kChunk;
+    length_ += static_cast<std::int64_t>(lift::kChunk) << level;
+    while (!nodes_.empty() && nodes_.back().level == level && nodes_.back().begin % (std::int64_t{2} << level) == 0) {
+      s = Lse::merge(nodes_.back().state, s);
+      begin = nodes_.back().begin;
+      nodes_.pop_back();
+      ++level;
+    }
+    nodes_.push_back({begin, level, s});
+  }
+
+  /// Takes the partial that begins where this one ends.
+  void join(const Partial& next, Reduce reduce = reduce_scalar) {
+    if (next.scale_.value != scale_.value)
+      throw Error(Code::state,
+                  "partials of scale " + std::to_string(scale_.value) + " and " + std::to_string(next.scale_.value),
+                  "one scale for all partials of a row", "compute both with the same scale");
+    if (next.offset_ != end())
+      throw Error(Code::state, "a partial that begins at " + std::to_string(next.offset_),
+                  "one that begins at " + std::to_string(end()), "join partials in the order of their offsets");
+    append(next.head_, reduce);
+    for (const Node& n : next.nodes_) push_node(n.state, n.level);
+    append(next.tail_, reduce);
+  }
+
+  /// The state of what has come: for a partial from offset 0, the whole row's bits. For one that begins elsewhere, a
+  /// state that is right within the stated bound.
+  State state(Reduce reduce = reduce_scalar) const {
+    bool first = true;
+    State s = Lse::identity();
+    const auto take = [&](const State& left) {
+      s = first ? left : Lse::merge(left, s);
+      first = false;
+    };
+    if (!tail_.empty()) take(reduce(tail_.data(), static_cast<int>(tail_.size()), scale_.c));
+    for (auto n = nodes_.rbegin(); n != nodes_.rend(); ++n) take(n->state);
+    if (!head_.empty()) take(reduce(head_.data(), static_cast<int>(head_.size()), scale_.c));
+    return s;
+  }
+
+  /// The natural logarithm of the sum of exp(scale * x) of what has come.
+  T logsumexp(Reduce reduce = reduce_scalar) const { return Lse{scale_}.finish(state(reduce)); }
+
+  static State reduce_scalar(const T* x, int n, T c) {
+    T terms[lift::kChunk];
+    return lift::reduce_chunk(x, n, c, terms);
+  }
+
+ private:
+  bool in_head() const {
+    return nodes_.empty() && tail_.empty() && (offset_ + length_) / lift::kChunk == offset_ / lift::kChunk &&
+           offset_ % lift::kChunk != 0;
+  }
+
+  void append_raw(const T* p, std::int64_t n, Reduce reduce) {
+    std::vector<T>& raw = in_head() ? head_ : tail_;
+    raw.insert(raw.end(), p, p + n);
+    length_ += n;
+    if (tail_.size() == lift::kChunk) {
+      length_ -= lift::kChunk;
+      push_node(reduce(tail_.data(), lift::kChunk, scale_.c), 0);
+      tail_.clear();
+    }
+  }
+
+  fold::Scale<T> scale_;
+  std::int64_t offset_ = 0, length_ = 0;
+  std::vector<T> head_;
+  std::vector<Node> nodes_;
+  std::vector<T> tail_;
+};
+
+}  // namespace v0
+}  // namespace softfold

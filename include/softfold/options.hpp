@@ -1,0 +1,136 @@
+// What a caller may ask for. One struct per family of operations; an option that a build does not have is refused by
+// name when a plan is made, never ignored.
+#pragma once
+
+#include "softfold/executor.hpp"
+#include "softfold/tensor.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <variant>
+
+namespace softfold {
+inline namespace v0 {
+
+/// Every operation, also those that this version cannot plan yet.
+enum class Op : std::uint8_t {
+  softmax,               ///< x -> y
+  log_softmax,           ///< x -> y
+  logsumexp,             ///< x -> lse
+  state,                 ///< x -> states
+  softmax_backward,      ///< y, dy -> dx
+  log_softmax_backward,  ///< y, dy -> dx
+  logsumexp_backward,    ///< x, states, dlse -> dx
+  merge_states,          ///< states a, states b, ... -> states
+  finish_softmax,        ///< x (a shard), states (merged) -> y
+  finish_log_softmax,    ///< x (a shard), states (merged) -> y
+  finish_logsumexp,      ///< states -> lse
+  merge_attention,       ///< out a, lse a, out b, lse b, ... -> out, lse
+  merge_blocks,          ///< p a, lse a, p b, lse b, ... -> p a, p b, ..., lse
+  topk,
+  sample,
+  entropy,
+  cross_entropy,
+  linear_cross_entropy,
+  attention,
+};
+
+constexpr std::string_view name_of(Op op) {
+  constexpr std::string_view names[] = {"softmax",
+                                        "log_softmax",
+                                        "logsumexp",
+                                        "state",
+                                        "softmax_backward",
+                                        "log_softmax_backward",
+                                        "logsumexp_backward",
+                                        "merge_states",
+                                        "finish_softmax",
+                                        "finish_log_softmax",
+                                        "finish_logsumexp",
+                                        "merge_attention",
+                                        "merge_blocks",
+                                        "topk",
+                                        "sample",
+                                        "entropy",
+                                        "cross_entropy",
+                                        "linear_cross_entropy",
+                                        "attention"};
+  return names[static_cast<int>(op)];
+}
+
+/// What an empty row (length 0, all masked, all -inf) becomes.
+enum class Empty : std::uint8_t {
+  zero,  ///< probabilities 0, log-probabilities -inf, lse -inf, gradients 0
+  nan,   ///< probabilities and log-probabilities NaN, as torch.softmax; lse stays -inf
+};
+
+/// The ladder of algorithms. All but `naive` give the same bits as `automatic` does where they are exact at all:
+/// see docs/ladder.md for what each reads and writes.
+enum class Rung : std::uint8_t {
+  automatic,
+  naive,   ///< exp(x) / sum exp(x): two reads; overflows, on purpose
+  safe,    ///< three reads: maximum, sum, write
+  online,  ///< two reads: maximum and sum element by element, write
+  tiled,   ///< two reads: a tile to a state, one merge per tile, write
+  fused,   ///< one read: the row stays on chip between its sum and its write
+};
+
+/// The base of a logarithm that comes from elsewhere. softfold's own are natural, always.
+enum class LogBase : std::uint8_t { natural, two };
+
+/// Options of the row operations. "One a row" operands have x's shape without the axis (or with size 1 there), or
+/// broadcast to it.
+struct RowOptions {
+  int axis = -1;        ///< the axis that is folded; negative counts from the end
+  double scale = 1;     ///< every element is multiplied by it; 1/temperature
+  View scales;          ///< float32 or float64, one a row: multiplies `scale`
+  View length;          ///< int32 or int64, one a row: only the first `length` elements exist
+  View offsets;         ///< int32 or int64, [rows + 1], ascending: x is 1-D and row i is x[offsets[i] .. offsets[i+1])
+  View mask;            ///< boolean, broadcasts to x: only elements where it is true exist
+  bool causal = false;  ///< x is (..., T, S), axis -1: row i has its first i + 1 + S - T elements
+  Empty empty = Empty::zero;
+  Rung rung = Rung::automatic;
+};
+
+struct MergeOptions {
+  LogBase base = LogBase::natural;  ///< of the lse operands, given and returned
+};
+
+/// A sliding window of keys around the diagonal; -1 is unlimited.
+struct Window {
+  std::int64_t left = -1, right = -1;
+};
+struct Dense {};
+struct Varlen {
+  View q_offsets, kv_offsets;
+};
+struct Paged {
+  View page_table, kv_lengths;
+};
+
+struct AttentionOptions {
+  double scale = std::numeric_limits<double>::quiet_NaN();  ///< NaN: 1/sqrt(D)
+  bool causal = false;
+  Window window;
+  float softcap = 0;
+  View sink, bias, mask;
+  std::variant<Dense, Varlen, Paged> kv;
+  View q_positions, kv_positions, lse, state;
+};
+
+/// Memory that the caller lends for the time of a call.
+struct Workspace {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// Where and with what a plan runs. No globals: an empty context is the default executor and the null stream.
+struct Context {
+  Executor* cpu = nullptr;
+  void* stream = nullptr;  ///< a cudaStream_t
+  Workspace* workspace = nullptr;
+};
+
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,49 @@
+// The centre of the library: a plan checks everything, chooses a kernel, and can be run.
+// Refusal, `explain`, workspace sizes, the C ABI and the one-shot calls of softfold.hpp all go through it.
+#pragma once
+
+#include "softfold/error.hpp"
+#include "softfold/options.hpp"
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace softfold {
+inline namespace v0 {
+
+/// One operation on given tensors, checked and bound to a kernel. A plain value: making one allocates nothing, and it
+/// holds no reference to the views it was made from, only to the memory that they describe.
+class SOFTFOLD_API Plan {
+ public:
+  /// Runs it. May be called again, also from several threads when the outputs are not shared.
+  void run() const;
+  /// The name of the kernel that will run.
+  std::string_view kernel() const;
+  /// Every kernel that could have run and did not, with the reason.
+  std::vector<std::pair<std::string, std::string>> rejected() const;
+  /// Bytes that run() needs in Context::workspace (0 on the CPU, which uses its own scratch).
+  std::size_t workspace_bytes() const;
+
+ private:
+  friend class PlanAccess;
+  Plan() = default;
+  alignas(16) std::byte storage_[1280];
+};
+static_assert(std::is_trivially_copyable_v<Plan>);
+
+/// Checks and chooses; throws softfold::Error before any work if the operation cannot be done as asked.
+/// The order of inputs and outputs is the one beside each value of Op.
+SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs,
+                       const RowOptions& options = {}, const Context& context = {});
+SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const MergeOptions& options,
+                       const Context& context = {});
+SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs,
+                       const AttentionOptions& options, const Context& context = {});
+
+}  // namespace v0
+}  // namespace softfold
