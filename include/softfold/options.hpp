@@ -93,8 +93,15 @@ struct RowOptions {
   Rung rung = Rung::automatic;
 };
 
+/// How the parts given to merge_attention and merge_blocks say what they hold.
+enum class Statistics : std::uint8_t {
+  lse,      ///< one number a row: the logarithm of the part's sum of exponentials
+  max_sum,  ///< two numbers a row in a last axis: (m, d) with sum exp(x) = d exp(m) (in LogBase::two: d 2^m)
+};
+
 struct MergeOptions {
-  LogBase base = LogBase::natural;  ///< of the lse operands, given and returned
+  LogBase base = LogBase::natural;  ///< of the statistics, given and returned
+  Statistics statistics = Statistics::lse;
 };
 
 /// A sliding window of keys around the diagonal; -1 is unlimited.

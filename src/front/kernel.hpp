@@ -1,0 +1,33 @@
+// The tables that plans choose from. A backend offers kernels for an operation in order of preference; the first whose
+// `refuses` has no objection is taken, and the others' objections are what `explain` prints.
+#pragma once
+
+#include "front/problem.hpp"
+
+#include <cstddef>
+#include <span>
+
+namespace softfold {
+inline namespace v0 {
+
+template <class Problem>
+struct Kernel {
+  const char* name;
+  /// Null if the kernel can do this problem, else why not, in a few words.
+  const char* (*refuses)(const Problem&, const Context&);
+  void (*run)(const Problem&, const Context&);
+  /// Bytes of Context::workspace that run() needs; null is none.
+  std::size_t (*workspace)(const Problem&, const Context&);
+};
+
+/// The CPU's kernels for an operation on rows; empty if it has none.
+std::span<const Kernel<RowProblem>> cpu_row_kernels(Op op);
+/// The CPU's kernels for merge_states, merge_attention and merge_blocks.
+std::span<const Kernel<MergeProblem>> cpu_merge_kernels(Op op);
+#if defined(SOFTFOLD_WITH_CUDA)
+std::span<const Kernel<RowProblem>> cuda_row_kernels(Op op);
+std::span<const Kernel<MergeProblem>> cuda_merge_kernels(Op op);
+#endif
+
+}  // namespace v0
+}  // namespace softfold
