@@ -25,14 +25,23 @@ SOFTFOLD_HD WideSplit<float> split_wide(float x, float c) {
   return {n, 0., static_cast<float>(t - n)};
 }
 
-/// double: half of t as a product and its error (TwoProduct), halved so that DBL_MAX * log2(e) does not overflow.
-/// From 2^60 on the error is dropped: elements that differ there differ by hundreds, so one of them counts for nothing.
+/// double: half of t as a product p and its error e (TwoProduct); halved, so that DBL_MAX * log2(e) does not overflow.
+/// Below |t| = 2^53, n + f/2 is the same split as the fast one, f to the bit, so a row may mix the two. Above, the
+/// integers are coarser than 1 and j is what p's rounding took from t. From |t| = 2^61 on, j shrinks in proportion to
+/// stay within 256: distinct elements that round to one p then still differ by more than 2^127.
 SOFTFOLD_HD WideSplit<double> split_wide(double x, double c) {
   using A = Scalar<double>;
   const double h = A::mul(0.5, c);
   const double p = A::mul(x, h);
-  const double e = ::fabs(p) < 0x1p60 ? A::fma(x, h, -p) : 0.;
-  const double n = ::fabs(p) < 0x1p52 ? 0.5 * ::rint(p + p) : p;
+  const double size = ::fabs(p);
+  if (size == infinity<double>()) return {::copysign(largest<double>(), p), 0., 0.};
+  double e = A::fma(x, h, -p);
+  if (size >= 0x1p60) e = A::mul(e, A::div(0x1p60, size));
+  double n = p;
+  if (size < 0x1p52) {
+    n = 0.5 * ::rint(p + p);
+    n += 0.5 * ::rint(2. * A::add(A::sub(p, n), e));
+  }
   const double rest = 2. * A::add(A::sub(p, n), e);
   const double j = ::rint(rest);
   return {n, j, A::sub(rest, j)};

@@ -35,8 +35,8 @@ SOFTFOLD_HD Scale<T> make_scale(double scale) {
 /// The log-sum-exp of a row, base 2 inside, natural outside (Milakov & Gimelshein 2018, with an integer shift).
 ///
 /// A state (m, d) stands for d * 2^(kUnit * m). m = max n is an integer (double: half of one) held in float64;
-/// d is at least sqrt(1/2) in its own frame. The empty state is (-inf, 0); a row that holds +inf is (+inf, 1);
-/// one that holds NaN is (+inf, NaN). m is never NaN.
+/// d is at least 0.707 in its own frame (double from |t| = 2^53 on: 2^-257). The empty state is (-inf, 0); a row that
+/// holds +inf is (+inf, 1); one that holds NaN is (+inf, NaN). m is never NaN.
 template <class T>
 struct LogSumExp {
   using Element = T;
@@ -86,12 +86,16 @@ struct LogSumExp {
     if (s.m == infinity<double>()) return is_nan(s.d) ? canonical_nan<double>() : s.m;
     if (!(s.d > T(0))) return -infinity<double>();
     const Binade b = binade_of(static_cast<double>(s.d));
-    const double k = s.m + b.e / Real<T>::kUnit;
     const double unit = Real<T>::kUnit;
-    const double lse =
-        Scalar<double>::fma(k, unit * scale.kappa(), Scalar<double>::fma(k, unit * scale.kappa_low(), ln(b.g)));
-    const double largest = bits_as<double>(std::uint64_t{0x7FEFFFFFFFFFFFFF});
-    return lse > largest ? largest : lse < -largest ? -largest : lse;  // finite inputs have a finite answer
+    const double high = unit * scale.kappa();
+    // ln(d * 2^(unit*m)) = kappa * unit * (k + r) + ln g; r is what k's rounding lost, 0 unless |m| is near 2^52 or
+    // more.
+    const double k = s.m + b.e / unit;
+    const double r = (s.m - k) + b.e / unit;
+    const double rest = Scalar<double>::fma(r, high, ln(b.g));
+    const double lse = Scalar<double>::fma(k, high, Scalar<double>::fma(k, unit * scale.kappa_low(), rest));
+    const auto most = largest<double>();
+    return lse > most ? most : lse < -most ? -most : lse;  // finite inputs have a finite answer
   }
 
   /// A frame is a value of State::m. This is the frame of the largest element (of the smallest when c < 0), finite.
@@ -126,7 +130,8 @@ struct Normaliser {
     if (regular) reciprocal = Scalar<T>::div(T(1), s.d);
   }
 
-  /// What a term in the frame `from` (a chunk's, or the row's) is multiplied by.
+  /// What a term in the frame `from` (a chunk's, or the row's) is multiplied by. In a row whose m is not fast, `from`
+  /// must be m itself: the terms of double's wide split are not bounded by their frame.
   SOFTFOLD_HD T multiplier(double from) const { return Scalar<T>::mul(reciprocal, Lse::factor(from, m)); }
 
   /// A term times its multiplier; below kSmallest it is +0, so no subnormal is ever written.

@@ -62,6 +62,11 @@ SOFTFOLD_HD T infinity() {
   return bits_as<T>(typename Real<T>::Bits{Real<T>::kInfinity});
 }
 
+template <class T>
+SOFTFOLD_HD T largest() {
+  return bits_as<T>(static_cast<typename Real<T>::Bits>(Real<T>::kInfinity - 1));
+}
+
 /// The one NaN that is ever written.
 template <class T>
 SOFTFOLD_HD T canonical_nan() {
