@@ -1,0 +1,43 @@
+#include "detail.hpp"
+
+#include "softfold/io/header.hpp"
+
+#include <bit>
+#include <system_error>
+
+namespace softfold {
+inline namespace v0 {
+namespace io {
+
+static_assert(std::endian::native == std::endian::little, "the files hold little-endian data, read as it is");
+static_assert(sizeof(off_t) == 8, "files larger than 2 GiB need 64-bit offsets");
+
+std::string quoted(std::string_view text) {
+  constexpr std::size_t kLongest = 80;
+  std::string out = "'";
+  for (const char c : text.substr(0, kLongest)) {
+    const bool control = static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+    out += control ? '?' : c;
+  }
+  return out + (text.size() > kLongest ? "...'" : "'");
+}
+
+std::string reason(int error) { return std::error_code(error, std::generic_category()).message(); }
+
+std::optional<std::uint64_t> bytes_of(DType dtype, std::span<const std::int64_t> shape) {
+  std::int64_t product = static_cast<std::int64_t>(size_of(dtype));
+  bool empty = false;
+  for (const std::int64_t size : shape) {
+    if (size < 0) return std::nullopt;
+    if (size == 0) {
+      empty = true;
+    } else if (__builtin_mul_overflow(product, size, &product)) {
+      return std::nullopt;
+    }
+  }
+  return empty ? 0 : static_cast<std::uint64_t>(product);
+}
+
+}  // namespace io
+}  // namespace v0
+}  // namespace softfold
