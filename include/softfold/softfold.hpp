@@ -1,0 +1,74 @@
+// softfold's C++ front: one function per operation. Each makes a plan and runs it; keep the Plan (plan.hpp) to run it
+// again. Everything is refused before any work with softfold::Error; nothing is copied or allocated behind your back.
+//
+//   const std::int64_t shape[] = {4096, 128256};
+//   softfold::softmax({x, softfold::DType::float32, shape}, {y, softfold::DType::float32, shape});
+//
+// Shapes: x is any shape, folded along options.axis. "rows" is x's shape without that axis (the axis kept with size 1
+// is accepted too). dtypes: float32, float64, float16, bfloat16, each operand its own; a float64 x is folded in
+// float64, everything else in float32. Strides are in elements and may be anything that reaches valid memory, also
+// negative or 0 for inputs. An output may be the very same view as the input (in place); any other overlap is refused.
+#pragma once
+
+#include "softfold/plan.hpp"
+
+namespace softfold {
+inline namespace v0 {
+
+/// y = exp(scale x) / sum exp(scale x). y: x's shape. Error <= (8 + d_i + 2.5 ln n) 2^-24 relative in float32.
+SOFTFOLD_API void softmax(const View& x, const View& y, const RowOptions& options = {}, const Context& context = {});
+
+/// y = scale x - logsumexp(scale x), from the state, never as that difference. y: x's shape.
+SOFTFOLD_API void log_softmax(const View& x, const View& y, const RowOptions& options = {},
+                              const Context& context = {});
+
+/// lse = ln sum exp(scale x). lse: rows; floating; -inf for an empty row.
+SOFTFOLD_API void logsumexp(const View& x, const View& lse, const RowOptions& options = {},
+                            const Context& context = {});
+
+/// The state of each row. states: float64, rows + (4,): m, d, scale, digits (24: folded in float32, 53: in float64).
+SOFTFOLD_API void state(const View& x, const View& states, const RowOptions& options = {}, const Context& context = {});
+
+/// dx = scale y (dy - sum y dy). y is softmax's result; y, dy, dx of one shape.
+SOFTFOLD_API void softmax_backward(const View& y, const View& dy, const View& dx, const RowOptions& options = {},
+                                   const Context& context = {});
+
+/// dx = scale (dy - exp(y) sum dy). y is log_softmax's result.
+SOFTFOLD_API void log_softmax_backward(const View& y, const View& dy, const View& dx, const RowOptions& options = {},
+                                       const Context& context = {});
+
+/// dx = scale softmax(x) dlse, from the saved states. dlse: rows.
+SOFTFOLD_API void logsumexp_backward(const View& x, const View& states, const View& dlse, const View& dx,
+                                     const RowOptions& options = {}, const Context& context = {});
+
+/// The state of what all parts hold together, neighbours first. Each part and the result: float64, (..., 4).
+/// States of another scale or precision are refused.
+SOFTFOLD_API void merge_states(std::span<const View> parts, const View& merged, const Context& context = {});
+
+/// y = softmax of a shard x, given the merged states of all shards. options.scale must be the states'.
+SOFTFOLD_API void finish_softmax(const View& x, const View& states, const View& y, const RowOptions& options = {},
+                                 const Context& context = {});
+/// The same for log_softmax.
+SOFTFOLD_API void finish_log_softmax(const View& x, const View& states, const View& y, const RowOptions& options = {},
+                                     const Context& context = {});
+/// lse of merged states. states: (..., 4); lse: (...).
+SOFTFOLD_API void finish_logsumexp(const View& states, const View& lse, const Context& context = {});
+
+/// Attention outputs over disjoint keys, merged: out = sum exp(lse_p) out_p / sum exp(lse_p), lse = ln sum exp(lse_p).
+/// parts: out_0, lse_0, out_1, lse_1, ...; out (..., D), lse (...) float32 or float64. Known elsewhere as
+/// merge_attn_states or _update_out_and_lse. The result may be the views of one of the parts.
+SOFTFOLD_API void merge_attention(std::span<const View> parts, const View& out, const View& lse,
+                                  const MergeOptions& options = {}, const Context& context = {});
+
+/// Softmaxes of the blocks of one row, rescaled to the softmax of the whole row. parts: p_0, lse_0, p_1, lse_1, ...;
+/// outputs: one p per part and the joint lse last.
+SOFTFOLD_API void merge_blocks(std::span<const View> parts, std::span<const View> outputs,
+                               const MergeOptions& options = {}, const Context& context = {});
+
+/// The definition of the bits that this library computes (SOFTFOLD_BITS_VERSION of its build).
+SOFTFOLD_API int bits_version() noexcept;
+/// "major.minor.patch".
+SOFTFOLD_API const char* version() noexcept;
+
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,38 @@
+// The checks that every plan shares, and the words in which they refuse.
+#pragma once
+
+#include "front/problem.hpp"
+#include "softfold/error.hpp"
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace softfold {
+inline namespace v0 {
+namespace checks {
+
+/// "float32 [4096, 128256]", for messages.
+std::string describe(const View& v);
+std::string describe(std::span<const std::int64_t> shape);
+
+/// Rank, sizes, strides, pointer, alignment; `what` names the operand.
+void check_view(const View& v, const char* what);
+void check_floating(const View& v, const char* what);
+/// All given operands on one device that this build can reach.
+void check_device(const View& reference, const View& v, const char* what);
+
+/// The stride of axis i in elements.
+std::int64_t stride_of(const View& v, int i);
+std::int64_t element_count(const View& v);
+
+/// Refuses an output whose elements share memory with each other, or with an input that is not the very same view.
+void check_output(const View& out, const char* what);
+void check_overlap(const View& out, const char* out_name, const View& in, const char* in_name, bool in_place_allowed);
+
+/// c = scale * log2(e) must be finite in the fold's precision.
+void check_scale(double scale, bool is_double);
+
+}  // namespace checks
+}  // namespace v0
+}  // namespace softfold

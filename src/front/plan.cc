@@ -1,0 +1,177 @@
+// plan(): a problem is built, the backend's table is asked, the first kernel without an objection is bound.
+#include "softfold/softfold.hpp"
+
+#include "cpu/float_env.hpp"
+#include "front/kernel.hpp"
+#include "front/plan_build.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+
+namespace softfold {
+inline namespace v0 {
+namespace {
+
+constexpr bool is_row_op(Op op) { return op <= Op::finish_logsumexp && op != Op::merge_states; }
+constexpr bool is_merge_op(Op op) {
+  return op == Op::merge_states || op == Op::merge_attention || op == Op::merge_blocks;
+}
+
+template <class Problem>
+std::span<const Kernel<Problem>> kernels_for(Op op, Device device) {
+  constexpr bool rows = std::is_same_v<Problem, RowProblem>;
+  if (device.kind == DeviceKind::cpu) {
+    if constexpr (rows) {
+      return cpu_row_kernels(op);
+    } else {
+      return cpu_merge_kernels(op);
+    }
+  }
+#if defined(SOFTFOLD_WITH_CUDA)
+  if constexpr (rows) {
+    return cuda_row_kernels(op);
+  } else {
+    return cuda_merge_kernels(op);
+  }
+#else
+  throw Error(Code::unsupported, "tensors on device kind " + std::to_string(static_cast<int>(device.kind)),
+              "CPU tensors: this build has no CUDA backend", "build with nvcc, or copy the data to the host");
+#endif
+}
+
+/// What a Plan holds behind its opaque bytes.
+template <class Problem>
+struct Bound {
+  Op op;
+  Device device;
+  const Kernel<Problem>* kernel;
+  Context context;
+  Problem problem;
+};
+
+template <class Problem>
+Error no_kernel(const Bound<Problem>& b, std::span<const Kernel<Problem>> all) {
+  std::string reasons;
+  for (const auto& k : all)
+    reasons += (reasons.empty() ? "" : "; ") + std::string(k.name) + ": " + k.refuses(b.problem, b.context);
+  if (reasons.empty()) reasons = "no kernel of this backend";
+  return Error(Code::unsupported, std::string(name_of(b.op)) + " as asked", reasons);
+}
+
+template <class Problem>
+void choose(Bound<Problem>& b) {
+  const auto all = kernels_for<Problem>(b.op, b.device);
+  b.kernel = nullptr;
+  for (const auto& k : all) {
+    if (k.refuses(b.problem, b.context) != nullptr) continue;
+    b.kernel = &k;
+    break;
+  }
+  if (b.kernel == nullptr) throw no_kernel(b, all);
+  static const bool verbose = [] {
+    const char* v = std::getenv("SOFTFOLD_VERBOSE");
+    return v != nullptr && std::string_view(v) == "dispatch";
+  }();
+  if (!verbose) return;
+  for (const auto& k : all) {
+    if (&k == b.kernel) break;
+    std::fprintf(stderr, "softfold: %s: not %s: %s\n", name_of(b.op).data(), k.name, k.refuses(b.problem, b.context));
+  }
+  std::fprintf(stderr, "softfold: %s: %s\n", name_of(b.op).data(), b.kernel->name);
+}
+
+[[noreturn]] void refuse_op(Op op, const char* options) {
+  if (static_cast<std::size_t>(op) > static_cast<std::size_t>(Op::attention))
+    throw Error(Code::unsupported, "operation number " + std::to_string(static_cast<int>(op)), "the values of Op");
+  throw Error(Code::unsupported, std::string(name_of(op)) + " with " + options,
+              "the operations that this version has: see `softfold doctor`");
+}
+
+}  // namespace
+
+/// Reads and writes a Plan's storage. Row and merge plans differ by their op alone.
+class PlanAccess {
+ public:
+  template <class Problem>
+  static Bound<Problem>& emplace(Plan& plan) {
+    static_assert(sizeof(Bound<Problem>) <= sizeof(plan.storage_) && std::is_trivially_copyable_v<Bound<Problem>>);
+    return *new (plan.storage_) Bound<Problem>;  // default-initialised: only what an operation uses is written
+  }
+  template <class Problem>
+  static const Bound<Problem>& get(const Plan& plan) {
+    return *std::launder(reinterpret_cast<const Bound<Problem>*>(plan.storage_));
+  }
+  template <class Visit>
+  static auto visit(const Plan& plan, Visit&& f) {
+    const Op op = *std::launder(reinterpret_cast<const Op*>(plan.storage_));
+    return is_merge_op(op) ? f(get<MergeProblem>(plan)) : f(get<RowProblem>(plan));
+  }
+  static Plan make() { return Plan(); }
+};
+
+Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options,
+          const Context& context) {
+  if (is_merge_op(op)) return plan(op, inputs, outputs, MergeOptions{}, context);
+  if (!is_row_op(op)) refuse_op(op, "row options");
+  Plan result = PlanAccess::make();
+  auto& b = PlanAccess::emplace<RowProblem>(result);
+  b.op = op;
+  b.context = context;
+  build_rows(b.problem, op, inputs, outputs, options);
+  b.device = inputs[0].device;
+  choose(b);
+  return result;
+}
+
+Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const MergeOptions& options,
+          const Context& context) {
+  if (!is_merge_op(op)) refuse_op(op, "merge options");
+  Plan result = PlanAccess::make();
+  auto& b = PlanAccess::emplace<MergeProblem>(result);
+  b.op = op;
+  b.context = context;
+  build_merge(b.problem, op, inputs, outputs, options);
+  b.device = inputs[0].device;
+  choose(b);
+  return result;
+}
+
+Plan plan(Op op, std::span<const View>, std::span<const View>, const AttentionOptions&, const Context&) {
+  refuse_op(op, "attention options");
+}
+
+void Plan::run() const {
+  PlanAccess::visit(*this, [](const auto& b) {
+    if (b.problem.rows == 0) return;
+    if (b.device.kind != DeviceKind::cpu) return b.kernel->run(b.problem, b.context);
+    const FloatEnv exact;
+    b.kernel->run(b.problem, b.context);
+  });
+}
+
+std::string_view Plan::kernel() const {
+  return PlanAccess::visit(*this, [](const auto& b) { return std::string_view(b.kernel->name); });
+}
+
+std::vector<std::pair<std::string, std::string>> Plan::rejected() const {
+  return PlanAccess::visit(*this, [](const auto& b) {
+    std::vector<std::pair<std::string, std::string>> out;
+    for (const auto& k : kernels_for<std::remove_cvref_t<decltype(b.problem)>>(b.op, b.device)) {
+      if (&k == b.kernel) continue;
+      const char* reason = k.refuses(b.problem, b.context);
+      out.emplace_back(k.name,
+                       reason != nullptr ? reason : "able, but " + std::string(b.kernel->name) + " is preferred");
+    }
+    return out;
+  });
+}
+
+std::size_t Plan::workspace_bytes() const {
+  return PlanAccess::visit(*this, [](const auto& b) {
+    return b.kernel->workspace != nullptr ? b.kernel->workspace(b.problem, b.context) : std::size_t{0};
+  });
+}
+
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,17 @@
+// The builders behind plan(): each checks one family's operands and brings them to the form its kernels read.
+#pragma once
+
+#include "front/problem.hpp"
+
+#include <span>
+
+namespace softfold {
+inline namespace v0 {
+
+void build_rows(RowProblem& p, Op op, std::span<const View> inputs, std::span<const View> outputs,
+                const RowOptions& options);
+void build_merge(MergeProblem& p, Op op, std::span<const View> inputs, std::span<const View> outputs,
+                 const MergeOptions& options);
+
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,67 @@
+// The one-shot functions of softfold.hpp: a plan, run.
+#include "softfold/softfold.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace {
+
+void run(Op op, std::initializer_list<View> inputs, const View& output, const RowOptions& options,
+         const Context& context) {
+  plan(op, {inputs.begin(), inputs.size()}, {&output, 1}, options, context).run();
+}
+
+}  // namespace
+
+void softmax(const View& x, const View& y, const RowOptions& options, const Context& context) {
+  run(Op::softmax, {x}, y, options, context);
+}
+void log_softmax(const View& x, const View& y, const RowOptions& options, const Context& context) {
+  run(Op::log_softmax, {x}, y, options, context);
+}
+void logsumexp(const View& x, const View& lse, const RowOptions& options, const Context& context) {
+  run(Op::logsumexp, {x}, lse, options, context);
+}
+void state(const View& x, const View& states, const RowOptions& options, const Context& context) {
+  run(Op::state, {x}, states, options, context);
+}
+void softmax_backward(const View& y, const View& dy, const View& dx, const RowOptions& options,
+                      const Context& context) {
+  run(Op::softmax_backward, {y, dy}, dx, options, context);
+}
+void log_softmax_backward(const View& y, const View& dy, const View& dx, const RowOptions& options,
+                          const Context& context) {
+  run(Op::log_softmax_backward, {y, dy}, dx, options, context);
+}
+void logsumexp_backward(const View& x, const View& states, const View& dlse, const View& dx, const RowOptions& options,
+                        const Context& context) {
+  run(Op::logsumexp_backward, {x, states, dlse}, dx, options, context);
+}
+void finish_softmax(const View& x, const View& states, const View& y, const RowOptions& options,
+                    const Context& context) {
+  run(Op::finish_softmax, {x, states}, y, options, context);
+}
+void finish_log_softmax(const View& x, const View& states, const View& y, const RowOptions& options,
+                        const Context& context) {
+  run(Op::finish_log_softmax, {x, states}, y, options, context);
+}
+void finish_logsumexp(const View& states, const View& lse, const Context& context) {
+  run(Op::finish_logsumexp, {states}, lse, {}, context);
+}
+void merge_states(std::span<const View> parts, const View& merged, const Context& context) {
+  plan(Op::merge_states, parts, {&merged, 1}, MergeOptions{}, context).run();
+}
+void merge_attention(std::span<const View> parts, const View& out, const View& lse, const MergeOptions& options,
+                     const Context& context) {
+  const View results[] = {out, lse};
+  plan(Op::merge_attention, parts, results, options, context).run();
+}
+void merge_blocks(std::span<const View> parts, std::span<const View> outputs, const MergeOptions& options,
+                  const Context& context) {
+  plan(Op::merge_blocks, parts, outputs, options, context).run();
+}
+
+int bits_version() noexcept { return SOFTFOLD_BITS_VERSION; }
+const char* version() noexcept { return SOFTFOLD_VERSION; }
+
+}  // namespace v0
+}  // namespace softfold
