@@ -1,0 +1,180 @@
+/* softfold's C ABI: the operations of softfold.hpp over plain structs.
+ *
+ * Every function returns a status: 0 (SOFTFOLD_OK) or the code of a refusal; nothing has been written then, and
+ * softfold_last_error() tells the calling thread what was given, what is allowed and the nearest fix. No function
+ * throws, aborts or prints. Structs of options begin with their size, so that later fields are added at the end;
+ * fill them with the *_init functions. A null options or context pointer means the defaults. */
+#ifndef SOFTFOLD_SOFTFOLD_H
+#define SOFTFOLD_SOFTFOLD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(SOFTFOLD_BUILDING)
+#define SOFTFOLD_C_API __attribute__((visibility("default")))
+#else
+#define SOFTFOLD_C_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The values of softfold::Code. */
+typedef enum softfold_status {
+  SOFTFOLD_OK = 0,
+  SOFTFOLD_INTERNAL = 1,
+  SOFTFOLD_USAGE = 2,
+  SOFTFOLD_DTYPE = 3,
+  SOFTFOLD_SHAPE = 4,
+  SOFTFOLD_STRIDES = 5,
+  SOFTFOLD_OPTION = 6,
+  SOFTFOLD_UNSUPPORTED = 7,
+  SOFTFOLD_STATE = 8,
+  SOFTFOLD_FILE = 9,
+  SOFTFOLD_IO = 10,
+  SOFTFOLD_OUT_OF_MEMORY = 11,
+  SOFTFOLD_DEVICE = 12,
+  SOFTFOLD_DATA = 13,
+  SOFTFOLD_VERIFICATION = 14
+} softfold_status;
+
+/* A tensor, laid out as DLPack's DLTensor, so a DLTensor* may be passed as it is.
+ * dtype code: 0 int (32, 64 bits), 2 float (16, 32, 64), 4 bfloat (16), 6 bool (8); lanes 1.
+ * device_type: 1 CPU, 2 CUDA. strides count elements; null is C-contiguous. */
+typedef struct softfold_tensor {
+  void* data;
+  struct {
+    int32_t device_type;
+    int32_t device_id;
+  } device;
+  int32_t ndim;
+  struct {
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes;
+  } dtype;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+} softfold_tensor;
+
+/* The values of softfold::Op. */
+typedef enum softfold_op {
+  SOFTFOLD_OP_SOFTMAX = 0,
+  SOFTFOLD_OP_LOG_SOFTMAX = 1,
+  SOFTFOLD_OP_LOGSUMEXP = 2,
+  SOFTFOLD_OP_STATE = 3,
+  SOFTFOLD_OP_SOFTMAX_BACKWARD = 4,
+  SOFTFOLD_OP_LOG_SOFTMAX_BACKWARD = 5,
+  SOFTFOLD_OP_LOGSUMEXP_BACKWARD = 6,
+  SOFTFOLD_OP_MERGE_STATES = 7,
+  SOFTFOLD_OP_FINISH_SOFTMAX = 8,
+  SOFTFOLD_OP_FINISH_LOG_SOFTMAX = 9,
+  SOFTFOLD_OP_FINISH_LOGSUMEXP = 10,
+  SOFTFOLD_OP_MERGE_ATTENTION = 11,
+  SOFTFOLD_OP_MERGE_BLOCKS = 12
+} softfold_op;
+
+typedef enum softfold_empty { SOFTFOLD_EMPTY_ZERO = 0, SOFTFOLD_EMPTY_NAN = 1 } softfold_empty;
+typedef enum softfold_rung {
+  SOFTFOLD_RUNG_AUTOMATIC = 0,
+  SOFTFOLD_RUNG_NAIVE = 1,
+  SOFTFOLD_RUNG_SAFE = 2,
+  SOFTFOLD_RUNG_ONLINE = 3,
+  SOFTFOLD_RUNG_TILED = 4,
+  SOFTFOLD_RUNG_FUSED = 5
+} softfold_rung;
+typedef enum softfold_log_base { SOFTFOLD_BASE_NATURAL = 0, SOFTFOLD_BASE_TWO = 1 } softfold_log_base;
+typedef enum softfold_statistics { SOFTFOLD_STATISTICS_LSE = 0, SOFTFOLD_STATISTICS_MAX_SUM = 1 } softfold_statistics;
+
+/* softfold::RowOptions; a null tensor is "not given". */
+typedef struct softfold_row_options {
+  size_t struct_size;
+  double scale;
+  const softfold_tensor* scales;
+  const softfold_tensor* length;
+  const softfold_tensor* offsets;
+  const softfold_tensor* mask;
+  int32_t axis;
+  int32_t causal;
+  int32_t empty; /* softfold_empty */
+  int32_t rung;  /* softfold_rung */
+} softfold_row_options;
+
+/* softfold::MergeOptions. */
+typedef struct softfold_merge_options {
+  size_t struct_size;
+  int32_t base;       /* softfold_log_base */
+  int32_t statistics; /* softfold_statistics */
+} softfold_merge_options;
+
+typedef struct softfold_executor softfold_executor;
+
+/* softfold::Context. */
+typedef struct softfold_context {
+  size_t struct_size;
+  softfold_executor* cpu; /* null: the default executor */
+  void* stream;           /* a cudaStream_t */
+  void* workspace;        /* softfold_plan_workspace_bytes() bytes, or null */
+  size_t workspace_bytes;
+} softfold_context;
+
+/* A checked operation, bound to a kernel: a plain value of fixed size that owns nothing and is never freed.
+ * Do not copy it: it is bound to the place where it was made. */
+typedef struct softfold_plan {
+  /* In C11 and C++11 terms: 16-byte aligned. */
+  unsigned char opaque[1408] __attribute__((aligned(16)));
+} softfold_plan;
+
+/* scale 1, axis -1, everything else off. */
+SOFTFOLD_C_API void softfold_row_options_init(softfold_row_options* options);
+SOFTFOLD_C_API void softfold_merge_options_init(softfold_merge_options* options);
+SOFTFOLD_C_API void softfold_context_init(softfold_context* context);
+
+/* Plans: the order of inputs and outputs is that of softfold::Op. Merge operations take softfold_merge_options. */
+SOFTFOLD_C_API softfold_status softfold_plan_rows(softfold_plan* plan, softfold_op op, const softfold_tensor* inputs,
+                                                  size_t input_count, const softfold_tensor* outputs,
+                                                  size_t output_count, const softfold_row_options* options,
+                                                  const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_plan_merge(softfold_plan* plan, softfold_op op, const softfold_tensor* inputs,
+                                                   size_t input_count, const softfold_tensor* outputs,
+                                                   size_t output_count, const softfold_merge_options* options,
+                                                   const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_plan_run(const softfold_plan* plan);
+SOFTFOLD_C_API const char* softfold_plan_kernel(const softfold_plan* plan);
+SOFTFOLD_C_API size_t softfold_plan_workspace_bytes(const softfold_plan* plan);
+
+/* One-shot calls: a plan, run. */
+SOFTFOLD_C_API softfold_status softfold_softmax(const softfold_tensor* x, const softfold_tensor* y,
+                                                const softfold_row_options* options, const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_log_softmax(const softfold_tensor* x, const softfold_tensor* y,
+                                                    const softfold_row_options* options,
+                                                    const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_logsumexp(const softfold_tensor* x, const softfold_tensor* lse,
+                                                  const softfold_row_options* options, const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_state(const softfold_tensor* x, const softfold_tensor* states,
+                                              const softfold_row_options* options, const softfold_context* context);
+
+/* Executors. threads = 0 takes the machine's. softfold_executor_tbb is SOFTFOLD_UNSUPPORTED in a build without oneTBB.
+ */
+SOFTFOLD_C_API softfold_status softfold_executor_threads(int threads, softfold_executor** executor);
+SOFTFOLD_C_API softfold_status softfold_executor_tbb(int threads, softfold_executor** executor);
+SOFTFOLD_C_API void softfold_executor_destroy(softfold_executor* executor);
+
+/* The calling thread's last refusal, valid until its next call into softfold: the whole message, and its parts.
+ * Empty strings if there was none. */
+SOFTFOLD_C_API const char* softfold_last_error(void);
+SOFTFOLD_C_API const char* softfold_last_error_got(void);
+SOFTFOLD_C_API const char* softfold_last_error_allowed(void);
+SOFTFOLD_C_API const char* softfold_last_error_fix(void);
+
+SOFTFOLD_C_API const char* softfold_version(void);
+/* The definition of the bits that this library computes. */
+SOFTFOLD_C_API int softfold_bits_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
