@@ -34,7 +34,8 @@ SOFTFOLD_HD WideSplit<double> split_wide(double x, double c) {
   const double h = A::mul(0.5, c);
   const double p = A::mul(x, h);
   const double size = ::fabs(p);
-  if (size == infinity<double>()) return {::copysign(largest<double>(), p), 0., 0.};
+  // A finite x whose product overflows stays finite, so that it is never taken for an infinite one.
+  if (size == infinity<double>()) return {::fabs(x) == size ? p : ::copysign(largest<double>(), p), 0., 0.};
   double e = A::fma(x, h, -p);
   if (size >= 0x1p60) e = A::mul(e, A::div(0x1p60, size));
   double n = p;
