@@ -19,17 +19,22 @@ class SOFTFOLD_API Executor {
   virtual ~Executor() = default;
   /// How many tasks can run at once.
   virtual int concurrency() const = 0;
-  /// Calls task(argument, i) for every i in [0, tasks) and returns when all are done. Tasks do not throw.
+  /// Calls task(argument, i) for every i in [0, tasks) and returns when all are done; what they wrote is then visible
+  /// to the caller. Tasks do not throw.
   virtual void run(std::int64_t tasks, Task task, void* argument) = 0;
 };
 
 /// Runs everything on the calling thread.
 SOFTFOLD_API Executor& serial_executor();
-/// A pool over std::thread. threads = 0 takes the machine's. Refuses threads < 0.
+/// A pool of `threads` - 1 std::threads and the caller of run(). run() may be called from several threads and from
+/// inside a task; in a forked child the pool starts anew. threads = 0 takes as many as the process may run on; more
+/// than 4096 or fewer than 0 are refused (Code::option).
 SOFTFOLD_API std::unique_ptr<Executor> make_thread_executor(int threads = 0);
-/// A oneTBB arena. threads = 0 takes the machine's. Refused (Code::unsupported) in a build without oneTBB.
+/// A oneTBB arena of at most `threads` threads, no more than oneTBB allows itself. threads = 0 takes all of those.
+/// Refused (Code::unsupported) in a build without oneTBB.
 SOFTFOLD_API std::unique_ptr<Executor> make_tbb_executor(int threads = 0);
-/// What a Context without an executor uses: oneTBB where the build has it, else the std::thread pool; made once.
+/// What a Context without an executor uses: oneTBB where the build has it, else the std::thread pool; made once, with
+/// SOFTFOLD_THREADS threads if the environment says so (Code::option if that is not a number from 0 to 4096).
 SOFTFOLD_API Executor& default_executor();
 
 }  // namespace v0
