@@ -5,19 +5,6 @@
 namespace softfold {
 inline namespace v0 {
 namespace io {
-namespace {
-
-/// Bytes of an array that is to be written, or a refusal.
-std::uint64_t checked_bytes(DType dtype, std::span<const std::int64_t> shape) {
-  if (shape.size() > kMaxRank)
-    throw Error(Code::shape, "an array of " + std::to_string(shape.size()) + " axes", "at most 8 axes");
-  const auto bytes = bytes_of(dtype, shape);
-  if (!bytes)
-    throw Error(Code::shape, "an array of shape " + text_of(shape), "sizes >= 0 that make at most 2^63 - 1 bytes");
-  return *bytes;
-}
-
-}  // namespace
 
 void ArrayOutput::write(std::uint64_t byte_offset, std::span<const std::byte> from, std::size_t index) {
   const ArrayHeader& array = arrays_[index];
@@ -35,6 +22,21 @@ ArrayOutput create_npy(const std::string& destination, DType dtype, std::span<co
   file.write(0, std::as_bytes(std::span(head)));
   std::vector<ArrayHeader> arrays{{dtype, {shape.begin(), shape.end()}, head.size(), bytes}};
   return ArrayOutput(std::move(file), std::move(arrays));
+}
+
+ArrayOutput create_safetensors(const std::string& destination, std::span<const TensorSpec> tensors,
+                               const std::map<std::string, std::string>& metadata, std::span<const FileId> inputs) {
+  SafetensorsLayout layout = lay_out_safetensors(tensors, metadata);
+  OutputFile file(destination, layout.file_bytes, inputs);
+  file.write(0, std::as_bytes(std::span(layout.head)));
+  return ArrayOutput(std::move(file), std::move(layout.arrays));
+}
+
+ArrayOutput create_array(const std::string& destination, const TensorSpec& tensor, std::span<const FileId> inputs) {
+  if (destination.ends_with(".npy")) return create_npy(destination, tensor.dtype, tensor.shape, inputs);
+  if (destination.ends_with(".safetensors")) return create_safetensors(destination, {&tensor, 1}, {}, inputs);
+  throw Error(Code::option, "the output " + in_quotes(destination), "a name that ends in .npy or .safetensors",
+              destination + ".npy");
 }
 
 }  // namespace io

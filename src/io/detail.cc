@@ -12,7 +12,7 @@ namespace io {
 static_assert(std::endian::native == std::endian::little, "the files hold little-endian data, read as it is");
 static_assert(sizeof(off_t) == 8, "files larger than 2 GiB need 64-bit offsets");
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr std::size_t kLongest = 80;
   std::string out = "'";
   for (const char c : text.substr(0, kLongest)) {
@@ -24,8 +24,8 @@ std::string quoted(std::string_view text) {
 
 std::string reason(int error) { return std::error_code(error, std::generic_category()).message(); }
 
-std::optional<std::uint64_t> bytes_of(DType dtype, std::span<const std::int64_t> shape) {
-  std::int64_t product = static_cast<std::int64_t>(size_of(dtype));
+std::optional<std::uint64_t> bytes_of(std::size_t element_bytes, std::span<const std::int64_t> shape) {
+  auto product = static_cast<std::int64_t>(element_bytes);
   bool empty = false;
   for (const std::int64_t size : shape) {
     if (size < 0) return std::nullopt;
@@ -36,6 +36,19 @@ std::optional<std::uint64_t> bytes_of(DType dtype, std::span<const std::int64_t>
     }
   }
   return empty ? 0 : static_cast<std::uint64_t>(product);
+}
+
+std::optional<std::uint64_t> bytes_of(DType dtype, std::span<const std::int64_t> shape) {
+  return bytes_of(size_of(dtype), shape);
+}
+
+std::uint64_t checked_bytes(DType dtype, std::span<const std::int64_t> shape) {
+  if (shape.size() > kMaxRank)
+    throw Error(Code::shape, "an array of " + std::to_string(shape.size()) + " axes", "at most 8 axes");
+  const auto bytes = bytes_of(dtype, shape);
+  if (!bytes)
+    throw Error(Code::shape, "an array of shape " + text_of(shape), "sizes >= 0 that make at most 2^63 - 1 bytes");
+  return *bytes;
 }
 
 }  // namespace io

@@ -2,10 +2,14 @@
 #pragma once
 
 #include "softfold/error.hpp"
+#include "softfold/tensor.hpp"
 
 #include <sys/types.h>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -14,7 +18,7 @@ inline namespace v0 {
 namespace io {
 
 /// `text` in quotes, fit for a terminal: control characters replaced, long texts cut. File contents are not trusted.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 /// The message of an errno value.
 std::string reason(int error);
@@ -26,6 +30,12 @@ std::string text_of(const Shape& shape) {
   for (const auto size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
   return text + "]";
 }
+
+/// Bytes of a C-contiguous array of elements of `element_bytes`; nothing where bytes_of of header.hpp gives nothing.
+std::optional<std::uint64_t> bytes_of(std::size_t element_bytes, std::span<const std::int64_t> shape);
+
+/// Bytes of an array that is to be written. Throws Error{Code::shape} where it cannot be.
+std::uint64_t checked_bytes(DType dtype, std::span<const std::int64_t> shape);
 
 struct Transferred {
   std::size_t done = 0;  ///< bytes

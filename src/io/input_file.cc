@@ -16,15 +16,15 @@ InputFile::InputFile(std::string path) {
   fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd_ < 0) {
     const bool missing = errno == ENOENT || errno == ENOTDIR;
-    throw Error(missing ? Code::file : Code::io, quoted(path) + ": " + reason(errno), "a file that can be read",
+    throw Error(missing ? Code::file : Code::io, in_quotes(path) + ": " + reason(errno), "a file that can be read",
                 missing ? "check the path" : "check the path and its permissions");
   }
   struct stat status {};
   const int failed = ::fstat(fd_, &status) == 0 ? 0 : errno;
   if (failed != 0 || !S_ISREG(status.st_mode)) {
     ::close(std::exchange(fd_, -1));
-    if (failed != 0) throw Error(Code::io, quoted(path) + ": " + reason(failed), "a file that can be read");
-    throw Error(Code::file, quoted(path) + ", " + (S_ISDIR(status.st_mode) ? "a directory" : "a pipe or device"),
+    if (failed != 0) throw Error(Code::io, in_quotes(path) + ": " + reason(failed), "a file that can be read");
+    throw Error(Code::file, in_quotes(path) + ", " + (S_ISDIR(status.st_mode) ? "a directory" : "a pipe or device"),
                 "a regular file: it is read by offset, more than once", "write the data to a file first");
   }
   size_ = static_cast<std::uint64_t>(status.st_size);
@@ -55,25 +55,26 @@ InputFile& InputFile::operator=(InputFile&& other) noexcept {
 
 void InputFile::read(std::uint64_t offset, std::span<std::byte> into) const {
   if (offset > size_ || into.size() > size_ - offset)
-    throw Error(Code::file, quoted(path()) + ", which has " + std::to_string(size_) + " bytes",
+    throw Error(Code::file, in_quotes(path()) + ", which has " + std::to_string(size_) + " bytes",
                 "at least " + std::to_string(into.size()) + " bytes from byte " + std::to_string(offset) + " on");
   const auto result = transfer(into.size(), [&](std::size_t done, std::size_t left) {
     return ::pread(fd_, into.data() + done, left, static_cast<off_t>(offset + done));
   });
   if (result.error != 0)
-    throw Error(Code::io, quoted(path()) + ": " + reason(result.error), "a file that can be read to its end");
+    throw Error(Code::io, in_quotes(path()) + ": " + reason(result.error), "a file that can be read to its end");
   if (result.done < into.size())
-    throw Error(Code::file, quoted(path()) + ", which became shorter while it was read",
+    throw Error(Code::file, in_quotes(path()) + ", which became shorter while it was read",
                 "a file that stays as it is until the work is done", "copy it first");
 }
 
 void InputFile::check_unchanged() const {
   struct stat now {};
-  if (::fstat(fd_, &now) != 0) throw Error(Code::io, quoted(path()) + ": " + reason(errno), "a file that can be read");
+  if (::fstat(fd_, &now) != 0)
+    throw Error(Code::io, in_quotes(path()) + ": " + reason(errno), "a file that can be read");
   if (static_cast<std::uint64_t>(now.st_size) == size_ && now.st_mtim.tv_sec == modified_s_ &&
       now.st_mtim.tv_nsec == modified_ns_)
     return;
-  throw Error(Code::file, quoted(path()) + ", which was written to while it was read",
+  throw Error(Code::file, in_quotes(path()) + ", which was written to while it was read",
               "a file that stays as it is until the work is done", "copy it first");
 }
 

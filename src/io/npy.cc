@@ -48,8 +48,8 @@ class DictParser {
     while (!next_is('}')) {
       const std::string key = string();
       const std::size_t which = key == "descr" ? 0 : key == "fortran_order" ? 1 : key == "shape" ? 2 : 3;
-      if (which == 3) refuse("an .npy header with the unknown key " + quoted(key));
-      if (std::exchange(seen[which], true)) refuse("an .npy header with the key " + quoted(key) + " twice");
+      if (which == 3) refuse("an .npy header with the unknown key " + in_quotes(key));
+      if (std::exchange(seen[which], true)) refuse("an .npy header with the key " + in_quotes(key) + " twice");
       expect(':');
       if (which == 0) dict.descr = descr();
       if (which == 1) dict.fortran_order = boolean();
@@ -66,7 +66,7 @@ class DictParser {
 
  private:
   [[noreturn]] void unreadable() const {
-    refuse("an .npy header that cannot be read at " + quoted(text_.substr(std::min(at_, text_.size()), 24)));
+    refuse("an .npy header that cannot be read at " + in_quotes(text_.substr(std::min(at_, text_.size()), 24)));
   }
   void skip_space() {
     while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
@@ -138,7 +138,7 @@ class DictParser {
 DType dtype_of(const std::string& descr, std::optional<DType> as) {
   if (descr == "<V2" || descr == "|V2" || descr == "<u2") {
     if (as == DType::bfloat16) return DType::bfloat16;
-    refuse_dtype("an .npy file of dtype " + quoted(descr) + ", which may be bfloat16 or any other 2 bytes",
+    refuse_dtype("an .npy file of dtype " + in_quotes(descr) + ", which may be bfloat16 or any other 2 bytes",
                  "say that it is bfloat16, or store it as .safetensors, which names its dtype");
   }
   const auto* const known = std::ranges::find(kDescrs, descr, [](const auto& entry) { return entry.first; });
@@ -149,10 +149,11 @@ DType dtype_of(const std::string& descr, std::optional<DType> as) {
         "leave the dtype out, or x.astype in NumPy");
   }
   if (descr.starts_with('>'))
-    refuse_dtype("an .npy file of big-endian dtype " + quoted(descr), "x.astype(x.dtype.newbyteorder('<')) in NumPy");
+    refuse_dtype("an .npy file of big-endian dtype " + in_quotes(descr),
+                 "x.astype(x.dtype.newbyteorder('<')) in NumPy");
   if (descr.starts_with("|O"))
     refuse_dtype("an .npy file of pickled Python objects, which are never loaded", "x.astype(numpy.float32) in NumPy");
-  refuse_dtype("an .npy file of dtype " + quoted(descr), "x.astype(numpy.float32) in NumPy");
+  refuse_dtype("an .npy file of dtype " + in_quotes(descr), "x.astype(numpy.float32) in NumPy");
 }
 
 /// Fortran order differs from C order only where two axes have more than one element.
@@ -189,7 +190,7 @@ ArrayHeader parse_npy_header(std::span<const std::byte> head, std::uint64_t file
   header.shape = std::move(dict.shape);
   header.offset = offset;
   const auto bytes = bytes_of(header.dtype, header.shape);
-  if (!bytes) refuse("an .npy header with the shape " + quoted(text_of(header.shape)) + ", larger than any file");
+  if (!bytes) refuse("an .npy header with the shape " + in_quotes(text_of(header.shape)) + ", larger than any file");
   header.bytes = *bytes;
   if (header.shape.size() > kMaxRank)
     throw Error(Code::shape, "an array of " + std::to_string(header.shape.size()) + " axes", "at most 8 axes",

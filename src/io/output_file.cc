@@ -22,15 +22,16 @@ namespace {
 constexpr const char* kElsewhere = "write to another folder";
 
 [[noreturn]] void refuse_destination(const std::string& path, const std::string& what, const std::string& fix) {
-  throw Error(Code::option, "the output " + quoted(path) + ", " + what, "a new file or a regular file to replace", fix);
+  throw Error(Code::option, "the output " + in_quotes(path) + ", " + what, "a new file or a regular file to replace",
+              fix);
 }
 
 [[noreturn]] void fail(const std::string& path, int error, const char* fix) {
-  throw Error(Code::io, "the output " + quoted(path) + ": " + reason(error), "an output that can be written", fix);
+  throw Error(Code::io, "the output " + in_quotes(path) + ": " + reason(error), "an output that can be written", fix);
 }
 
 [[noreturn]] void refuse_size(const std::string& path, std::uint64_t bytes, const std::string& allowed) {
-  throw Error(Code::io, "the output " + quoted(path) + ", which needs " + std::to_string(bytes) + " bytes", allowed,
+  throw Error(Code::io, "the output " + in_quotes(path) + ", which needs " + std::to_string(bytes) + " bytes", allowed,
               "free space, or write elsewhere");
 }
 
@@ -56,7 +57,7 @@ void refuse_unfit(const std::string& path, const struct stat& status, std::span<
   if (!S_ISREG(status.st_mode)) refuse_destination(path, "a pipe or device", "write to a file");
   for (const FileId& input : inputs)
     if (status.st_dev == input.device && status.st_ino == input.inode)
-      refuse_destination(path, "the same file as the input " + quoted(input.path), "write to another file");
+      refuse_destination(path, "the same file as the input " + in_quotes(input.path), "write to another file");
   if (::access(path.c_str(), W_OK) != 0) fail(path, errno, "write to another file");
 }
 
@@ -138,10 +139,10 @@ void OutputFile::write(std::uint64_t offset, std::span<const std::byte> from) {
 }
 
 void OutputFile::commit() {
-  if (fd_ < 0) throw Error(Code::internal, "a second commit of " + quoted(destination_), "one commit");
+  if (fd_ < 0) throw Error(Code::internal, "a second commit of " + in_quotes(destination_), "one commit");
   if (written_.load() < bytes_)
     throw Error(Code::internal,
-                "a commit of " + quoted(destination_) + " after " + std::to_string(written_.load()) + " bytes",
+                "a commit of " + in_quotes(destination_) + " after " + std::to_string(written_.load()) + " bytes",
                 "a commit once all " + std::to_string(bytes_) + " bytes are written");
   if (::fsync(fd_) != 0) fail(destination_, errno, kElsewhere);
   if (::rename(temporary_.c_str(), destination_.c_str()) != 0) fail(destination_, errno, kElsewhere);

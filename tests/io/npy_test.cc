@@ -38,7 +38,7 @@ std::string dict(const std::string& descr, const std::string& shape, const std::
 
 TEST(NpyRead, EveryDtypeAsNumpyWroteIt) {
   for (const DType dtype : kAllDTypes) {
-    const auto array = io::open_array(data_file(std::string(name_of(dtype)) + ".npy"), dtype);
+    const auto array = io::open_array(data_file(std::string(name_of(dtype)) + ".npy"), "", dtype);
     EXPECT_EQ(array.dtype(), dtype);
     EXPECT_EQ(shape_of(array), (Shape{3, 5, 7}));
     EXPECT_EQ(all_bytes(array), expected_bytes(dtype, 105)) << name_of(dtype);
@@ -172,7 +172,7 @@ TEST(NpyWrite, TheBytesThatNumpyWrites) {
                                                  {"rank8.npy", {1, 2, 1, 1, 3, 1, 1, 2}}};
   for (const auto& [name, shape] : files) {
     const std::optional<DType> as = name == "bfloat16.npy" ? std::optional(DType::bfloat16) : std::nullopt;
-    const auto source = io::open_array(data_file(name), as);
+    const auto source = io::open_array(data_file(name), "", as);
     const std::string bytes = all_bytes(source);
     auto output = io::create_npy(folder / name, source.dtype(), shape);
     // In two blocks, the later one first.

@@ -32,10 +32,15 @@ class SOFTFOLD_API ArrayFile {
   ArrayHeader header_;
 };
 
-/// Opens the array in `path`, an .npy file (told by its first bytes, not by its name).
-/// `as`: see parse_npy_header; needed for bfloat16 in .npy.
-/// Throws Error as InputFile and parse_npy_header do; `got` begins with the path.
-SOFTFOLD_API ArrayFile open_array(const std::string& path, std::optional<DType> as = {});
+/// Opens an array in `path`: an .npy file, or the tensor `name` of a .safetensors file (where the name may be left out
+/// if there is only one tensor). Which it is, its first bytes tell.
+/// `as`: the dtype the caller says it has; needed for bfloat16 in .npy, see parse_npy_header.
+/// Throws Error as InputFile, parse_npy_header, parse_safetensors_header and find_tensor do, Code::option (a name for
+/// an .npy file); `got` begins with the path.
+SOFTFOLD_API ArrayFile open_array(const std::string& path, std::string_view name = "", std::optional<DType> as = {});
+
+/// Every tensor of a .safetensors file, with its metadata. Throws Error as open_array does.
+SOFTFOLD_API SafetensorsHeader list_tensors(const std::string& path);
 
 }  // namespace io
 }  // namespace v0

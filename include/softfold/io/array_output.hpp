@@ -33,6 +33,17 @@ class SOFTFOLD_API ArrayOutput {
 SOFTFOLD_API ArrayOutput create_npy(const std::string& destination, DType dtype, std::span<const std::int64_t> shape,
                                     std::span<const FileId> inputs = {});
 
+/// Begins a .safetensors file of one or several tensors; `ArrayOutput::array(i)` is `tensors[i]`.
+/// Throws Error as lay_out_safetensors and OutputFile do.
+SOFTFOLD_API ArrayOutput create_safetensors(const std::string& destination, std::span<const TensorSpec> tensors,
+                                            const std::map<std::string, std::string>& metadata = {},
+                                            std::span<const FileId> inputs = {});
+
+/// Begins a file of one array; the destination's name ends in .npy or .safetensors, which decides the format.
+/// Throws Error{Code::option} for another ending, and as the two functions above do.
+SOFTFOLD_API ArrayOutput create_array(const std::string& destination, const TensorSpec& tensor,
+                                      std::span<const FileId> inputs = {});
+
 }  // namespace io
 }  // namespace v0
 }  // namespace softfold

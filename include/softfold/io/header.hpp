@@ -48,6 +48,55 @@ ArrayHeader parse_npy_header(std::span<const std::byte> head, std::uint64_t file
 /// 64. bfloat16 becomes '<V2', as ml_dtypes.bfloat16 does. `shape` has at most kMaxRank sizes, each >= 0.
 std::string format_npy_header(DType dtype, std::span<const std::int64_t> shape);
 
+/// One tensor as a .safetensors header describes it. Its dtype may be one that ArrayHeader cannot hold.
+struct NamedTensor {
+  std::string name;
+  std::string dtype;  ///< as the file spells it: "F32", "BF16", "U8", ...
+  std::vector<std::int64_t> shape;
+  std::uint64_t offset = 0;  ///< bytes from the start of the file
+  std::uint64_t bytes = 0;
+};
+
+struct SafetensorsHeader {
+  std::vector<NamedTensor> tensors;             ///< in the header's order
+  std::map<std::string, std::string> metadata;  ///< of "__metadata__"
+};
+
+/// How much of a file's start safetensors_header_bytes needs (a shorter file: all of it).
+inline constexpr std::size_t kSafetensorsPreambleBytes = 8;
+
+/// Bytes from the start of a .safetensors file of `file_size` bytes to its data. At most 100 MB, the format's limit.
+/// Throws Error{Code::file} if these bytes do not begin such a file.
+std::size_t safetensors_header_bytes(std::span<const std::byte> preamble, std::uint64_t file_size);
+
+/// Parses a .safetensors header. `head` holds at least the file's first safetensors_header_bytes bytes. The tensors
+/// have distinct names, agree in shape, dtype and offsets, and fill the file without gap or overlap.
+/// Throws Error{Code::file} otherwise.
+SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, std::uint64_t file_size);
+
+/// The tensor called `name`, or with an empty name the only one. `as`, if given, must be its dtype.
+/// Throws Error: Code::option (no such name, with the nearest one and what there is), Code::dtype (other than float32,
+/// float64, float16, bfloat16, bool, int32, int64), Code::shape (more than kMaxRank axes).
+ArrayHeader find_tensor(const SafetensorsHeader& header, std::string_view name, std::optional<DType> as = {});
+
+/// An array to be written.
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::float32;
+  std::vector<std::int64_t> shape;
+};
+
+struct SafetensorsLayout {
+  std::string head;                 ///< the file's bytes before the data, a multiple of 8
+  std::vector<ArrayHeader> arrays;  ///< one for each TensorSpec, in their order
+  std::uint64_t file_bytes = 0;
+};
+
+/// Lays out a .safetensors file: larger elements first, so that every tensor is aligned to its element.
+/// Throws Error: Code::option (names empty, equal, not UTF-8, or "__metadata__"), Code::shape.
+SafetensorsLayout lay_out_safetensors(std::span<const TensorSpec> tensors,
+                                      const std::map<std::string, std::string>& metadata = {});
+
 }  // namespace io
 }  // namespace v0
 }  // namespace softfold
