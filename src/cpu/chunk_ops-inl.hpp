@@ -1,0 +1,162 @@
+// Writing a row once its state is known, over SIMD lanes, and the table of a target. Read once per target.
+#include "cpu/chunk_ops.hpp"
+#include "softfold/lift/lanes_chunk.hpp"
+
+#include <algorithm>
+
+#if defined(SOFTFOLD_CPU_CHUNK_OPS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef SOFTFOLD_CPU_CHUNK_OPS_INL_HPP
+#undef SOFTFOLD_CPU_CHUNK_OPS_INL_HPP
+#else
+#define SOFTFOLD_CPU_CHUNK_OPS_INL_HPP
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace softfold {
+inline namespace v0 {
+namespace HWY_NAMESPACE {
+
+inline constexpr std::uintptr_t kLine = 64;
+
+/// y[0..n) = value(i) stored as S, vector by vector, n >= kCount. value(i) may read x where y lies at i, no further:
+/// the last vector, which overlaps its neighbour, is taken first and stored last.
+template <bool Stream, class T, class S, class Value>
+HWY_INLINE void write_vectors(std::int64_t n, S* y, const Value& value) {
+  constexpr int w = Lanes<T>::kCount;
+  const auto last = value(n - w);
+  std::int64_t i = 0;
+  if constexpr (Stream) {
+    // Whole cache lines go past the cache; what lies before the first and behind the last goes through it.
+    const auto misaligned = reinterpret_cast<std::uintptr_t>(y) % kLine;
+    const auto head = static_cast<std::int64_t>((kLine - misaligned) % kLine / sizeof(S));
+    if (head != 0 && n >= head + w) {
+      for (; i + w <= head; i += w) store_as<S, false, T>(value(i), y + i);
+      store_as<S, false, T>(value(i), y + i);
+      i = head;
+    }
+    constexpr std::int64_t line = std::max<std::int64_t>(static_cast<std::int64_t>(kLine / sizeof(S)), w);
+    if ((reinterpret_cast<std::uintptr_t>(y + i) % kLine) == 0) {
+      for (; i + line <= n; i += line) {
+        for (std::int64_t j = i; j < i + line; j += w) store_as<S, true, T>(value(j), y + j);
+      }
+    }
+  }
+  for (; i + w <= n; i += w) store_as<S, false, T>(value(i), y + i);
+  store_as<S, false, T>(last, y + (n - w));
+}
+
+/// The same for any S and n. Values that have no vector form of their own as S leave through a small buffer.
+template <class T, class S, class Value>
+HWY_INLINE void write_values(std::int64_t n, S* y, bool stream, const Value& value) {
+  constexpr int w = Lanes<T>::kCount;
+  if constexpr (kStores<T, S>) {
+    if (stream) {
+      write_vectors<true, T>(n, y, value);
+    } else {
+      write_vectors<false, T>(n, y, value);
+    }
+  } else {
+    HWY_ALIGN T buffer[w];
+    const auto put = [&](std::int64_t i, std::int64_t count) HWY_ATTR {
+      hn::Store(value(i), typename Lanes<T>::D(), buffer);
+      for (std::int64_t j = 0; j < count; ++j) y[i + j] = fold::narrow<S>(buffer[j]);
+    };
+    std::int64_t i = 0;
+    for (; i + w <= n; i += w) put(i, w);
+    // The last, partial vector: its first elements are written already, and read no more.
+    if (i < n) {
+      hn::Store(value(n - w), typename Lanes<T>::D(), buffer);
+      for (; i < n; ++i) y[i] = fold::narrow<S>(buffer[i - (n - w)]);
+    }
+  }
+}
+
+template <class S, class T>
+void write_terms(const T* terms, std::int64_t n, T multiplier, void* to, bool stream) {
+  using A = Lanes<T>;
+  S* y = static_cast<S*>(to);
+  const auto factor = A::set(multiplier), least = A::set(fold::Real<T>::kSmallest);
+  const auto value = [&](const T* from)
+                         HWY_ATTR { return A::at_least(A::mul(hn::LoadU(typename A::D(), from), factor), least); };
+  if (n >= A::kCount) return write_values<T>(n, y, stream, [&](std::int64_t i) HWY_ATTR { return value(terms + i); });
+  for (std::int64_t i = 0; i < n; ++i) y[i] = fold::narrow<S>(fold::Normaliser<T>::probability(terms[i], multiplier));
+}
+
+template <class S, class Y, class T = fold::FoldType<S>>
+void write(const void* from, std::int64_t n, T c, const fold::Normaliser<T>& row, void* to, bool stream) {
+  using A = Lanes<T>;
+  using Lse = fold::LogSumExp<T>;
+  const S* x = static_cast<const S*>(from);
+  Y* y = static_cast<Y*>(to);
+  const bool fast = Lse::is_fast(row.m);
+  const T multiplier = row.multiplier(row.m);
+  if (fast && n >= A::kCount) {
+    const auto vc = A::set(c), vm = A::set(Lse::narrow(row.m));
+    const auto factor = A::set(multiplier), least = A::set(fold::Real<T>::kSmallest);
+    return write_values<T>(n, y, stream, [&](std::int64_t i) HWY_ATTR {
+      return A::at_least(A::mul(term<A>(load(x + i), vc, vm), factor), least);
+    });
+  }
+  for (std::int64_t i = 0; i < n; ++i) {
+    const T v = fold::widen(x[i]);
+    const T t = fast ? fold::term<fold::Scalar<T>>(v, c, Lse::narrow(row.m)) : fold::term_wide(v, c, row.m);
+    y[i] = fold::narrow<Y>(fold::Normaliser<T>::probability(t, multiplier));
+  }
+}
+
+template <class S, class Y, class T = fold::FoldType<S>>
+void write_log(const void* from, std::int64_t n, const fold::LogNormaliser<T>& row, void* to, bool stream) {
+  using A = Lanes<T>;
+  const S* x = static_cast<const S*>(from);
+  Y* y = static_cast<Y*>(to);
+  if (row.fast && n >= A::kCount) {
+    const auto vc = A::set(row.c), frame = A::set(-row.frame), log2_d = A::set(row.log2_d), kappa = A::set(row.kappa);
+    return write_values<T>(n, y, stream, [&](std::int64_t i) HWY_ATTR {
+      const auto lp = A::mul(kappa, A::sub(A::fma(load(x + i), vc, frame), log2_d));
+      return hn::IfThenElseZero(hn::Lt(lp, A::zero()), lp);
+    });
+  }
+  for (std::int64_t i = 0; i < n; ++i) y[i] = fold::narrow<Y>(row.log_probability(fold::widen(x[i])));
+}
+
+template <class S, class T = fold::FoldType<S>>
+typename fold::LogSumExp<T>::State reduce(const void* x, int n, T c, T* terms) {
+  return reduce_chunk<true>(static_cast<const S*>(x), n, c, terms);
+}
+
+template <class S, class T>
+void add_source(cpu::ChunkOps<T>& ops) {
+  constexpr auto i = cpu::index(cpu::dtype_of<S>());
+  ops.reduce[i] = reduce<S>;
+  const auto add = [&]<class Y>(Y) {
+    constexpr auto j = cpu::index(cpu::dtype_of<Y>());
+    ops.write[i][j] = write<S, Y>;
+    ops.write_log[i][j] = write_log<S, Y>;
+    ops.write_terms[j] = write_terms<Y, T>;
+  };
+  add(float{}), add(double{}), add(fold::Float16{}), add(fold::BFloat16{});
+}
+
+template <class T>
+cpu::ChunkOps<T> make_chunk_ops() {
+  using Lse = fold::LogSumExp<T>;
+  static_assert(kTermsRoom<T> <= cpu::ChunkOps<T>::kTermsRoom);
+  cpu::ChunkOps<T> ops{};
+  add_source<T>(ops);
+  if constexpr (sizeof(T) == 4) {
+    add_source<fold::Float16>(ops);
+    add_source<fold::BFloat16>(ops);
+  }
+  // Here, and not in the schedules, because std::fma is one instruction only where the target has it.
+  ops.log_normaliser = [](const typename Lse::State& s, const fold::Scale<T>& scale)
+                           HWY_ATTR { return fold::LogNormaliser<T>(s, scale); };
+  ops.finish = [](const typename Lse::State& s, const fold::Scale<T>& scale) HWY_ATTR { return Lse{scale}.finish(s); };
+  return ops;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace v0
+}  // namespace softfold
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,27 @@
+// The CPU's kernel tables, one per operation; kernels.cc hands them to the front.
+#pragma once
+
+#include "front/kernel.hpp"
+
+#include <span>
+
+namespace softfold {
+inline namespace v0 {
+namespace cpu {
+
+using RowKernels = std::span<const Kernel<RowProblem>>;
+
+RowKernels softmax_kernels();
+RowKernels log_softmax_kernels();
+RowKernels logsumexp_kernels();
+RowKernels state_kernels();
+RowKernels finish_kernels(Op op);
+
+/// The objection of a kernel that is one rung of the ladder, or the automatic choice.
+inline const char* refuses_rung(const RowProblem& p, Rung own) {
+  return p.rung == Rung::automatic || p.rung == own ? nullptr : "another rung was asked for";
+}
+
+}  // namespace cpu
+}  // namespace v0
+}  // namespace softfold

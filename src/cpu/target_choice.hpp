@@ -1,0 +1,45 @@
+// How one of several functions, compiled once per SIMD target, is picked. Include it after a file's foreach_target
+// part.
+#pragma once
+
+#include "cpu/targets.hpp"
+
+#include <array>
+#include <cstddef>
+
+#include <hwy/highway.h>
+
+namespace softfold {
+inline namespace v0 {
+namespace cpu {
+
+/// The places of the targets in every table, best first.
+enum : std::size_t { kAvx512, kAvx2, kNeon, kScalar, kTargetCount };
+
+std::size_t chosen_target();
+bool target_runs(std::size_t target);
+
+/// One function per target, in the order above; null where this build does not have the target. `f` stands in
+/// softfold::HWY_NAMESPACE.
+#if HWY_TARGETS & (HWY_TARGETS - 1)
+#define SOFTFOLD_TARGET_FUNCTIONS(f) \
+  { HWY_CHOOSE_AVX3(f), HWY_CHOOSE_AVX2(f), HWY_CHOOSE_NEON(f), HWY_CHOOSE_FALLBACK(f) }
+#else
+// One target, fixed by the compiler's flags: whatever its name, it takes the fallback's place.
+#define SOFTFOLD_TARGET_FUNCTIONS(f) \
+  { nullptr, nullptr, nullptr, &HWY_STATIC_DISPATCH(f) }
+#endif
+
+/// What each runnable target's function returns. Functions of other targets are not called: merely returning a value
+/// may take instructions that the machine lacks.
+template <class Table>
+std::array<Table, kTargetCount> make_tables(const std::array<Table (*)(), kTargetCount>& functions) {
+  std::array<Table, kTargetCount> tables{};
+  for (std::size_t i = 0; i < kTargetCount; ++i)
+    if (functions[i] != nullptr && target_runs(i)) tables[i] = functions[i]();
+  return tables;
+}
+
+}  // namespace cpu
+}  // namespace v0
+}  // namespace softfold

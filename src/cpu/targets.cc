@@ -1,0 +1,79 @@
+#include "cpu/targets.hpp"
+
+#include "softfold/lift/simd_targets.hpp"
+
+#include "cpu/target_choice.hpp"
+
+#include <hwy/targets.h>
+#include <atomic>
+#include <cstdlib>
+
+namespace softfold {
+inline namespace v0 {
+namespace cpu {
+namespace {
+
+constexpr std::string_view name_of_target(std::int64_t id) {
+  return id == HWY_AVX3 ? "avx512" : id == HWY_AVX2 ? "avx2" : id == HWY_NEON ? "neon" : "scalar";
+}
+constexpr std::int64_t kIds[kTargetCount] = {HWY_AVX3, HWY_AVX2, HWY_NEON, HWY_STATIC_TARGET};
+constexpr std::string_view kNames[kTargetCount] = {name_of_target(kIds[0]), name_of_target(kIds[1]),
+                                                   name_of_target(kIds[2]), name_of_target(kIds[3])};
+
+struct Runnable {
+  std::array<std::string_view, kTargetCount> names;
+  std::size_t count = 0;
+  Runnable() {
+    for (std::size_t i = 0; i < kTargetCount; ++i)
+      if (target_runs(i)) names[count++] = kNames[i];
+  }
+};
+
+std::size_t place_of(std::string_view name) {
+  for (std::size_t i = 0; i < kTargetCount; ++i)
+    if (kNames[i] == name && target_runs(i)) return i;
+  return kTargetCount;
+}
+
+std::size_t first_choice() {
+  const char* asked = std::getenv("SOFTFOLD_SIMD");
+  const std::size_t named = asked != nullptr ? place_of(asked) : kTargetCount;
+  if (named != kTargetCount) return named;
+  std::size_t best = 0;
+  while (!target_runs(best)) ++best;
+  return best;
+}
+
+std::atomic<std::size_t> choice{kTargetCount};
+
+}  // namespace
+
+bool target_runs(std::size_t target) {
+  if (target == kScalar) return true;
+  const bool built = HWY_TARGETS != HWY_STATIC_TARGET && (HWY_TARGETS & kIds[target]) != 0;
+  return built && (hwy::SupportedTargets() & kIds[target]) != 0;
+}
+
+std::size_t chosen_target() {
+  std::size_t c = choice.load(std::memory_order_relaxed);
+  if (c == kTargetCount) choice.store(c = first_choice(), std::memory_order_relaxed);
+  return c;
+}
+
+std::span<const std::string_view> targets() {
+  static const Runnable runnable;
+  return {runnable.names.data(), runnable.count};
+}
+
+std::string_view current_target() { return kNames[chosen_target()]; }
+
+bool use_target(std::string_view name) {
+  const std::size_t place = place_of(name);
+  if (place == kTargetCount) return false;
+  choice.store(place, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace cpu
+}  // namespace v0
+}  // namespace softfold
