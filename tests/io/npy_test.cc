@@ -69,6 +69,22 @@ TEST(NpyRead, PartsOfTheData) {
   expect_error(Code::shape, "0 bytes from byte 841 on", [&] { array.read(841, {}); });
 }
 
+TEST(NpyRead, BeyondFourGigabytes) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "x.npy";
+  const std::uint64_t bytes = (std::uint64_t{5} << 30) + 8;
+  const Shape shape{static_cast<std::int64_t>(bytes / 8)};
+  const std::string head = io::format_npy_header(DType::float64, shape);
+  write_contents(path, head);
+  std::filesystem::resize_file(path, head.size() + bytes - 4);  // a hole takes no space
+  std::ofstream(path, std::ios::binary | std::ios::app) << "last";
+  const auto array = io::open_array(path);
+  EXPECT_EQ(shape_of(array), shape);
+  std::string end(8, 'x');
+  array.read(bytes - 8, std::as_writable_bytes(std::span(end)));
+  EXPECT_EQ(end, std::string(4, '\0') + "last");
+}
+
 TEST(NpyRead, HeadersThatNumpyWouldReadToo) {
   const std::string four(4, 'x');
   EXPECT_EQ(parse(npy("{\"shape\":(1L,),\"fortran_order\":False,\"descr\":\"<f4\"}", four)).shape, Shape{1});
