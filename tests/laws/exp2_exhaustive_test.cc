@@ -74,7 +74,7 @@ TEST(Exp2Exhaustive, EveryFraction) {
       }
     }
   });
-  EXPECT_NEAR(found[0].error / kUnit, 2.48829, 1e-5);
+  EXPECT_NEAR(found[0].error / kUnit, 2.48624, 1e-5);
   EXPECT_NEAR(found[1].error / kUnit, 2.62467, 1e-5);
   EXPECT_LT(distance(exp2_fraction(0.5F), std::sqrt(2.)), 2.5 * kUnit);
   EXPECT_EQ(exp2_fraction(0.5F), 2 * exp2_fraction(-0.5F));

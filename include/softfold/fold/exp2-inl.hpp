@@ -24,22 +24,22 @@ template <class A>
 SOFTFOLD_HD typename A::V exp2_fraction(typename A::V f) {
   using T = typename A::Element;
   if constexpr (sizeof(T) == 4) {
-    auto p = A::fma(A::set(0x1.5bda58p-10F), f, A::set(0x1.3ce8aep-7F));
+    auto p = A::fma(A::set(0x1.5bda40p-10F), f, A::set(0x1.3ce8acp-7F));
     p = A::fma(p, f, A::set(0x1.c6b6d8p-5F));
     p = A::fma(p, f, A::set(0x1.ebf9c2p-3F));
     p = A::fma(p, f, A::set(0x1.62e42ap-1F));
     return A::fma(p, f, A::set(1.F));
   } else {
-    auto p = A::fma(A::set(0x1.c0636d2507260p-32), f, A::set(0x1.e605f99cb8673p-28));
-    p = A::fma(p, f, A::set(0x1.b54167b2400f3p-24));
-    p = A::fma(p, f, A::set(0x1.62bfd49ebdfa0p-20));
-    p = A::fma(p, f, A::set(0x1.ffcbee3b01999p-17));
-    p = A::fma(p, f, A::set(0x1.43091309611c9p-13));
-    p = A::fma(p, f, A::set(0x1.5d87fe7bbbe2ap-10));
-    p = A::fma(p, f, A::set(0x1.3b2ab6fba1e1cp-7));
-    p = A::fma(p, f, A::set(0x1.c6b08d7048f31p-5));
-    p = A::fma(p, f, A::set(0x1.ebfbdff82c598p-3));
-    p = A::fma(p, f, A::set(0x1.62e42fefa39f3p-1));
+    auto p = A::fma(A::set(0x1.e80ee93cff5bap-32), f, A::set(0x1.e611a05e9af0cp-28));
+    p = A::fma(p, f, A::set(0x1.b5260d9e6da7cp-24));
+    p = A::fma(p, f, A::set(0x1.62bfcdde640c6p-20));
+    p = A::fma(p, f, A::set(0x1.ffcbfbf8c7deap-17));
+    p = A::fma(p, f, A::set(0x1.4309130c0128ep-13));
+    p = A::fma(p, f, A::set(0x1.5d87fe78b3b9bp-10));
+    p = A::fma(p, f, A::set(0x1.3b2ab6fba11f5p-7));
+    p = A::fma(p, f, A::set(0x1.c6b08d704a0d4p-5));
+    p = A::fma(p, f, A::set(0x1.ebfbdff82c59cp-3));
+    p = A::fma(p, f, A::set(0x1.62e42fefa39efp-1));
     return A::fma(p, f, A::set(1.));
   }
 }
