@@ -1,0 +1,62 @@
+// A state as it lies in memory, four numbers of float64, and what is checked before one is believed.
+#pragma once
+
+#include "softfold/error.hpp"
+#include "softfold/fold/logsumexp.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+namespace softfold {
+inline namespace v0 {
+namespace cpu {
+
+struct StoredState {
+  double m, d, scale, digits;
+
+  bool is_double() const { return digits == fold::Real<double>::kDigits; }
+  /// The same scale (a NaN is the same as a NaN).
+  bool has_scale(double other) const { return scale == other || (std::isnan(scale) && std::isnan(other)); }
+};
+
+template <class T>
+typename fold::LogSumExp<T>::State state_of(const StoredState& s) {
+  return {s.m, static_cast<T>(s.d)};
+}
+
+template <class T>
+StoredState stored(const typename fold::LogSumExp<T>::State& s, double scale) {
+  return {s.m, static_cast<double>(s.d), scale, static_cast<double>(fold::Real<T>::kDigits)};
+}
+
+/// (m, d) that a fold in T can have led to.
+template <class T>
+bool is_state(const StoredState& s) {
+  if (s.m == fold::infinity<double>()) return s.d == 1 || std::isnan(s.d);
+  if (s.m == -fold::infinity<double>()) return s.d == 0;
+  const double n = s.m * fold::Real<T>::kUnit;
+  if (!std::isfinite(s.m) || (std::isfinite(n) && n != std::rint(n))) return false;
+  return s.d > 0 && s.d < fold::infinity<double>() && static_cast<double>(static_cast<T>(s.d)) == s.d;
+}
+
+/// A number as an error message shows it.
+inline std::string shown(double a) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.17g", a);
+  return buffer;
+}
+
+/// Refuses what is no state. `where` completes the sentence: " in the state of row 3".
+inline void check_stored(const StoredState& s, const std::string& where) {
+  if (!s.is_double() && s.digits != fold::Real<float>::kDigits)
+    throw Error(Code::state, "digits " + shown(s.digits) + where, "24 (folded in float32) or 53 (folded in float64)",
+                "give the states that softfold::state wrote: (m, d, scale, digits)");
+  if (!(s.is_double() ? is_state<double>(s) : is_state<float>(s)))
+    throw Error(Code::state, "(m, d) = (" + shown(s.m) + ", " + shown(s.d) + ")" + where, "a state that a row can have",
+                "give the states that softfold::state or merge_states wrote");
+}
+
+}  // namespace cpu
+}  // namespace v0
+}  // namespace softfold
