@@ -1,7 +1,7 @@
 // Files that are read: what is no file is refused, short reads are continued, changes are noticed.
 #include "softfold/io/input_file.hpp"
 
-#include "detail.hpp"
+#include "io/detail.hpp"
 #include "softfold/io/array_file.hpp"
 #include "support.hpp"
 
