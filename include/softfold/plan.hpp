@@ -31,7 +31,7 @@ class SOFTFOLD_API Plan {
 
  private:
   friend class PlanAccess;
-  Plan() = default;
+  Plan() {}  // leaves the storage as it is: a defaulted constructor would zero it
   alignas(16) std::byte storage_[1280];
 };
 static_assert(std::is_trivially_copyable_v<Plan>);

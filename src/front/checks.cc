@@ -16,6 +16,8 @@ struct Extent {
 
 Extent extent_of(const View& v) {
   const auto size = static_cast<std::int64_t>(size_of(v.dtype));
+  const auto base = reinterpret_cast<std::uintptr_t>(v.data);
+  if (v.strides.empty()) return {base, base + static_cast<std::uintptr_t>(element_count(v) * size)};
   std::int64_t low = 0, high = size;
   for (int i = 0; i < v.rank(); ++i) {
     const auto n = v.shape[static_cast<std::size_t>(i)];
@@ -23,7 +25,6 @@ Extent extent_of(const View& v) {
     const std::int64_t reach = (n - 1) * stride_of(v, i) * size;
     (reach < 0 ? low : high) += reach;
   }
-  const auto base = reinterpret_cast<std::uintptr_t>(v.data);
   return {base + static_cast<std::uintptr_t>(low), base + static_cast<std::uintptr_t>(high)};
 }
 
@@ -110,18 +111,21 @@ void check_view(const View& v, const char* what) {
       throw Error(Code::shape, std::string(what) + " of shape " + describe(v.shape), "fewer than 2^63 elements");
   }
   const auto size = static_cast<std::int64_t>(size_of(v.dtype));
-  std::int64_t reach = size;
-  for (int i = 0; i < v.rank() && !zero; ++i) {
+  std::int64_t reach = 0;
+  bool beyond = __builtin_mul_overflow(count, size, &reach);
+  for (int i = 0; i < static_cast<int>(v.strides.size()) && !zero; ++i) {
     std::int64_t r = 0;
-    if (__builtin_mul_overflow(v.shape[static_cast<std::size_t>(i)] - 1, stride_of(v, i), &r) ||
-        __builtin_mul_overflow(r, size, &r) || r == INT64_MIN || __builtin_add_overflow(reach, std::abs(r), &reach))
-      throw Error(Code::strides, std::string(what) + " whose strides reach beyond 2^63 bytes", "strides within memory");
+    beyond |= __builtin_mul_overflow(v.shape[static_cast<std::size_t>(i)] - 1, stride_of(v, i), &r) ||
+              __builtin_mul_overflow(r, size, &r) || r == INT64_MIN ||
+              __builtin_add_overflow(reach, std::abs(r), &reach);
   }
+  if (beyond && !zero)
+    throw Error(Code::strides, std::string(what) + " that reaches beyond 2^63 bytes", "a view within memory");
   if (zero) return;
   if (v.data == nullptr)
     throw Error(Code::shape, std::string(what) + " at a null pointer",
                 "a pointer to " + std::to_string(count) + " elements");
-  if (reinterpret_cast<std::uintptr_t>(v.data) % size_of(v.dtype) != 0)
+  if ((reinterpret_cast<std::uintptr_t>(v.data) & (size_of(v.dtype) - 1)) != 0)
     throw Error(Code::strides, std::string(what) + " at an address that is not a multiple of its element's size",
                 "addresses aligned to " + std::to_string(size) + " bytes", "copy the data to an aligned buffer");
 }

@@ -107,34 +107,36 @@ class PlanAccess {
     const Op op = *std::launder(reinterpret_cast<const Op*>(plan.storage_));
     return is_merge_op(op) ? f(get<MergeProblem>(plan)) : f(get<RowProblem>(plan));
   }
-  static Plan make() { return Plan(); }
+
+  /// The one way to make a Plan: it is filled where the caller receives it.
+  template <class Problem, class Build>
+  static Plan make(Op op, const View& first, const Context& context, Build&& build) {
+    Plan result;
+    auto& b = emplace<Problem>(result);
+    b.op = op;
+    b.context = context;
+    build(b.problem);
+    b.device = first.device;
+    choose(b);
+    return result;
+  }
 };
 
 Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options,
           const Context& context) {
   if (is_merge_op(op)) return plan(op, inputs, outputs, MergeOptions{}, context);
   if (!is_row_op(op)) refuse_op(op, "row options");
-  Plan result = PlanAccess::make();
-  auto& b = PlanAccess::emplace<RowProblem>(result);
-  b.op = op;
-  b.context = context;
-  build_rows(b.problem, op, inputs, outputs, options);
-  b.device = inputs[0].device;
-  choose(b);
-  return result;
+  if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of " + std::string(name_of(op)));
+  return PlanAccess::make<RowProblem>(op, inputs[0], context,
+                                      [&](RowProblem& p) { build_rows(p, op, inputs, outputs, options); });
 }
 
 Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const MergeOptions& options,
           const Context& context) {
   if (!is_merge_op(op)) refuse_op(op, "merge options");
-  Plan result = PlanAccess::make();
-  auto& b = PlanAccess::emplace<MergeProblem>(result);
-  b.op = op;
-  b.context = context;
-  build_merge(b.problem, op, inputs, outputs, options);
-  b.device = inputs[0].device;
-  choose(b);
-  return result;
+  if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of " + std::string(name_of(op)));
+  return PlanAccess::make<MergeProblem>(op, inputs[0], context,
+                                        [&](MergeProblem& p) { build_merge(p, op, inputs, outputs, options); });
 }
 
 Plan plan(Op op, std::span<const View>, std::span<const View>, const AttentionOptions&, const Context&) {

@@ -181,6 +181,7 @@ void check_lengths(const RowProblem& p) {
 /// Joins neighbouring outer axes that every operand walks as one, so that kernels see few of them. The axis T of a
 /// causal problem stays alone: its index is a row's limit.
 void collapse(RowProblem& p) {
+  if (p.outer_rank <= 1) return;
   const auto joins = [&p](std::size_t left, std::size_t right) {
     if (p.outer[left] == 1) return true;
     return std::all_of(p.operands.begin(), p.operands.end(), [&](const Operand& o) {
