@@ -19,11 +19,8 @@
 #error "softfold: Windows is not supported yet"
 #endif
 
-#if defined(SOFTFOLD_BUILDING)
+// Visible on both sides of the library's border, so that an exception's type is one type.
 #define SOFTFOLD_API __attribute__((visibility("default")))
-#else
-#define SOFTFOLD_API
-#endif
 
 // Functions of fold/ and lift/ are callable from a CUDA kernel as well as from the host.
 #if defined(__CUDACC__)

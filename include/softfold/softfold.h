@@ -10,11 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(SOFTFOLD_BUILDING)
 #define SOFTFOLD_C_API __attribute__((visibility("default")))
-#else
-#define SOFTFOLD_C_API
-#endif
 
 #ifdef __cplusplus
 extern "C" {
