@@ -141,13 +141,15 @@ struct Normaliser {
   }
 };
 
-/// How one row's log-probabilities are written: min(0, kappa * ((t - m) - log2 d)), never x - lse.
+/// How one row's log-probabilities are written: min(0, kappa * ((t - m) - log2 d)), never x - lse. All but kappa is
+/// held halved: t - m would overflow where kappa (ln 2) brings the result back into range.
 template <class T>
 struct LogNormaliser {
   using Lse = LogSumExp<T>;
   double m;
   bool fast, regular, empty;
-  T c, frame, log2_d, kappa;
+  T c, half_c, half_frame, half_log2_d, two_kappa;
+  double exponent;  ///< what the exact integers of a row outside the fast range take over of log2 d
 
   SOFTFOLD_HD LogNormaliser(const typename Lse::State& s, const Scale<T>& scale)
       : m(s.m),
@@ -155,29 +157,29 @@ struct LogNormaliser {
         regular(s.m != infinity<double>() && s.d > T(0)),
         empty(s.m == -infinity<double>()),
         c(scale.c),
-        frame(0),
-        log2_d(0),
-        kappa(static_cast<T>(scale.kappa())) {
+        half_c(Scalar<T>::mul(T(0.5), scale.c)),
+        half_frame(0),
+        half_log2_d(0),
+        two_kappa(T(2) * static_cast<T>(scale.kappa())),
+        exponent(0) {
     if (!regular) return;
-    if (fast) frame = Lse::narrow(s.m);
+    if (fast) half_frame = T(0.5) * Lse::narrow(s.m);
     const Binade b = binade_of(static_cast<double>(s.d));
-    log2_d = static_cast<T>(Scalar<double>::fma(ln(b.g), kLog2E, b.e));
+    if (!fast) exponent = b.e;
+    half_log2_d = static_cast<T>(Scalar<double>::mul(0.5, Scalar<double>::fma(ln(b.g), kLog2E, fast ? b.e : 0.)));
   }
 
-  /// t - m with one rounding; t = -inf gives -inf.
-  SOFTFOLD_HD T distance(T x) const {
-    if (fast) return Scalar<T>::fma(x, c, -frame);
-    if constexpr (sizeof(T) == 4) {
-      return static_cast<T>(static_cast<double>(x) * static_cast<double>(c) - m);
-    } else {
-      if (::fabs(x) == infinity<T>()) return -infinity<T>();
-      const auto s = split_wide(x, c);
-      return Real<T>::kUnit * (s.n - m) + s.j + s.f;
-    }
+  /// (t - m) / 2 with one rounding (outside the fast range: less `exponent`); t = -inf gives -inf.
+  SOFTFOLD_HD T half_distance(T x) const {
+    if (fast) return Scalar<T>::fma(x, half_c, -half_frame);
+    if (::fabs(x) == infinity<T>()) return -infinity<T>();
+    const auto s = split_wide(x, c);
+    const double whole = 0.5 * Real<T>::kUnit * (s.n - m) + 0.5 * (s.j - exponent);
+    return static_cast<T>(whole + 0.5 * static_cast<double>(s.f));
   }
 
   SOFTFOLD_HD T log_probability(T x) const {
-    const T lp = Scalar<T>::mul(kappa, Scalar<T>::sub(distance(x), log2_d));
+    const T lp = Scalar<T>::mul(two_kappa, Scalar<T>::sub(half_distance(x), half_log2_d));
     return lp < T(0) ? lp : T(0);
   }
 };

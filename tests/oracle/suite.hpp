@@ -1,0 +1,79 @@
+// The rows that every way of computing is held to the contract on. A Compute is a struct with
+//   template <class S> static Results run(std::span<const S> x, double scale).
+#pragma once
+
+#include "oracle/contract.hpp"
+#include "support/rows.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace softfold_test::oracle {
+
+template <class S>
+constexpr const char* storage_name() {
+  if constexpr (std::is_same_v<S, double>) return "float64";
+  if constexpr (std::is_same_v<S, float>) return "float32";
+  if constexpr (std::is_same_v<S, softfold::fold::Float16>) return "float16";
+  return "bfloat16";
+}
+
+template <class Compute, class S>
+void check_row(Contract<S>& contract, const std::vector<S>& x, double scale, const std::string& at) {
+  std::vector<double> wide(x.size());
+  std::transform(x.begin(), x.end(), wide.begin(), [](S v) { return static_cast<double>(softfold::fold::widen(v)); });
+  // float64 results come closest to what the long double functions resolve: its short rows are held against MPFR.
+  const bool exact = sizeof(S) == 8 && x.size() <= 2100;
+  contract.check(Compute::template run<S>(x, scale), exact ? in_mpfr(wide, scale) : in_long_double(wide, scale), at);
+}
+
+template <class Compute, class S>
+void check_kinds(Contract<S>& contract, const std::vector<std::int64_t>& lengths, const std::vector<double>& scales,
+                 const std::vector<Kind>& kinds) {
+  for (const Kind kind : kinds)
+    for (const std::int64_t n : lengths)
+      for (const double scale : scales) {
+        // The contract is for numbers: scale * x must be one.
+        if (sizeof(S) == 8 && kind == Kind::huge && std::abs(scale) > 1) continue;
+        check_row<Compute, S>(
+            contract, make_row<S>(kind, n), scale,
+            std::string(name_of(kind)) + " n=" + std::to_string(n) + " scale=" + std::to_string(scale));
+      }
+}
+
+inline std::vector<Kind> all_kinds() {
+  std::vector<Kind> kinds;
+  for (int k = 0; k < static_cast<int>(Kind::count); ++k) kinds.push_back(static_cast<Kind>(k));
+  return kinds;
+}
+
+template <class Compute, class S>
+void check_short_rows() {
+  Contract<S> contract;
+  check_kinds<Compute, S>(contract, {0, 1, 2, 3, 7, 31, 127, 1021, 1023, 1024, 1025, 2047, 2048, 2049}, {1.},
+                          all_kinds());
+  check_kinds<Compute, S>(contract, {1, 5, 1021, 2050}, {0.08838834764831845, 3.7, -1., softfold::fold::kLn2, 0.},
+                          all_kinds());
+  contract.measured.print(storage_name<S>());
+}
+
+template <class Compute, class S>
+void check_medium_rows() {
+  Contract<S> contract;
+  check_kinds<Compute, S>(contract, {4095, 8191, 50257, 65537}, {1.}, all_kinds());
+  contract.measured.print(storage_name<S>());
+}
+
+template <class Compute, class S>
+void check_huge_rows(std::int64_t n) {
+  Contract<S> contract;
+  check_kinds<Compute, S>(contract, {n - 1, n, n + 1}, {1.}, {Kind::gaussian, Kind::tiny});
+  check_kinds<Compute, S>(contract, {n}, {1.}, {Kind::ascending, Kind::equal, Kind::wide, Kind::faint});
+  contract.measured.print(storage_name<S>());
+}
+
+}  // namespace softfold_test::oracle
