@@ -110,9 +110,10 @@ void write_log(const void* from, std::int64_t n, const fold::LogNormaliser<T>& r
   const S* x = static_cast<const S*>(from);
   Y* y = static_cast<Y*>(to);
   if (row.fast && n >= A::kCount) {
-    const auto vc = A::set(row.c), frame = A::set(-row.frame), log2_d = A::set(row.log2_d), kappa = A::set(row.kappa);
+    const auto half_c = A::set(row.half_c), half_frame = A::set(-row.half_frame);
+    const auto half_log2_d = A::set(row.half_log2_d), two_kappa = A::set(row.two_kappa);
     return write_values<T>(n, y, stream, [&](std::int64_t i) HWY_ATTR {
-      const auto lp = A::mul(kappa, A::sub(A::fma(load(x + i), vc, frame), log2_d));
+      const auto lp = A::mul(two_kappa, A::sub(A::fma(load(x + i), half_c, half_frame), half_log2_d));
       return hn::IfThenElseZero(hn::Lt(lp, A::zero()), lp);
     });
   }

@@ -82,6 +82,7 @@ class RowWorker {
     } else {
       auto log_row = ops_.log_normaliser(s, scale);
       log_row.c = source.c();
+      log_row.half_c = T(0.5) * source.c();
       for (std::int64_t i = 0; i < r.length; i += lift::kChunk) write_chunk(source, r, sink, log_row, i);
     }
     sink.fill(r.length, r.n, missing());

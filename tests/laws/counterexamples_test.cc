@@ -13,8 +13,6 @@
 namespace softfold_test {
 namespace {
 
-namespace fold = softfold::fold;
-namespace lift = softfold::lift;
 using softfold::Partial;
 
 template <class T>

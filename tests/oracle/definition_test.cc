@@ -10,7 +10,6 @@
 namespace softfold_test::oracle {
 namespace {
 
-namespace fold = softfold::fold;
 
 struct Definition {
   template <class S>
