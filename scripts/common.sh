@@ -26,6 +26,7 @@ die() {
 # One entry a line: the Debian and Ubuntu package, and what shows that it is there however it came: a command, or a
 # header under an include folder.
 
+# For ./run: what the library and its command are built with.
 library_needs=(
   g++:g++
   cmake:cmake
@@ -37,12 +38,23 @@ library_needs=(
   libcli11-dev:CLI/CLI.hpp
 )
 
+# For ./test: the libraries of the tests, and clang for the fuzzers.
 test_needs=(
   libgtest-dev:gtest/gtest.h
   librapidcheck-dev:rapidcheck.h
   libgmp-dev:gmp.h
   libmpfr-dev:mpfr.h
   pkgconf:pkg-config
+  clang:clang++
+)
+
+# For .ci/run: other compilers and machines, and what reads the sources.
+ci_needs=(
+  clang-format:clang-format
+  clang-tidy:clang-tidy
+  shellcheck:shellcheck
+  g++-aarch64-linux-gnu:aarch64-linux-gnu-g++
+  qemu-user-static:qemu-aarch64-static
 )
 
 is_present() {
@@ -125,28 +137,62 @@ jobs() {
   echo "${SOFTFOLD_JOBS:-$((cpus < by_memory ? cpus : by_memory))}"
 }
 
+# follow LOG WORD: copies what it reads to LOG; on a terminal it shows how far ninja or ctest has come.
+follow() {
+  local line
+  while IFS= read -r line; do
+    printf '%s\n' "$line" >>"$1"
+    if [[ -t 1 && $line =~ ^[[:space:]\[]*([0-9]+)/([0-9]+)[\]\ ] ]]; then
+      printf '\r  %s%s %s of %s%s ' "$dim" "$2" "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "$plain"
+    fi
+  done
+  [[ ! -t 1 ]] || printf '\r\e[K'
+}
+
 # build FOLDER "CMAKE ARGUMENTS" [TARGET...]: configures and builds build/FOLDER; shows the log's end if that fails.
 build() {
-  local folder=$root/build/$1 log=$root/build/$1/build.log before=$SECONDS arguments=() targets=() target line
-  read -ra arguments <<<"$2"
+  local folder=$root/build/$1 log=$root/build/$1/build.log before=$SECONDS arguments targets=() target
+  read -r -d '' -a arguments <<<"$2" || true
   shift 2
   for target in "$@"; do targets+=(--target "$target"); done
   if command -v ccache >/dev/null; then arguments+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
   mkdir -p "$folder"
-  cmake -S "$root" -B "$folder" -G Ninja "${arguments[@]}" >"$log" 2>&1 || {
+  cmake -S "$root" -B "$folder" -G Ninja "${arguments[@]}" >"$log" 2>&1 </dev/null || {
     tail -n 30 "$log" >&2
     die "CMake could not configure the build (all it said: $log)." \
-      "If a package is named above, install it; after a compiler upgrade remove $folder and run this again."
+      "If a package is named above, install it; after a change of compilers remove $folder and run this again."
   }
-  if ! cmake --build "$folder" --parallel "$(jobs)" "${targets[@]}" 2>&1 | while IFS= read -r line; do
-    printf '%s\n' "$line" >>"$log"
-    if [[ -t 1 && $line =~ ^\[([0-9]+)/([0-9]+)\] ]]; then
-      printf '\r  %scompiling %s of %s%s ' "$dim" "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "$plain"
-    fi
-  done; then
-    printf '\n' && grep -E -A 12 'error|FAILED|undefined' "$log" | head -n 60 >&2
-    die "The build failed (all of it: $log)." "An honest defect: please report it with that file."
-  fi
-  [[ ! -t 1 ]] || printf '\r\e[K'
+  cmake --build "$folder" --parallel "$(jobs)" "${targets[@]}" 2>&1 </dev/null | follow "$log" compiling || {
+    grep -E -A 12 'error|FAILED|undefined' "$log" | head -n 60 >&2
+    die "The build failed (all of it: $log)." "Please report it with that file."
+  }
   say "built in $((SECONDS - before)) s: build/${folder##*/}"
+}
+
+# --- tests ------------------------------------------------------------------------------------------------------
+
+passed=0 failed=0 skipped=()
+
+# attribute NAME XML: the number in NAME="...".
+attribute() { if [[ $2 =~ [[:space:]]$1=\"([0-9]+)\" ]]; then echo "${BASH_REMATCH[1]}"; else echo 0; fi; }
+
+# run_ctest FOLDER CTEST_ARGUMENTS...: runs build/FOLDER's tests and adds them to passed, failed and skipped.
+run_ctest() {
+  local folder=$root/build/$1 log=$root/build/$1/tests.log report=$root/build/$1/tests.xml
+  local before=$SECONDS status=0 head tests failures skips
+  shift
+  rm -f "$report" "$log"
+  ctest --test-dir "$folder" --parallel "$(jobs)" --output-on-failure --no-tests=ignore --output-junit "$report" \
+    "$@" 2>&1 </dev/null | follow "$log" testing || status=$?
+  [[ -e $report ]] || { tail -n 20 "$log" >&2 && die "ctest did not finish (all it said: $log)."; }
+  head=$(grep -m 1 -A 10 '<testsuite ' "$report")
+  tests=$(attribute tests "$head") failures=$(attribute failures "$head") skips=$(attribute skipped "$head")
+  ((status == 0 || failures > 0)) || failures=1
+  passed=$((passed + tests - failures - skips)) failed=$((failed + failures))
+  ((skips == 0)) || skipped+=("$skips tests that this machine cannot run; each says why in $log")
+  if ((failures > 0)); then
+    grep -E -B 40 '\*\*\*(Failed|Timeout|Exception|Not Run)' "$log" | tail -n 200 || true
+    sed -n '/The following tests FAILED/,$p' "$log"
+  fi
+  say "$tests tests in $((SECONDS - before)) s, $failures failed, $skips skipped: build/${folder##*/}"
 }
