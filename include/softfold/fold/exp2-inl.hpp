@@ -30,12 +30,12 @@ SOFTFOLD_HD typename A::V exp2_fraction(typename A::V f) {
     p = A::fma(p, f, A::set(0x1.62e42ap-1F));
     return A::fma(p, f, A::set(1.F));
   } else {
-    auto p = A::fma(A::set(0x1.e80ee93cff5bap-32), f, A::set(0x1.e611a05e9af0cp-28));
-    p = A::fma(p, f, A::set(0x1.b5260d9e6da7cp-24));
-    p = A::fma(p, f, A::set(0x1.62bfcdde640c6p-20));
-    p = A::fma(p, f, A::set(0x1.ffcbfbf8c7deap-17));
-    p = A::fma(p, f, A::set(0x1.4309130c0128ep-13));
-    p = A::fma(p, f, A::set(0x1.5d87fe78b3b9bp-10));
+    auto p = A::fma(A::set(0x1.e80eecb9eb2a3p-32), f, A::set(0x1.e611a04becd06p-28));
+    p = A::fma(p, f, A::set(0x1.b5260d9b85ed0p-24));
+    p = A::fma(p, f, A::set(0x1.62bfcdde7193bp-20));
+    p = A::fma(p, f, A::set(0x1.ffcbfbf8c96a7p-17));
+    p = A::fma(p, f, A::set(0x1.4309130c01225p-13));
+    p = A::fma(p, f, A::set(0x1.5d87fe78b3b97p-10));
     p = A::fma(p, f, A::set(0x1.3b2ab6fba11f5p-7));
     p = A::fma(p, f, A::set(0x1.c6b08d704a0d4p-5));
     p = A::fma(p, f, A::set(0x1.ebfbdff82c59cp-3));

@@ -82,11 +82,11 @@ SOFTFOLD_HD double ln(double g) {
   const double f = A::sub(g, 1.);
   const double s = A::div(f, A::add(g, 1.));
   const double z = A::mul(s, s);
-  double p = A::fma(0x1.2f066ebbcac1bp-3, z, 0x1.39a1a61891698p-3);
-  p = A::fma(p, z, 0x1.74663f7782557p-3);
-  p = A::fma(p, z, 0x1.c71c5207dfd39p-3);
-  p = A::fma(p, z, 0x1.24924941f15e6p-2);
-  p = A::fma(p, z, 0x1.999999997fdd2p-2);
+  double p = A::fma(0x1.2f0251fe06040p-3, z, 0x1.39a20b97844cep-3);
+  p = A::fma(p, z, 0x1.74663ba3d5331p-3);
+  p = A::fma(p, z, 0x1.c71c521a16c3dp-3);
+  p = A::fma(p, z, 0x1.24924941db4c0p-2);
+  p = A::fma(p, z, 0x1.999999997ff63p-2);
   p = A::fma(p, z, 0x1.5555555555592p-1);
   const double h = A::mul(A::mul(0.5, f), f);
   return A::add(f, A::fma(s, A::fma(z, p, h), -h));
