@@ -13,6 +13,9 @@ std::span<const Kernel<RowProblem>> cpu_row_kernels(Op op) {
     case Op::finish_softmax:
     case Op::finish_log_softmax:
     case Op::finish_logsumexp: return cpu::finish_kernels(op);
+    case Op::softmax_backward:
+    case Op::log_softmax_backward:
+    case Op::logsumexp_backward: return cpu::backward_kernels(op);
     default: return {};
   }
 }

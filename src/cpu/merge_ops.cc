@@ -29,12 +29,11 @@ HWY_INLINE void combine_parts(const cpu::LiveParts& live, std::int64_t n, Y* y) 
     share[part] = static_cast<T>(live.share[at]);
     shares[part] = A::set(share[part]);
   } while (++part < count);
-  const auto nan = A::set(fold::canonical_nan<T>());
   if (n >= A::kCount) {
     return write_values<T>(n, y, false, [&](std::int64_t i) HWY_ATTR {
       auto sum = A::mul(load(x[0] + i), shares[0]);
       for (int p = 1; p < count; ++p) sum = A::fma(load(x[p] + i), shares[p], sum);
-      return hn::IfThenElse(hn::Eq(sum, sum), sum, nan);
+      return A::canonical(sum);
     });
   }
   for (std::int64_t i = 0; i < n; ++i) {
@@ -59,10 +58,9 @@ void rescale(const void* from, double share, std::int64_t n, void* to) {
   const T factor = static_cast<T>(share);
   if (n >= A::kCount) {
     const auto factors = A::set(factor), least = A::set(fold::Real<T>::kSmallest);
-    const auto nan = A::set(fold::canonical_nan<T>());
     return write_values<T>(n, y, false, [&](std::int64_t i) HWY_ATTR {
       const auto p = A::mul(load(x + i), factors);
-      return hn::IfThenElse(hn::Eq(p, p), A::at_least(p, least), nan);
+      return A::if_at_most(least, p, p, A::if_at_most(p, least, A::zero(), A::set(fold::canonical_nan<T>())));
     });
   }
   for (std::int64_t i = 0; i < n; ++i)

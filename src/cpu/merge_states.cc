@@ -18,9 +18,7 @@ void check_row(const MergeProblem& p, const MergeCursor& row, std::int64_t index
   for (int i = 0; i < p.parts; ++i) {
     const StoredState& s = state_at(row, i);
     const auto where = [&] { return " in part " + std::to_string(i) + ", row " + std::to_string(index); };
-    const bool sound =
-        s.is_double() ? is_state<double>(s) : s.digits == fold::Real<float>::kDigits && is_state<float>(s);
-    if (!sound) check_stored(s, where());
+    if (!is_sound(s)) refuse_unsound(s, where());
     if (s.digits != first.digits)
       throw Error(Code::state, "digits " + shown(s.digits) + where() + " beside " + shown(first.digits) + " in part 0",
                   "states of one precision", "compute all of them from the same dtype");

@@ -16,11 +16,12 @@ struct Row {
   const char* x;
   char* y;
   const char* mask;
-  char* result;         ///< lse
+  char* result;         ///< lse (or dlse, which is read)
   char* states;         ///< (m, d, scale, digits)
   std::int64_t n;       ///< elements of x and y
   std::int64_t length;  ///< of which the first so many exist
   double scale;
+  const char* dy;
 };
 
 /// Walks the rows of a problem from `first` on.
@@ -41,12 +42,14 @@ class RowCursor {
   }
 
   Row row() const {
-    Row r{base(Slot::x), base(Slot::y), base(Slot::mask), base(Slot::row), base(Slot::states), p_.n, p_.n, p_.scale};
+    Row r{base(Slot::x), base(Slot::y), base(Slot::mask), base(Slot::row), base(Slot::states),
+          p_.n,          p_.n,          p_.scale,         base(Slot::dy)};
     if (p_[Slot::offsets].given) {
       const auto& o = p_[Slot::offsets];
       const std::int64_t begin = integer(o.dtype, base(Slot::offsets));
       r.n = r.length = integer(o.dtype, base(Slot::offsets) + o.strides[0]) - begin;
       r.x += begin * p_[Slot::x].axis_stride;
+      if (r.dy != nullptr) r.dy += begin * p_[Slot::dy].axis_stride;
       if (r.y != nullptr) r.y += begin * p_[Slot::y].axis_stride;
       if (r.mask != nullptr) r.mask += begin * p_[Slot::mask].axis_stride;
     }

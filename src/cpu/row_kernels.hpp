@@ -16,6 +16,7 @@ RowKernels log_softmax_kernels();
 RowKernels logsumexp_kernels();
 RowKernels state_kernels();
 RowKernels finish_kernels(Op op);
+RowKernels backward_kernels(Op op);
 
 /// The objection of a kernel that is one rung of the ladder, or the automatic choice.
 inline const char* refuses_rung(const RowProblem& p, Rung own) {

@@ -35,6 +35,7 @@ class Sink {
   void fill(std::int64_t from, std::int64_t to, double value) {
     with_dtype(dtype_, [&]<class S>(S) {
       const S v = fold::narrow<S>(value);
+      if (contiguous_) return std::fill(reinterpret_cast<S*>(y_) + from, reinterpret_cast<S*>(y_) + to, v);
       for (std::int64_t i = from; i < to; ++i) std::memcpy(y_ + i * stride_, &v, sizeof v);
     });
   }

@@ -47,14 +47,18 @@ inline std::string shown(double a) {
   return buffer;
 }
 
-/// Refuses what is no state. `where` completes the sentence: " in the state of row 3".
-inline void check_stored(const StoredState& s, const std::string& where) {
+/// Digits and (m, d) that go together.
+inline bool is_sound(const StoredState& s) {
+  return s.is_double() ? is_state<double>(s) : s.digits == fold::Real<float>::kDigits && is_state<float>(s);
+}
+
+/// Refuses one that is not sound. `where` completes the sentence: " in the state of row 3".
+[[noreturn]] inline void refuse_unsound(const StoredState& s, const std::string& where) {
   if (!s.is_double() && s.digits != fold::Real<float>::kDigits)
     throw Error(Code::state, "digits " + shown(s.digits) + where, "24 (folded in float32) or 53 (folded in float64)",
                 "give the states that softfold::state wrote: (m, d, scale, digits)");
-  if (!(s.is_double() ? is_state<double>(s) : is_state<float>(s)))
-    throw Error(Code::state, "(m, d) = (" + shown(s.m) + ", " + shown(s.d) + ")" + where, "a state that a row can have",
-                "give the states that softfold::state or merge_states wrote");
+  throw Error(Code::state, "(m, d) = (" + shown(s.m) + ", " + shown(s.d) + ")" + where, "a state that a row can have",
+              "give the states that softfold::state or merge_states wrote");
 }
 
 }  // namespace cpu

@@ -94,6 +94,8 @@ struct Scalar {
   SOFTFOLD_HD static V set(T a) { return a; }
   SOFTFOLD_HD static V neg(V a) { return -a; }
   SOFTFOLD_HD static V sub(V a, V b) { return add(a, -b); }
+  /// k <= limit ? a : b, so b for a NaN k.
+  SOFTFOLD_HD static V if_at_most(V k, V limit, V a, V b) { return k <= limit ? a : b; }
 
 #if defined(__CUDA_ARCH__)
   SOFTFOLD_HD static float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }

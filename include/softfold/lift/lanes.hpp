@@ -58,6 +58,11 @@ struct Lanes {
 #endif
   }
 
+  /// k <= limit ? a : b, so b for a NaN k.
+  static HWY_INLINE V if_at_most(V k, V limit, V a, V b) { return hn::IfThenElse(hn::Le(k, limit), a, b); }
+  /// a, with every NaN replaced by the canonical one.
+  static HWY_INLINE V canonical(V a) { return hn::IfThenElse(hn::Eq(a, a), a, set(fold::canonical_nan<T>())); }
+
   /// a * 2^k, and +0 where k < kFlush or k is NaN. An integer added to kMagic stands in the sum's lowest bits, where
   /// one shift brings it to the exponent.
   static HWY_INLINE V times_power_of_two(V a, V k) {

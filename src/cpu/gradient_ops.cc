@@ -1,0 +1,143 @@
+// Sums and gradients of runs of elements, compiled for every SIMD target; bit for bit what fold/gradient.hpp defines.
+#include "softfold/lift/simd_targets.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/gradient_ops.cc"
+#include <hwy/foreach_target.h>
+
+#include "cpu/chunk_ops-inl.hpp"
+#include "cpu/gradient_ops.hpp"
+#include "softfold/lift/lanes_sum.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace softfold {
+inline namespace v0 {
+namespace HWY_NAMESPACE {
+
+#include "softfold/fold/gradient-inl.hpp"
+
+/// The backward pass of softmax.
+template <class T>
+struct ThroughSoftmax {
+  using A = Lanes<T>;
+  using Scalar = fold::SoftmaxGradient<T>;
+  template <class S>
+  static HWY_INLINE auto leaf(const S* y, const S* dy) {
+    return A::mul(load(y), load(dy));
+  }
+  template <class V>
+  static HWY_INLINE V gradient(V y, V dy, V sum, V scale) {
+    return softmax_gradient<A>(y, dy, sum, scale);
+  }
+};
+
+/// The backward pass of log_softmax.
+template <class T>
+struct ThroughLogSoftmax {
+  using A = Lanes<T>;
+  using Scalar = fold::LogSoftmaxGradient<T>;
+  template <class S>
+  static HWY_INLINE auto leaf(const S*, const S* dy) {
+    return load(dy);
+  }
+  template <class V>
+  static HWY_INLINE V gradient(V y, V dy, V sum, V scale) {
+    return log_softmax_gradient<A>(y, dy, sum, scale);
+  }
+};
+
+template <class Pass, class S, class T>
+T sum(const void* y_, const void* dy_, int n, T* room) {
+  const S* y = static_cast<const S*>(y_);
+  const S* dy = static_cast<const S*>(dy_);
+  if (n >= Lanes<T>::kCount) return sum_leaves(n, room, [&](int i) HWY_ATTR { return Pass::leaf(y + i, dy + i); });
+  for (int i = 0; i < n; ++i) room[i] = Pass::Scalar::leaf(fold::widen(y[i]), fold::widen(dy[i]));
+  return lift::halve<fold::Sum<T>>(room, n);
+}
+
+template <class Pass, class S, class Y, class T>
+void write_gradient(const void* y_, const void* dy_, std::int64_t n, T row_sum, T row_scale, void* to, bool stream) {
+  using A = Lanes<T>;
+  const S* y = static_cast<const S*>(y_);
+  const S* dy = static_cast<const S*>(dy_);
+  Y* dx = static_cast<Y*>(to);
+  if (n >= A::kCount) {
+    const auto s = A::set(row_sum), scale = A::set(row_scale);
+    return write_values<T>(n, dx, stream, [&](std::int64_t i) HWY_ATTR {
+      return A::canonical(Pass::gradient(load(y + i), load(dy + i), s, scale));
+    });
+  }
+  const typename Pass::Scalar gradient{row_sum, row_scale};
+  for (std::int64_t i = 0; i < n; ++i) dx[i] = fold::narrow<Y>(gradient(fold::widen(y[i]), fold::widen(dy[i])));
+}
+
+template <class S, class Y, class T = fold::FoldType<S>>
+void write_lse_gradient(const void* from, std::int64_t n, const fold::LogSumExpGradient<T>& row, void* to,
+                        bool stream) {
+  using A = Lanes<T>;
+  using Lse = fold::LogSumExp<T>;
+  const S* x = static_cast<const S*>(from);
+  Y* dx = static_cast<Y*>(to);
+  if (Lse::is_fast(row.row.m) && n >= A::kCount) {
+    const auto c = A::set(row.c), m = A::set(Lse::narrow(row.row.m)), dlse = A::set(row.dlse);
+    const auto multiplier = A::set(row.row.multiplier(row.row.m)), scale = A::set(row.scale);
+    return write_values<T>(n, dx, stream, [&](std::int64_t i) HWY_ATTR {
+      return A::canonical(logsumexp_gradient<A>(load(x + i), c, m, multiplier, dlse, scale));
+    });
+  }
+  for (std::int64_t i = 0; i < n; ++i) dx[i] = fold::narrow<Y>(row(fold::widen(x[i])));
+}
+
+template <class S, class T>
+void add_gradients(cpu::GradientOps<T>& ops) {
+  constexpr auto i = cpu::index(cpu::dtype_of<S>());
+  ops.softmax.sum[i] = sum<ThroughSoftmax<T>, S, T>;
+  ops.log_softmax.sum[i] = sum<ThroughLogSoftmax<T>, S, T>;
+  const auto add = [&]<class Y>(Y) {
+    constexpr auto j = cpu::index(cpu::dtype_of<Y>());
+    ops.softmax.write[i][j] = write_gradient<ThroughSoftmax<T>, S, Y, T>;
+    ops.log_softmax.write[i][j] = write_gradient<ThroughLogSoftmax<T>, S, Y, T>;
+    ops.logsumexp[i][j] = write_lse_gradient<S, Y>;
+  };
+  add(float{}), add(double{}), add(fold::Float16{}), add(fold::BFloat16{});
+}
+
+cpu::GradientOps<float> gradient_ops_float() {
+  cpu::GradientOps<float> ops{};
+  add_gradients<float>(ops), add_gradients<fold::Float16>(ops), add_gradients<fold::BFloat16>(ops);
+  return ops;
+}
+
+cpu::GradientOps<double> gradient_ops_double() {
+  cpu::GradientOps<double> ops{};
+  add_gradients<double>(ops);
+  return ops;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace v0
+}  // namespace softfold
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "cpu/target_choice.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cpu {
+
+template <>
+const GradientOps<float>& gradient_ops<float>() {
+  static const auto tables = make_tables<GradientOps<float>>(SOFTFOLD_TARGET_FUNCTIONS(gradient_ops_float));
+  return tables[chosen_target()];
+}
+template <>
+const GradientOps<double>& gradient_ops<double>() {
+  static const auto tables = make_tables<GradientOps<double>>(SOFTFOLD_TARGET_FUNCTIONS(gradient_ops_double));
+  return tables[chosen_target()];
+}
+
+}  // namespace cpu
+}  // namespace v0
+}  // namespace softfold
+#endif  // HWY_ONCE
