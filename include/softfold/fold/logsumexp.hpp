@@ -88,8 +88,7 @@ struct LogSumExp {
     const Binade b = binade_of(static_cast<double>(s.d));
     const double unit = Real<T>::kUnit;
     const double high = unit * scale.kappa();
-    // ln(d * 2^(unit*m)) = kappa * unit * (k + r) + ln g; r is what k's rounding lost, 0 unless |m| is near 2^52 or
-    // more.
+    // ln(d * 2^(unit*m)) = kappa * unit * (k + r) + ln g; r is what k's rounding lost, 0 for |m| < 2^51.
     const double k = s.m + b.e / unit;
     const double r = (s.m - k) + b.e / unit;
     const double rest = Scalar<double>::fma(r, high, ln(b.g));
