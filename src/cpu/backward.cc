@@ -20,8 +20,6 @@ constexpr std::int64_t kRowBytes = std::int64_t{3} << 20;
 /// Results of more bytes than this leave past the cache.
 constexpr std::int64_t kStreamBytes = std::int64_t{8} << 20;
 
-struct RunsTag;
-
 std::int64_t row_bytes(const RowProblem& p) {
   std::size_t bytes = 0;
   for (const Slot s : {Slot::x, Slot::y, Slot::dy})
@@ -47,7 +45,7 @@ void shared_row(const RowProblem& p, const Row& r, Executor& executor, bool stre
   const std::int64_t runs = (r.length + run - 1) / run;
   T total = T(0);
   if constexpr (Worker::kSums) {
-    T* sums = scratch<RunsTag, T>(static_cast<std::size_t>(runs));
+    T* sums = thread_scratch().get<T>(Scratch::blocks, static_cast<std::size_t>(runs));
     parallel_for(executor, runs, [&](std::int64_t i) {
       sums[i] = Worker(p, stream).sum(r, i * run, std::min(r.length, (i + 1) * run));
     });

@@ -72,14 +72,46 @@ HWY_INLINE void write_values(std::int64_t n, S* y, bool stream, const Value& val
 }
 
 template <class S, class T>
-void write_terms(const T* terms, std::int64_t n, T multiplier, void* to, bool stream) {
+HWY_INLINE void write_scaled(const T* terms, std::int64_t n, T multiplier, T below, S* y, bool stream) {
   using A = Lanes<T>;
+  const auto factor = A::set(multiplier);
+  // Where no product can be too small to be written, that is not looked for.
+  if (multiplier >= fold::Real<T>::kSmallest / below) {
+    return write_values<T>(
+        n, y, stream, [&](std::int64_t i) HWY_ATTR { return A::mul(hn::LoadU(typename A::D(), terms + i), factor); });
+  }
+  const auto least = A::set(fold::Real<T>::kSmallest);
+  write_values<T>(n, y, stream, [&](std::int64_t i) HWY_ATTR {
+    return A::at_least(A::mul(hn::LoadU(typename A::D(), terms + i), factor), least);
+  });
+}
+
+template <class S, class T>
+void write_terms(const T* terms, std::int64_t n, T multiplier, T below, void* to, bool stream) {
   S* y = static_cast<S*>(to);
-  const auto factor = A::set(multiplier), least = A::set(fold::Real<T>::kSmallest);
-  const auto value = [&](const T* from)
-                         HWY_ATTR { return A::at_least(A::mul(hn::LoadU(typename A::D(), from), factor), least); };
-  if (n >= A::kCount) return write_values<T>(n, y, stream, [&](std::int64_t i) HWY_ATTR { return value(terms + i); });
+  if (n >= Lanes<T>::kCount) return write_scaled(terms, n, multiplier, below, y, stream);
   for (std::int64_t i = 0; i < n; ++i) y[i] = fold::narrow<S>(fold::Normaliser<T>::probability(terms[i], multiplier));
+}
+
+template <class S, class T = fold::FoldType<S>>
+std::int64_t small_rows(const char* x, std::int64_t x_stride, char* y, std::int64_t y_stride, std::int64_t rows, int n,
+                        T c, T* terms, lift::Guess<T>& guess, bool stream) {
+  constexpr int w = Lanes<T>::kCount;
+  for (std::int64_t r = 0; r < rows; ++r, x += x_stride, y += y_stride) {
+    const auto row = reduce_chunk<true>(reinterpret_cast<const S*>(x), n, c, terms, guess);
+    if (HWY_UNLIKELY(fold::is_nan(row.frame))) return r;
+    const T reciprocal = fold::Scalar<T>::div(T(1), row.state.d);
+    const T distance = row.frame - fold::LogSumExp<T>::narrow(row.state.m);
+    const T multiplier = fold::Scalar<T>::times_power_of_two(reciprocal, distance);
+    if (n >= w) {
+      write_scaled(terms, n, multiplier, row.least, reinterpret_cast<S*>(y), stream);
+    } else {
+      S vector[w];
+      write_scaled(terms, w, multiplier, row.least, vector, false);
+      std::memcpy(y, vector, static_cast<std::size_t>(n) * sizeof(S));
+    }
+  }
+  return rows;
 }
 
 template <class S, class Y, class T = fold::FoldType<S>>
@@ -120,15 +152,17 @@ void write_log(const void* from, std::int64_t n, const fold::LogNormaliser<T>& r
   for (std::int64_t i = 0; i < n; ++i) y[i] = fold::narrow<Y>(row.log_probability(fold::widen(x[i])));
 }
 
-template <class S, class T = fold::FoldType<S>>
-typename fold::LogSumExp<T>::State reduce(const void* x, int n, T c, T* terms) {
-  return reduce_chunk<true>(static_cast<const S*>(x), n, c, terms);
+template <bool Keep, class S, class T = fold::FoldType<S>>
+lift::Reduced<T> reduce(const void* x, int n, T c, T* terms, lift::Guess<T>& guess) {
+  return reduce_chunk<Keep>(static_cast<const S*>(x), n, c, terms, guess);
 }
 
 template <class S, class T>
 void add_source(cpu::ChunkOps<T>& ops) {
   constexpr auto i = cpu::index(cpu::dtype_of<S>());
-  ops.reduce[i] = reduce<S>;
+  ops.reduce[i] = reduce<false, S>;
+  ops.reduce_keeping[i] = reduce<true, S>;
+  ops.small_rows[i] = small_rows<S>;
   const auto add = [&]<class Y>(Y) {
     constexpr auto j = cpu::index(cpu::dtype_of<Y>());
     ops.write[i][j] = write<S, Y>;

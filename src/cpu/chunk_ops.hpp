@@ -4,6 +4,7 @@
 
 #include "softfold/fold/float16.hpp"
 #include "softfold/lift/chunks.hpp"
+#include "softfold/lift/guess.hpp"
 #include "softfold/tensor.hpp"
 
 #include <array>
@@ -22,15 +23,21 @@ struct ChunkOps {
   /// Room that reduce needs behind `terms`, aligned to 64 bytes.
   static constexpr int kTermsRoom = lift::kChunk + 16;
 
-  /// The state of x[0..n), 0 < n <= kChunk; the terms, in the chunk's frame if that is fast, are left in `terms`.
-  using Reduce = State (*)(const void* x, int n, T c, T* terms);
-  /// y = terms * multiplier. `stream`: past the cache (y must not be read soon, nor overlap what is read).
-  using WriteTerms = void (*)(const T* terms, std::int64_t n, T multiplier, void* y, bool stream);
+  /// The state of x[0..n), 0 < n <= kChunk. `terms` is scratch, of kTermsRoom.
+  using Reduce = lift::Reduced<T> (*)(const void* x, int n, T c, T* terms, lift::Guess<T>& guess);
+  /// y = terms * multiplier. No term lies between 0 and `least`. `stream`: past the cache (y is not read soon).
+  using WriteTerms = void (*)(const T* terms, std::int64_t n, T multiplier, T least, void* y, bool stream);
+  /// Softmax of rows of n <= kChunk elements, x and y stored alike, `stride` bytes apart: how many rows were done. The
+  /// next one, if any, is empty, holds +inf or NaN, or is outside the fast range.
+  using SmallRows = std::int64_t (*)(const char* x, std::int64_t x_stride, char* y, std::int64_t y_stride,
+                                     std::int64_t rows, int n, T c, T* terms, lift::Guess<T>& guess, bool stream);
   /// y = the probabilities of x[0..n) in the row's frame. y may be x.
   using Write = void (*)(const void* x, std::int64_t n, T c, const Normaliser& row, void* y, bool stream);
   using WriteLog = void (*)(const void* x, std::int64_t n, const LogNormaliser& row, void* y, bool stream);
 
   std::array<Reduce, 4> reduce;               ///< by x's dtype
+  std::array<Reduce, 4> reduce_keeping;       ///< by x's dtype; leaves the terms in `terms`
+  std::array<SmallRows, 4> small_rows;        ///< by x's dtype
   std::array<WriteTerms, 4> write_terms;      ///< by y's dtype
   std::array<std::array<Write, 4>, 4> write;  ///< by x's dtype and y's
   std::array<std::array<WriteLog, 4>, 4> write_log;

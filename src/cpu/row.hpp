@@ -27,7 +27,7 @@ struct Row {
 /// Walks the rows of a problem from `first` on.
 class RowCursor {
  public:
-  RowCursor(const RowProblem& p, std::int64_t first) : p_(p), index_(first) {
+  RowCursor(const RowProblem& p, std::int64_t first) : p_(p) {
     for (int d = p.outer_rank - 1; d >= 0; --d) {
       at_[axis(d)] = first % p.outer[axis(d)];
       first /= p.outer[axis(d)];
@@ -68,20 +68,30 @@ class RowCursor {
   }
 
   void next() {
-    ++index_;
     for (int d = p_.outer_rank - 1; d >= 0; --d) {
-      const bool wraps = ++at_[axis(d)] == p_.outer[axis(d)];
-      const std::int64_t steps = wraps ? 1 - p_.outer[axis(d)] : 1;
-      for (std::size_t g = 0; g < given_count_; ++g)
-        base_[given_[g]] += steps * p_.operands[given_[g]].strides[axis(d)];
-      if (!wraps) break;
-      at_[axis(d)] = 0;
+      if (at_[axis(d)] + 1 < p_.outer[axis(d)]) return step(d, 1);
+      step(d, -at_[axis(d)]);
     }
   }
 
-  std::int64_t index() const { return index_; }
+  /// How many rows from here on lie stride() apart.
+  std::int64_t even_rows() const {
+    return p_.outer_rank == 0 ? 1 : p_.outer[axis(p_.outer_rank - 1)] - at_[axis(p_.outer_rank - 1)];
+  }
+  std::int64_t stride(Slot s) const { return p_.outer_rank == 0 ? 0 : p_[s].strides[axis(p_.outer_rank - 1)]; }
+
+  /// next(), `rows` times, at most even_rows().
+  void skip(std::int64_t rows) {
+    if (rows == 0) return;
+    if (p_.outer_rank > 0) step(p_.outer_rank - 1, rows - 1);
+    next();
+  }
 
  private:
+  void step(int d, std::int64_t by) {
+    at_[axis(d)] += by;
+    for (std::size_t g = 0; g < given_count_; ++g) base_[given_[g]] += by * p_.operands[given_[g]].strides[axis(d)];
+  }
   static std::size_t axis(int d) { return static_cast<std::size_t>(d); }
   char* base(Slot s) const { return base_[static_cast<std::size_t>(s)]; }
   static std::int64_t integer(DType t, const char* at) {
@@ -89,7 +99,6 @@ class RowCursor {
   }
 
   const RowProblem& p_;
-  std::int64_t index_;
   std::array<std::int64_t, kMaxRank> at_;
   std::array<char*, static_cast<std::size_t>(Slot::count)> base_;
   std::array<std::uint8_t, static_cast<std::size_t>(Slot::count)> given_;

@@ -1,5 +1,5 @@
-// One row, start to end: to its state, and from its state to what the operation gives. The schedules
-// (row_schedules.hpp) decide which rows, or which parts of a row, run where.
+// One row, or a part of one: to its state, and from its state to what the operation gives. The schedules
+// (row_schedules.hpp) decide which rows, or which parts of a row, are done where.
 #pragma once
 
 #include "cpu/scratch.hpp"
@@ -12,120 +12,142 @@ namespace cpu {
 /// What leaves, once a row's state is known.
 enum class Result : std::uint8_t { softmax, log_softmax, lse, state };
 
+/// What one thread needs to work on rows.
 template <class T>
 class RowWorker {
  public:
   using Lse = fold::LogSumExp<T>;
   using State = typename Lse::State;
-  using Tree = lift::TreeBuilder<Lse>;
+  using Normaliser = fold::Normaliser<T>;
+  using LogNormaliser = fold::LogNormaliser<T>;
 
   /// The longest row whose terms are kept between its sum and its write.
   static constexpr std::int64_t kFusedLimit = (std::int64_t{1} << 20) / static_cast<std::int64_t>(sizeof(T));
 
-  RowWorker(const RowProblem& p, Result result)
-      : p_(p), result_(result), ops_(chunk_ops<T>()), terms_(scratch<TermsTag, T>(ChunkOps<T>::kTermsRoom)) {}
+  RowWorker(const RowProblem& p, Result result, bool stream)
+      : p_(p),
+        result_(result),
+        stream_(stream),
+        ops_(chunk_ops<T>()),
+        scratch_(thread_scratch()),
+        guess_(scratch_.guess<T>()),
+        terms_(scratch_.get<T>(Scratch::chunk_terms, ChunkOps<T>::kTermsRoom)) {}
 
-  /// One read: the row's terms stay in the cache between its sum and its write.
+  /// Softmax in one read: the row's terms stay in the cache between its sum and its write.
   void fused(const Row& r) {
-    const auto scale = fold::make_scale<T>(r.scale);
-    const Source<T> source(p_, r, scale);
+    const Source<T> source(p_, r, fold::make_scale<T>(r.scale));
     const auto chunks = static_cast<std::size_t>(lift::chunk_count(r.length));
-    T* terms = scratch<RowTag, T>(chunks * lift::kChunk + ChunkOps<T>::kTermsRoom);
-    double* frames = scratch<FrameTag, double>(chunks);
-    Tree tree;
-    for (std::size_t i = 0; i < chunks; ++i) {
-      const State s = reduce_chunk(source, r, static_cast<std::int64_t>(i), terms + i * lift::kChunk);
-      frames[i] = s.m;
-      tree.push(s);
-    }
-    const fold::Normaliser<T> row(tree.root());
-    Sink sink(p_, r);
-    if (!row.regular) return fill_special(r, sink, row.empty);
-    const bool fast = Lse::is_fast(row.m);
+    T* terms = scratch_.get<T>(Scratch::row_terms, chunks * lift::kChunk + ChunkOps<T>::kTermsRoom);
+    auto* reduced = scratch_.get<lift::Reduced<T>>(Scratch::reduced_chunks, chunks);
+    auto* nodes = scratch_.get<State>(Scratch::nodes, chunks);
+    const auto reduce = ops_.reduce_keeping[index(source.dtype())];
     for (std::size_t i = 0; i < chunks; ++i) {
       const auto begin = static_cast<std::int64_t>(i) * lift::kChunk;
-      if (fast && Lse::is_fast(frames[i])) {
-        const int n = chunk_size(r, begin);
-        ops_.write_terms[index(sink.dtype())](terms + i * lift::kChunk, n, row.multiplier(frames[i]), sink.begin(begin),
-                                              false);
-        sink.end(begin, n);
-      } else {
-        // Outside the fast range a term is only right in the row's own frame.
-        write_chunk(source, r, sink, row, begin);
+      const int n = chunk_size(r.length, begin);
+      reduced[i] = reduce(source.at(begin, n, gathered_), n, source.c(), terms + begin, guess_);
+      nodes[i] = reduced[i].state;
+    }
+    const Normaliser row(lift::reduce_nodes<Lse>(nodes, static_cast<std::int64_t>(chunks)));
+    Sink sink(p_, r);
+    if (!row.regular) return fill_special(r, sink, row.empty, 0, r.n);
+    const auto write = ops_.write_terms[index(sink.dtype())];
+    for (std::size_t i = 0; i < chunks; ++i) {
+      const auto begin = static_cast<std::int64_t>(i) * lift::kChunk;
+      const int n = chunk_size(r.length, begin);
+      const T multiplier = multiplier_of(row, reduced[i].frame);
+      if (fold::is_nan(multiplier)) {
+        write_chunk(source, sink, row, begin, n);
+        continue;
       }
+      write(terms + begin, n, multiplier, reduced[i].least, sink.begin(begin), stream_);
+      sink.end(begin, n);
     }
     sink.fill(r.length, r.n, 0.);
   }
 
-  /// Two reads: the state first, then every element's term again.
-  void tiled(const Row& r) { finish(r, reduce(r)); }
+  /// Softmax of rows that lie alike, of at most kChunk elements, all of which exist: how many of them were done.
+  std::int64_t small_rows(const Row& first, std::int64_t x_stride, std::int64_t y_stride, std::int64_t rows, T c) {
+    return ops_.small_rows[index(p_[Slot::x].dtype)](first.x, x_stride, first.y, y_stride, rows,
+                                                     static_cast<int>(first.n), c, terms_, guess_, stream_);
+  }
 
-  State reduce(const Row& r) {
+  /// The state of the elements [begin, end) of a row; begin is a multiple of kChunk.
+  State reduce(const Row& r, std::int64_t begin, std::int64_t end) {
     const Source<T> source(p_, r, fold::make_scale<T>(r.scale));
-    Tree tree;
-    const std::int64_t chunks = lift::chunk_count(r.length);
-    for (std::int64_t i = 0; i < chunks; ++i) tree.push(reduce_chunk(source, r, i, terms_));
+    const auto reduce = ops_.reduce[index(source.dtype())];
+    end = std::min(end, r.length);
+    lift::TreeBuilder<Lse> tree;
+    for (std::int64_t i = begin; i < end; i += lift::kChunk) {
+      const int n = chunk_size(end, i);
+      tree.push(reduce(source.at(i, n, gathered_), n, source.c(), terms_, guess_).state);
+    }
     return tree.root();
   }
 
-  /// What the operation gives for a row (or a shard of one) whose state is s.
-  void finish(const Row& r, const State& s) {
+  /// Writes the results [begin, end) of a row (or of a shard of one) whose state is s.
+  void write(const Row& r, const State& s, std::int64_t begin, std::int64_t end) {
     const auto scale = fold::make_scale<T>(r.scale);
-    if (result_ == Result::state) return write_state(r, s);
-    if (result_ == Result::lse) return write_lse(r, ops_.finish(s, scale));
     const Source<T> source(p_, r, scale);
     Sink sink(p_, r);
-    const fold::Normaliser<T> row(s);
-    if (!row.regular) return fill_special(r, sink, row.empty);
+    const Normaliser row(s);
+    end = std::min(end, r.n);
+    if (!row.regular) return fill_special(r, sink, row.empty, begin, end);
+    const std::int64_t present = std::clamp(r.length, begin, end);
     if (result_ == Result::softmax) {
-      for (std::int64_t i = 0; i < r.length; i += lift::kChunk) write_chunk(source, r, sink, row, i);
+      for (std::int64_t i = begin; i < present; i += lift::kChunk)
+        write_chunk(source, sink, row, i, chunk_size(present, i));
     } else {
       auto log_row = ops_.log_normaliser(s, scale);
       log_row.c = source.c();
       log_row.half_c = T(0.5) * source.c();
-      for (std::int64_t i = 0; i < r.length; i += lift::kChunk) write_chunk(source, r, sink, log_row, i);
+      for (std::int64_t i = begin; i < present; i += lift::kChunk)
+        write_chunk(source, sink, log_row, i, chunk_size(present, i));
     }
-    sink.fill(r.length, r.n, missing());
+    sink.fill(present, end, missing());
+  }
+
+  /// What the operation gives for a whole row whose state is s.
+  void finish(const Row& r, const State& s) {
+    switch (result_) {
+      case Result::state: return write_state(r, s);
+      case Result::lse: return write_lse(r, ops_.finish(s, fold::make_scale<T>(r.scale)));
+      default: return write(r, s, 0, r.n);
+    }
   }
 
  private:
-  struct TermsTag;
-  struct RowTag;
-  struct FrameTag;
-
-  static int chunk_size(const Row& r, std::int64_t begin) {
-    return static_cast<int>(std::min<std::int64_t>(lift::kChunk, r.length - begin));
+  static int chunk_size(std::int64_t end, std::int64_t begin) {
+    return static_cast<int>(std::min<std::int64_t>(lift::kChunk, end - begin));
   }
   double missing() const { return result_ == Result::softmax ? 0. : -fold::infinity<double>(); }
 
-  State reduce_chunk(const Source<T>& source, const Row& r, std::int64_t chunk, T* terms) {
-    const std::int64_t begin = chunk * lift::kChunk;
-    const int n = chunk_size(r, begin);
-    return ops_.reduce[index(source.dtype())](source.at(begin, n, gathered_), n, source.c(), terms);
+  /// What a chunk's stored terms are multiplied by; NaN if they cannot be used: there are none, the row's frame is not
+  /// fast, or the chunk lies so far below it that results may be flushed.
+  static T multiplier_of(const Normaliser& row, T frame) {
+    constexpr T far = sizeof(T) == 4 ? -70 : -900;
+    if (!Lse::is_fast(row.m)) return fold::canonical_nan<T>();
+    const T distance = frame - Lse::narrow(row.m);
+    if (!(distance >= far)) return fold::canonical_nan<T>();
+    return fold::Scalar<T>::times_power_of_two(row.reciprocal, distance);
   }
 
-  void write_chunk(const Source<T>& source, const Row& r, Sink& sink, const fold::Normaliser<T>& row,
-                   std::int64_t begin) {
-    const int n = chunk_size(r, begin);
+  void write_chunk(const Source<T>& source, Sink& sink, const Normaliser& row, std::int64_t begin, int n) {
     ops_.write[index(source.dtype())][index(sink.dtype())](source.at(begin, n, gathered_), n, source.c(), row,
-                                                           sink.begin(begin), false);
+                                                           sink.begin(begin), stream_);
     sink.end(begin, n);
   }
-  void write_chunk(const Source<T>& source, const Row& r, Sink& sink, const fold::LogNormaliser<T>& row,
-                   std::int64_t begin) {
-    const int n = chunk_size(r, begin);
+  void write_chunk(const Source<T>& source, Sink& sink, const LogNormaliser& row, std::int64_t begin, int n) {
     ops_.write_log[index(source.dtype())][index(sink.dtype())](source.at(begin, n, gathered_), n, row,
-                                                               sink.begin(begin), false);
+                                                               sink.begin(begin), stream_);
     sink.end(begin, n);
   }
 
-  /// An empty row, or one that holds +inf or NaN.
-  void fill_special(const Row& r, Sink& sink, bool empty) {
+  /// The elements [begin, end) of an empty row, or of one that holds +inf or NaN.
+  void fill_special(const Row& r, Sink& sink, bool empty, std::int64_t begin, std::int64_t end) {
     const double nan = fold::canonical_nan<double>();
-    if (empty) return sink.fill(0, r.n, p_.empty == Empty::nan ? nan : missing());
-    // In place, the mask decides what is written, never the row's own values.
-    sink.fill(0, r.n, missing());
-    sink.fill_present(0, r.length, nan);
+    if (empty) return sink.fill(begin, end, p_.empty == Empty::nan ? nan : missing());
+    sink.fill(begin, end, missing());
+    sink.fill_present(begin, std::clamp(r.length, begin, end), nan);
   }
 
   void write_state(const Row& r, const State& s) {
@@ -142,7 +164,10 @@ class RowWorker {
 
   const RowProblem& p_;
   Result result_;
+  bool stream_;
   const ChunkOps<T>& ops_;
+  Scratch& scratch_;
+  lift::Guess<T>& guess_;
   T* terms_;
   alignas(64) T gathered_[lift::kChunk];
 };

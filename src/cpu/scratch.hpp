@@ -1,36 +1,67 @@
 // Memory that a thread keeps between calls, so that running an operation allocates nothing once it has run before.
 #pragma once
 
-#include "softfold/config.hpp"
+#include "softfold/lift/guess.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstdlib>
-#include <memory>
 #include <new>
 
 namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
-/// At least `count` Ts aligned to 64 bytes, this thread's own until it asks again with the same Tag.
-template <class Tag, class T>
-T* scratch(std::size_t count) {
+class Scratch {
+ public:
+  /// Each use has a block of its own.
+  enum Use : std::size_t { chunk_terms, row_terms, reduced_chunks, nodes, blocks, columns, uses };
+
+  ~Scratch() {
+    for (Block& b : blocks_) std::free(b.data);
+  }
+
+  /// At least `count` Ts aligned to 64 bytes, until this thread asks for the same use again.
+  template <class T>
+  T* get(Use use, std::size_t count) {
+    Block& b = blocks_[use];
+    if (const std::size_t bytes = count * sizeof(T); bytes > b.bytes) grow(b, bytes);
+    return static_cast<T*>(b.data);
+  }
+
+  /// What the thread's last chunks were like: consecutive calls often see similar rows.
+  template <class T>
+  lift::Guess<T>& guess() {
+    if constexpr (sizeof(T) == 4) {
+      return guess_float_;
+    } else {
+      return guess_double_;
+    }
+  }
+
+ private:
   struct Block {
     void* data = nullptr;
     std::size_t bytes = 0;
-    ~Block() { std::free(data); }
   };
-  thread_local Block block;
-  const std::size_t bytes = (count * sizeof(T) + 4095) / 4096 * 4096;
-  if (bytes > block.bytes) {
-    std::free(block.data);
-    block.bytes = 0;
-    block.data = std::aligned_alloc(64, bytes);
-    if (block.data == nullptr) throw std::bad_alloc();
-    block.bytes = bytes;
+
+  static void grow(Block& b, std::size_t bytes) {
+    constexpr std::size_t page = 4096;
+    bytes = (bytes + page - 1) / page * page;
+    std::free(b.data);
+    b.bytes = 0;
+    b.data = std::aligned_alloc(page, bytes);
+    if (b.data == nullptr) throw std::bad_alloc();
+    b.bytes = bytes;
   }
-  return static_cast<T*>(block.data);
-}
+
+  std::array<Block, uses> blocks_{};
+  lift::Guess<float> guess_float_;
+  lift::Guess<double> guess_double_;
+};
+
+/// The calling thread's.
+Scratch& thread_scratch();
 
 }  // namespace cpu
 }  // namespace v0

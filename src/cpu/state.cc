@@ -10,9 +10,7 @@ namespace {
 const char* tiled_refuses(const RowProblem& p, const Context&) { return refuses_rung(p, Rung::tiled); }
 
 void tiled(const RowProblem& p, const Context& context) {
-  with_fold_type(p, [&]<class T>(T) {
-    for_rows<T>(p, context, Result::state, [](auto& worker, const Row& r) { worker.tiled(r); });
-  });
+  with_fold_type(p, [&]<class T>(T) { run_tiled<T>(p, context, Result::state); });
 }
 
 constexpr Kernel<RowProblem> kKernels[] = {

@@ -62,6 +62,14 @@ struct Lanes {
   static HWY_INLINE V if_at_most(V k, V limit, V a, V b) { return hn::IfThenElse(hn::Le(k, limit), a, b); }
   /// a, with every NaN replaced by the canonical one.
   static HWY_INLINE V canonical(V a) { return hn::IfThenElse(hn::Eq(a, a), a, set(fold::canonical_nan<T>())); }
+  /// a * b - c, rounded once.
+  static HWY_INLINE V fms(V a, V b, V c) {
+#if HWY_TARGET == HWY_SCALAR
+    return fma(a, b, neg(c));
+#else
+    return hn::MulSub(a, b, c);
+#endif
+  }
 
   /// a * 2^k, and +0 where k < kFlush or k is NaN. An integer added to kMagic stands in the sum's lowest bits, where
   /// one shift brings it to the exponent.

@@ -1,6 +1,13 @@
 // One chunk to one state over SIMD lanes: lift::reduce_chunk, bit for bit. Read once per target, as lanes.hpp is.
+//
+// The definition looks for the largest element first, because its n is the frame of the others. Here a frame is
+// guessed, from the chunk before, and the look is left out: bits do not depend on the frame as long as nothing is
+// flushed in it. What the guess needs is found on the way (the largest and smallest n); when it was wrong, the chunk is
+// done again, exactly.
+#include "softfold/lift/guess.hpp"
 #include "softfold/lift/lanes.hpp"
 
+#include <algorithm>
 #include <bit>
 
 #if defined(SOFTFOLD_LIFT_LANES_CHUNK_HPP) == defined(HWY_TARGET_TOGGLE)
@@ -15,55 +22,104 @@ namespace softfold {
 inline namespace v0 {
 namespace HWY_NAMESPACE {
 
-/// Room that reduce_chunk needs behind `terms`: kChunk numbers and a vector's overhang.
+/// Terms of one chunk in the frame s, an even integer: 2^f * 2^(n - s). kMagic - s is added instead of kMagic, so that
+/// n - s stands in the lowest bits of the sum z, ready to be added to an exponent. s is even because the parity of n
+/// must decide ties as it does in fold::split.
 template <class T>
-inline constexpr int kTermsRoom = lift::kChunk + Lanes<T>::kCount;
+struct TermsIn {
+  using A = Lanes<T>;
+  using V = typename A::V;
+  V c, base;
 
-/// What a look at a run of elements finds: the largest, and whether there may be a NaN (a sum that is NaN; a sum that
-/// overflows before it meets -inf raises a false alarm, which only costs a second look).
-template <class T>
-struct Look {
-  T top;
-  bool doubtful;
+  HWY_INLINE TermsIn(T c_, T s) : c(A::set(c_)), base(A::set(fold::Real<T>::kMagic - s)) {}
+
+  HWY_INLINE V term(V x, V* z) const {
+    *z = A::fma(x, c, base);
+    const V p = exp2_fraction<A>(A::fms(x, c, A::sub(*z, base)));
+    const typename A::DBits bits;
+    const auto shift = hn::ShiftLeft<A::kMantissaBits>(hn::BitCast(bits, *z));
+    return hn::BitCast(typename A::D(), hn::Add(hn::BitCast(bits, p), shift));
+  }
 };
 
-/// n >= Lanes::kCount.
-template <class S>
-HWY_INLINE auto look(const S* x, int n) {
-  using T = fold::FoldType<S>;
+/// In the frame of the largest element itself: what is too small is flushed, as the definition does.
+template <class T>
+struct ExactTerms : TermsIn<T> {
   using A = Lanes<T>;
-  constexpr int w = A::kCount;
-  auto top0 = load(x), sum0 = top0;
-  auto top1 = load(x + (n - w)), sum1 = top1;
-  auto top2 = top0, top3 = top1, sum2 = A::zero(), sum3 = A::zero();
-  int i = w;
-  for (; i + 4 * w <= n; i += 4 * w) {
-    const auto a = load(x + i), b = load(x + i + w), c = load(x + i + 2 * w), d = load(x + i + 3 * w);
-    top0 = A::max(top0, a), top1 = A::max(top1, b), top2 = A::max(top2, c), top3 = A::max(top3, d);
-    sum0 = A::add(sum0, a), sum1 = A::add(sum1, b), sum2 = A::add(sum2, c), sum3 = A::add(sum3, d);
-  }
-  for (; i + w <= n; i += w) {
-    const auto a = load(x + i);
-    top0 = A::max(top0, a), sum0 = A::add(sum0, a);
-  }
-  const auto sum = A::add(A::add(sum0, sum1), A::add(sum2, sum3));
-  const auto top = A::max(A::max(top0, top1), A::max(top2, top3));
-  // A NaN in the sum never leaves it; it also stands in `sum` when the maxima have lost it.
-  const bool doubtful = !hn::AllTrue(typename A::D(), hn::Eq(sum, sum));
-  return Look<T>{A::max_of_lanes(top), doubtful};
-}
+  using typename TermsIn<T>::V;
+  V least;
 
-/// The terms of n = count * kCount elements from x on, in a fast frame, folded by halving as they come: count a power
-/// of two of at least 8. With `Keep`, they are stored too.
-template <bool Keep, class S, class T>
-HWY_INLINE T fold_terms(const S* x, int n, T c, T m, T* terms) {
+  HWY_INLINE ExactTerms(T c_, T m, T s)
+      : TermsIn<T>(c_, s), least(A::set(fold::Real<T>::kMagic + (m - s) + fold::Real<T>::kFlush)) {}
+  HWY_INLINE V operator()(V x) const {
+    V z;
+    const V t = this->term(x, &z);
+    return hn::IfThenElseZero(hn::Ge(z, least), t);
+  }
+};
+
+/// In a guessed frame: nothing is flushed, and the extremes of z tell whether that was right. A NaN or an infinity is
+/// among them too.
+template <class T>
+struct GuessedTerms : TermsIn<T> {
   using A = Lanes<T>;
+  using typename TermsIn<T>::V;
+  /// Within this of s nothing is flushed, neither in s nor in the frame of the largest element.
+  static constexpr T kReach = sizeof(T) == 4 ? 62 : 500;
+  /// Below every term.
+  static constexpr T kLeast = sizeof(T) == 4 ? T(0x1p-63) : T(0x1p-501);
+
+  HWY_INLINE GuessedTerms(T c_, T s) : TermsIn<T>(c_, s) {}
+
+  HWY_INLINE V operator()(V x) {
+    V z;
+    const V t = this->term(x, &z);
+    note(z);
+    return t;
+  }
+
+  /// The largest z; NaN if the guess was wrong.
+  HWY_INLINE T largest() const {
+    T most, least;
+    if constexpr (sizeof(T) == 4) {
+      most = fold::bits_as<T>(hn::GetLane(hn::MaxOfLanes(DSeen(), high_)));
+      least = fold::bits_as<T>(hn::GetLane(hn::MinOfLanes(DSeen(), low_)));
+    } else {
+      most = A::max_of_lanes(high_);
+      least = -A::max_of_lanes(A::neg(low_));
+      if (!hn::AllTrue(typename A::D(), hn::Eq(sum_, sum_))) return fold::canonical_nan<T>();
+    }
+    return most <= kHighest && least >= kLowest ? most : fold::canonical_nan<T>();
+  }
+
+ private:
+  static constexpr T kLowest = fold::Real<T>::kMagic - kReach, kHighest = fold::Real<T>::kMagic + kReach;
+  // As an unsigned integer, a negative float or a NaN of either sign is larger than any that may stand here.
+  using DSeen = std::conditional_t<sizeof(T) == 4, typename A::DBits, typename A::D>;
+  using Seen = hn::Vec<DSeen>;
+
+  static HWY_INLINE Seen seen(V z) { return hn::BitCast(DSeen(), z); }
+  HWY_INLINE void note(V z) {
+    high_ = hn::Max(high_, seen(z));
+    low_ = hn::Min(low_, seen(z));
+    if constexpr (sizeof(T) == 8) sum_ = A::add(sum_, z);
+  }
+
+  Seen high_ = seen(A::set(kLowest)), low_ = seen(A::set(kHighest));
+  V sum_ = A::zero();  // of doubles, which Max and Min do not take NaN out of
+};
+
+/// The terms of x[0..n), folded by halving as they come: n a power of two of at least 8 vectors. With Keep they are
+/// stored too.
+template <bool Keep, class S, class T, class Terms>
+HWY_INLINE T fold_terms(const S* x, int n, T* terms, Terms& term) {
+  using A = Lanes<T>;
+  using D = typename A::D;
   constexpr int w = A::kCount;
-  const auto vc = A::set(c), vm = A::set(m);
   const int stride = n / 8;
   const auto at = [&](int i) HWY_ATTR {
-    const auto t = term<A>(load(x + i), vc, vm);
-    if constexpr (Keep) hn::Store(t, typename A::D(), terms + i);
+    const auto t = term(load(x + i));
+    if constexpr (Keep) hn::Store(t, D(), terms + i);
     return t;
   };
   HWY_ALIGN T partial[lift::kChunk / 8];
@@ -74,17 +130,17 @@ HWY_INLINE T fold_terms(const S* x, int n, T c, T m, T* terms) {
     const auto ab = A::add(a, b);
     const auto e = A::add(at(i + stride), at(i + 5 * stride));
     const auto f = A::add(at(i + 3 * stride), at(i + 7 * stride));
-    hn::Store(A::add(ab, A::add(e, f)), typename A::D(), partial + i);
+    hn::Store(A::add(ab, A::add(e, f)), D(), partial + i);
   }
   for (int half = stride / 2; half >= w; half /= 2) {
     for (int i = 0; i < half; i += w)
-      hn::Store(A::add(hn::Load(typename A::D(), partial + i), hn::Load(typename A::D(), partial + half + i)),
-                typename A::D(), partial + i);
+      hn::Store(A::add(hn::Load(D(), partial + i), hn::Load(D(), partial + half + i)), D(), partial + i);
   }
-  return A::halve(hn::Load(typename A::D(), partial));
+  return A::halve(hn::Load(D(), partial));
 }
 
-/// Folds n terms by halving without changing them. Behind them lies room up to kTermsRoom, which is overwritten.
+/// Folds n stored terms by halving without changing them. Room behind them, up to the next power of two and a vector,
+/// is overwritten.
 template <class T>
 HWY_INLINE T halve_terms(T* terms, int n) {
   using A = Lanes<T>;
@@ -103,7 +159,48 @@ HWY_INLINE T halve_terms(T* terms, int n) {
   return A::halve(hn::Load(D(), partial));
 }
 
-/// A chunk whose frame is outside the fast range, an element at a time. The terms are not kept.
+/// The sum of the terms of x[0..n), n >= kCount.
+template <bool Keep, class S, class T, class Terms>
+HWY_INLINE T sum_terms(const S* x, int n, T* terms, Terms& term) {
+  using D = typename Lanes<T>::D;
+  constexpr int w = Lanes<T>::kCount;
+  if ((n & (n - 1)) == 0 && n >= 8 * w) return fold_terms<Keep>(x, n, terms, term);
+  for (int i = 0; i + w <= n; i += w) hn::Store(term(load(x + i)), D(), terms + i);
+  if (n % w != 0) hn::StoreU(term(load(x + (n - w))), D(), terms + (n - w));
+  return halve_terms(terms, n);
+}
+
+/// What a look at a run of elements finds: the largest, and whether there may be a NaN (their sum is one; a sum that
+/// overflows before it meets -inf raises a false alarm, which only costs a second look).
+template <class T>
+struct Look {
+  T top;
+  bool doubtful;
+};
+
+/// n >= kCount.
+template <class S>
+HWY_INLINE auto look(const S* x, int n) {
+  using T = fold::FoldType<S>;
+  using A = Lanes<T>;
+  constexpr int w = A::kCount;
+  auto top0 = load(x), sum0 = top0;
+  auto top1 = load(x + (n - w)), sum1 = top1;
+  int i = w;
+  for (; i + 2 * w <= n; i += 2 * w) {
+    const auto a = load(x + i), b = load(x + i + w);
+    top0 = A::max(top0, a), top1 = A::max(top1, b);
+    sum0 = A::add(sum0, a), sum1 = A::add(sum1, b);
+  }
+  if (i + w <= n) {
+    const auto a = load(x + i);
+    top0 = A::max(top0, a), sum0 = A::add(sum0, a);
+  }
+  const auto sum = A::add(sum0, sum1);
+  return Look<T>{A::max_of_lanes(A::max(top0, top1)), !hn::AllTrue(typename A::D(), hn::Eq(sum, sum))};
+}
+
+/// A chunk whose frame is outside the fast range, an element at a time.
 template <class S, class T>
 HWY_NOINLINE typename fold::LogSumExp<T>::State reduce_chunk_wide(const S* x, int n, T c) {
   T wide[lift::kChunk], terms[lift::kChunk];
@@ -111,7 +208,7 @@ HWY_NOINLINE typename fold::LogSumExp<T>::State reduce_chunk_wide(const S* x, in
   return lift::reduce_chunk(wide, n, c, terms);
 }
 
-/// The largest finite element of a run in which look() was doubtful or saw an infinity; a special state otherwise.
+/// Whether a run in which look() was doubtful or saw an infinity is special, and its state; else its largest element.
 template <class S, class T>
 HWY_NOINLINE bool is_special(const S* x, int n, T c, T* top, typename fold::LogSumExp<T>::State* special) {
   using Lse = fold::LogSumExp<T>;
@@ -124,33 +221,56 @@ HWY_NOINLINE bool is_special(const S* x, int n, T c, T* top, typename fold::LogS
   return true;
 }
 
-/// The state of x[0..n), 0 < n <= kChunk, for a finite c > 0. `terms`, aligned and with room for kTermsRoom numbers,
-/// gets every element's term in the chunk's frame if that frame is fast, else nothing of use; with Keep = false it is
-/// scratch. An -inf is an element that is not there.
-template <bool Keep, class S, class T = fold::FoldType<S>>
-HWY_INLINE typename fold::LogSumExp<T>::State reduce_chunk(const S* x, int n, T c, T* terms) {
+/// Room that reduce_chunk needs behind `terms`.
+template <class T>
+inline constexpr int kTermsRoom = lift::kChunk + Lanes<T>::kCount;
+
+/// The exact way: the largest element, then the terms in its frame. n >= kCount.
+template <bool Keep, class S, class T>
+HWY_NOINLINE lift::Reduced<T> reduce_chunk_exactly(const S* x, int n, T c, T* terms) {
   using Lse = fold::LogSumExp<T>;
-  using A = Lanes<T>;
-  constexpr int w = A::kCount;
-  if (n < w) {
-    const Padded<S> padded(x, n);
-    return reduce_chunk<Keep>(padded.x, w, c, terms);
-  }
   const auto seen = look(x, n);
   T top = seen.top;
   if (HWY_UNLIKELY(seen.doubtful || std::fabs(top) == fold::infinity<T>())) {
     typename Lse::State special;
-    if (is_special(x, n, c, &top, &special)) return special;
+    if (is_special(x, n, c, &top, &special)) return {special, fold::canonical_nan<T>(), T(0)};
   }
   const auto frame = Lse::frame(top, c);
-  if (HWY_UNLIKELY(!frame.fast)) return reduce_chunk_wide(x, n, c);
-  const T m = Lse::narrow(frame.m);
-  if ((n & (n - 1)) == 0 && n >= 8 * w) return {frame.m, fold_terms<Keep>(x, n, c, m, terms)};
-  const auto vc = A::set(c), vm = A::set(m);
-  const auto last = term<A>(load(x + (n - w)), vc, vm);
-  for (int i = 0; i + w <= n; i += w) hn::Store(term<A>(load(x + i), vc, vm), typename A::D(), terms + i);
-  hn::StoreU(last, typename A::D(), terms + (n - w));
-  return {frame.m, halve_terms(terms, n)};
+  if (HWY_UNLIKELY(!frame.fast)) return {reduce_chunk_wide(x, n, c), fold::canonical_nan<T>(), T(0)};
+  const T m = Lse::narrow(frame.m), s = lift::even_frame(m);
+  ExactTerms<T> term(c, m, s);
+  // s is m or one less: the sum is right but for a factor of 1 or 2.
+  const T sum = sum_terms<Keep>(x, n, terms, term);
+  return {{frame.m, s == m ? sum : T(0.5) * sum}, s, T(0)};
+}
+
+/// The state of x[0..n), 0 < n <= kChunk, for a finite c > 0; an -inf is an element that is not there. The terms are
+/// left in `terms` (aligned, with room for kTermsRoom numbers) if the result names their frame; without Keep it is
+/// scratch.
+template <bool Keep, class S, class T = fold::FoldType<S>>
+HWY_INLINE lift::Reduced<T> reduce_chunk(const S* x, int n, T c, T* terms, lift::Guess<T>& guess) {
+  using Lse = fold::LogSumExp<T>;
+  if (n < Lanes<T>::kCount) {
+    const Padded<S> padded(x, n);
+    return reduce_chunk_exactly<Keep>(padded.x, Lanes<T>::kCount, c, terms);
+  }
+  if (HWY_LIKELY(guess.take())) {
+    const T s = guess.frame;
+    GuessedTerms<T> term(c, s);
+    const T sum = sum_terms<Keep>(x, n, terms, term);
+    const T m = s + (term.largest() - fold::Real<T>::kMagic);
+    if (HWY_LIKELY(m >= fold::Real<T>::kFastLowest && m <= fold::Real<T>::kFastHighest)) {
+      // A guess that is near enough stays: then the next chunk need not wait for this one's m.
+      if (HWY_UNLIKELY(std::fabs(m - s) > GuessedTerms<T>::kReach / 4)) guess.frame = lift::even_frame(m);
+      const typename Lse::State state{static_cast<double>(m) / fold::Real<T>::kUnit,
+                                      fold::Scalar<T>::times_power_of_two(sum, s - m)};
+      return {state, s, GuessedTerms<T>::kLeast};
+    }
+    guess.pause = lift::Guess<T>::kPause;
+  }
+  const auto r = reduce_chunk_exactly<Keep>(x, n, c, terms);
+  if (!fold::is_nan(r.frame)) guess.frame = r.frame;
+  return r;
 }
 
 }  // namespace HWY_NAMESPACE
