@@ -23,8 +23,8 @@ die() {
 }
 
 # --- packages ---------------------------------------------------------------------------------------------------
-# One entry a line: the Debian and Ubuntu package, and what shows that it is there however it came: a command, or a
-# header under an include folder.
+# One entry a line: the Debian and Ubuntu package, and what shows that it is there however it came: a command, a
+# header under an include folder, or a run-time library of clang.
 
 # For ./run: what the library and its command are built with.
 library_needs=(
@@ -46,6 +46,7 @@ test_needs=(
   libmpfr-dev:mpfr.h
   pkgconf:pkg-config
   clang:clang++
+  libclang-rt-dev:libclang_rt.fuzzer
 )
 
 # For .ci/run: other compilers and machines, and what reads the sources.
@@ -60,6 +61,7 @@ ci_needs=(
 is_present() {
   local folder
   case $1 in
+    libclang_rt.*) compgen -G "$(clang++ -print-resource-dir 2>/dev/null)/lib/*/$1*" >/dev/null ;;
     *.h | *.hpp | */*)
       for folder in /usr/include /usr/local/include /usr/include/"$(uname -m)"-linux-gnu; do
         [[ -e $folder/$1 ]] && return 0
