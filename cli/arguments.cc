@@ -1,0 +1,165 @@
+#include "arguments.hpp"
+
+#include "softfold/io/nearest.hpp"
+
+#include <fmt/format.h>
+#include <array>
+#include <charconv>
+#include <span>
+
+namespace softfold::cli {
+namespace {
+
+template <class Value>
+using Names = std::span<const std::pair<std::string_view, Value>>;
+
+/// Looks `text` up; a refusal lists the names and suggests the nearest. `shown` names come first, aliases after.
+template <class Value>
+Value look_up(const std::string& text, const char* what, Names<Value> names, std::size_t shown,
+              Code code = Code::option) {
+  std::vector<std::string_view> known;
+  for (const auto& [name, value] : names) {
+    if (name == text) return value;
+    known.push_back(name);
+  }
+  const std::string_view near = io::nearest(text, known);
+  throw Error(code, fmt::format("the {} '{}'", what, text),
+              fmt::format("{}", fmt::join(std::span(known).first(shown), ", ")),
+              std::string(near.empty() ? known[0] : near));
+}
+
+/// The whole of `text` as a number, or nothing.
+std::optional<std::int64_t> whole_number(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::uint64_t parse_bytes(const std::string& text) {
+  const auto refuse = [&]() -> std::uint64_t {
+    throw Error(Code::option, fmt::format("the size '{}'", text), "a number and K, M, G or T (powers of 1024)", "256M");
+  };
+  std::string_view digits = text;
+  for (const std::string_view unit : {"iB", "B"})
+    if (digits.ends_with(unit)) digits.remove_suffix(unit.size());
+  int shift = 0;
+  constexpr std::string_view units = "KMGT";
+  if (!digits.empty() && units.find(digits.back()) != std::string_view::npos) {
+    shift = 10 * (static_cast<int>(units.find(digits.back())) + 1);
+    digits.remove_suffix(1);
+  }
+  const auto value = whole_number(digits);
+  if (!value || *value <= 0 || *value > INT64_MAX >> shift) return refuse();
+  return static_cast<std::uint64_t>(*value) << shift;
+}
+
+std::vector<std::int64_t> parse_shape(const std::string& text) {
+  std::vector<std::int64_t> shape;
+  std::string_view rest = text;
+  for (;;) {
+    const std::size_t at = rest.find('x');
+    const auto size = whole_number(rest.substr(0, at));
+    if (!size || *size < 0)
+      throw Error(Code::option, fmt::format("the shape '{}'", text), "sizes >= 0 joined by x", "4096x128256");
+    shape.push_back(*size);
+    if (at == std::string_view::npos) return shape;
+    rest.remove_prefix(at + 1);
+  }
+}
+
+DType parse_dtype(const std::string& text) {
+  static constexpr std::pair<std::string_view, DType> names[] = {
+      {"float32", DType::float32},   {"float64", DType::float64}, {"float16", DType::float16},
+      {"bfloat16", DType::bfloat16}, {"f32", DType::float32},     {"fp32", DType::float32},
+      {"f64", DType::float64},       {"fp64", DType::float64},    {"f16", DType::float16},
+      {"fp16", DType::float16},      {"bf16", DType::bfloat16},   {"half", DType::float16}};
+  return look_up<DType>(text, "dtype", names, 4, Code::dtype);
+}
+
+Empty parse_empty(const std::string& text) {
+  static constexpr std::pair<std::string_view, Empty> names[] = {{"zero", Empty::zero}, {"nan", Empty::nan}};
+  return look_up<Empty>(text, "value of --empty", names, 2);
+}
+
+Rung parse_rung(const std::string& text) {
+  static constexpr std::pair<std::string_view, Rung> names[] = {
+      {"automatic", Rung::automatic}, {"naive", Rung::naive}, {"safe", Rung::safe},
+      {"online", Rung::online},       {"tiled", Rung::tiled}, {"fused", Rung::fused}};
+  return look_up<Rung>(text, "rung", names, 6);
+}
+
+Op parse_op(const std::string& text) {
+  std::string name = text;
+  for (char& c : name)
+    if (c == '-') c = '_';
+  std::array<std::pair<std::string_view, Op>, static_cast<std::size_t>(Op::attention) + 1> names;
+  for (std::size_t i = 0; i < names.size(); ++i) names[i] = {name_of(static_cast<Op>(i)), static_cast<Op>(i)};
+  return look_up<Op>(name, "operation", names, names.size());
+}
+
+Range parse_range(const std::string& text, std::int64_t length) {
+  const std::string_view all = text;
+  const std::size_t colon = all.find(':');
+  std::optional<std::int64_t> begin, end;
+  if (colon != std::string_view::npos) {
+    begin = colon == 0 ? 0 : whole_number(all.substr(0, colon));
+    end = colon + 1 == all.size() ? length : whole_number(all.substr(colon + 1));
+  }
+  if (!begin || !end || *begin < 0 || *end > length || *begin > *end)
+    throw Error(Code::shape, fmt::format("the range '{}'", text), fmt::format("A:B with 0 <= A <= B <= {}", length),
+                fmt::format("0:{}", length));
+  return {*begin, *end};
+}
+
+std::string text_of(std::span<const std::int64_t> shape) {
+  return shape.empty() ? "scalar" : fmt::format("{}", fmt::join(shape, "x"));
+}
+
+std::string human_bytes(double bytes) {
+  constexpr const char* units[] = {"B", "kB", "MB", "GB", "TB"};
+  std::size_t unit = 0;
+  for (; bytes >= 999.5 && unit + 1 < std::size(units); bytes /= 1000) ++unit;
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.3g} {}", bytes, units[unit]);
+}
+
+void InputOptions::declare(Command& command) {
+  command.option("--tensor", tensor, "the tensor of a .safetensors file (needed where there are several)");
+  command.option("--as", as, "the input's dtype, where the file cannot say it: bfloat16 in .npy");
+}
+
+io::ArrayFile InputOptions::open(const std::string& path) const {
+  return io::open_array(path, tensor, as.empty() ? std::nullopt : std::optional(parse_dtype(as)));
+}
+
+void RunOptions::declare(Command& command, bool with_memory) {
+  command.option("--threads", threads, "threads that compute; 0: all of the machine");
+  if (with_memory) command.option("--memory", memory, "resident memory that may be used, as 256M; default 1G");
+  command.option("--backend", backend, "cpu or cuda");
+  command.flag("--json", json, "print the summary as JSON");
+}
+
+void RunOptions::check_backend() const {
+  static constexpr std::pair<std::string_view, bool> names[] = {{"cpu", true}, {"cuda", false}};
+  if (!look_up<bool>(backend, "backend", names, 2))
+    throw Error(Code::unsupported, "--backend cuda", "cpu: files are folded on the CPU in this version",
+                "--backend cpu; on a GPU, call the library on device tensors");
+}
+
+Workers::Workers(int threads) : executor_(nullptr) {
+  if (threads < 0)
+    throw Error(Code::option, fmt::format("--threads {}", threads), "0 (all of the machine) or a number of threads",
+                "--threads 0");
+  if (threads == 0) {
+    executor_ = &default_executor();
+  } else if (threads == 1) {
+    executor_ = &serial_executor();
+  } else {
+    owned_ = make_thread_executor(threads);
+    executor_ = owned_.get();
+  }
+}
+
+}  // namespace softfold::cli

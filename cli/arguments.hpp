@@ -1,0 +1,74 @@
+// Texts of the command line as values: sizes, dtypes, ranges, shapes; and the options that several verbs share.
+#pragma once
+
+#include "command.hpp"
+
+#include "softfold/io/array_file.hpp"
+#include "softfold/options.hpp"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace softfold::cli {
+
+/// "256M" as bytes; K, M, G, T are powers of 1024. Throws Error{Code::option}.
+std::uint64_t parse_bytes(const std::string& text);
+/// "4096x128256" as sizes. Throws Error{Code::option}.
+std::vector<std::int64_t> parse_shape(const std::string& text);
+/// "float32", also "f32", "fp32", "bf16", ... Throws Error{Code::dtype}.
+DType parse_dtype(const std::string& text);
+Empty parse_empty(const std::string& text);
+Rung parse_rung(const std::string& text);
+/// A name of Op; "-" stands for "_". Throws Error{Code::option}.
+Op parse_op(const std::string& text);
+
+/// "A:B", "A:", ":B" of `length` elements. Throws Error{Code::shape} unless 0 <= A <= B <= length.
+struct Range {
+  std::int64_t begin, end;
+  std::int64_t length() const { return end - begin; }
+};
+Range parse_range(const std::string& text, std::int64_t length);
+
+/// A shape as "4096x128256".
+std::string text_of(std::span<const std::int64_t> shape);
+/// Bytes as "1.25 GB" (powers of ten, as disks and bandwidths are counted).
+std::string human_bytes(double bytes);
+
+/// Where an array is and how it is to be read.
+struct InputOptions {
+  std::string tensor, as;
+
+  void declare(Command& command);
+  io::ArrayFile open(const std::string& path) const;
+};
+
+/// How work is done: nothing here changes a result.
+struct RunOptions {
+  int threads = 0;
+  std::string memory = "1G";
+  std::string backend = "cpu";
+  bool json = false;
+
+  void declare(Command& command, bool with_memory = true);
+  /// Throws Error: Code::unsupported for a backend that this build or machine lacks.
+  void check_backend() const;
+  std::uint64_t memory_bytes() const { return parse_bytes(memory); }
+};
+
+/// The executor of --threads.
+class Workers {
+ public:
+  explicit Workers(int threads);
+  Executor& executor() const { return *executor_; }
+  Context context() const { return {executor_, nullptr, nullptr}; }
+  int threads() const { return executor_->concurrency(); }
+
+ private:
+  std::unique_ptr<Executor> owned_;
+  Executor* executor_;
+};
+
+}  // namespace softfold::cli

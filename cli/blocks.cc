@@ -1,0 +1,158 @@
+#include "blocks.hpp"
+
+#include "interrupt.hpp"
+
+#include "softfold/error.hpp"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <future>
+#include <new>
+
+namespace softfold::cli {
+namespace {
+
+/// What the process needs beside its blocks: code, libraries, stacks, headers.
+constexpr std::uint64_t kProcessBytes = std::uint64_t{16} << 20;
+/// Larger blocks gain nothing, and progress, interrupts and the overlap of reading and writing want small ones.
+constexpr std::uint64_t kBlockBytes = std::uint64_t{32} << 20;
+/// Across an axis that is not the last, one read takes at least this much of each row of the file.
+constexpr std::int64_t kNarrowestRead = 64;
+
+template <class Move>
+void for_each_run(const Geometry& g, const Box& b, std::size_t element, Move move) {
+  // The longest contiguous runs: a whole box, one outer slice, or one line of the inner axis.
+  const bool whole_inner = b.inners == g.inner;
+  const bool whole_columns = whole_inner && b.columns == g.n;
+  const std::int64_t outers = whole_columns ? 1 : b.outers, lines = whole_inner ? 1 : b.columns;
+  const auto run = static_cast<std::size_t>(b.elements() / std::max<std::int64_t>(1, outers * lines)) * element;
+  if (b.elements() == 0) return;
+  std::size_t done = 0;
+  for (std::int64_t o = 0; o < outers; ++o) {
+    for (std::int64_t c = 0; c < lines; ++c, done += run) {
+      const std::int64_t first = ((b.outer + o) * g.n + b.column + c) * g.inner + b.inner;
+      move(static_cast<std::uint64_t>(first) * element, done, run);
+    }
+  }
+}
+
+[[noreturn]] void refuse_memory(const Geometry& g, std::uint64_t needed, std::uint64_t given) {
+  const std::uint64_t mebibytes = (needed >> 20) + 1;
+  throw Error(Code::option,
+              fmt::format("--memory {}M for rows of {} elements that lie {} elements apart", given >> 20, g.n, g.inner),
+              fmt::format("at least {}M: rows are streamed only along the last axis", mebibytes),
+              fmt::format("--memory {}M, or transpose the array so that the folded axis is its last", mebibytes));
+}
+
+}  // namespace
+
+Geometry geometry_of(std::span<const std::int64_t> shape, int axis) {
+  const int rank = static_cast<int>(shape.size());
+  if (axis < -rank || axis >= rank)
+    throw Error(Code::shape, fmt::format("axis {} of an array of {} axes", axis, rank),
+                rank == 0 ? "an array with at least one axis" : fmt::format("{} .. {}", -rank, rank - 1),
+                rank == 0 ? "reshape it to [1]" : "--axis -1");
+  if (axis < 0) axis += rank;
+  Geometry g;
+  for (int i = 0; i < rank; ++i) {
+    const std::int64_t size = shape[static_cast<std::size_t>(i)];
+    (i < axis ? g.outer : i == axis ? g.n : g.inner) *= size;
+  }
+  return g;
+}
+
+Schedule make_schedule(const Geometry& g, const Needs& needs) {
+  if (needs.memory < 2 * kProcessBytes)
+    throw Error(Code::option, fmt::format("--memory {}K", needs.memory >> 10),
+                fmt::format("at least {}M", 2 * kProcessBytes >> 20),
+                fmt::format("--memory {}M", 2 * kProcessBytes >> 20));
+  const auto element = static_cast<std::int64_t>(needs.in_bytes + needs.out_bytes);
+  const auto available =
+      static_cast<std::int64_t>((needs.memory - kProcessBytes) / static_cast<std::uint64_t>(element));
+  const auto preferred = std::min(available / 2, static_cast<std::int64_t>(kBlockBytes) / element);
+  const std::int64_t slice = std::max<std::int64_t>(1, g.n * g.inner);
+  if (slice <= preferred)
+    return {false, std::clamp<std::int64_t>(preferred / slice, 1, std::max<std::int64_t>(1, g.outer)), g.n, g.inner, 2};
+  const int slots = slice <= available / 2 ? 2 : 1;
+  if (slice <= available) return {false, 1, g.n, g.inner, slots};
+  if (g.inner == 1) {
+    const auto columns = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(preferred)));
+    return {true, 1, columns, 1, 2};
+  }
+  const std::int64_t narrowest =
+      std::min(g.inner, std::max<std::int64_t>(1, kNarrowestRead / static_cast<std::int64_t>(needs.in_bytes)));
+  const std::int64_t inners = available / 2 / g.n;
+  if (inners >= narrowest) return {false, 1, g.n, inners, 2};
+  if (available / g.n >= narrowest) return {false, 1, g.n, available / g.n, 1};
+  refuse_memory(g, kProcessBytes + static_cast<std::uint64_t>(narrowest * g.n) * static_cast<std::uint64_t>(element),
+                needs.memory);
+}
+
+std::vector<std::pair<std::int64_t, std::int64_t>> column_pieces(std::int64_t begin, std::int64_t end,
+                                                                 std::int64_t offset, std::int64_t step) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> pieces;
+  if (begin == end) pieces.emplace_back(begin, end);
+  while (begin < end) {
+    const std::int64_t next = std::min(end, begin + step - (offset + begin) % step);
+    pieces.emplace_back(begin, next);
+    begin = next;
+  }
+  return pieces;
+}
+
+std::vector<Box> boxes_of(const Geometry& g, const Schedule& s) {
+  std::vector<Box> boxes;
+  const auto pieces = column_pieces(0, g.n, 0, s.columns);
+  for (std::int64_t o = 0; o < g.outer; o += s.outers)
+    for (std::int64_t i = 0; i < g.inner; i += s.inners)
+      for (const auto& [begin, end] : pieces)
+        boxes.push_back({o, std::min(s.outers, g.outer - o), begin, end - begin, i, std::min(s.inners, g.inner - i)});
+  return boxes;
+}
+
+void read_box(const io::ArrayFile& file, const Geometry& g, const Box& box, std::span<std::byte> into) {
+  for_each_run(g, box, size_of(file.dtype()), [&](std::uint64_t at, std::size_t done, std::size_t bytes) {
+    file.read(at, into.subspan(done, bytes));
+  });
+}
+
+void write_box(io::ArrayOutput& file, const Geometry& g, const Box& box, std::span<const std::byte> from) {
+  for_each_run(g, box, size_of(file.array().dtype), [&](std::uint64_t at, std::size_t done, std::size_t bytes) {
+    file.write(at, from.subspan(done, bytes));
+  });
+}
+
+Buffer::Buffer(std::size_t bytes) {
+  constexpr std::size_t page = 4096;
+  data_.reset(static_cast<std::byte*>(std::aligned_alloc(page, (std::max(bytes, page) + page - 1) / page * page)));
+  if (!data_) throw std::bad_alloc();
+}
+
+void Buffer::Free::operator()(std::byte* p) const { std::free(p); }
+
+void run_steps(std::int64_t count, int slots, const Steps& steps) {
+  if (slots < 2 || count < 2) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      check_interrupt();
+      steps.read(i);
+      steps.compute(i);
+      steps.write(i);
+    }
+    return;
+  }
+  // A future's destructor waits, so whatever is thrown here, nothing runs on.
+  std::future<void> reading = std::async(std::launch::async, steps.read, 0), writing;
+  for (std::int64_t i = 0; i < count; ++i) {
+    check_interrupt();
+    reading.get();
+    if (i + 1 < count) reading = std::async(std::launch::async, steps.read, i + 1);
+    steps.compute(i);
+    if (writing.valid()) writing.get();
+    writing = std::async(std::launch::async, steps.write, i);
+  }
+  writing.get();
+}
+
+}  // namespace softfold::cli

@@ -1,0 +1,194 @@
+#include "command.hpp"
+
+#include "interrupt.hpp"
+
+#include "softfold/error.hpp"
+#include "softfold/io/nearest.hpp"
+#include "softfold/softfold.hpp"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace softfold::cli {
+namespace {
+
+constexpr const char* kExitCodes =
+    "Exit status: 0 done, 1 a defect of softfold, 2 usage, 3 dtype, 4 shape, 5 strides, 6 option,\n"
+    "7 not in this build, 8 partials that do not belong together, 9 a file that is missing or lies,\n"
+    "10 reading or writing failed, 11 out of memory, 12 device, 13 data, 14 outside the contract\n"
+    "(verify, doctor); 130 interrupted. Nothing is half-written in any case.";
+
+constexpr const char* name_of_code(Code code) {
+  constexpr const char* names[] = {"ok",      "internal",      "usage",       "dtype", "shape",
+                                   "strides", "option",        "unsupported", "state", "file",
+                                   "io",      "out_of_memory", "device",      "data",  "verification"};
+  return names[static_cast<int>(code)];
+}
+
+bool wants_json(int count, char** arguments) {
+  return std::any_of(arguments, arguments + count, [](const char* a) { return std::string_view(a) == "--json"; });
+}
+
+int report(const Error& error, bool json) {
+  if (json) {
+    const nlohmann::ordered_json record{{"error",
+                                         {{"code", static_cast<int>(error.code)},
+                                          {"name", name_of_code(error.code)},
+                                          {"got", error.got},
+                                          {"allowed", error.allowed},
+                                          {"try", error.fix}}}};
+    fmt::print("{}\n", record.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
+  fmt::print(stderr, "softfold: got {}\n     allowed: {}\n", error.got, error.allowed);
+  if (!error.fix.empty()) fmt::print(stderr, "         try: {}\n", error.fix);
+  return static_cast<int>(error.code);
+}
+
+std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
+
+[[noreturn]] void refuse_word(const std::string& kind, std::string_view word, const std::vector<std::string>& known,
+                              const std::string& otherwise) {
+  const std::vector<std::string_view> candidates(known.begin(), known.end());
+  const std::string_view near = io::nearest(word, candidates);
+  throw Error(Code::usage, fmt::format("the {} '{}'", kind, word), joined(known),
+              near.empty() ? otherwise : std::string(near));
+}
+
+std::vector<std::string> verbs_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* verb : app.get_subcommands({})) names.push_back(verb->get_name());
+  return names;
+}
+
+std::vector<std::string> options_of(const CLI::App& verb) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : verb.get_options()) {
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+    for (const auto& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+/// CLI11 says of a misspelt word only that something is missing: every word is looked up here first.
+void check_words(const CLI::App& app, int count, char** arguments) {
+  if (count < 2) return;
+  const std::string_view first = arguments[1];
+  if (first.starts_with('-')) {
+    const auto known = options_of(app);
+    if (std::ranges::find(known, first) == known.end()) refuse_word("option", first, known, "softfold --help");
+    return;
+  }
+  const auto verbs = verbs_of(app);
+  if (std::ranges::find(verbs, first) == verbs.end()) refuse_word("verb", first, verbs, "softfold --help");
+  const CLI::App& verb = *app.get_subcommand(std::string(first));
+  const auto known = options_of(verb);
+  for (int i = 2; i < count; ++i) {
+    const std::string_view word = arguments[i];
+    if (word == "--") return;
+    if (word.size() < 2 || word[0] != '-' || (word[1] >= '0' && word[1] <= '9') || word[1] == '.') continue;
+    const std::string name(word.substr(0, word.find('=')));
+    const bool glued = word[1] != '-' && std::ranges::find(known, std::string(word.substr(0, 2))) != known.end();
+    if (!glued && std::ranges::find(known, name) == known.end())
+      refuse_word("option", name, known, fmt::format("softfold {} --help", first));
+    const CLI::Option* option = glued ? nullptr : verb.get_option_no_throw(name);
+    if (option != nullptr && option->get_items_expected_max() > 0 && word.find('=') == std::string_view::npos) ++i;
+  }
+}
+
+/// An option whose value is read here, so that a refusal says what is allowed.
+template <class Number>
+void add_number(CLI::App& app, const std::string& names, Number& into, const std::string& help, const char* allowed,
+                const char* type) {
+  const auto read = [names, allowed, &into](const std::string& text) {
+    const char* const end = text.data() + text.size();
+    Number value{};
+    const auto [at, error] = std::from_chars(text.data(), end, value);
+    if (error != std::errc{} || at != end)
+      throw Error(Code::usage, fmt::format("the value '{}' of {}", text, names), allowed, names + " 1");
+    into = value;
+  };
+  app.add_option_function<std::string>(names, read, help)->type_name(type);
+}
+
+/// CLI11's own refusals, in our words.
+Error refusal_of(const CLI::ParseError& error, const std::string& verb) {
+  std::string got = error.what();
+  if (const std::size_t at = got.find(" is required"); at != std::string::npos) got = "no " + got.substr(0, at);
+  if (const std::size_t at = got.find("not expected: "); at != std::string::npos)
+    got = "more arguments than it takes: " + got.substr(at + 14);
+  return Error(Code::usage, got, "what `softfold " + verb + " --help` shows", "softfold " + verb + " --help");
+}
+
+}  // namespace
+
+void Command::positional(const std::string& name, std::string& into, const std::string& help, bool required) {
+  app_.add_option(name, into, help)->required(required);
+}
+void Command::positionals(const std::string& name, std::vector<std::string>& into, const std::string& help) {
+  app_.add_option(name, into, help)->required();
+}
+void Command::option(const std::string& names, std::string& into, const std::string& help) {
+  app_.add_option(names, into, help);
+}
+void Command::option(const std::string& names, double& into, const std::string& help) {
+  add_number(app_, names, into, help, "a number", "NUMBER");
+}
+void Command::option(const std::string& names, int& into, const std::string& help) {
+  add_number(app_, names, into, help, "a whole number", "INT");
+}
+void Command::option(const std::string& names, std::int64_t& into, const std::string& help) {
+  add_number(app_, names, into, help, "a whole number", "INT");
+}
+void Command::flag(const std::string& names, bool& into, const std::string& help) { app_.add_flag(names, into, help); }
+void Command::footer(const std::string& text) { app_.footer(text); }
+
+Program::Program()
+    : app_(std::make_unique<CLI::App>(
+          "softfold: softmax of arrays in .npy and .safetensors files, of any size, with one answer bit for bit.",
+          "softfold")) {
+  app_->set_version_flag("--version", fmt::format("softfold {} (bits {})", version(), bits_version()));
+  app_->footer(kExitCodes);
+  app_->require_subcommand(1);
+  app_->get_formatter()->column_width(34);
+}
+Program::~Program() = default;
+
+Command Program::add_verb(const std::string& name, const std::string& help, std::function<void()> run) {
+  CLI::App& verb = *app_->add_subcommand(name, help);
+  verb.callback(std::move(run));
+  return Command(verb);
+}
+
+int Program::run(int count, char** arguments) {
+  const bool json = wants_json(count, arguments);
+  try {
+    check_words(*app_, count, arguments);
+    if (count < 2) {
+      fmt::print("{}", app_->help());
+      return static_cast<int>(Code::usage);
+    }
+    app_->parse(count, arguments);
+    return 0;
+  } catch (const CLI::Success& help) {  // --help and --version
+    return app_->exit(help);
+  } catch (const CLI::ParseError& error) {
+    return report(refusal_of(error, arguments[1]), json);
+  } catch (const Error& error) {
+    return report(error, json);
+  } catch (const Interrupted&) {
+    fmt::print(stderr, "softfold: interrupted; nothing was written\n");
+    return 130;
+  } catch (const std::bad_alloc&) {
+    return report(Error(Code::out_of_memory, "more memory than this process may have", "less", "a smaller --memory"),
+                  json);
+  } catch (const std::exception& error) {
+    return report(Error(Code::internal, error.what(), "no such failure", "report it, with the command"), json);
+  }
+}
+
+}  // namespace softfold::cli

@@ -1,0 +1,66 @@
+// The command line as the verbs see it. CLI11 stands behind it and is compiled once, in command.cc.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace softfold::cli {
+
+/// One verb: what it takes and what it does. The variables named here must live as long as the program.
+class Command {
+ public:
+  explicit Command(CLI::App& app) : app_(app) {}
+
+  /// A positional argument.
+  void positional(const std::string& name, std::string& into, const std::string& help, bool required = true);
+  /// All positional arguments that are left: at least one.
+  void positionals(const std::string& name, std::vector<std::string>& into, const std::string& help);
+  /// An option with a value, named as in "-o,--output".
+  void option(const std::string& names, std::string& into, const std::string& help);
+  void option(const std::string& names, double& into, const std::string& help);
+  void option(const std::string& names, int& into, const std::string& help);
+  void option(const std::string& names, std::int64_t& into, const std::string& help);
+  /// An option without a value.
+  void flag(const std::string& names, bool& into, const std::string& help);
+  /// A paragraph below the verb's help.
+  void footer(const std::string& text);
+
+ private:
+  CLI::App& app_;
+};
+
+/// The program: its verbs, its help, and what becomes of errors.
+class Program {
+ public:
+  Program();
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  /// Adds a verb whose options are the members of a T and whose work is `T::run() const`; `T::declare(Command&)` names
+  /// them.
+  template <class T>
+  void add(const std::string& name, const std::string& help, T initial = T()) {
+    auto verb = std::make_shared<T>(std::move(initial));
+    Command command = add_verb(name, help, [verb] { verb->run(); });
+    verb->declare(command);
+  }
+
+  /// Reads the arguments, does the work, prints what was refused. Returns the process's exit status: a
+  /// softfold::Code.
+  int run(int count, char** arguments);
+
+ private:
+  Command add_verb(const std::string& name, const std::string& help, std::function<void()> run);
+
+  std::unique_ptr<CLI::App> app_;
+};
+
+}  // namespace softfold::cli

@@ -1,0 +1,209 @@
+// softfold finish SHARD PARTIAL OUT | finish --logsumexp PARTIAL [OUT]
+#include "arguments.hpp"
+#include "blocks.hpp"
+#include "folder.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "verbs.hpp"
+
+#include "softfold/softfold.hpp"
+
+#include <fmt/format.h>
+#include <algorithm>
+
+namespace softfold::cli {
+namespace {
+
+struct FinishVerb {
+  std::vector<std::string> files;
+  std::string range, dtype, empty = "zero";
+  bool log = false, logsumexp = false;
+  InputOptions reading;
+  RunOptions running;
+
+  void declare(Command& command) {
+    command.positionals("FILES", files, "SHARD PARTIAL OUT; with --logsumexp: PARTIAL [OUT]");
+    command.flag("--log", log, "log-probabilities instead of probabilities");
+    command.flag("--logsumexp", logsumexp, "the rows' logsumexp, printed or written to OUT");
+    command.option("--range", range, "A:B, only these elements of SHARD's last axis");
+    command.option("--dtype", dtype, "of the output; default SHARD's");
+    command.option("--empty", empty, "what rows with nothing in them become: zero or nan; default zero");
+    reading.declare(command);
+    running.declare(command);
+    command.footer("PARTIAL is the joined partial of whole rows, as `softfold merge` writes it.");
+  }
+
+  void run() const;
+  void finish_rows(const io::PartialFile& joined) const;
+  void finish_lse(const io::PartialFile& joined) const;
+};
+
+/// Refuses a partial that is not of whole rows, as far as can be known.
+void check_complete(const std::string& name, const io::PartialSpan& span) {
+  const std::int64_t end = span.offset + span.length;
+  if (span.offset == 0 && (span.row_length < 0 || end == span.row_length)) return;
+  throw Error(Code::state, fmt::format("'{}', the partial of elements {}:{}", name, span.offset, end),
+              span.row_length < 0 ? "a partial that begins at element 0"
+                                  : fmt::format("the partial of whole rows, 0:{}", span.row_length),
+              "join the partials of all shards first: softfold merge");
+}
+
+void FinishVerb::run() const {
+  running.check_backend();
+  const std::size_t count = files.size();
+  if (logsumexp ? count > 2 || log : count != 3)
+    throw Error(
+        Code::usage, fmt::format("{} files{}", count, logsumexp && log ? ", --log and --logsumexp" : ""),
+        logsumexp ? "PARTIAL [OUT] with --logsumexp, without --log" : "SHARD PARTIAL OUT",
+        logsumexp ? "softfold finish --logsumexp joined.part" : "softfold finish shard.npy joined.part out.npy");
+  const std::string& name = files[logsumexp ? 0 : 1];
+  const io::PartialFile joined = io::read_partials(name);
+  check_complete(name, io::span_of(joined));
+  if (logsumexp) {
+    finish_lse(joined);
+  } else {
+    finish_rows(joined);
+  }
+}
+
+/// A shard on its way to its results: each element is finished by itself, so any cut will do.
+class Shard {
+ public:
+  Shard(const io::ArrayFile& file, const Range& columns, std::vector<double> states, Op op, DType out_type,
+        const RowOptions& options, const Context& context)
+      : file_(file),
+        columns_(columns),
+        states_(std::move(states)),
+        op_(op),
+        out_type_(out_type),
+        options_(options),
+        context_(context) {
+    // Nothing to do yet, but everything to refuse.
+    plan_of(nullptr, nullptr, {0, 0, 0, columns.length(), 0, 1});
+  }
+
+  std::uint64_t bytes_moved() const {
+    return static_cast<std::uint64_t>(geometry().elements()) * (size_of(file_.dtype()) + size_of(out_type_));
+  }
+
+  void finish(io::ArrayOutput& output, std::uint64_t memory, Progress& progress) const {
+    const Geometry shard = geometry();
+    const Schedule s = make_schedule(shard, {size_of(file_.dtype()), size_of(out_type_), memory});
+    const std::vector<Box> boxes = boxes_of(shard, s);
+    if (boxes.empty()) return;
+    const std::size_t most = index(boxes[0].elements());
+    const Slots in(s.slots, most * size_of(file_.dtype())), out(s.slots, most * size_of(out_type_));
+    run_steps(std::ssize(boxes), s.slots,
+              {[&](std::int64_t i) {
+                 Box from = boxes[index(i)];
+                 from.column += columns_.begin;
+                 read_box(file_, geometry_of(file_.shape(), -1), from,
+                          {in[i], index(from.elements()) * size_of(file_.dtype())});
+               },
+               [&](std::int64_t i) {
+                 plan_of(in[i], out[i], boxes[index(i)]).run();
+                 progress.add(index(boxes[index(i)].elements()) * (size_of(file_.dtype()) + size_of(out_type_)));
+               },
+               [&](std::int64_t i) {
+                 const Box& to = boxes[index(i)];
+                 write_box(output, shard, to, {out[i], index(to.elements()) * size_of(out_type_)});
+               }});
+    file_.file().check_unchanged();
+  }
+
+ private:
+  static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+  Geometry geometry() const { return {geometry_of(file_.shape(), -1).outer, columns_.length(), 1}; }
+
+  Plan plan_of(const std::byte* x, std::byte* y, const Box& b) const {
+    const std::int64_t shape[] = {b.outers, b.columns}, states_shape[] = {b.outers, 4};
+    const View operands[] = {{static_cast<const void*>(x), file_.dtype(), shape},
+                             {static_cast<const void*>(states_.data() + 4 * b.outer), DType::float64, states_shape}};
+    const View result(y, out_type_, shape);
+    return plan(op_, operands, {&result, 1}, options_, context_);
+  }
+
+  const io::ArrayFile& file_;
+  Range columns_;
+  std::vector<double> states_;
+  Op op_;
+  DType out_type_;
+  RowOptions options_;
+  Context context_;
+};
+
+void FinishVerb::finish_rows(const io::PartialFile& joined) const {
+  const io::ArrayFile file = reading.open(files[0]);
+  const Geometry g = geometry_of(file.shape(), -1);
+  const io::PartialSpan span = io::span_of(joined);
+  const Range columns = range.empty() ? Range{0, g.n} : parse_range(range, g.n);
+  if (g.outer != span.rows || columns.length() > span.length)
+    throw Error(Code::shape, fmt::format("a shard of {} rows, {} elements each", g.outer, columns.length()),
+                fmt::format("the {} rows of the partial, at most {} elements each", span.rows, span.length),
+                "give the shard, or --range, that the partial was made with");
+  const DType out_type = dtype.empty() ? file.dtype() : parse_dtype(dtype);
+  const Op op = log ? Op::finish_log_softmax : Op::finish_softmax;
+  RowOptions options;
+  options.scale = span.scale;
+  options.empty = parse_empty(empty);
+  const Workers workers(running.threads);
+  const Shard shard(file, columns, states_of(joined), op, out_type, options, workers.context());
+
+  const Stopwatch watch;
+  std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end());
+  shape.back() = columns.length();
+  const std::string tensor = !reading.tensor.empty() ? reading.tensor : log ? "log_softmax" : "softmax";
+  io::ArrayOutput output = io::create_array(files[2], {tensor, out_type, shape}, {&file.file().id(), 1});
+  {
+    Progress progress(shard.bytes_moved());
+    shard.finish(output, running.memory_bytes(), progress);
+    output.commit();
+  }
+  if (running.json)
+    return print({{"op", name_of(op)},
+                  {"shard", files[0]},
+                  {"partial", files[1]},
+                  {"output", files[2]},
+                  {"shape", shape},
+                  {"seconds", watch.seconds()},
+                  {"peak_memory_bytes", peak_memory()}});
+  fmt::print("{} of {} {} -> {} in {:.2f} s\n", name_of(op), text_of(shape), name_of(file.dtype()), files[2],
+             watch.seconds());
+}
+
+void FinishVerb::finish_lse(const io::PartialFile& joined) const {
+  const io::PartialSpan span = io::span_of(joined);
+  const DType type = !dtype.empty() ? parse_dtype(dtype) : span.digits == 53 ? DType::float64 : DType::float32;
+  const std::vector<double> states = states_of(joined);
+  const std::int64_t shape[] = {span.rows}, states_shape[] = {span.rows, 4};
+  const View from(static_cast<const void*>(states.data()), DType::float64, states_shape);
+  const auto rows = static_cast<std::size_t>(span.rows);
+  if (files.size() == 2) {
+    const Buffer result(rows * size_of(type));
+    finish_logsumexp(from, View(result.data(), type, shape));
+    io::ArrayOutput output = io::create_array(files[1], {"logsumexp", type, {span.rows}});
+    output.write(0, {result.data(), rows * size_of(type)});
+    output.commit();
+    return;
+  }
+  std::vector<double> lse(rows);
+  finish_logsumexp(from, View(lse.data(), DType::float64, shape));
+  if (running.json) return print({{"logsumexp", lse}});
+  // A float32 fold's result is a float32: printed as such, with as many digits as tell it from its neighbours.
+  for (const double value : lse) {
+    if (span.digits == 24) {
+      fmt::print("{}\n", static_cast<float>(value));
+    } else {
+      fmt::print("{}\n", value);
+    }
+  }
+}
+
+}  // namespace
+
+void add_finish(Program& program) {
+  program.add<FinishVerb>("finish", "a shard's probabilities, given the joined partial of whole rows");
+}
+
+}  // namespace softfold::cli

@@ -1,0 +1,25 @@
+#include "interrupt.hpp"
+
+#include <csignal>
+#include <initializer_list>
+
+namespace softfold::cli {
+namespace {
+
+volatile std::sig_atomic_t interrupted = 0;
+
+}  // namespace
+
+void note_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted = 1; };
+  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+  std::signal(SIGPIPE, SIG_DFL);
+}
+
+void check_interrupt() {
+  if (interrupted != 0) throw Interrupted();
+}
+
+}  // namespace softfold::cli

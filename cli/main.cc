@@ -1,0 +1,11 @@
+// The command `softfold`.
+#include "interrupt.hpp"
+#include "verbs.hpp"
+
+int main(int count, char** arguments) {
+  using namespace softfold::cli;
+  note_interrupts();
+  Program program;
+  for (const auto add : {add_softmax, add_state, add_merge, add_finish, add_hash}) add(program);
+  return program.run(count, arguments);
+}

@@ -1,0 +1,126 @@
+// softfold state IN PARTIAL
+#include "arguments.hpp"
+#include "blocks.hpp"
+#include "folder.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "verbs.hpp"
+
+#include <fmt/format.h>
+#include <algorithm>
+
+namespace softfold::cli {
+namespace {
+
+struct StateVerb {
+  std::string input, output, range;
+  std::int64_t offset = 0, row_length = -1;
+  double scale = 1;
+  InputOptions reading;
+  RunOptions running;
+
+  void declare(Command& command) {
+    command.positional("IN", input, "a shard of a row, or the same columns of many rows: the last axis is folded");
+    command.positional("PARTIAL", output, "the partial file to write, a few kilobytes a row");
+    command.option("--offset", offset, "where IN's first element stands in its row; default 0");
+    command.option("--range", range, "A:B, fold only these elements of IN's last axis");
+    command.option("--row-length", row_length, "elements of the whole row, so that a missing shard is noticed");
+    command.option("--scale", scale, "every element is multiplied by it (1/temperature); default 1");
+    reading.declare(command);
+    running.declare(command);
+    command.footer("Shards may be cut anywhere. Join their partials with `softfold merge`, then `softfold finish`.");
+  }
+
+  void run() const;
+  io::PartialFile fold(const io::ArrayFile& file, const Range& columns, const Context& context) const;
+};
+
+void StateVerb::run() const {
+  running.check_backend();
+  const io::ArrayFile file = reading.open(input);
+  const Geometry g = geometry_of(file.shape(), -1);
+  const Range columns = range.empty() ? Range{0, g.n} : parse_range(range, g.n);
+  if (g.outer == 0) throw Error(Code::shape, "an array of shape " + text_of(file.shape()), "at least one row");
+  if (row_length < -1 || (row_length >= 0 && row_length - columns.end < offset))
+    throw Error(Code::option, fmt::format("--row-length {}", row_length),
+                fmt::format("at least {}, where this shard ends", offset + columns.end));
+
+  const Workers workers(running.threads);
+  const Stopwatch watch;
+  io::PartialFile partials = fold(file, columns, workers.context());
+  // A range of a file without an offset: the file has the whole row.
+  partials.row_length = row_length >= 0 ? row_length : !range.empty() && offset == 0 ? g.n : -1;
+  io::write_partials(output, partials, {&file.file().id(), 1});
+
+  const io::PartialSpan span = io::span_of(partials);
+  const double seconds = watch.seconds();
+  const auto bytes = static_cast<std::uint64_t>(span.rows * span.length) * size_of(file.dtype());
+  if (running.json)
+    return print({{"input", input},
+                  {"output", output},
+                  {"rows", span.rows},
+                  {"offset", span.offset},
+                  {"length", span.length},
+                  {"row_length", span.row_length},
+                  {"scale", span.scale},
+                  {"digits", span.digits},
+                  {"bytes_read", bytes},
+                  {"seconds", seconds},
+                  {"peak_memory_bytes", peak_memory()}});
+  fmt::print("elements {}:{} of {} -> {} ({} read in {:.2f} s)\n", span.offset, span.offset + span.length,
+             span.rows == 1 ? "a row" : fmt::format("{} rows", span.rows), output,
+             human_bytes(static_cast<double>(bytes)), seconds);
+}
+
+/// Appends rows of one cut to others of the same.
+void append(io::PartialFile& all, decltype(io::PartialFile::rows) more) {
+  std::visit(
+      [&](auto& next) {
+        using Rows = std::remove_cvref_t<decltype(next)>;
+        if (!std::holds_alternative<Rows>(all.rows)) all.rows = Rows();
+        auto& rows = std::get<Rows>(all.rows);
+        std::move(next.begin(), next.end(), std::back_inserter(rows));
+      },
+      more);
+}
+
+io::PartialFile StateVerb::fold(const io::ArrayFile& file, const Range& columns, const Context& context) const {
+  const Geometry g = geometry_of(file.shape(), -1);
+  // The shard as an array of its own decides how many rows, or which piece of one, a block has.
+  const Geometry shard{g.outer, columns.length(), 1};
+  const std::size_t element = size_of(file.dtype());
+  const Schedule s = make_schedule(shard, {element, 1, running.memory_bytes()});
+  const Slots slots(s.slots, static_cast<std::size_t>(s.outers * std::min(s.columns, shard.n)) * element);
+  const auto pieces =
+      column_pieces(columns.begin, columns.end, offset, s.streamed ? s.columns : std::max<std::int64_t>(1, g.n));
+
+  io::PartialFile all;
+  Progress progress(static_cast<std::uint64_t>(shard.elements()) * element);
+  for (std::int64_t row = 0; row < g.outer; row += s.outers) {
+    const std::int64_t rows = std::min(s.outers, g.outer - row);
+    Folder folder(file.dtype(), scale, offset + columns.begin, rows, context);
+    const auto box = [&](std::int64_t i) {
+      const auto [begin, end] = pieces[static_cast<std::size_t>(i)];
+      return Box{row, rows, begin, end - begin, 0, 1};
+    };
+    const auto bytes = [&](std::int64_t i) { return static_cast<std::size_t>(box(i).elements()) * element; };
+    run_steps(std::ssize(pieces), s.slots,
+              {[&](std::int64_t i) {
+                 read_box(file, g, box(i), {slots[i], bytes(i)});
+               },
+               [&](std::int64_t i) {
+                 folder.take(slots[i], box(i).columns, box(i).columns);
+                 progress.add(bytes(i));
+               },
+               [](std::int64_t) {}});
+    append(all, std::move(folder).release());
+  }
+  file.file().check_unchanged();
+  return all;
+}
+
+}  // namespace
+
+void add_state(Program& program) { program.add<StateVerb>("state", "folds a shard of a row to a small partial file"); }
+
+}  // namespace softfold::cli

@@ -1,0 +1,14 @@
+// One function a verb: adds it to the program.
+#pragma once
+
+#include "command.hpp"
+
+namespace softfold::cli {
+
+void add_softmax(Program& program);  ///< softmax, log-softmax, logsumexp
+void add_state(Program& program);
+void add_merge(Program& program);
+void add_finish(Program& program);
+void add_hash(Program& program);
+
+}  // namespace softfold::cli

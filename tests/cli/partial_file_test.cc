@@ -1,0 +1,117 @@
+// The format of partial files: what is written is read back bit for bit, and no lie is taken.
+#include "softfold/io/partial_file.hpp"
+
+#include "support/bits.hpp"
+
+#include <gtest/gtest.h>
+#include <cstring>
+
+namespace softfold_test {
+namespace {
+
+using namespace softfold;
+
+template <class T>
+io::PartialFile make(std::int64_t offset, std::int64_t length, int rows, double scale = 1, std::int64_t of = -1) {
+  std::vector<Partial<T>> all;
+  Random random(static_cast<std::uint64_t>(length));
+  for (int r = 0; r < rows; ++r) {
+    std::vector<T> x(static_cast<std::size_t>(length));
+    for (T& v : x) v = static_cast<T>(random.uniform(-20, 20));
+    all.emplace_back(scale, offset).append(x);
+  }
+  return {all, of};
+}
+
+TEST(PartialFile, ReadsBackWhatItWrote) {
+  for (const std::int64_t offset : {0, 1, 1023, 1024, 3000, 4096}) {
+    for (const std::int64_t length : {0, 1, 500, 1024, 1025, 5000, 20000}) {
+      const auto bytes = io::format_partials(make<float>(offset, length, 2, 0.25, offset + length));
+      const auto wide = io::format_partials(make<double>(offset, length, 3));
+      EXPECT_EQ(io::format_partials(io::parse_partials(bytes)), bytes);
+      EXPECT_EQ(io::format_partials(io::parse_partials(wide)), wide);
+      const auto span = io::span_of(io::parse_partials(bytes));
+      EXPECT_EQ(span.offset, offset);
+      EXPECT_EQ(span.length, length);
+      EXPECT_EQ(span.rows, 2);
+      EXPECT_EQ(span.row_length, offset + length);
+      EXPECT_EQ(span.scale, 0.25);
+    }
+  }
+}
+
+TEST(PartialFile, KeepsSpecialRows) {
+  const float infinity = fold::infinity<float>();
+  for (const float special : {infinity, -infinity, fold::canonical_nan<float>(), -0.F, fold::largest<float>()}) {
+    Partial<float> p(1, 100);
+    p.append(std::vector<float>(5000, special));
+    const auto bytes = io::format_partials({std::vector{p}, -1});
+    const auto back = io::parse_partials(bytes);
+    const auto& row = std::get<0>(back.rows)[0];
+    EXPECT_TRUE(same(row.state(), p.state()));
+    EXPECT_EQ(io::format_partials(back), bytes);
+  }
+}
+
+TEST(PartialFile, EveryDamagedByteAndEveryTruncationIsRefused) {
+  const auto bytes = io::format_partials(make<float>(1000, 3000, 1));
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    auto damaged = bytes;
+    damaged[i] ^= std::byte{0x10};
+    EXPECT_THROW(io::parse_partials(damaged), Error) << i;
+  }
+  for (std::size_t n = 0; n < bytes.size(); ++n) EXPECT_THROW(io::parse_partials(std::span(bytes).first(n)), Error);
+  auto longer = bytes;
+  longer.push_back({});
+  EXPECT_THROW(io::parse_partials(longer), Error);
+}
+
+/// Writes `value` at `at` and makes the checksums right again: a lie, not damage.
+template <class Value>
+std::vector<std::byte> lie(std::vector<std::byte> bytes, std::size_t at, Value value) {
+  std::memcpy(bytes.data() + at, &value, sizeof value);
+  for (const std::size_t end : {std::size_t{64}, bytes.size() - 8}) {
+    Hash hash;
+    hash.bytes(bytes.data(), end);
+    const std::uint64_t sum = hash.value();
+    std::memcpy(bytes.data() + end, &sum, 8);
+  }
+  return bytes;
+}
+
+TEST(PartialFile, LiesAreRefused) {
+  // 64 bytes of head, 8 of checksum; one node: m at 72, d at 80; no raw numbers.
+  const auto bytes = io::format_partials(make<float>(0, 1024, 1));
+  ASSERT_EQ(bytes.size(), 72u + 12 + 8);
+  const auto refused = [&](Code code, std::size_t at, auto value) {
+    try {
+      io::parse_partials(lie(bytes, at, value));
+      ADD_FAILURE() << "taken: " << value << " at " << at;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code, code) << error.what();
+    }
+  };
+  EXPECT_NO_THROW(io::parse_partials(lie(bytes, 24, 2.)));
+  refused(Code::file, 8, std::uint32_t{2});        // format
+  refused(Code::state, 12, std::uint32_t{99});     // bits version
+  refused(Code::file, 16, std::uint32_t{53});      // digits: the size does not fit
+  refused(Code::file, 20, std::uint32_t{512});     // chunk
+  refused(Code::file, 24, std::nan(""));           // scale
+  refused(Code::file, 24, 1e300);                  // scale
+  refused(Code::file, 32, std::int64_t{-1});       // offset
+  refused(Code::file, 40, std::int64_t{1} << 60);  // length
+  refused(Code::file, 48, std::int64_t{0});        // rows
+  refused(Code::file, 48, std::int64_t{1} << 60);  // rows
+  refused(Code::file, 56, std::int64_t{1000});     // row length
+  refused(Code::file, 72, 0.5);                    // m is an integer
+  refused(Code::file, 72, std::nan(""));           // m
+  refused(Code::file, 72, INFINITY);               // m, with a d that is neither 1 nor NaN
+  refused(Code::file, 80, 0.5F);                   // d below what any row has
+  refused(Code::file, 80, 5000.F);                 // d above
+  refused(Code::file, 80, -1.F);                   // d
+}
+
+TEST(PartialFile, NoRowsIsRefused) { EXPECT_THROW(io::format_partials({}), Error); }
+
+}  // namespace
+}  // namespace softfold_test

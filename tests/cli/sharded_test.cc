@@ -1,0 +1,135 @@
+// state, merge, finish: a softmax over shards has the bits of the whole, wherever it was cut.
+#include "cli/support.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace softfold_test {
+namespace {
+
+using namespace softfold;
+
+class Sharded : public CommandTest {
+ protected:
+  /// Folds x.npy in shards between `cuts`, joins them in a random order in two rounds, finishes every shard and
+  /// compares the pieces with the single run's columns.
+  void expect_same_bits(DType dtype, std::int64_t rows, const std::vector<std::int64_t>& cuts, bool log,
+                        std::uint64_t seed) {
+    const std::int64_t n = cuts.back();
+    const auto as = dtype == DType::bfloat16 ? Words{"--as", "bf16"} : Words{};
+    write_array(at("x.npy"), dtype, rows == 0 ? Shape{n} : Shape{rows, n},
+                random_elements(dtype, std::max<std::int64_t>(rows, 1) * n, 5, seed));
+    call({log ? "log-softmax" : "softmax", "@x.npy", "@whole.npy", "--scale", "1.5"}, as);
+    Words parts, joined;
+    for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+      parts.push_back(file('p', i));
+      call({"state", "@x.npy", parts.back(), "--scale", "1.5", "--range", range(cuts, i)}, as);
+    }
+    // Neighbours first in pairs, then all in a random order.
+    Random random(seed);
+    for (std::size_t i = 0; i < parts.size(); i += 2) {
+      joined.push_back(file('j', i));
+      call({"merge", parts[i], "-o", joined.back()}, i + 1 < parts.size() ? Words{parts[i + 1]} : Words{});
+    }
+    for (std::size_t i = joined.size(); i > 1; --i)
+      std::swap(joined[i - 1], joined[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(i)))]);
+    call({"merge", "-o", "@all.part"}, joined);
+    const auto whole = io::open_array(at("whole.npy"), "", dtype);
+    for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+      call({"finish", "@x.npy", "@all.part", "@y.npy", "--range", range(cuts, i)}, log ? Words{"--log"} : Words{}, as);
+      expect_columns(whole, io::open_array(at("y.npy"), "", dtype), cuts[i]);
+    }
+  }
+
+  static std::string file(char kind, std::size_t i) {
+    std::string name{'@', kind};
+    return name.append(std::to_string(i)).append(".part");
+  }
+  static std::string range(const std::vector<std::int64_t>& cuts, std::size_t i) {
+    return std::to_string(cuts[i]) + ":" + std::to_string(cuts[i + 1]);
+  }
+
+  void call(Words words, const Words& more, const Words& still_more = {}) {
+    words.insert(words.end(), more.begin(), more.end());
+    words.insert(words.end(), still_more.begin(), still_more.end());
+    expect_ok(words);
+  }
+
+  /// That `piece` has the columns of `whole` from `from` on.
+  static void expect_columns(const io::ArrayFile& whole, const io::ArrayFile& piece, std::int64_t from) {
+    const auto element = static_cast<std::int64_t>(size_of(whole.dtype()));
+    const auto all = elements_of(whole), part = elements_of(piece);
+    const std::int64_t n = whole.shape().back() * element, width = piece.shape().back() * element;
+    for (std::int64_t at_part = 0, at = from * element; at_part < std::ssize(part); at_part += width, at += n)
+      ASSERT_TRUE(std::equal(part.begin() + at_part, part.begin() + at_part + width, all.begin() + at)) << from;
+  }
+};
+
+TEST_F(Sharded, OneRowCutAnywhere) {
+  expect_same_bits(DType::float32, 0, {0, 1, 1000, 1024, 3072, 3075, 100'000, 123'457, 300'001}, false, 1);
+}
+TEST_F(Sharded, ManyRowsFloat64) { expect_same_bits(DType::float64, 7, {0, 2048, 2049, 5000, 5003}, true, 2); }
+TEST_F(Sharded, ManyRowsBFloat16) { expect_same_bits(DType::bfloat16, 33, {0, 700, 700, 1400, 9999}, false, 3); }
+
+TEST_F(Sharded, SmallMemoryManyThreads) {
+  write_array(at("x.npy"), DType::float32, {9'000'001}, random_elements(DType::float32, 9'000'001, 5));
+  expect_ok({"softmax", "@x.npy", "@whole.npy"});
+  expect_ok({"state", "@x.npy", "@a.part", "--range", "0:4000001", "--memory", "32M", "--threads", "3"});
+  expect_ok({"state", "@x.npy", "@b.part", "--range", "4000001:", "--threads", "1"});
+  expect_ok({"merge", "@b.part", "@a.part", "-o", "@all.part"});
+  expect_ok({"finish", "@x.npy", "@all.part", "@y.npy", "--memory", "32M"});
+  EXPECT_EQ(contents(at("y.npy")), contents(at("whole.npy")));
+  // A few kilobytes, whatever the length.
+  EXPECT_LT(std::filesystem::file_size(at("all.part")), 10'000u);
+}
+
+TEST_F(Sharded, ShardsInFilesOfTheirOwn) {
+  const auto x = random_elements(DType::float32, 5000, 5);
+  write_array(at("x.npy"), DType::float32, {5000}, x);
+  write_array(at("a.npy"), DType::float32, {1500}, std::span(x).first(6000));
+  write_array(at("b.npy"), DType::float32, {3500}, std::span(x).subspan(6000));
+  expect_ok({"state", "@a.npy", "@a.part", "--row-length", "5000"});
+  expect_ok({"state", "@b.npy", "@b.part", "--offset", "1500"});
+  expect_ok({"merge", "@b.part", "@a.part", "-o", "@all.part"});
+  expect_ok({"softmax", "@x.npy", "@whole.npy"});
+  expect_ok({"finish", "@b.npy", "@all.part", "@y.npy"});
+  expect_columns(io::open_array(at("whole.npy")), io::open_array(at("y.npy")), 1500);
+  expect_ok({"logsumexp", "@x.npy", "@lse.npy"});
+  expect_ok({"finish", "--logsumexp", "@all.part", "@lse2.npy"});
+  EXPECT_EQ(elements_of(io::open_array(at("lse.npy"))), elements_of(io::open_array(at("lse2.npy"))));
+  float lse = 0;
+  io::open_array(at("lse.npy")).read(0, std::as_writable_bytes(std::span(&lse, 1)));
+  EXPECT_EQ(std::stof(expect_ok({"finish", "--logsumexp", "@all.part"})), lse);
+}
+
+TEST_F(Sharded, WhatDoesNotBelongTogetherIsRefused) {
+  const auto x = random_elements(DType::float32, 4000, 5);
+  write_array(at("x.npy"), DType::float32, {4000}, x);
+  write_array(at("m.npy"), DType::float32, {2, 2000}, x);
+  write_array(at("d.npy"), DType::float64, {2000}, random_elements(DType::float64, 2000, 5));
+  expect_ok({"state", "@x.npy", "@a.part", "--range", "0:2000"});
+  expect_ok({"state", "@x.npy", "@b.part", "--range", "2001:4000"});
+  expect_ok({"state", "@x.npy", "@c.part", "--range", "2000:4000", "--scale", "2"});
+  expect_ok({"state", "@m.npy", "@m.part", "--offset", "2000"});
+  expect_ok({"state", "@d.npy", "@d.part", "--offset", "2000"});
+  expect_ok({"state", "@d.npy", "@long.part", "--row-length", "5000"});
+  expect_ok({"state", "@d.npy", "@short.part", "--offset", "2000", "--row-length", "4000"});
+  expect_ok({"state", "@x.npy", "@whole.part"});
+  const std::size_t files = entries();
+  expect_refused(Code::state, "2000:2001", {"merge", "@a.part", "@b.part", "-o", "@all.part"});
+  expect_refused(Code::state, "overlapping", {"merge", "@a.part", "@a.part", "-o", "@all.part"});
+  expect_refused(Code::state, "scale", {"merge", "@a.part", "@c.part", "-o", "@all.part"});
+  expect_refused(Code::state, "2 rows", {"merge", "@a.part", "@m.part", "-o", "@all.part"});
+  expect_refused(Code::state, "float64", {"merge", "@a.part", "@d.part", "-o", "@all.part"});
+  expect_refused(Code::state, "5000", {"merge", "@long.part", "@short.part", "-o", "@all.part"});
+  expect_refused(Code::state, "softfold merge", {"finish", "@x.npy", "@a.part", "@y.npy"});
+  expect_refused(Code::state, "softfold merge", {"finish", "@x.npy", "@b.part", "@y.npy"});
+  expect_refused(Code::shape, "1 rows", {"finish", "@m.npy", "@whole.part", "@y.npy"});
+  expect_refused(Code::file, "partial", {"merge", "@x.npy", "-o", "@all.part"});
+  expect_refused(Code::shape, "range", {"state", "@x.npy", "@y.part", "--range", "5:4001"});
+  expect_refused(Code::option, "--row-length", {"state", "@x.npy", "@y.part", "--row-length", "3999"});
+  EXPECT_EQ(entries(), files);
+}
+
+}  // namespace
+}  // namespace softfold_test

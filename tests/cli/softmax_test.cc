@@ -1,0 +1,206 @@
+// softmax, log-softmax, logsumexp: the library's bits, whatever the file, the axis and the memory.
+#include "cli/support.hpp"
+
+#include <signal.h>
+#include <sys/mount.h>
+#include <thread>
+
+namespace softfold_test {
+namespace {
+
+using namespace softfold;
+
+class SoftmaxCommand : public CommandTest {
+ protected:
+  /// What the library computes in memory.
+  static std::vector<std::byte> expected(Op op, DType dtype, DType output, const Shape& shape, int axis,
+                                         std::span<const std::byte> x, double scale = 1) {
+    Shape result = shape;
+    const std::size_t at = static_cast<std::size_t>(axis < 0 ? axis + std::ssize(shape) : axis);
+    if (op == Op::logsumexp) result.erase(result.begin() + static_cast<std::ptrdiff_t>(at));
+    std::size_t count = 1;
+    for (const auto n : result) count *= static_cast<std::size_t>(n);
+    std::vector<std::byte> y(count * size_of(output));
+    RowOptions options;
+    options.axis = axis;
+    options.scale = scale;
+    const View in(static_cast<const void*>(x.data()), dtype, shape), out(y.data(), output, result);
+    plan(op, {&in, 1}, {&out, 1}, options).run();
+    return y;
+  }
+};
+
+TEST_F(SoftmaxCommand, EveryOperationAndDtypeHasTheLibrarysBits) {
+  const Shape shape{3, 1031};
+  for (const DType dtype : {DType::float32, DType::float64, DType::float16}) {
+    const auto x = random_elements(dtype, 3 * 1031, 5);
+    write_array(at("x.npy"), dtype, shape, x);
+    const std::pair<const char*, Op> verbs[] = {
+        {"softmax", Op::softmax}, {"log-softmax", Op::log_softmax}, {"logsumexp", Op::logsumexp}};
+    for (const auto& [verb, op] : verbs) {
+      for (const DType output : {dtype, DType::float32}) {
+        expect_ok({verb, "@x.npy", "@y.npy", "--dtype", std::string(name_of(output)), "--scale", "0.5"});
+        const auto y = io::open_array(at("y.npy"));
+        EXPECT_EQ(y.dtype(), output);
+        EXPECT_EQ(shape_of(y), op == Op::logsumexp ? Shape{3} : shape);
+        EXPECT_EQ(elements_of(y), expected(op, dtype, output, shape, -1, x, 0.5)) << verb << name_of(dtype);
+      }
+    }
+  }
+}
+
+TEST_F(SoftmaxCommand, BFloat16AndSafetensors) {
+  const auto x = random_elements(DType::bfloat16, 2 * 500, 5);
+  write_array(at("x.npy"), DType::bfloat16, {2, 500}, x);
+  write_array(at("x.safetensors"), DType::bfloat16, {2, 500}, x);
+  expect_refused(Code::dtype, "bfloat16", {"softmax", "@x.npy", "@y.npy"});
+  expect_ok({"softmax", "@x.npy", "@y.npy", "--as", "bf16"});
+  expect_ok({"softmax", "@x.safetensors", "@y.safetensors", "--tensor", "x"});
+  const auto y = expected(Op::softmax, DType::bfloat16, DType::bfloat16, {2, 500}, -1, x);
+  EXPECT_EQ(elements_of(io::open_array(at("y.npy"), "", DType::bfloat16)), y);
+  EXPECT_EQ(elements_of(io::open_array(at("y.safetensors"), "x")), y);
+  expect_refused(Code::option, "x", {"softmax", "@x.safetensors", "@y.npy", "--tensor", "xx"});
+}
+
+TEST_F(SoftmaxCommand, EveryAxisAlsoWhereABlockHasAFewColumnsOnly) {
+  const Shape shape{3, 40000, 70};  // one slice of 11 MB and its result are more than --memory 32M leaves
+  const auto x = random_elements(DType::float32, 3 * 40000 * 70, 5);
+  write_array(at("x.npy"), DType::float32, shape, x);
+  for (const int axis : {0, 1, 2}) {
+    expect_ok({"softmax", "@x.npy", "@y.npy", "--axis", std::to_string(axis), "--memory", "32M"});
+    EXPECT_EQ(elements_of(io::open_array(at("y.npy"))),
+              expected(Op::softmax, DType::float32, DType::float32, shape, axis, x));
+  }
+}
+
+TEST_F(SoftmaxCommand, ColumnsThatDoNotFitAreRefusedWithTheMemoryThatWouldDo) {
+  const Shape shape{1000000, 40};
+  write_array(at("x.npy"), DType::float32, shape, std::vector<std::byte>(160000000));
+  expect_refused(Code::option, "transpose", {"softmax", "@x.npy", "@y.npy", "--axis", "0", "--memory", "32M"});
+  expect_ok({"logsumexp", "@x.npy", "@y.npy", "--axis", "0", "--memory", "256M"});
+  EXPECT_EQ(entries(), 2u);
+}
+
+TEST_F(SoftmaxCommand, NothingInIt) {
+  write_array(at("x.npy"), DType::float32, {0, 5}, {});
+  write_array(at("z.npy"), DType::float32, {2, 0}, {});
+  for (const std::string name : {"@x.npy", "@z.npy"}) {
+    expect_ok({"softmax", name, "@y.npy"});
+    EXPECT_EQ(shape_of(io::open_array(at("y.npy"))), shape_of(io::open_array(at(name.substr(1)))));
+  }
+  expect_ok({"logsumexp", "@z.npy", "@y.npy"});
+  const float nothing[] = {-INFINITY, -INFINITY};
+  const auto bytes = std::as_bytes(std::span(nothing));
+  EXPECT_EQ(elements_of(io::open_array(at("y.npy"))), std::vector<std::byte>(bytes.begin(), bytes.end()));
+}
+
+/// A row, and rows, of 200 MB in all, with numbers in every block.
+class LargeFile : public SoftmaxCommand {
+ protected:
+  static constexpr std::int64_t kElements = 50'000'003;
+
+  void write_large(const std::string& name, const Shape& shape) {
+    std::int64_t left = 1;
+    for (const auto n : shape) left *= n;
+    auto output = io::create_npy(at(name), DType::float32, shape);
+    const auto block = random_elements(DType::float32, 999'983, 7);
+    for (std::uint64_t done = 0; left > 0;) {
+      const auto bytes = std::min(block.size(), static_cast<std::size_t>(left) * 4);
+      output.write(done, std::span(block).first(bytes));
+      done += bytes;
+      left -= static_cast<std::int64_t>(bytes / 4);
+    }
+    output.commit();
+  }
+
+  std::string hash(const std::string& name) const { return expect_ok({"hash", "@" + name}).substr(0, 16); }
+};
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::int64_t kUnits = 1024;  // a sanitizer's own memory is not ours to bound
+#else
+constexpr std::int64_t kUnits = 1;
+#endif
+
+TEST_F(LargeFile, ARowLargerThanMemoryHasTheSameBits) {
+  write_large("x.npy", {kElements});
+  expect_ok({"softmax", "@x.npy", "@whole.npy"});
+  for (const std::string verb : {"softmax", "log-softmax", "logsumexp"}) {
+    const Result streamed = run({verb, "@x.npy", "@streamed.npy", "--memory", "32M", "--json"});
+    EXPECT_EQ(streamed.status, 0) << streamed.err;
+    EXPECT_NE(streamed.out.find("\"streamed\": true"), std::string::npos) << streamed.out;
+    EXPECT_LT(streamed.peak_rss, (std::int64_t{32} << 20) * kUnits);
+    if (verb == "softmax") {
+      EXPECT_EQ(hash("streamed.npy"), hash("whole.npy"));
+    }
+  }
+  expect_refused(Code::option, "--memory", {"softmax", "@x.npy", "@y.npy", "--memory", "32M", "--rung", "tiled"});
+}
+
+TEST_F(LargeFile, ManyRowsLargerThanMemoryHaveTheSameBits) {
+  write_large("x.npy", {3000, 16667});
+  expect_ok({"softmax", "@x.npy", "@whole.npy", "--threads", "1"});
+  const Result blocks = run({"softmax", "@x.npy", "@blocks.npy", "--memory", "32M", "--threads", "3"});
+  EXPECT_EQ(blocks.status, 0) << blocks.err;
+  EXPECT_LT(blocks.peak_rss, (std::int64_t{32} << 20) * kUnits);
+  EXPECT_EQ(hash("blocks.npy"), hash("whole.npy"));
+}
+
+/// Waits until the command has begun to write; false if it ended before.
+bool wait_for_temporary(const std::string& folder, pid_t child) {
+  const std::string mark = std::to_string(child) + "-";
+  for (;;) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      if (entry.path().filename().string().find(mark) != std::string::npos) return true;
+    siginfo_t info{};
+    if (::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0)
+      return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TEST_F(LargeFile, KilledWhileWritingLeavesTheOldResult) {
+  write_large("x.npy", {kElements});
+  write_array(at("y.npy"), DType::float32, {2}, random_elements(DType::float32, 2, 1));
+  const std::string before = contents(at("y.npy"));
+  for (const int signal : {SIGKILL, SIGTERM, SIGINT}) {
+    const pid_t child = start({"softmax", "@x.npy", "@y.npy", "--memory", "32M"});
+    ASSERT_TRUE(wait_for_temporary(folder(), child));
+    ::kill(child, signal);
+    const Result result = wait_for(child);
+    EXPECT_EQ(result.status, signal == SIGKILL ? -SIGKILL : 130) << result.err;
+    EXPECT_EQ(contents(at("y.npy")), before);
+    EXPECT_EQ(entries(), signal == SIGKILL ? 3u : 2u);  // what a killed process leaves, the next one removes
+  }
+}
+
+TEST_F(SoftmaxCommand, AFullDiskIsRefusedBeforeAnyWork) {
+  std::filesystem::create_directory(at("disk"));
+  if (::mount("tmpfs", at("disk").c_str(), "tmpfs", 0, "size=1m") != 0) GTEST_SKIP() << "may not mount a small disk";
+  write_array(at("x.npy"), DType::float32, {1000, 1000}, std::vector<std::byte>(4000000));
+  expect_refused(Code::io, "4000128 bytes", {"softmax", "@x.npy", "@disk/y.npy"});
+  EXPECT_TRUE(std::filesystem::is_empty(at("disk")));
+  ::umount(at("disk").c_str());
+}
+
+TEST_F(SoftmaxCommand, RefusedBeforeAnyWork) {
+  write_array(at("x.npy"), DType::float32, {2, 3}, random_elements(DType::float32, 6, 1));
+  write_array(at("i.npy"), DType::int32, {6}, std::vector<std::byte>(24));
+  expect_refused(Code::shape, "axis 2", {"softmax", "@x.npy", "@y.npy", "--axis", "2"});
+  expect_refused(Code::dtype, "int32", {"softmax", "@i.npy", "@y.npy"});
+  expect_refused(Code::dtype, "float33", {"softmax", "@x.npy", "@y.npy", "--dtype", "float33"});
+  expect_refused(Code::option, "scale", {"softmax", "@x.npy", "@y.npy", "--scale", "1e300"});
+  expect_refused(Code::option, "same file", {"softmax", "@x.npy", "@x.npy"});
+  expect_refused(Code::option, "try: nan", {"softmax", "@x.npy", "@y.npy", "--empty", "nam"});
+  expect_refused(Code::option, "try: 256M", {"softmax", "@x.npy", "@y.npy", "--memory", "lots"});
+  expect_refused(Code::option, "at least 32M", {"softmax", "@x.npy", "@y.npy", "--memory", "1M"});
+  expect_refused(Code::option, "threads", {"softmax", "@x.npy", "@y.npy", "--threads", "-1"});
+  expect_refused(Code::unsupported, "cuda", {"softmax", "@x.npy", "@y.npy", "--backend", "cuda"});
+  expect_refused(Code::file, "No such file", {"softmax", "@none.npy", "@y.npy"});
+  expect_refused(Code::option, ".npy or .safetensors", {"softmax", "@x.npy", "@y.txt"});
+  expect_refused(Code::io, "No such file", {"softmax", "@x.npy", "@no/y.npy"});
+  EXPECT_EQ(entries(), 2u);
+}
+
+}  // namespace
+}  // namespace softfold_test
