@@ -1,0 +1,208 @@
+// Every case of the list, run in every way that must not matter: threads, executors, SIMD targets, the caller's
+// floating-point environment, layouts, in place, rungs. The bits are those of one plain run on one thread.
+#include "backends/matrix.hpp"
+#include "cpu/targets.hpp"
+
+#include "softfold/executor.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cfenv>
+#include <memory>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace softfold_test {
+namespace {
+
+TEST(Matrix, NamesAreUnique) {
+  std::vector<std::string> names;
+  for (const Case& c : cases()) names.push_back(c.name);
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end())
+      << *std::adjacent_find(names.begin(), names.end());
+}
+
+void expect_same_on(softfold::Executor& executor, const std::string& what) {
+  softfold::Context context;
+  context.cpu = &executor;
+  expect_baseline_bits(what, [&](std::size_t i) {
+    Problem p = Baseline::fresh(i);
+    run(p, context);
+    return p;
+  });
+}
+
+TEST(Matrix, SameBitsOnAnyNumberOfThreads) {
+  for (const int threads : {1, 2, 3, 8})
+    expect_same_on(*softfold::make_thread_executor(threads), "std::thread " + std::to_string(threads));
+}
+
+TEST(Matrix, SameBitsOnAnyNumberOfTbbThreads) {
+  std::unique_ptr<softfold::Executor> executor;
+  try {
+    executor = softfold::make_tbb_executor(1);
+  } catch (const softfold::Error& e) {
+    ASSERT_EQ(e.code, softfold::Code::unsupported);
+    GTEST_SKIP() << e.what();
+  }
+  for (const int threads : {1, 2, 3, 8})
+    expect_same_on(*softfold::make_tbb_executor(threads), "oneTBB " + std::to_string(threads));
+}
+
+/// Gives the tasks out of order and some of them to other threads: no kernel may lean on the order.
+class Backwards : public softfold::Executor {
+ public:
+  int concurrency() const override { return 5; }
+  void run(std::int64_t tasks, Task task, void* argument) override {
+    for (std::int64_t i = tasks; i-- > 0;) task(argument, i);
+  }
+};
+
+TEST(Matrix, SameBitsWhateverTheOrderOfTheTasks) {
+  Backwards executor;
+  expect_same_on(executor, "tasks backwards");
+}
+
+TEST(Matrix, SameBitsOnEverySimdTarget) {
+  const std::string best(softfold::cpu::current_target());
+  for (const auto target : softfold::cpu::targets()) {
+    ASSERT_TRUE(softfold::cpu::use_target(target));
+    expect_same_on(softfold::serial_executor(), std::string(target));
+  }
+  ASSERT_TRUE(softfold::cpu::use_target(best));
+  EXPECT_FALSE(softfold::cpu::use_target("abacus"));
+}
+
+TEST(Matrix, SameBitsInEveryLayoutAndNothingElseWritten) {
+  for (const Layout layout : {Layout::padded, Layout::every_second, Layout::transposed, Layout::reversed})
+    expect_baseline_bits("layout " + std::to_string(static_cast<int>(layout)), [&](std::size_t i) {
+      Problem p = cases()[i].make(layout);
+      run(p);
+      for (const Array* t : p.operands()) EXPECT_TRUE(t->only_elements_written()) << cases()[i].name;
+      return p;
+    });
+}
+
+TEST(Matrix, InputsAreNeverWritten) {
+  for (std::size_t k = 0; k < cases().size(); ++k) {
+    Problem p = Baseline::fresh(k);
+    const std::vector<Array> before = p.inputs;
+    run(p);
+    for (std::size_t i = 0; i < before.size(); ++i)
+      EXPECT_EQ(p.inputs[i].bytes(), before[i].bytes()) << cases()[k].name;
+  }
+}
+
+// In place: the output is the view of an input of its shape and dtype, each of them in turn.
+TEST(Matrix, SameBitsInPlace) {
+  int in_place = 0;
+  for (std::size_t k = 0; k < cases().size(); ++k) {
+    const Case& c = cases()[k];
+    if (!c.rows) continue;
+    for (std::size_t i = 0; i < Baseline::of(k).inputs.size(); ++i) {
+      Problem p = Baseline::fresh(k);
+      const Array& in = p.inputs[i];
+      const bool is_states = in.shape() != p.inputs[0].shape();
+      if (is_states || c.rows->op == Op::logsumexp || c.rows->op == Op::state || c.rows->op == Op::finish_logsumexp)
+        continue;
+      if (in.dtype() != p.outputs[0].dtype()) continue;
+      Bound b = bind(p);
+      b.outputs[0] = b.inputs[i];
+      plan_of(b, p.op, false).run();
+      EXPECT_EQ(difference(p.inputs[i], Baseline::of(k).outputs[0]), "") << c.name << " over input " << i;
+      ++in_place;
+    }
+  }
+  EXPECT_GT(in_place, 300);
+}
+
+TEST(Matrix, SameBitsOnEveryRung) {
+  using softfold::Rung;
+  for (const Rung rung : {Rung::tiled, Rung::fused}) {
+    int ran = 0;
+    expect_baseline_bits("rung " + std::to_string(static_cast<int>(rung)), [&](std::size_t i) {
+      Problem p = Baseline::fresh(i);
+      p.rung = rung;
+      try {
+        run(p);
+        ran += p.is_merge() ? 0 : 1;
+      } catch (const softfold::Error& e) {  // a rung that the operation does not have, or a row that does not fit it
+        EXPECT_EQ(e.code, softfold::Code::unsupported) << cases()[i].name << e.what();
+        p = Baseline::of(i);
+      }
+      return p;
+    });
+    EXPECT_GT(ran, 50) << static_cast<int>(rung);
+  }
+}
+
+/// The caller's floating-point environment, set for a scope.
+class CallersEnvironment {
+ public:
+  CallersEnvironment(int rounding, [[maybe_unused]] bool flush) {
+    std::fegetenv(&saved_);
+    std::fesetround(rounding);
+#if defined(__x86_64__)
+    if (flush) _mm_setcsr(_mm_getcsr() | 0x8040U);
+#elif defined(__aarch64__)
+    std::uint64_t fpcr;
+    asm volatile("mrs %0, fpcr" : "=r"(fpcr));
+    if (flush) asm volatile("msr fpcr, %0" ::"r"(fpcr | (std::uint64_t{1} << 24)));
+#endif
+  }
+  ~CallersEnvironment() { std::fesetenv(&saved_); }
+  static std::uint64_t control() {
+#if defined(__x86_64__)
+    return _mm_getcsr() & 0xFFC0U;
+#elif defined(__aarch64__)
+    std::uint64_t fpcr;
+    asm volatile("mrs %0, fpcr" : "=r"(fpcr));
+    return fpcr;
+#endif
+  }
+
+ private:
+  std::fenv_t saved_;
+};
+
+// Sixteen environments; each case is run in four of them.
+TEST(Matrix, SameBitsInAnyFloatingPointEnvironmentWhichIsLeftAsItWas) {
+  const auto threads = softfold::make_thread_executor(3);
+  constexpr int modes[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+  for (std::size_t turn = 0; turn < 4; ++turn)
+    expect_baseline_bits("turn " + std::to_string(turn), [&](std::size_t i) {
+      const std::size_t which = (4 * i + turn) % 16;
+      softfold::Context context;
+      context.cpu = which % 2 == 0 ? threads.get() : &softfold::serial_executor();
+      Problem p = Baseline::fresh(i);
+      const Bound b = bind(p);
+      std::uint64_t before, after;
+      {
+        const CallersEnvironment environment(modes[(which / 4 + i / 4) % 4], which / 2 % 2 != 0);
+        before = CallersEnvironment::control();
+        plan_of(b, p.op, p.is_merge(), context).run();
+        after = CallersEnvironment::control();
+      }
+      EXPECT_EQ(before, after) << cases()[i].name;
+      return p;
+    });
+}
+
+// A plan is a value: it may be copied, and run again.
+TEST(Matrix, APlanRunsAgain) {
+  for (std::size_t k = 0; k < cases().size(); k += 3) {
+    Problem p = Baseline::fresh(k);
+    const softfold::Plan plan = plan_of(bind(p), p.op, p.is_merge()), copy = plan;
+    plan.run();
+    for (Array& t : p.outputs) t.set_elements(std::vector<unsigned char>(t.elements().size(), 0x11));
+    copy.run();
+    EXPECT_EQ(difference(p, Baseline::of(k)), "") << cases()[k].name;
+    EXPECT_FALSE(plan.kernel().empty());
+  }
+}
+
+}  // namespace
+}  // namespace softfold_test
