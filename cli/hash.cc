@@ -14,29 +14,33 @@ namespace {
 struct HashVerb {
   std::vector<std::string> files;
   InputOptions reading;
-  bool json = false;
+  bool join = false, json = false;
 
   void declare(Command& command) {
     command.positionals("FILE", files, "arrays, .npy or .safetensors");
     reading.declare(command);
-    command.flag("--json", json, "print an object: file to hash");
+    command.flag("--join", join, "one hash of all files' elements, as if they were one array");
+    command.flag("--json", json, "print an object: file to hash (with --join: the last file)");
   }
 
   void run() const {
     Json hashes = Json::object();
+    std::uint64_t hash = kEmpty;
     for (const std::string& name : files) {
-      const std::string hash = hash_of(reading.open(name));
-      hashes[name] = hash;
-      if (!json) fmt::print("{}  {}\n", hash, name);
+      hash = hash_of(reading.open(name), join ? hash : kEmpty);
+      if (join && &name != &files.back()) continue;
+      hashes[name] = fmt::format("{:016x}", hash);
+      if (!json) fmt::print("{:016x}  {}\n", hash, name);
     }
     if (json) print(hashes);
   }
 
+  static constexpr std::uint64_t kEmpty = 0xCBF29CE484222325U;
+
   /// FNV-1a, 64 bits, over the elements' bytes in order: two arrays of one dtype agree bit for bit, or differ here.
-  static std::string hash_of(const io::ArrayFile& file) {
+  static std::uint64_t hash_of(const io::ArrayFile& file, std::uint64_t hash) {
     constexpr std::uint64_t block = std::uint64_t{1} << 20;
     const Buffer buffer(block);
-    std::uint64_t hash = 0xCBF29CE484222325U;
     for (std::uint64_t at = 0; at < file.bytes(); at += block) {
       check_interrupt();
       const auto bytes = static_cast<std::size_t>(std::min(block, file.bytes() - at));
@@ -44,7 +48,7 @@ struct HashVerb {
       for (std::size_t i = 0; i < bytes; ++i)
         hash = (hash ^ std::to_integer<std::uint64_t>(buffer.data()[i])) * 0x100000001B3U;
     }
-    return fmt::format("{:016x}", hash);
+    return hash;
   }
 };
 
