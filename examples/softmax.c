@@ -1,0 +1,16 @@
+#include <softfold/softfold.h>
+#include <stdio.h>
+
+int main(void) {
+  float x[] = {1, 2, 3, 1000, 1001, 1002}, y[6];
+  int64_t shape[] = {2, 3};
+  softfold_tensor in = {.data = x, .device = {1, 0}, .ndim = 2, .dtype = {2, 32, 1}, .shape = shape};
+  softfold_tensor out = in;
+  out.data = y;
+  if (softfold_softmax(&in, &out, NULL, NULL) != SOFTFOLD_OK) {
+    fprintf(stderr, "%s\n", softfold_last_error());
+    return 1;
+  }
+  for (int i = 0; i < 6; ++i) printf("%.4f ", y[i]);
+  return 0;
+}
