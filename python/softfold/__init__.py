@@ -1,0 +1,35 @@
+"""softfold: softmax, and everything that is a softmax, as one associative fold, with one answer bit for bit.
+
+    >>> import numpy as np, softfold
+    >>> softfold.softmax(np.array([1.0, 2.0, 3.0]))
+    array([0.09003057, 0.24472847, 0.66524096])
+
+softmax, log_softmax and logsumexp have SciPy's face (axis=None folds the whole array) and take arrays of NumPy,
+PyTorch, JAX, CuPy and anything with DLPack. state, merge and finish reduce a row that lies in pieces. softfold.torch
+and softfold.jax are those libraries' own faces. Everything that cannot be done is refused with softfold.Error.
+"""
+
+from softfold._core import (
+    bits_version,
+    finish_log_softmax,
+    finish_softmax,
+    get_num_threads,
+    log_softmax,
+    log_softmax_backward,
+    logsumexp,
+    logsumexp_backward,
+    set_num_threads,
+    softmax,
+    softmax_backward,
+    state,
+)
+from softfold._core import __version__ as __version__
+from softfold._errors import DTypeError, Error, StateError, UnsupportedError
+
+__all__ = [
+    "DTypeError", "Error", "StateError", "UnsupportedError",
+    "bits_version", "get_num_threads", "set_num_threads",
+    "softmax", "log_softmax", "logsumexp",
+    "softmax_backward", "log_softmax_backward", "logsumexp_backward",
+    "state", "finish_softmax", "finish_log_softmax",
+]  # fmt: skip

@@ -1,0 +1,138 @@
+"""Arrays that are not NumPy's own floating ones: to the face of their library, or to an array that softfold can fold.
+
+Called by softfold._core when it meets one; nothing here is on the path of a plain NumPy array.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+
+import numpy as np
+
+from softfold import _core
+from softfold._errors import DTypeError, Error
+
+_FLOATS = "float64, float32, float16, bfloat16 (ml_dtypes); integers and bools, which become float64"
+_ROW_RESULTS = {"logsumexp": (), "state": (4,)}
+
+
+def _library(x) -> str:
+    """The library that x's type, or one that it derives from, belongs to."""
+    for kind in type(x).__mro__:
+        name = kind.__module__.partition(".")[0]
+        if name in ("torch", "jax", "jaxlib", "cupy", "numpy"):
+            return name
+    return type(x).__module__.partition(".")[0]
+
+
+def rows(op: str, inputs: tuple, **options):
+    """Runs a row operation on inputs of any kind."""
+    library = _library(inputs[0])
+    if library == "torch":
+        return importlib.import_module("softfold.torch").run_rows(op, inputs, **options)
+    if library in ("jax", "jaxlib"):
+        return importlib.import_module("softfold.jax").run_rows(op, inputs, **options)
+    if library != "numpy" and hasattr(inputs[0], "__dlpack__"):
+        return _through_dlpack(op, inputs, **options)
+    return _call(op, tuple(_as_floating(x) for x in inputs), options)
+
+
+def _call(op: str, inputs: tuple, options: dict):
+    keywords = {k: v for k, v in options.items() if k != "keepdims" or op in _ROW_RESULTS}
+    return getattr(_core, op)(*inputs, **keywords)
+
+
+def _as_floating(x) -> np.ndarray:
+    """x as an array of a dtype that softfold folds: the one place where data is converted, as SciPy does."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise DTypeError("dtype", "a masked array", "an ordinary array", "softfold.softmax(x.data, mask=~x.mask)")
+    array = np.asarray(x)
+    if not array.dtype.isnative:
+        raise DTypeError("dtype", f"a byte-swapped array ({array.dtype.str})", "this machine's byte order",
+                         "x.astype(x.dtype.newbyteorder('='))")  # fmt: skip
+    if array.dtype.kind in "iub":
+        return array.astype(np.float64)
+    if array.dtype.kind == "c":
+        raise DTypeError("dtype", f"a complex array ({array.dtype})", _FLOATS, "scipy.special takes complex input")
+    if array.dtype.name not in ("float64", "float32", "float16", "bfloat16"):
+        raise DTypeError("dtype", f"an array of dtype {array.dtype}", _FLOATS, "convert it with astype")
+    return array
+
+
+def _kept_shape(shape: tuple, axis, keepdims: bool) -> tuple:
+    rank = len(shape)
+    axes = range(rank) if axis is None else [axis] if not isinstance(axis, (tuple, list)) else axis
+    folded = {a % rank if -rank <= a < rank else a for a in axes}
+    if keepdims:
+        return tuple(1 if i in folded else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i not in folded)
+
+
+def result_shape(op: str, shape: tuple, axis, keepdims: bool, offsets) -> tuple:
+    """The shape of op's result on an x of the given shape."""
+    if op not in _ROW_RESULTS:
+        return tuple(shape)
+    kept = (offsets.shape[0] - 1,) if offsets is not None else _kept_shape(tuple(shape), axis, keepdims)
+    return kept + _ROW_RESULTS[op]
+
+
+def _through_dlpack(op, inputs, *, axis, keepdims, out, dtype, offsets, **options):
+    """CuPy and other libraries of the array API: their own empty() for the result, DLPack for the rest."""
+    x = inputs[0]
+    space = x.__array_namespace__() if hasattr(x, "__array_namespace__") else sys.modules[_library(x)]
+    if out is None:
+        kind = dtype if dtype is not None else space.float64 if op == "state" else x.dtype
+        shape = result_shape(op, x.shape, axis, keepdims, offsets)
+        device = {"device": x.device} if hasattr(x, "__array_namespace__") else {}
+        out = space.empty(shape, dtype=kind, **device)
+    stream = 0
+    if _library(x) == "cupy":
+        stream = sys.modules["cupy"].cuda.get_current_stream().ptr
+    _core.run_into(op, inputs, out, axis, offsets=offsets, stream=stream, **options)
+    return out
+
+
+def weighted(a, b, return_sign, *, axis, keepdims, out, dtype, **options):
+    """logsumexp with weights b, or with the sign of the sum: SciPy's, over softfold's folds in float64."""
+    if _library(a) not in ("numpy", "builtins"):
+        raise DTypeError("dtype", f"b or return_sign with a {type(a).__name__}", "NumPy arrays",
+                         "softfold.logsumexp(numpy.asarray(a), b=numpy.asarray(b))")  # fmt: skip
+    if out is not None:
+        raise Error("option", "out together with b or return_sign", "one of them")
+    a = _as_floating(a)
+    kind = np.dtype(dtype) if dtype is not None else a.dtype
+    if b is None:
+        lse = _core.logsumexp(a, axis, keepdims=keepdims, dtype=kind, **options)
+        sign = np.where(np.isnan(lse), lse, np.where(lse == -np.inf, 0, 1)).astype(kind)[()]
+        return lse, sign
+    b = _as_floating(b)
+    if dtype is None:
+        kind = np.result_type(a.dtype, b.dtype)
+    scale = options.pop("scale")
+    if options["scales"] is not None or options["offsets"] is not None:
+        raise Error("option", "b together with scales or offsets", "b with scale, lengths, mask")
+    a, b = np.broadcast_arrays(np.asarray(a, np.float64) * scale, np.asarray(b, np.float64))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(b == 0, -np.inf, a + np.log(np.abs(b)))
+    return _signed(terms, b, return_sign, kind, axis, keepdims, options)
+
+
+def _signed(terms, b, return_sign, kind, axis, keepdims, options):
+    """ln |sum of sign(b) exp(terms)| and the sum's sign, from the sums of both signs."""
+    mask = options.pop("mask")
+    exists = np.ones(terms.shape, bool) if mask is None else np.broadcast_to(mask, terms.shape)
+
+    def lse(where):
+        return np.asarray(_core.logsumexp(terms, axis, keepdims=keepdims, mask=exists & where, **options))
+
+    positive, negative = lse(~(b < 0)), lse(b < 0)
+    high, low = np.maximum(positive, negative), np.minimum(positive, negative)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        size = np.where(low == -np.inf, high, high + np.log(-np.expm1(low - high)))
+    sign = np.where(np.isnan(size), size, np.sign(np.where(positive == negative, 0, positive - negative)))
+    sign = np.where(size == -np.inf, 0.0, sign)
+    if return_sign:
+        return size.astype(kind)[()], sign.astype(kind)[()]
+    return np.where(sign < 0, math.nan, size).astype(kind)[()]

@@ -1,0 +1,113 @@
+#include "axes.hpp"
+
+namespace softfold::python {
+namespace {
+
+int checked_axis(long long axis, int rank) {
+  if (axis < -rank || axis >= rank)
+    throw Error(Code::shape, "axis " + std::to_string(axis),
+                rank == 0
+                    ? "axis=None for a 0-dimensional array"
+                    : std::to_string(-rank) + " .. " + std::to_string(rank - 1) + " for rank " + std::to_string(rank));
+  return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+void add(Axes& axes, nb::handle item) {
+  const nb::object number = nb::steal(PyNumber_Index(item.ptr()));
+  if (!number.is_valid()) {
+    PyErr_Clear();
+    throw Error(Code::option, "axis " + nb::cast<std::string>(nb::repr(item)),
+                "None, an integer or a tuple of integers");
+  }
+  const auto at = static_cast<std::size_t>(checked_axis(nb::cast<long long>(number), axes.rank));
+  if (axes.folded[at]) throw Error(Code::shape, "axis " + std::to_string(at) + " named twice", "each axis once");
+  axes.folded[at] = true;
+  ++axes.count;
+}
+
+}  // namespace
+
+int Axes::only() const {
+  for (int i = 0; i < rank; ++i)
+    if (folded[static_cast<std::size_t>(i)]) return i;
+  return 0;
+}
+
+Axes parse_axes(nb::handle axis, int rank) {
+  Axes axes;
+  axes.rank = rank;
+  if (axis.is_none()) {
+    for (int i = 0; i < rank; ++i) axes.folded[static_cast<std::size_t>(i)] = true;
+    axes.count = rank;
+  } else if (PyTuple_Check(axis.ptr()) || PyList_Check(axis.ptr())) {
+    for (const nb::handle item : nb::borrow<nb::sequence>(axis)) add(axes, item);
+    if (axes.count == 0) throw Error(Code::option, "axis ()", "at least one axis to fold");
+  } else {
+    add(axes, axis);
+  }
+  return axes;
+}
+
+bool merge_folded(Tensor& t, const Tensor& x, const Axes& axes, const char* name) {
+  if (!t.given) return true;
+  const int lead = axes.rank - t.rank;
+  Tensor to = t;
+  to.rank = 0;
+  const auto take = [&](int i, std::int64_t& size, std::int64_t& stride) {
+    size = x.size(i);
+    const bool absent = i < lead || (t.size(i - lead) == 1 && size != 1);
+    if (lead < 0 || (i >= lead && t.size(i - lead) != size && t.size(i - lead) != 1))
+      throw Error(Code::shape, std::string(name) + ", " + t.describe(), "the shape of " + x.describe());
+    stride = absent ? 0 : t.stride(i - lead);
+  };
+  for (int i = 0; i < axes.rank; ++i) {
+    if (axes.folded[static_cast<std::size_t>(i)]) continue;
+    const auto at = static_cast<std::size_t>(to.rank++);
+    take(i, to.shape[at], to.strides[at]);
+  }
+  std::int64_t n = 1, step = 1;
+  bool joins = true;
+  for (int i = axes.rank - 1; i >= 0; --i) {
+    if (!axes.folded[static_cast<std::size_t>(i)]) continue;
+    std::int64_t size = 0, stride = 0;
+    take(i, size, stride);
+    if (n == 1) step = stride;
+    joins &= size == 1 || n == 1 || stride == step * n;
+    n *= size;
+  }
+  const auto last = static_cast<std::size_t>(to.rank++);
+  to.shape[last] = n;
+  to.strides[last] = step;
+  t = to;
+  return joins || n == 0;
+}
+
+void drop_folded(Tensor& t, const Axes& axes, int trailing) {
+  if (!t.given || t.rank != axes.rank + trailing) return;
+  Tensor to = t;
+  to.rank = 0;
+  for (int i = 0; i < t.rank; ++i) {
+    if (i < axes.rank && axes.folded[static_cast<std::size_t>(i)]) {
+      if (t.size(i) != 1) return;  // no per-row shape: the library's own words are the better refusal
+      continue;
+    }
+    const auto at = static_cast<std::size_t>(to.rank++);
+    to.shape[at] = t.size(i);
+    to.strides[at] = t.stride(i);
+  }
+  t = to;
+}
+
+nb::tuple row_shape(const Tensor& x, const Axes& axes, bool keepdims, int trailing) {
+  nb::list shape;
+  for (int i = 0; i < axes.rank; ++i) {
+    if (!axes.folded[static_cast<std::size_t>(i)])
+      shape.append(x.size(i));
+    else if (keepdims)
+      shape.append(1);
+  }
+  if (trailing != 0) shape.append(trailing);
+  return nb::tuple(shape);
+}
+
+}  // namespace softfold::python

@@ -1,0 +1,35 @@
+// SciPy's `axis`: None, a number or several. Several axes become one where memory allows: kept axes first, the folded
+// ones merged into the last.
+#pragma once
+
+#include "array.hpp"
+
+namespace softfold::python {
+
+struct Axes {
+  int rank = 0;   ///< of x
+  int count = 0;  ///< how many are folded
+  std::array<bool, kMaxRank> folded{};
+
+  int kept() const { return rank - count; }
+  /// The folded axis where there is exactly one.
+  int only() const;
+  /// Whether operands can go to the library as they are.
+  bool is_plain() const { return count == 1; }
+};
+
+/// Refuses axes out of range, named twice, or none at all. A 0-dimensional x is a row of one element.
+Axes parse_axes(nb::handle axis, int rank);
+
+/// Moves the folded axes of `t`, which broadcasts to `shape`, behind the kept ones, and merges them into one. False if
+/// its strides do not allow that.
+bool merge_folded(Tensor& t, const Tensor& x, const Axes& axes, const char* name);
+
+/// A per-row operand (`trailing` more axes behind) in the shape of the kept axes: the folded ones, of size 1 if they
+/// are there at all, are dropped.
+void drop_folded(Tensor& t, const Axes& axes, int trailing);
+
+/// The shape of a per-row result.
+nb::tuple row_shape(const Tensor& x, const Axes& axes, bool keepdims, int trailing);
+
+}  // namespace softfold::python

@@ -1,0 +1,185 @@
+#include "rows.hpp"
+
+#include <cmath>
+#include <memory>
+
+namespace softfold::python {
+namespace {
+
+/// What an operand is in relation to x: of its shape, or one value (a state: four) a row.
+enum class Role : std::uint8_t { full, row, states };
+
+struct Signature {
+  Role in[3];
+  const char* names[3];
+  Role out;
+};
+
+Signature signature_of(Op op) {
+  switch (op) {
+    case Op::logsumexp: return {{Role::full}, {"a"}, Role::row};
+    case Op::state: return {{Role::full}, {"x"}, Role::states};
+    case Op::softmax_backward:
+    case Op::log_softmax_backward: return {{Role::full, Role::full}, {"y", "dy"}, Role::full};
+    case Op::logsumexp_backward: return {{Role::full, Role::states, Role::row}, {"x", "states", "dlse"}, Role::full};
+    case Op::finish_softmax:
+    case Op::finish_log_softmax: return {{Role::full, Role::states}, {"x", "states"}, Role::full};
+    default: return {{Role::full}, {"x"}, Role::full};
+  }
+}
+
+Empty empty_of(nb::handle name) {
+  std::string_view text = PyUnicode_Check(name.ptr()) ? nb::cast<std::string_view>(name) : std::string_view();
+  if (text == "zero") return Empty::zero;
+  if (text == "nan") return Empty::nan;
+  throw Error(Code::option, "empty=" + nb::cast<std::string>(nb::repr(name)), "\"zero\" or \"nan\"");
+}
+
+double number_of(nb::handle value, const char* name) {
+  const double number = PyFloat_AsDouble(value.ptr());
+  if (number == -1.0 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    throw Error(Code::option, std::string(name) + "=" + nb::cast<std::string>(nb::repr(value)), "a number",
+                std::string(name) == "scale" ? "scales= takes one number a row" : "");
+  }
+  return number;
+}
+
+bool truth_of(nb::handle value) { return value.ptr() == Py_True || PyObject_IsTrue(value.ptr()) == 1; }
+
+/// One call's operands, opened.
+struct Operands {
+  Array in[3];
+  Array out, scales, lengths, offsets, mask;
+  int count = 0;
+  RowOptions options;
+
+  void open_options(const RowArguments& a) {
+    const auto open = [](Array& to, nb::handle from, const char* name) {
+      if (!from.is_none()) to.need(from, name);
+    };
+    options.scale = number_of(a.scale, "scale");
+    options.causal = truth_of(a.causal);
+    options.empty = empty_of(a.empty);
+    open(scales, a.scales, "scales");
+    open(lengths, a.lengths, "lengths");
+    open(offsets, a.offsets, "offsets");
+    open(mask, a.mask, "mask");
+  }
+
+  /// Several folded axes become the last one.
+  void merge_axes(Op op, const Axes& axes) {
+    const Signature s = signature_of(op);
+    if (options.causal)
+      throw Error(Code::option, "causal with several folded axes", "axis=-1 of scores (..., T, S)", "pass axis=-1");
+    const Tensor x = in[0].tensor;
+    const auto full = [&](Tensor& t, const char* name) {
+      if (!merge_folded(t, x, axes, name))
+        throw Error(Code::strides, std::string(name) + " whose folded axes do not lie behind each other in memory",
+                    "several axes that memory holds as one", "fold one axis, or pass a contiguous array");
+    };
+    for (int i = 0; i < count; ++i) {
+      if (s.in[i] == Role::full)
+        full(in[i].tensor, s.names[i]);
+      else
+        drop_folded(in[i].tensor, axes, s.in[i] == Role::states);
+    }
+    if (s.out == Role::full)
+      full(out.tensor, "out");
+    else
+      drop_folded(out.tensor, axes, s.out == Role::states);
+    if (mask.tensor.given) full(mask.tensor, "mask");
+    drop_folded(scales.tensor, axes, 0);
+    drop_folded(lengths.tensor, axes, 0);
+  }
+
+  void run(Op op, const Axes& axes, std::uintptr_t stream) {
+    options.axis = -1;
+    if (axes.is_plain())
+      options.axis = axes.only();
+    else if (op != Op::finish_logsumexp)
+      merge_axes(op, axes);
+    options.scales = scales.tensor.view();
+    options.length = lengths.tensor.view();
+    options.offsets = offsets.tensor.view();
+    options.mask = mask.tensor.view();
+    const View inputs[] = {in[0].tensor.view(), in[1].tensor.view(), in[2].tensor.view()};
+    const View output[] = {out.tensor.view()};
+    const std::shared_ptr<Executor> threads = executor();
+    const Context context{threads.get(), reinterpret_cast<void*>(stream), nullptr};
+    std::int64_t elements = 1;
+    for (int i = 0; i < in[0].tensor.rank; ++i) elements *= in[0].tensor.size(i);
+    run_plan(elements, [&] { return plan(op, {inputs, static_cast<std::size_t>(count)}, output, options, context); });
+  }
+};
+
+/// Everything that is no plain NumPy array of a floating dtype goes through softfold._route, which calls back.
+nb::object reroute(Op op, std::span<const nb::handle> inputs, const RowArguments& a) {
+  nb::list operands;
+  for (const nb::handle input : inputs) operands.append(input);
+  return names().route.attr("rows")(
+      std::string(name_of(op)), nb::tuple(operands), nb::arg("axis") = a.axis, nb::arg("keepdims") = a.keepdims,
+      nb::arg("out") = a.out, nb::arg("dtype") = a.dtype, nb::arg("scale") = a.scale, nb::arg("scales") = a.scales,
+      nb::arg("lengths") = a.lengths, nb::arg("offsets") = a.offsets, nb::arg("mask") = a.mask,
+      nb::arg("causal") = a.causal, nb::arg("empty") = a.empty);
+}
+
+nb::object allocate(Op op, const Operands& o, nb::handle x, const Axes& axes, const RowArguments& a) {
+  const Role role = signature_of(op).out;
+  const Tensor& t = o.in[0].tensor;
+  if (role == Role::full) return a.dtype.is_none() ? names().empty_like(x) : names().empty_like(x, a.dtype);
+  nb::object dtype =
+      a.dtype.is_none() ? role == Role::states ? names().float64 : nb::object(x.attr("dtype")) : nb::borrow(a.dtype);
+  if (!o.offsets.tensor.given)
+    return names().empty(row_shape(t, axes, a.keepdims, role == Role::states ? 4 : 0), dtype);
+  nb::list shape;
+  shape.append(o.offsets.tensor.rank == 1 ? o.offsets.tensor.size(0) - 1 : 0);
+  if (role == Role::states) shape.append(4);
+  return names().empty(nb::tuple(shape), dtype);
+}
+
+bool is_numpy(nb::handle x) { return nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(x.ptr()))).is(names().ndarray); }
+
+}  // namespace
+
+Op op_of(std::string_view name) {
+  for (int i = 0; i <= static_cast<int>(Op::merge_blocks); ++i)
+    if (name_of(static_cast<Op>(i)) == name) return static_cast<Op>(i);
+  throw Error(Code::option, "operation \"" + std::string(name) + "\"", "the name of one of softfold's operations");
+}
+
+nb::object run_rows(Op op, std::span<const nb::handle> inputs, const RowArguments& a) {
+  if (!is_numpy(inputs[0])) return reroute(op, inputs, a);
+  const Signature s = signature_of(op);
+  Operands o;
+  if (!o.in[0].open(inputs[0], s.names[0]) || !is_floating(o.in[0].tensor.dtype)) return reroute(op, inputs, a);
+  o.count = static_cast<int>(inputs.size());
+  for (std::size_t i = 1; i < inputs.size(); ++i) o.in[i].need(inputs[i], s.names[i]);
+  o.open_options(a);
+  const Axes axes = parse_axes(a.axis, o.in[0].tensor.rank);
+  const bool fresh = a.out.is_none();
+  if (!fresh && !a.dtype.is_none())
+    throw Error(Code::option, "both out and dtype", "one of them", "out's own dtype is the result's");
+  nb::object result = fresh ? allocate(op, o, inputs[0], axes, a) : nb::borrow(a.out);
+  o.out.need(result, "out", Access::write);
+  o.run(op, axes, 0);
+  // As NumPy's own functions, a result without axes is a scalar.
+  if (fresh && o.out.tensor.rank == 0) return result[nb::make_tuple()];
+  if (fresh && s.out == Role::row && !a.keepdims && axes.kept() == 0 && !o.offsets.tensor.given)
+    return result[nb::make_tuple()];
+  return result;
+}
+
+void run_rows_into(Op op, std::span<const nb::handle> inputs, const RowArguments& a, std::uintptr_t stream) {
+  const Signature s = signature_of(op);
+  if (inputs.empty() || inputs.size() > 3)
+    throw Error(Code::shape, std::to_string(inputs.size()) + " inputs", "1 to 3 inputs");
+  Operands o;
+  o.count = static_cast<int>(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) o.in[i].need(inputs[i], s.names[i] != nullptr ? s.names[i] : "input");
+  o.open_options(a);
+  o.out.need(a.out, "out", Access::write);
+  o.run(op, op == Op::finish_logsumexp ? Axes{} : parse_axes(a.axis, o.in[0].tensor.rank), stream);
+}
+
+}  // namespace softfold::python

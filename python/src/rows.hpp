@@ -1,0 +1,43 @@
+// The row operations as Python calls them.
+#pragma once
+
+#include "array.hpp"
+#include "axes.hpp"
+
+#include <span>
+
+namespace softfold::python {
+
+/// The keywords of a row operation, as Python gave them.
+struct RowArguments {
+  nb::handle axis, out, dtype, scale, scales, lengths, offsets, mask, causal, empty;
+  bool keepdims = false;
+};
+
+/// Allocates what `out` does not give, runs, and returns the result as the caller's own kind of array.
+nb::object run_rows(Op op, std::span<const nb::handle> inputs, const RowArguments& arguments);
+/// The same with everything viewable and `out` given: what the other faces end in. `stream`: a cudaStream_t.
+void run_rows_into(Op op, std::span<const nb::handle> inputs, const RowArguments& arguments, std::uintptr_t stream);
+
+Op op_of(std::string_view name);
+
+void bind_rows(nb::module_& m);
+void bind_merges(nb::module_& m);
+void bind_threads(nb::module_& m);
+void bind_errors(nb::module_& m);
+
+/// The executor of Python's calls: a pool of std::threads, which a forked child makes anew.
+std::shared_ptr<Executor> executor();
+
+/// Holding the GIL for a microsecond costs others less than letting go of it.
+inline constexpr std::int64_t kGilElements = 2048;
+
+/// Runs a plan, letting other Python threads go on if it is worth it.
+template <class Make>
+void run_plan(std::int64_t elements, const Make& make) {
+  if (elements < kGilElements) return make().run();
+  const nb::gil_scoped_release others_run;
+  make().run();
+}
+
+}  // namespace softfold::python
