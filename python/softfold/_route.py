@@ -131,8 +131,8 @@ def _signed(terms, b, return_sign, kind, axis, keepdims, options):
     high, low = np.maximum(positive, negative), np.minimum(positive, negative)
     with np.errstate(divide="ignore", invalid="ignore"):
         size = np.where(low == -np.inf, high, high + np.log(-np.expm1(low - high)))
-    sign = np.where(np.isnan(size), size, np.sign(np.where(positive == negative, 0, positive - negative)))
-    sign = np.where(size == -np.inf, 0.0, sign)
+    sign = np.where(size == -np.inf, 0.0, np.where(positive > negative, 1.0, -1.0))
+    sign = np.where(np.isnan(size), size, sign)
     if return_sign:
         return size.astype(kind)[()], sign.astype(kind)[()]
     return np.where(sign < 0, math.nan, size).astype(kind)[()]

@@ -162,12 +162,9 @@ nb::object run_rows(Op op, std::span<const nb::handle> inputs, const RowArgument
     throw Error(Code::option, "both out and dtype", "one of them", "out's own dtype is the result's");
   nb::object result = fresh ? allocate(op, o, inputs[0], axes, a) : nb::borrow(a.out);
   o.out.need(result, "out", Access::write);
+  const bool is_scalar = fresh && o.out.tensor.rank == 0;
   o.run(op, axes, 0);
-  // As NumPy's own functions, a result without axes is a scalar.
-  if (fresh && o.out.tensor.rank == 0) return result[nb::make_tuple()];
-  if (fresh && s.out == Role::row && !a.keepdims && axes.kept() == 0 && !o.offsets.tensor.given)
-    return result[nb::make_tuple()];
-  return result;
+  return is_scalar ? nb::object(result[nb::make_tuple()]) : result;  // as NumPy's own functions
 }
 
 void run_rows_into(Op op, std::span<const nb::handle> inputs, const RowArguments& a, std::uintptr_t stream) {

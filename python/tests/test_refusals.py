@@ -1,0 +1,75 @@
+"""Every bad argument is refused before any work, with what was given, what is allowed and the nearest fix."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import softfold
+
+X = np.arange(6.0).reshape(2, 3)
+
+REFUSED = {
+    "complex": (lambda: softfold.softmax(X.astype(complex)), "dtype", "complex128"),
+    "byte-swapped": (lambda: softfold.softmax(X.astype(X.dtype.newbyteorder())), "dtype", "byte-swapped"),
+    "longdouble": (lambda: softfold.softmax(X.astype("g").astype(np.clongdouble)), "dtype", "complex"),
+    "object": (lambda: softfold.softmax(np.array([None])), "dtype", "object"),
+    "text": (lambda: softfold.softmax("abc"), "dtype", "<U3"),
+    "axis too high": (lambda: softfold.softmax(X, 2), "shape", "axis 2"),
+    "axis twice": (lambda: softfold.softmax(X, (0, -2)), "shape", "twice"),
+    "no axis": (lambda: softfold.softmax(X, ()), "option", "axis ()"),
+    "axis no integer": (lambda: softfold.softmax(X, 1.5), "option", "axis 1.5"),
+    "axis of a scalar": (lambda: softfold.softmax(1.0, 0), "shape", "axis 0"),
+    "rank 9": (lambda: softfold.softmax(np.zeros((1,) * 9)), "shape", "rank 9"),
+    "strides within an element": (
+        lambda: softfold.softmax(np.zeros(4, [("a", "i4"), ("b", "f8")])["b"], -1),
+        "strides",
+        "12 bytes",
+    ),
+    "misaligned": (lambda: softfold.softmax(np.frombuffer(bytes(33), np.float64, 4, 1)), "strides", "multiple"),
+    "out of another shape": (lambda: softfold.softmax(X, -1, out=np.empty((3, 2))), "shape", "[3, 2]"),
+    "out of integers": (lambda: softfold.softmax(X, -1, out=np.empty((2, 3), int)), "dtype", "int64"),
+    "out and dtype": (lambda: softfold.softmax(X, out=X, dtype="f4"), "option", "out and dtype"),
+    "out a list": (lambda: softfold.softmax(X, out=[0.0] * 6), "option", "list"),
+    "dtype integer": (lambda: softfold.softmax(X, -1, dtype=np.int32), "dtype", "int32"),
+    "mask of integers": (lambda: softfold.softmax(X, -1, mask=np.ones((2, 3), int)), "dtype", "int64"),
+    "mask of another shape": (lambda: softfold.softmax(X, -1, mask=np.ones(2, bool)), "shape", "[2]"),
+    "lengths too long": (lambda: softfold.softmax(X, -1, lengths=[3, 4]), "data", "length 4"),
+    "lengths of floats": (lambda: softfold.softmax(X, -1, lengths=[3.0, 1.0]), "dtype", "float64"),
+    "offsets descending": (lambda: softfold.softmax(X.ravel(), offsets=[0, 4, 2]), "data", "offsets[2]"),
+    "scale text": (lambda: softfold.softmax(X, scale="hot"), "option", "'hot'"),
+    "scale infinite": (lambda: softfold.softmax(X, scale=np.inf), "option", "inf"),
+    "causal along another axis": (lambda: softfold.softmax(X, 0, causal=True), "option", "causal"),
+    "causal and all axes": (lambda: softfold.softmax(X, causal=True), "option", "causal"),
+    "empty of another name": (lambda: softfold.softmax(X, empty="one"), "option", "'one'"),
+    "gradient of another shape": (lambda: softfold.softmax_backward(X, X[:1], -1), "shape", "[1, 3]"),
+    "threads below 0": (lambda: softfold.set_num_threads(-1), "option", "-1"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    call, code, words = REFUSED[case]
+    with pytest.raises(softfold.Error) as caught:
+        call()
+    error = caught.value
+    assert error.code == code and words in error.got and error.allowed
+    assert str(error).startswith("softfold: got ")
+
+
+def test_errors_are_python_s_own_too():
+    with pytest.raises(TypeError):
+        softfold.softmax(X.astype(complex))
+    with pytest.raises(ValueError):
+        softfold.softmax(X, 5)
+    with pytest.raises(TypeError):
+        softfold.softmax()
+    with pytest.raises(TypeError):
+        softfold.softmax(X, temperature=2)
+
+
+def test_errors_travel_between_processes():
+    with pytest.raises(softfold.Error) as caught:
+        softfold.softmax(X, 5)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is type(caught.value) and str(again) == str(caught.value) and again.code == "shape"
