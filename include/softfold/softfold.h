@@ -158,6 +158,23 @@ SOFTFOLD_C_API softfold_status softfold_executor_threads(int threads, softfold_e
 SOFTFOLD_C_API softfold_status softfold_executor_tbb(int threads, softfold_executor** executor);
 SOFTFOLD_C_API void softfold_executor_destroy(softfold_executor* executor);
 
+/* softfold::Stream: a row that arrives in pieces. dtype is DLPack's (code, bits); offset is where in its row the first
+ * element stands (0 for a whole row). One thread at a time. */
+typedef struct softfold_stream softfold_stream;
+SOFTFOLD_C_API softfold_status softfold_stream_create(int dtype_code, int dtype_bits, double scale, int64_t offset,
+                                                      const softfold_context* context, softfold_stream** stream);
+SOFTFOLD_C_API void softfold_stream_destroy(softfold_stream* stream);
+/* The next elements: 1-D. */
+SOFTFOLD_C_API softfold_status softfold_stream_push(softfold_stream* stream, const softfold_tensor* piece);
+/* (m, d, scale, digits) and the logsumexp of what has come. */
+SOFTFOLD_C_API softfold_status softfold_stream_state(const softfold_stream* stream, double state[4]);
+SOFTFOLD_C_API softfold_status softfold_stream_logsumexp(const softfold_stream* stream, double* lse);
+/* The second pass: the (log-)probabilities of a piece of the row. x, y: 1-D, of one length. empty: softfold_empty. */
+SOFTFOLD_C_API softfold_status softfold_stream_softmax(const softfold_stream* stream, const softfold_tensor* x,
+                                                       const softfold_tensor* y, int empty);
+SOFTFOLD_C_API softfold_status softfold_stream_log_softmax(const softfold_stream* stream, const softfold_tensor* x,
+                                                           const softfold_tensor* y, int empty);
+
 /* The calling thread's last refusal, valid until its next call into softfold: the whole message, and its parts.
  * Empty strings if there was none. */
 SOFTFOLD_C_API const char* softfold_last_error(void);

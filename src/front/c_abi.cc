@@ -1,21 +1,12 @@
 // The C ABI: plain structs in, views out, exceptions turned into status codes and a message per thread.
-#include "softfold/softfold.h"
-
-#include "softfold/softfold.hpp"
+#include "front/c_bridge.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <memory>
-#include <new>
-#include <optional>
-
-struct softfold_executor {
-  std::unique_ptr<softfold::Executor> impl;
-};
 
 namespace softfold {
 inline namespace v0 {
+namespace c_abi {
 namespace {
 
 static_assert(sizeof(Plan) <= sizeof(softfold_plan) && alignof(Plan) <= 16);
@@ -31,27 +22,15 @@ LastError& last_error() {
   return error;
 }
 
+}  // namespace
+
 softfold_status fail(const Error& e) {
   LastError& last = last_error();
   last = {e.what(), e.got, e.allowed, e.fix};
   return static_cast<softfold_status>(e.code);
 }
 
-template <class F>
-softfold_status guarded(F&& f) noexcept {
-  try {
-    f();
-    return SOFTFOLD_OK;
-  } catch (const Error& e) {
-    return fail(e);
-  } catch (const std::bad_alloc&) {
-    return fail(Error(Code::out_of_memory, "an allocation that failed", "more memory"));
-  } catch (const std::exception& e) {
-    return fail(Error(Code::internal, e.what(), "no such failure", "report it"));
-  }
-}
-
-DType dtype_from(const softfold_tensor& t) {
+DType dtype_from(int code, int bits, int lanes) {
   struct Known {
     int code, bits;
     DType dtype;
@@ -60,10 +39,10 @@ DType dtype_from(const softfold_tensor& t) {
                              {4, 16, DType::bfloat16}, {6, 8, DType::boolean},  {0, 32, DType::int32},
                              {0, 64, DType::int64}};
   for (const Known& k : known)
-    if (k.code == t.dtype.code && k.bits == t.dtype.bits && t.dtype.lanes == 1) return k.dtype;
+    if (k.code == code && k.bits == bits && lanes == 1) return k.dtype;
   throw Error(Code::dtype,
-              "DLPack dtype code " + std::to_string(t.dtype.code) + ", bits " + std::to_string(t.dtype.bits) +
-                  ", lanes " + std::to_string(t.dtype.lanes),
+              "DLPack dtype code " + std::to_string(code) + ", bits " + std::to_string(bits) + ", lanes " +
+                  std::to_string(lanes),
               "float32, float64, float16, bfloat16, bool, int32, int64");
 }
 
@@ -77,30 +56,26 @@ View view_from(const softfold_tensor* t) {
   if (t->strides != nullptr) strides = {t->strides, rank};
   char* data = static_cast<char*>(t->data);
   return {static_cast<void*>(data == nullptr ? nullptr : data + t->byte_offset),
-          dtype_from(*t),
+          dtype_from(t->dtype.code, t->dtype.bits, t->dtype.lanes),
           {t->shape, rank},
           strides,
           {static_cast<DeviceKind>(t->device.device_type), t->device.device_id}};
 }
 
-/// A caller's struct may be older (shorter) than ours: what it does not have keeps its default.
-template <class T>
-T read_struct(const T* given, T defaults, const char* what) {
-  if (given == nullptr) return defaults;
-  if (given->struct_size < sizeof(std::size_t) || given->struct_size > sizeof(T))
-    throw Error(Code::option, std::string(what) + " with struct_size " + std::to_string(given->struct_size),
-                "at most " + std::to_string(sizeof(T)), std::string("fill it with softfold_") + what + "_init");
-  std::memcpy(&defaults, given, given->struct_size);
-  return defaults;
+void read_context(ContextStorage& to, const softfold_context* given) {
+  if (given == nullptr) return;
+  const auto c = read_struct(given, {sizeof(softfold_context), nullptr, nullptr, nullptr, 0}, "context");
+  to.context.cpu = c.cpu != nullptr ? c.cpu->impl.get() : nullptr;
+  to.context.stream = c.stream;
+  to.workspace = {c.workspace, c.workspace_bytes};
+  if (c.workspace != nullptr) to.context.workspace = &to.workspace;
 }
 
-template <class E>
-E enum_from(std::int32_t value, E last, const char* what) {
-  if (value < 0 || value > static_cast<std::int32_t>(last))
-    throw Error(Code::option, std::string(what) + " = " + std::to_string(value),
-                "0 .. " + std::to_string(static_cast<int>(last)));
-  return static_cast<E>(value);
+void require(const void* p, const char* what) {
+  if (p == nullptr) throw Error(Code::shape, std::string("a null ") + what, std::string("a pointer to a ") + what);
 }
+
+namespace {
 
 softfold_row_options default_row_options() {
   return {sizeof(softfold_row_options), 1., nullptr, nullptr, nullptr, nullptr, -1, 0, 0, 0};
@@ -127,21 +102,6 @@ MergeOptions merge_options_from(const softfold_merge_options* given) {
   return {enum_from(o.base, LogBase::two, "base"), enum_from(o.statistics, Statistics::max_sum, "statistics")};
 }
 
-/// A Context and the Workspace it points to. The plan keeps the pointer only while it is made and run in one call.
-struct ContextStorage {
-  Workspace workspace;
-  Context context;
-};
-
-void read_context(ContextStorage& to, const softfold_context* given) {
-  if (given == nullptr) return;
-  const auto c = read_struct(given, {sizeof(softfold_context), nullptr, nullptr, nullptr, 0}, "context");
-  to.context.cpu = c.cpu != nullptr ? c.cpu->impl.get() : nullptr;
-  to.context.stream = c.stream;
-  to.workspace = {c.workspace, c.workspace_bytes};
-  if (c.workspace != nullptr) to.context.workspace = &to.workspace;
-}
-
 /// What softfold_plan holds: the workspace stands beside the plan that points to it.
 struct StoredPlan {
   Workspace workspace;
@@ -161,10 +121,6 @@ struct Views {
   }
   operator std::span<const View>() const { return {storage.data(), count}; }
 };
-
-void require(const void* p, const char* what) {
-  if (p == nullptr) throw Error(Code::shape, std::string("a null ") + what, std::string("a pointer to a ") + what);
-}
 
 template <class Options>
 softfold_status make_plan(softfold_plan* to, softfold_op op, const softfold_tensor* inputs, std::size_t input_count,
@@ -197,10 +153,12 @@ softfold_status run_once(Op op, const softfold_tensor* x, const softfold_tensor*
 const StoredPlan& stored(const softfold_plan* plan) { return *reinterpret_cast<const StoredPlan*>(plan->opaque); }
 
 }  // namespace
+}  // namespace c_abi
 }  // namespace v0
 }  // namespace softfold
 
 using namespace softfold;
+using namespace softfold::c_abi;
 
 void softfold_row_options_init(softfold_row_options* options) { *options = default_row_options(); }
 void softfold_merge_options_init(softfold_merge_options* options) { *options = {sizeof(*options), 0, 0}; }
