@@ -45,11 +45,11 @@ struct RowProblem {
   std::array<std::int64_t, kMaxRank> outer;
   std::array<Operand, static_cast<std::size_t>(Slot::count)> operands;
 
-  const Operand& operator[](Slot s) const { return operands[static_cast<std::size_t>(s)]; }
+  constexpr const Operand& operator[](Slot s) const { return operands[static_cast<std::size_t>(s)]; }
   Operand& operator[](Slot s) { return operands[static_cast<std::size_t>(s)]; }
 
   /// The dtype that the fold is computed in: float64 for float64 elements, else float32.
-  bool is_double() const { return (*this)[Slot::x].dtype == DType::float64; }
+  constexpr bool is_double() const { return (*this)[Slot::x].dtype == DType::float64; }
 };
 
 /// Parts of the same rows, to be merged: part p of an operand lies at data[p].

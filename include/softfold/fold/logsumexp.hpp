@@ -179,7 +179,8 @@ struct LogNormaliser {
 
   SOFTFOLD_HD T log_probability(T x) const {
     const T lp = Scalar<T>::mul(two_kappa, Scalar<T>::sub(half_distance(x), half_log2_d));
-    return lp < T(0) ? lp : T(0);
+    // nvcc makes one minimum of the choice, and -0 of it where lp is -0; adding +0 makes it +0 again, as elsewhere.
+    return Scalar<T>::add(lp < T(0) ? lp : T(0), T(0));
   }
 };
 

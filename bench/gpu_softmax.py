@@ -1,0 +1,231 @@
+"""softfold's softmax family on one GPU, beside its peers and a device copy, in one run.
+
+Every candidate is captured in a CUDA graph of several calls; the graphs are replayed in turn (interleaved), timed with
+events, and the median is kept. Records follow DESIGN section 5 and go to --out as JSON lines, one object a line.
+
+    python3 bench/gpu_softmax.py --library build/src/libsoftfold.so --out bench/results/h200/softmax.jsonl
+"""
+import argparse
+import ctypes as C
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+
+sys.path.insert(0, __file__.rsplit("/", 1)[0])
+from gpu_peers import peers_for  # noqa: E402
+
+
+class Tensor(C.Structure):
+    _fields_ = [("data", C.c_void_p), ("device_type", C.c_int32), ("device_id", C.c_int32), ("ndim", C.c_int32),
+                ("code", C.c_uint8), ("bits", C.c_uint8), ("lanes", C.c_uint16), ("shape", C.POINTER(C.c_int64)),
+                ("strides", C.POINTER(C.c_int64)), ("byte_offset", C.c_uint64)]
+
+
+class RowOptions(C.Structure):
+    _fields_ = [("struct_size", C.c_size_t), ("scale", C.c_double), ("scales", C.c_void_p), ("length", C.c_void_p),
+                ("offsets", C.c_void_p), ("mask", C.c_void_p), ("axis", C.c_int32), ("causal", C.c_int32),
+                ("empty", C.c_int32), ("rung", C.c_int32)]
+
+
+class Context(C.Structure):
+    _fields_ = [("struct_size", C.c_size_t), ("cpu", C.c_void_p), ("stream", C.c_void_p), ("workspace", C.c_void_p),
+                ("workspace_bytes", C.c_size_t)]
+
+
+CODES = {torch.float32: (2, 32), torch.float64: (2, 64), torch.float16: (2, 16), torch.bfloat16: (4, 16),
+         torch.bool: (6, 8), torch.int32: (0, 32), torch.int64: (0, 64)}
+OPS = {"softmax": 0, "log_softmax": 1, "logsumexp": 2, "state": 3, "softmax_backward": 4, "log_softmax_backward": 5}
+RUNGS = {"automatic": 0, "naive": 1, "safe": 2, "online": 3, "tiled": 4, "fused": 5}
+
+
+class Softfold:
+    """A plan bound to torch tensors, run on torch's current stream."""
+
+    def __init__(self, path):
+        self.lib = C.CDLL(path)
+        self.lib.softfold_last_error.restype = C.c_char_p
+        self.lib.softfold_plan_kernel.restype = C.c_char_p
+        self.lib.softfold_plan_workspace_bytes.restype = C.c_size_t
+
+    def tensor(self, t):
+        shape = (C.c_int64 * t.dim())(*t.shape)
+        strides = (C.c_int64 * t.dim())(*t.stride())
+        code, bits = CODES[t.dtype]
+        r = Tensor(t.data_ptr(), 2, t.device.index or 0, t.dim(), code, bits, 1, shape, strides, 0)
+        r.keep = (shape, strides, t)
+        return r
+
+    def plan(self, op, inputs, output, stream, axis=-1, rung="automatic", mask=None, length=None, offsets=None):
+        ins = (Tensor * len(inputs))(*[self.tensor(t) for t in inputs])
+        outs = (Tensor * 1)(self.tensor(output))
+        o = RowOptions()
+        self.lib.softfold_row_options_init(C.byref(o))
+        o.axis, o.rung = axis, RUNGS[rung]
+        keep = [ins, outs, o, inputs, output]
+        for name, value in (("mask", mask), ("length", length), ("offsets", offsets)):
+            if value is not None:
+                view = self.tensor(value)
+                keep.append(view)
+                setattr(o, name, C.addressof(view))
+        context = Context()
+        self.lib.softfold_context_init(C.byref(context))
+        context.stream = stream.cuda_stream
+        storage = C.create_string_buffer(4096 + 16)
+        at = (C.addressof(storage) + 15) & ~15
+
+        def make():
+            if self.lib.softfold_plan_rows(C.c_void_p(at), OPS[op], ins, len(inputs), outs, 1, C.byref(o),
+                                           C.byref(context)) != 0:
+                raise RuntimeError(self.lib.softfold_last_error().decode())
+
+        make()
+        need = self.lib.softfold_plan_workspace_bytes(C.c_void_p(at))
+        if need:
+            workspace = torch.empty(need, dtype=torch.uint8, device="cuda")
+            context.workspace, context.workspace_bytes = workspace.data_ptr(), need
+            keep.append(workspace)
+            make()
+
+        def run(lib=self.lib, keep=(keep, storage, context)):
+            if lib.softfold_plan_run(C.c_void_p(at)) != 0:
+                raise RuntimeError(lib.softfold_last_error().decode())
+
+        run.kernel = self.lib.softfold_plan_kernel(C.c_void_p(at)).decode()
+        return run
+
+
+def time_together(candidates, stream, budget_s):
+    """{name: call} -> {name: median ms}. Graph replays, interleaved. A call that refuses gets a reason instead."""
+    graphs, result = {}, {}
+    with torch.cuda.stream(stream):
+        for name, call in candidates.items():
+            try:
+                call()
+                stream.synchronize()
+                begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
+                begin.record(stream)
+                call()
+                end.record(stream)
+                stream.synchronize()
+                calls = max(1, min(50, int(0.4 / max(begin.elapsed_time(end), 1e-3))))
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, stream=stream):
+                    for _ in range(calls):
+                        call()
+                graphs[name] = (graph, calls)
+            except Exception as e:  # a peer's refusal is a result too
+                torch.cuda.synchronize()
+                result[name] = str(e).split("\n")[0][:160]
+        times = {name: [] for name in graphs}
+        stop = time.perf_counter() + budget_s
+        while time.perf_counter() < stop or min((len(t) for t in times.values()), default=9) < 7:
+            for name, (graph, calls) in graphs.items():
+                begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
+                begin.record(stream)
+                graph.replay()
+                end.record(stream)
+                stream.synchronize()
+                times[name].append(begin.elapsed_time(end) / calls)
+    result.update({name: statistics.median(t) for name, t in times.items()})
+    return result
+
+
+class Bench:
+    def __init__(self, args):
+        self.softfold, self.args = Softfold(args.library), args
+        self.stream = torch.cuda.Stream()
+        self.out = open(args.out, "w") if args.out else None
+        self.common = {"device": torch.cuda.get_device_name(), "driver": driver(), "commit": args.commit,
+                       "date": time.strftime("%Y-%m-%d")}
+
+    def point(self, op, dtype, shape, case, candidates, bytes_moved, read_only=False):
+        """One row of the table: the candidates, and a copy of the same bytes, timed together."""
+        count = max(bytes_moved // (1 if read_only else 2) // 4, 16)
+        source = torch.randn(count, device="cuda")
+        if read_only:  # the ceiling of a read: the largest element, by torch
+            sink = torch.empty((), device="cuda")
+            candidates = dict(candidates, copy=lambda: torch.amax(source, dim=0, out=sink))
+        else:  # the ceiling of a copy: the better of the driver's and an elementwise kernel
+            target = torch.empty_like(source)
+            candidates = dict(candidates, copy=lambda: target.copy_(source), scale=lambda: torch.mul(source, 1.5, out=target))
+        times = time_together(candidates, self.stream, self.args.seconds)
+        copy_ms = min(times.pop("copy"), times.pop("scale", 1e9))
+        name = str(dtype).split(".")[-1]
+        line = f"{op:12s} {name:9s} {'x'.join(map(str, shape)):>18s} {case:10s} copy {copy_ms * 1e3:9.1f} us"
+        for who, ms in times.items():
+            record = {"op": op, "dtype": name, "shape": list(shape), "case": case, "who": who, "ms": None,
+                      "bytes": bytes_moved, "copy_ms": copy_ms, **self.common}
+            if isinstance(ms, str):
+                record["why"] = ms
+            else:
+                record["ms"] = ms
+                line += f"  {who} {copy_ms / ms:.3f}"
+            if self.out:
+                self.out.write(json.dumps(record) + "\n")
+        print(line, flush=True)
+
+    def softmax(self, dtype, rows, n, case="", peers=True, op="softmax"):
+        x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
+        y = torch.empty_like(x)
+        run = self.softfold.plan(op, [x], y, self.stream)
+        candidates = {f"softfold:{run.kernel}": run}
+        if peers:
+            candidates.update(peers_for(op, x, y, self.args.peers))
+        self.point(op, dtype, (rows, n), case, candidates, 2 * x.numel() * x.element_size())
+
+    def reduce(self, dtype, rows, n, peers=True):
+        x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
+        lse = torch.empty(rows, device="cuda", dtype=torch.float32)
+        run = self.softfold.plan("logsumexp", [x], lse, self.stream)
+        candidates = {f"softfold:{run.kernel}": run}
+        if peers:
+            candidates.update(peers_for("logsumexp", x, lse, self.args.peers))
+        self.point("logsumexp", dtype, (rows, n), "", candidates, x.numel() * x.element_size(), read_only=True)
+
+
+def driver():
+    return subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
+                          text=True).stdout.strip()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--library", default="build/src/libsoftfold.so")
+    parser.add_argument("--out")
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--seconds", type=float, default=0.15, help="time for one point, beyond 7 rounds")
+    parser.add_argument("--peers", default="torch", help="torch,compile,triton,liger,quack")
+    parser.add_argument("--only", default="softmax,long,few,logsumexp")
+    args = parser.parse_args()
+    args.peers = [p for p in args.peers.split(",") if p]
+    b, only = Bench(args), args.only.split(",")
+    if "softmax" in only:
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for n in (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 50257, 50264, 128256,
+                      151936):
+                if dtype == torch.float16 and n not in (128, 1024, 4096, 50257, 131072):
+                    continue
+                size = torch.empty((), dtype=dtype).element_size()
+                b.softmax(dtype, max(1, (1 << 29) // size // n), n)
+    if "long" in only:
+        for dtype in (torch.float32, torch.bfloat16):
+            for n in (393216, 524288, 800000, 1000000, 2000000, 3500000, 7000000):
+                b.softmax(dtype, max(4, (1 << 27) // n), n)
+        b.softmax(torch.float32, 1, 134217728)
+    if "few" in only:
+        for rows, n in ((32, 128256), (1, 128256), (8, 128256), (1, 4096), (4, 1000000)):
+            for dtype in (torch.float32, torch.bfloat16):
+                b.softmax(dtype, rows, n, "few rows")
+    if "logsumexp" in only:
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for n in (128, 1024, 4096, 16384, 50257, 128256, 1000000):
+                size = torch.empty((), dtype=dtype).element_size()
+                b.reduce(dtype, max(1, (1 << 29) // size // n), n)
+
+
+if __name__ == "__main__":
+    main()

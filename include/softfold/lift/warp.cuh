@@ -1,0 +1,336 @@
+// A chunk of a row across the lanes of a warp, for use inside anyone's own kernel: the canonical tree's bits.
+//
+// A group of kLanes neighbouring lanes holds up to kLanes * 32 elements, 32 a lane, as kPerLane / kWidth vectors of
+// kWidth neighbours: lane g, vector j, component k is slot kWidth * (g + kLanes * j) + k. Two facts make this fast:
+// * Every stride of the tree above kWidth pairs equal components of two vectors, so it is an addition inside a lane or
+//   one exchange between two lanes.
+// * The tree pairs residue classes (i with i + 512 modulo 1024, ...), so it does not change when all slots are rotated.
+//   A row that begins inside a 16-byte vector is read with aligned vectors: slot (i + shift) modulo the group's size
+//   holds element i.
+#pragma once
+
+#include "softfold/fold/logsumexp.hpp"
+#include "softfold/lift/tree.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace lift {
+
+inline constexpr int kPerLane = 32;
+inline constexpr unsigned kWholeWarp = 0xFFFFFFFFU;
+
+/// What stands in a slot that holds no element. `c` is never 0 here: see WarpFold.
+SOFTFOLD_HD float absent(float c) { return c < 0.F ? fold::infinity<float>() : -fold::infinity<float>(); }
+
+/// Merges that stay in float: for states whose m is in the fast range, or -inf.
+struct NearState {
+  float m, d;
+};
+
+__device__ __forceinline__ NearState merge_near(NearState a, NearState b) {
+  using S = fold::Scalar<float>;
+  const float m = fmaxf(a.m, b.m);
+  // For two empty states a.m - m is NaN, which times_power_of_two makes 0.
+  return {m, S::add(S::mul(a.d, S::times_power_of_two(1.F, S::sub(a.m, m))),
+                    S::mul(b.d, S::times_power_of_two(1.F, S::sub(b.m, m))))};
+}
+
+__device__ __forceinline__ bool is_near(const fold::LogSumExp<float>::State& s) {
+  return fold::LogSumExp<float>::is_fast(s.m) || s.m == -fold::infinity<double>();
+}
+
+/// Adds over the lanes of a group and over the kWidth components that each holds, in the tree's order; every lane of
+/// the group gets the sum. The first exchanges hand over half of the components instead of all of them.
+template <int kWidth, int kLanes, class T>
+__device__ __forceinline__ T add_across(T (&s)[kWidth]) {
+  using S = fold::Scalar<T>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int count = kWidth;
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    if (count > 1) {
+      const bool upper = (lane & distance) != 0;
+#pragma unroll
+      for (int i = 0; i < kWidth / 2; ++i) {
+        if (i >= count / 2) continue;
+        const T give = upper ? s[i] : s[i + count / 2];
+        const T keep = upper ? s[i + count / 2] : s[i];
+        s[i] = S::add(keep, __shfl_xor_sync(kWholeWarp, give, distance));
+      }
+      count /= 2;
+    } else {
+      s[0] = S::add(s[0], __shfl_xor_sync(kWholeWarp, s[0], distance));
+    }
+  }
+  // What is left are the strides below kWidth: those whose components went to other lanes, then those still here.
+#pragma unroll
+  for (int distance = kLanes / 2, stride = kWidth / 2; distance > 0 && stride > 0; distance /= 2, stride /= 2) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i)
+      if (i < count) s[i] = S::add(s[i], __shfl_xor_sync(kWholeWarp, s[i], distance));
+  }
+  if constexpr (kWidth > kLanes) {
+#pragma unroll
+    for (int stride = kWidth / kLanes / 2; stride > 0; stride /= 2) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i)
+        if (i < stride) s[i] = S::add(s[i], s[i + stride]);
+    }
+  }
+  return s[0];
+}
+
+/// The whole tree over a group's slots, given as a function of (vector, component).
+template <int kWidth, int kLanes, class T, class At>
+__device__ __forceinline__ T add_tree(const At& at) {
+  constexpr int kVectors = kPerLane / kWidth;
+  T s[kWidth];
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    T column[kVectors];
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) column[j] = at(j, k);
+#pragma unroll
+    for (int stride = kVectors / 2; stride > 0; stride /= 2) {
+#pragma unroll
+      for (int j = 0; j < kVectors; ++j)
+        if (j < stride) column[j] = fold::Scalar<T>::add(column[j], column[j + stride]);
+    }
+    s[k] = column[0];
+  }
+  return add_across<kWidth, kLanes>(s);
+}
+
+/// The log-sum-exp of a chunk held by a group of lanes. kWidth is the vector's width (4 for float, 8 for 16 bit),
+/// kLanes a power of two. All lanes of the warp call it together, whether or not their group has a row.
+///
+/// Slots without an element hold absent(c). A scale of 0 is the caller's to resolve: multiply the elements by 0 and
+/// use c = 1 (lift::Factor does).
+template <int kWidth, int kLanes = 32>
+struct WarpFold {
+  using Lse = fold::LogSumExp<float>;
+  using S = fold::Scalar<float>;
+  static constexpr int kVectors = kPerLane / kWidth;
+  static constexpr int kElements = kPerLane * kLanes;
+
+  struct Folded {
+    Lse::State state;
+    float unit;  ///< terms times unit are in the frame state.m; 1/2 or 1
+    bool dense;  ///< every term is at least 2^-62
+  };
+
+  /// The state of v; v becomes the terms.
+  static __device__ __forceinline__ Folded terms(float (&v)[kPerLane], float c) { return fold<true>(v, c); }
+  /// The state of v; v stays.
+  static __device__ __forceinline__ Folded reduce(float (&v)[kPerLane], float c) { return fold<false>(v, c); }
+
+ private:
+  static __device__ __forceinline__ int largest(int a) {
+    if constexpr (kLanes == 32) {
+      return __reduce_max_sync(kWholeWarp, a);
+    } else {
+#pragma unroll
+      for (int distance = kLanes / 2; distance > 0; distance /= 2) a = max(a, __shfl_xor_sync(kWholeWarp, a, distance));
+      return a;
+    }
+  }
+  static __device__ __forceinline__ int smallest(int a) {
+    if constexpr (kLanes == 32) {
+      return __reduce_min_sync(kWholeWarp, a);
+    } else {
+#pragma unroll
+      for (int distance = kLanes / 2; distance > 0; distance /= 2) a = min(a, __shfl_xor_sync(kWholeWarp, a, distance));
+      return a;
+    }
+  }
+
+  /// One look for the range of z = x*c + kMagic, rounded: n = z - kMagic. Positive floats order as integers do, NaN
+  /// and +inf lie above all of them, and negative ones are far below the fast range, so integer maxima serve.
+  template <bool kKeep>
+  static __device__ __forceinline__ Folded fold(float (&v)[kPerLane], float c) {
+    constexpr float kMagic = fold::Real<float>::kMagic;
+    int high = __float_as_int(-fold::infinity<float>()), low = 0x7FFFFFFF;
+#pragma unroll
+    for (int i = 0; i < kPerLane; i += 2) {
+      const int a = __float_as_int(S::fma(v[i], c, kMagic)), b = __float_as_int(S::fma(v[i + 1], c, kMagic));
+      high = __vimax3_s32(high, a, b);
+      low = __vimin3_s32(low, a, b);
+    }
+    const float top = __int_as_float(largest(high));
+    const float bottom = __int_as_float(smallest(low));
+    const bool fast = top >= kMagic + fold::Real<float>::kFastLowest && top <= kMagic + fold::Real<float>::kFastHighest;
+    if (!__all_sync(kWholeWarp, fast)) return fold_wide<kKeep>(v, c);
+    const bool dense = bottom >= top - 60.F;
+    if (__all_sync(kWholeWarp, dense)) return fold_fast<kKeep, false>(v, c, top);
+    return fold_fast<kKeep, true>(v, c, top);
+  }
+
+  /// A term in the even frame s = m or m - 1. kMagic - s has the parity of kMagic, so the rounding of n is the one of
+  /// the definition, and the low bits of z are n - s, ready to be shifted onto the exponent.
+  template <bool kFlush>
+  static __device__ __forceinline__ float term(float x, float c, float magic, float lowest) {
+    const float z = S::fma(x, c, magic);
+    const float n = S::sub(z, magic);
+    const float p = fold::exp2_fraction<S>(S::fma(x, c, -n));
+    const float t = __int_as_float(__float_as_int(p) + (__float_as_int(z) << 23));
+    return kFlush && !(z >= lowest) ? 0.F : t;
+  }
+
+  template <bool kKeep, bool kFlush>
+  static __device__ __forceinline__ Folded fold_fast(float (&v)[kPerLane], float c, float top) {
+    constexpr float kMagic = fold::Real<float>::kMagic;
+    const float m = S::sub(top, kMagic);
+    const int even = static_cast<int>(m) & ~1;
+    const float magic = S::sub(kMagic, static_cast<float>(even));
+    const float unit = static_cast<float>(even) == m ? 1.F : 0.5F;
+    const float lowest = S::add(S::add(magic, m), fold::Real<float>::kFlush);
+    const float d = add_tree<kWidth, kLanes, float>([&](int j, int k) {
+      const float t = term<kFlush>(v[j * kWidth + k], c, magic, lowest);
+      if (kKeep) v[j * kWidth + k] = t;
+      return t;
+    });
+    return {{static_cast<double>(m), S::mul(d, unit)}, unit, !kFlush};
+  }
+
+  /// NaN, infinities, empty chunks and frames outside the fast range: by the definition, an element at a time. The
+  /// loop turns the register array by one place a step, which keeps it in registers without unrolling the body.
+  template <bool kKeep>
+  static __device__ __forceinline__ Folded fold_wide(float (&v)[kPerLane], float c) {
+    ChunkSpecials found;
+#pragma unroll 1
+    for (int i = 0; i < kPerLane; ++i) {
+      found.look(v[0], c);
+      turn(v, v[0]);
+    }
+    found.template share<kLanes>(c);
+    const auto frame = Lse::frame(found.extreme, c);
+    float saved[kPerLane];
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) saved[i] = v[i];
+#pragma unroll 1
+    for (int i = 0; i < kPerLane; ++i)
+      turn(v, frame.fast ? fold::term<S>(v[0], c, Lse::narrow(frame.m)) : fold::term_wide(v[0], c, frame.m));
+    const float d = add_tree<kWidth, kLanes, float>([&](int j, int k) { return v[j * kWidth + k]; });
+    if (!kKeep) {
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) v[i] = saved[i];
+    }
+    if (found.nan) return {Lse::not_a_number(), 1.F, false};
+    if (found.plus) return {Lse::plus_infinity(), 1.F, false};
+    if (!found.any) return {Lse::identity(), 1.F, false};
+    return {{frame.m, d}, 1.F, false};
+  }
+
+  static __device__ __forceinline__ void turn(float (&v)[kPerLane], float last) {
+#pragma unroll
+    for (int i = 0; i + 1 < kPerLane; ++i) v[i] = v[i + 1];
+    v[kPerLane - 1] = last;
+  }
+
+  /// lift::ChunkScan across a group of lanes.
+  struct ChunkSpecials {
+    float extreme = 0.F;
+    bool any = false, nan = false, plus = false;
+
+    __device__ __forceinline__ void look(float x, float c) {
+      if (fold::is_nan(x)) {
+        nan = true;
+      } else if (fabsf(x) == fold::infinity<float>()) {
+        if ((x > 0.F) == (c > 0.F)) plus = true;
+      } else if (!any || (c < 0.F ? x < extreme : x > extreme)) {
+        extreme = x;
+        any = true;
+      }
+    }
+    template <int kGroup>
+    __device__ __forceinline__ void share(float c) {
+#pragma unroll
+      for (int distance = kGroup / 2; distance > 0; distance /= 2) {
+        const int other = __shfl_xor_sync(kWholeWarp, (nan ? 1 : 0) | (plus ? 2 : 0) | (any ? 4 : 0), distance);
+        const float far = __shfl_xor_sync(kWholeWarp, extreme, distance);
+        nan |= (other & 1) != 0;
+        plus |= (other & 2) != 0;
+        if ((other & 4) != 0 && (!any || (c < 0.F ? far < extreme : far > extreme))) extreme = far;
+        any |= (other & 4) != 0;
+      }
+    }
+  };
+};
+
+/// The scale as the kernels apply it. A scale of 0 makes every finite element 0 and every other one NaN, which x * 0
+/// does; a scale that is not finite makes the row NaN.
+struct Factor {
+  float c;      ///< finite, not 0
+  float times;  ///< what the elements are multiplied by first, unless `plain`
+  bool plain;
+
+  SOFTFOLD_HD explicit Factor(float c_) : c(c_), times(1.F), plain(c_ != 0.F && ::fabs(c_) < fold::infinity<float>()) {
+    if (plain) return;
+    c = 1.F;
+    times = c_ == 0.F ? 0.F : fold::canonical_nan<float>();
+  }
+};
+
+/// One butterfly over the warp's lanes, neighbours first.
+__device__ __forceinline__ NearState merge_lanes(NearState a) {
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2)
+    a = merge_near(a, {__shfl_xor_sync(kWholeWarp, a.m, distance), __shfl_xor_sync(kWholeWarp, a.d, distance)});
+  return a;
+}
+
+__device__ __forceinline__ fold::LogSumExp<float>::State merge_lanes(fold::LogSumExp<float>::State a) {
+#pragma unroll 1
+  for (int distance = 1; distance < 32; distance *= 2)
+    a = fold::LogSumExp<float>::merge(
+        a, {__shfl_xor_sync(kWholeWarp, a.m, distance), __shfl_xor_sync(kWholeWarp, a.d, distance)});
+  return a;
+}
+
+/// merge_states where some state is special or outside the fast range.
+__device__ __noinline__ inline fold::LogSumExp<float>::State merge_states_wide(const fold::LogSumExp<float>::State* s,
+                                                                               int count) {
+  using Lse = fold::LogSumExp<float>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  Lse::State own = Lse::identity();
+  for (int block = 0; block * 32 < count; ++block) {
+    const int i = block * 32 + lane;
+    const auto node = merge_lanes(i < count ? s[i] : Lse::identity());
+    if (lane == block) own = node;
+  }
+  return merge_lanes(own);
+}
+
+template <int kRun>
+__device__ __forceinline__ fold::LogSumExp<float>::State merge_run(const fold::LogSumExp<float>::State* s, int count) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  NearState a[kRun];
+  bool near = true;
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    const auto one = lane * kRun + i < count ? s[lane * kRun + i] : fold::LogSumExp<float>::identity();
+    near = near && is_near(one);
+    a[i] = {static_cast<float>(one.m), one.d};
+  }
+  if (!__all_sync(kWholeWarp, near)) return merge_states_wide(s, count);
+#pragma unroll
+  for (int stride = 1; stride < kRun; stride *= 2) {
+#pragma unroll
+    for (int i = 0; i + stride < kRun; i += 2 * stride) a[i] = merge_near(a[i], a[i + stride]);
+  }
+  a[0] = merge_lanes(a[0]);
+  return {static_cast<double>(a[0].m), a[0].d};
+}
+
+/// The root of the tree over `count` <= 256 neighbouring nodes of one level that lie at s (shared or global memory);
+/// every lane of the warp gets it.
+__device__ __forceinline__ fold::LogSumExp<float>::State merge_states(const fold::LogSumExp<float>::State* s,
+                                                                      int count) {
+  if (count <= 32) return merge_run<1>(s, count);
+  if (count <= 128) return merge_run<4>(s, count);
+  return merge_run<8>(s, count);
+}
+
+}  // namespace lift
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,48 @@
+#include "cuda/choose.hpp"
+
+#include <algorithm>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+const char* refuses_vectors(const RowProblem& p) {
+  const Operand &x = p[Slot::x], &y = p[Slot::y];
+  const auto size = static_cast<std::int64_t>(size_of(x.dtype));
+  if (p.is_double()) return "float64 has no vector tiles";
+  if (x.axis_stride != size && p.n > 1) return "the elements of a row do not lie side by side";
+  if (!y.given) return nullptr;
+  if (y.dtype != x.dtype) return "x and y have different dtypes";
+  if (y.axis_stride != size && p.n > 1) return "the results of a row do not lie side by side";
+  const auto misfit = [](std::int64_t a, std::int64_t b) { return (a - b) % 16 != 0; };
+  bool fits = !misfit(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data) % 16),
+                      static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(y.data) % 16));
+  for (int d = 0; d < p.outer_rank; ++d) {
+    const auto at = static_cast<std::size_t>(d);
+    fits = fits && (p.outer[at] == 1 || !misfit(x.strides[at], y.strides[at]));
+  }
+  return fits ? nullptr : "x and y lie differently to 16-byte boundaries";
+}
+
+const char* refuses_plain(const RowProblem& p) {
+  if (p[Slot::mask].given || p[Slot::length].given || p.causal) return "some elements are hidden";
+  if (p[Slot::scales].given) return "rows have scales of their own";
+  if (p[Slot::offsets].given) return "rows are ragged";
+  if (p.outer_rank > 1) return "rows are not one stride apart";
+  if (p.outer_rank == 1 && p.rows > 1 &&
+      p[Slot::x].strides[0] < p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)))
+    return "rows overlap or run backwards";
+  return refuses_vectors(p);
+}
+
+Spread spread_row(std::int64_t rows, std::int64_t chunks, const DeviceTraits& device) {
+  const auto ceil = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  std::int64_t blocks = ceil(chunks, kWarpsPerBlock);
+  const std::int64_t wanted = std::min<std::int64_t>(ceil(device.processors, std::max<std::int64_t>(rows, 1)), chunks);
+  blocks = std::min<std::int64_t>(std::max(blocks, wanted), std::max(device.largest_cluster, 1));
+  return {static_cast<int>(blocks), static_cast<int>(ceil(chunks, blocks))};
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,372 @@
+// The row operations for whatever no faster kernel takes: any dtype, stride, axis, mask and length, by the scalar
+// definition, a chunk a warp. Three steps with stream order between them: chunks to states, states to one a row (the
+// canonical tree, 32 nodes a step), and the results from the row's state.
+#pragma once
+
+#include "cuda/rows.cuh"
+#include "softfold/fold/gradient.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+template <class T>
+__device__ __forceinline__ T element_at(DType t, const char* at) {
+  switch (t) {
+    case DType::float16: return static_cast<T>(fold::widen(*reinterpret_cast<const fold::Float16*>(at)));
+    case DType::bfloat16: return static_cast<T>(fold::widen(*reinterpret_cast<const fold::BFloat16*>(at)));
+    case DType::float64: return static_cast<T>(*reinterpret_cast<const double*>(at));
+    default: return static_cast<T>(*reinterpret_cast<const float*>(at));
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void put(DType t, char* at, T value) {
+  switch (t) {
+    case DType::float16: *reinterpret_cast<fold::Float16*>(at) = fold::narrow<fold::Float16>(value); return;
+    case DType::bfloat16: *reinterpret_cast<fold::BFloat16*>(at) = fold::narrow<fold::BFloat16>(value); return;
+    case DType::float64: *reinterpret_cast<double*>(at) = fold::narrow<double>(value); return;
+    default: *reinterpret_cast<float*>(at) = fold::narrow<float>(value); return;
+  }
+}
+
+/// A row's scale as elements are multiplied by it (see lift::Factor), in either precision.
+template <class T>
+struct RowFactor {
+  fold::Scale<T> scale;
+  T c, times;
+
+  __device__ explicit RowFactor(double value) : scale(fold::make_scale<T>(value)), c(scale.c), times(T(1)) {
+    const bool finite = ::fabs(c) < fold::infinity<T>();
+    if (finite && c != T(0)) return;
+    times = finite ? T(0) : fold::canonical_nan<T>();
+    c = T(1);
+  }
+  __device__ T operator()(T x) const { return times == T(1) ? x : fold::Scalar<T>::mul(x, times); }
+};
+
+/// Which elements of a row a lane handles: i = first + lane + 32 j, or with `across`, rows side by side and i = first +
+/// j.
+struct Share {
+  std::int64_t row, first, step;
+  int count;
+};
+
+/// The share of one warp of `warps` work items. Where rows, not their elements, lie side by side, lanes take rows.
+__device__ __forceinline__ Share share_of(const RowProblem& p, std::int64_t item, bool across) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (!across) {
+    const std::int64_t chunks = (p.n + lift::kChunk - 1) / lift::kChunk;
+    return {item / chunks, item % chunks * lift::kChunk + lane, 32, lift::kPerLane};
+  }
+  const std::int64_t segments = (p.n + 31) / 32;
+  return {item / segments * 32 + lane, item % segments * 32, 1, 32};
+}
+
+/// What the tree adds up in a backward pass: the sum, and whether the row has anything in it.
+template <class T>
+struct GradientState {
+  T sum;
+  unsigned any;
+};
+template <class T>
+struct GradientFold {
+  using State = GradientState<T>;
+  static __device__ State identity() { return {fold::Sum<T>::identity(), 0}; }
+  static __device__ State merge(const State& a, const State& b) {
+    return {fold::Sum<T>::merge(a.sum, b.sum), a.any | b.any};
+  }
+};
+
+template <class T>
+__device__ __forceinline__ T shuffle(T a, int distance) {
+  return __shfl_xor_sync(lift::kWholeWarp, a, distance);
+}
+template <class T>
+__device__ __forceinline__ GradientState<T> shuffle(GradientState<T> a, int distance) {
+  return {shuffle(a.sum, distance), shuffle(a.any, distance)};
+}
+template <class State>
+requires requires(State s) { s.m, s.d; }
+__device__ __forceinline__ State shuffle(State a, int distance) {
+  return {shuffle(a.m, distance), shuffle(a.d, distance)};
+}
+
+/// The tree over a chunk in the layout of share_of: element lane + 32 j.
+template <class T>
+__device__ __forceinline__ T add_chunk(T (&v)[lift::kPerLane]) {
+#pragma unroll
+  for (int stride = lift::kPerLane / 2; stride > 0; stride /= 2) {
+#pragma unroll
+    for (int j = 0; j < lift::kPerLane; ++j)
+      if (j < stride) v[j] = fold::Scalar<T>::add(v[j], v[j + stride]);
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) v[0] = fold::Scalar<T>::add(v[0], shuffle(v[0], distance));
+  return v[0];
+}
+
+__device__ __forceinline__ bool is_present(const Row& r, std::int64_t mask_stride, std::int64_t i) {
+  return i < r.length && (r.mask == nullptr || r.mask[i * mask_stride] != 0);
+}
+
+/// The state of a chunk: lift::reduce_chunk across a warp.
+template <class T>
+__device__ __forceinline__ typename fold::LogSumExp<T>::State chunk_state(const RowProblem& p, const Row& r,
+                                                                          const Share& share) {
+  using Lse = fold::LogSumExp<T>;
+  const RowFactor<T> factor(r.scale);
+  const Operand& x = p[Slot::x];
+  T v[lift::kPerLane];
+  unsigned present = 0;
+  T extreme = T(0);
+  bool any = false, nan = false, plus = false;
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) {
+    const std::int64_t i = share.first + 32 * j;
+    v[j] = T(0);
+    if (!is_present(r, p[Slot::mask].axis_stride, i)) continue;
+    v[j] = factor(element_at<T>(x.dtype, r.x + i * x.axis_stride));
+    present |= 1U << j;
+    if (fold::is_nan(v[j])) {
+      nan = true;
+    } else if (::fabs(v[j]) == fold::infinity<T>()) {
+      plus |= (v[j] > T(0)) == (factor.c > T(0));
+    } else if (!any || (factor.c < T(0) ? v[j] < extreme : v[j] > extreme)) {
+      extreme = v[j];
+      any = true;
+    }
+  }
+#pragma unroll 1
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const int other = shuffle(any ? 1 : 0, distance);
+    const T far = shuffle(extreme, distance);
+    if (other != 0 && (!any || (factor.c < T(0) ? far < extreme : far > extreme))) extreme = far;
+    any = any || other != 0;
+  }
+  nan = __any_sync(lift::kWholeWarp, nan);
+  plus = __any_sync(lift::kWholeWarp, plus);
+  if (nan) return Lse::not_a_number();
+  if (plus) return Lse::plus_infinity();
+  if (!any) return Lse::identity();
+  const auto frame = Lse::frame(extreme, factor.c);
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) {
+    if ((present >> j & 1U) == 0) {
+      v[j] = T(0);
+    } else {
+      v[j] = frame.fast ? fold::term<fold::Scalar<T>>(v[j], factor.c, Lse::narrow(frame.m))
+                        : fold::term_wide(v[j], factor.c, frame.m);
+    }
+  }
+  return {frame.m, add_chunk(v)};
+}
+
+template <class T>
+__global__ void __launch_bounds__(128)
+    fold_chunks(const __grid_constant__ RowProblem p, std::int64_t items, typename fold::LogSumExp<T>::State* states) {
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= items) return;
+  const Share share = share_of(p, item, false);
+  const Row r = row_at(p, RowPlace(p, share.row));
+  const auto s = chunk_state<T>(p, r, share);
+  if (threadIdx.x % 32 == 0) states[item] = s;
+}
+
+/// The sums of a backward pass. Gradient is fold::SoftmaxGradient or fold::LogSoftmaxGradient.
+template <class T, template <class> class Gradient>
+__global__ void __launch_bounds__(128)
+    sum_chunks(const __grid_constant__ RowProblem p, std::int64_t items, GradientState<T>* states) {
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= items) return;
+  const Share share = share_of(p, item, false);
+  const RowPlace place(p, share.row);
+  const Row r = row_at(p, place);
+  const Operand &y = p[Slot::x], &dy = p[Slot::dy];
+  const char* gradient = dy.data + place.offset(dy) + r.begin * dy.axis_stride;
+  T v[lift::kPerLane];
+  bool any = false;
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) {
+    const std::int64_t i = share.first + 32 * j;
+    v[j] = fold::Sum<T>::identity();
+    if (!is_present(r, p[Slot::mask].axis_stride, i)) continue;
+    const T value = element_at<T>(y.dtype, r.x + i * y.axis_stride);
+    any |= !(value == Gradient<T>::nothing());
+    v[j] = Gradient<T>::leaf(value, element_at<T>(dy.dtype, gradient + i * dy.axis_stride));
+  }
+  any = __any_sync(lift::kWholeWarp, any);
+  const T sum = add_chunk(v);
+  if (threadIdx.x % 32 == 0) states[item] = {sum, any ? 1U : 0U};
+}
+
+/// 32 nodes of each row to one: one step up the tree, a warp a node.
+template <class F>
+__global__ void __launch_bounds__(128) merge_nodes(const typename F::State* from, std::int64_t from_count,
+                                                   typename F::State* to, std::int64_t to_count, std::int64_t items) {
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= items) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t row = item / to_count, at = item % to_count * 32 + lane;
+  auto s = at < from_count ? from[row * from_count + at] : F::identity();
+#pragma unroll 1
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const auto other = shuffle(s, distance);
+    s = (lane & distance) == 0 ? F::merge(s, other) : F::merge(other, s);
+  }
+  if (lane == 0) to[item] = s;
+}
+
+/// A state as it lies in memory.
+struct StoredState {
+  double m, d, scale, digits;
+};
+
+template <class T>
+__device__ __forceinline__ bool is_sound(const StoredState& s) {
+  if (s.digits != fold::Real<T>::kDigits) return false;
+  if (s.m == fold::infinity<double>()) return s.d == 1. || fold::is_nan(s.d);
+  if (s.m == -fold::infinity<double>()) return s.d == 0.;
+  const double n = s.m * fold::Real<T>::kUnit;
+  if (fold::is_nan(s.m) || (::fabs(n) < fold::infinity<double>() && n != ::rint(n))) return false;
+  return s.d > 0. && s.d < fold::infinity<double>() && static_cast<double>(static_cast<T>(s.d)) == s.d;
+}
+
+/// The state that a row is given. What no row can have, or another scale's, cannot be refused from here: it is NaN.
+template <class T>
+__device__ __forceinline__ typename fold::LogSumExp<T>::State given_state(const StoredState& s, double scale) {
+  const bool same = s.scale == scale || (fold::is_nan(s.scale) && fold::is_nan(scale));
+  if (!same || !is_sound<T>(s)) return fold::LogSumExp<T>::not_a_number();
+  return {s.m, static_cast<T>(s.d)};
+}
+
+template <class T>
+__device__ __forceinline__ typename fold::LogSumExp<T>::State row_state(
+    const RowProblem& p, const RowPlace& place, const Row& r, std::int64_t row,
+    const typename fold::LogSumExp<T>::State* states) {
+  if (states != nullptr) return states[row];
+  const Operand& given = p[Slot::states];
+  return given_state<T>(*reinterpret_cast<const StoredState*>(given.data + place.offset(given)), r.scale);
+}
+
+/// state and logsumexp: one result a row.
+template <class T>
+__global__ void __launch_bounds__(128)
+    write_rows(const __grid_constant__ RowProblem p, const typename fold::LogSumExp<T>::State* states) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row >= p.rows) return;
+  const RowPlace place(p, row);
+  if (p.op == Op::state) {
+    const Operand& o = p[Slot::states];
+    const Row r = row_at(p, place);
+    *reinterpret_cast<StoredState*>(o.data + place.offset(o)) = {states[row].m,
+                                                                 fold::canonical(static_cast<double>(states[row].d)),
+                                                                 r.scale, static_cast<double>(fold::Real<T>::kDigits)};
+    return;
+  }
+  const Operand& o = p[Slot::row];
+  const Row r = row_at(p, place);
+  put(o.dtype, o.data + place.offset(o), fold::LogSumExp<T>{fold::make_scale<T>(r.scale)}.finish(states[row]));
+}
+
+/// The results of softmax and log_softmax from the rows' states.
+template <class T, bool kLog>
+__global__ void __launch_bounds__(128) write_softmax(const __grid_constant__ RowProblem p, std::int64_t items,
+                                                     bool across, const typename fold::LogSumExp<T>::State* states) {
+  using Lse = fold::LogSumExp<T>;
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= items) return;
+  const Share share = share_of(p, item, across);
+  if (share.row >= p.rows) return;
+  const RowPlace place(p, share.row);
+  const Row r = row_at(p, place);
+  const auto s = row_state<T>(p, place, r, share.row, states);
+  const RowFactor<T> factor(r.scale);
+  const fold::Normaliser<T> norm(s);
+  fold::LogNormaliser<T> log_norm(s, factor.scale);
+  log_norm.c = factor.c;
+  log_norm.half_c = fold::Scalar<T>::mul(T(0.5), factor.c);
+  const T nothing = kLog ? -fold::infinity<T>() : T(0), multiplier = norm.regular ? norm.multiplier(s.m) : T(0);
+  const bool fast = Lse::is_fast(s.m);
+#pragma unroll 1
+  for (int j = 0; j < share.count; ++j) {
+    const std::int64_t i = share.first + share.step * j;
+    if (i >= r.n) break;
+    const bool present = is_present(r, p[Slot::mask].axis_stride, i);
+    T result = nothing;
+    if (norm.empty) {
+      if (p.empty == Empty::nan) result = fold::canonical_nan<T>();
+    } else if (present && !norm.regular) {
+      result = fold::canonical_nan<T>();
+    } else if (present) {
+      const T x = factor(element_at<T>(p[Slot::x].dtype, r.x + i * p[Slot::x].axis_stride));
+      if constexpr (kLog) {
+        result = log_norm.log_probability(x);
+      } else {
+        const T term = fast                               ? fold::term<fold::Scalar<T>>(x, factor.c, Lse::narrow(s.m))
+                       : ::fabs(x) == fold::infinity<T>() ? T(0)
+                                                          : fold::term_wide(x, factor.c, s.m);
+        result = fold::Normaliser<T>::probability(term, multiplier);
+      }
+    }
+    put(p[Slot::y].dtype, r.y + i * p[Slot::y].axis_stride, result);
+  }
+}
+
+/// The gradients of softmax and log_softmax.
+template <class T, template <class> class Gradient>
+__global__ void __launch_bounds__(128) write_gradient(const __grid_constant__ RowProblem p, std::int64_t items,
+                                                      bool across, const GradientState<T>* states) {
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= items) return;
+  const Share share = share_of(p, item, across);
+  if (share.row >= p.rows) return;
+  const RowPlace place(p, share.row);
+  const Row r = row_at(p, place);
+  const Operand &y = p[Slot::x], &dy = p[Slot::dy], &dx = p[Slot::y];
+  const char* gradient = dy.data + place.offset(dy) + r.begin * dy.axis_stride;
+  const Gradient<T> through{states[share.row].sum, static_cast<T>(r.scale)};
+  const bool any = states[share.row].any != 0;
+#pragma unroll 1
+  for (int j = 0; j < share.count; ++j) {
+    const std::int64_t i = share.first + share.step * j;
+    if (i >= r.n) break;
+    T result = T(0);
+    if (any && is_present(r, p[Slot::mask].axis_stride, i))
+      result = through(element_at<T>(y.dtype, r.x + i * y.axis_stride),
+                       element_at<T>(dy.dtype, gradient + i * dy.axis_stride));
+    put(dx.dtype, r.y + i * dx.axis_stride, result);
+  }
+}
+
+/// The gradient of logsumexp.
+template <class T>
+__global__ void __launch_bounds__(128)
+    write_lse_gradient(const __grid_constant__ RowProblem p, std::int64_t items, bool across) {
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= items) return;
+  const Share share = share_of(p, item, across);
+  if (share.row >= p.rows) return;
+  const RowPlace place(p, share.row);
+  const Row r = row_at(p, place);
+  const RowFactor<T> factor(r.scale);
+  const fold::Normaliser<T> norm(row_state<T>(p, place, r, share.row, nullptr));
+  const Operand& dlse = p[Slot::row];
+  const fold::LogSumExpGradient<T> through{norm, factor.c,
+                                           fold::narrow<T>(element_at<T>(dlse.dtype, dlse.data + place.offset(dlse))),
+                                           static_cast<T>(r.scale)};
+#pragma unroll 1
+  for (int j = 0; j < share.count; ++j) {
+    const std::int64_t i = share.first + share.step * j;
+    if (i >= r.n) break;
+    T result = T(0);
+    if (!norm.empty && is_present(r, p[Slot::mask].axis_stride, i))
+      result = norm.regular ? through(factor(element_at<T>(p[Slot::x].dtype, r.x + i * p[Slot::x].axis_stride)))
+                            : fold::canonical_nan<T>();
+    put(p[Slot::y].dtype, r.y + i * p[Slot::y].axis_stride, result);
+  }
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,45 @@
+// The order in which plans try the CUDA kernels.
+#include "cuda/kernels.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace {
+
+using namespace cuda;
+
+const RowKernel kSoftmax[] = {softmax_warp_rows_kernel, softmax_cluster_row_kernel, softmax_warp_rows_any_kernel,
+                              softmax_cluster_row_any_kernel, fold_generic_kernel};
+const RowKernel kFold[] = {fold_generic_kernel};
+const RowKernel kFinish[] = {finish_generic_kernel};
+const RowKernel kBackward[] = {backward_generic_kernel};
+const RowKernel kLseBackward[] = {lse_backward_generic_kernel};
+
+}  // namespace
+
+std::span<const Kernel<RowProblem>> cuda_row_kernels(Op op) {
+  switch (op) {
+    case Op::softmax:
+    case Op::log_softmax: return kSoftmax;
+    case Op::logsumexp:
+    case Op::state: return kFold;
+    case Op::finish_softmax:
+    case Op::finish_log_softmax:
+    case Op::finish_logsumexp: return kFinish;
+    case Op::softmax_backward:
+    case Op::log_softmax_backward: return kBackward;
+    case Op::logsumexp_backward: return kLseBackward;
+    default: return {};
+  }
+}
+
+std::span<const Kernel<MergeProblem>> cuda_merge_kernels(Op op) {
+  switch (op) {
+    case Op::merge_states: return merge_states_kernels();
+    case Op::merge_attention:
+    case Op::merge_blocks: return merge_parts_kernels();
+    default: return {};
+  }
+}
+
+}  // namespace v0
+}  // namespace softfold

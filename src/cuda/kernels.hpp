@@ -1,0 +1,25 @@
+// The CUDA backend's kernels; kernels.cc puts them in order of preference.
+#pragma once
+
+#include "front/kernel.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+using RowKernel = Kernel<RowProblem>;
+using MergeKernel = Kernel<MergeProblem>;
+
+/// softmax and log_softmax of plain problems, with one read.
+extern const RowKernel softmax_warp_rows_kernel, softmax_cluster_row_kernel;
+/// The same with masks, lengths and scales a row.
+extern const RowKernel softmax_warp_rows_any_kernel, softmax_cluster_row_any_kernel;
+/// Everything else: any dtype, stride, axis and length.
+extern const RowKernel fold_generic_kernel, finish_generic_kernel, backward_generic_kernel, lse_backward_generic_kernel;
+
+std::span<const MergeKernel> merge_states_kernels();
+std::span<const MergeKernel> merge_parts_kernels();
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

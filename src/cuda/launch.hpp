@@ -1,0 +1,96 @@
+// Launching on a caller's stream: errors become softfold::Error, nothing is synchronised, nothing is kept.
+#pragma once
+
+#include "front/problem.hpp"
+#include "softfold/error.hpp"
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// Throws for anything but success: Code::out_of_memory or Code::device. Clears the runtime's last error, so that one
+/// that is not sticky does not reach the next call.
+void check(cudaError_t status, const char* what);
+
+inline cudaStream_t stream_of(const Context& context) { return static_cast<cudaStream_t>(context.stream); }
+
+/// Makes the device that `data` lies on current, for as long as it lives. Refuses host memory that no device can read.
+class DeviceOf {
+ public:
+  explicit DeviceOf(const void* data);
+  ~DeviceOf();
+  DeviceOf(const DeviceOf&) = delete;
+  DeviceOf& operator=(const DeviceOf&) = delete;
+  int device() const { return device_; }
+
+ private:
+  int device_ = 0, before_ = 0;
+};
+
+/// What the schedules ask about a device; read once a device.
+struct DeviceTraits {
+  int processors;       ///< streaming multiprocessors
+  int shared_bytes;     ///< that a block can opt in to
+  int largest_cluster;  ///< blocks in a cluster of the row kernels; 1 where the device has no clusters
+};
+const DeviceTraits& traits_of(int device);
+
+/// Memory for the time of a call: the caller's workspace, or stream-ordered memory where the caller lent none.
+class Scratch {
+ public:
+  Scratch(std::size_t bytes, const Context& context);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  char* data() const { return data_; }
+
+ private:
+  char* data_ = nullptr;
+  cudaStream_t stream_;
+  bool owned_ = false;
+};
+
+struct Grid {
+  std::int64_t blocks;
+  int threads;
+  int cluster = 1;
+  int shared_bytes = 0;
+  bool cooperative = false;
+};
+
+template <class... Parameters, class... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, cudaStream_t stream,
+            Arguments&&... arguments) {
+  if (grid.blocks == 0) return;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(grid.shared_bytes);
+  config.stream = stream;
+  cudaLaunchAttribute attributes[2];
+  config.attrs = attributes;
+  if (grid.cluster > 1) {
+    auto& a = attributes[config.numAttrs++];
+    a.id = cudaLaunchAttributeClusterDimension;
+    a.val.clusterDim.x = static_cast<unsigned>(grid.cluster);
+    a.val.clusterDim.y = a.val.clusterDim.z = 1;
+    if (grid.cluster > 8) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), name);
+  }
+  if (grid.cooperative) {
+    auto& a = attributes[config.numAttrs++];
+    a.id = cudaLaunchAttributeCooperative;
+    a.val.cooperative = 1;
+  }
+  if (grid.shared_bytes > 48 * 1024)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes), name);
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), name);
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

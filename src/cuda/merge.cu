@@ -1,0 +1,166 @@
+// merge_states, merge_attention and merge_blocks: a warp a row, its parts' weights in double as fold/parts.hpp has
+// them.
+#include "cuda/generic.cuh"
+#include "cuda/kernels.hpp"
+#include "cuda/launch.hpp"
+#include "softfold/fold/parts.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kMaxParts = MergeProblem::kMaxParts;
+
+__device__ std::int64_t row_offset(const MergeProblem& p, const Operand& o, std::int64_t row) {
+  std::int64_t at = 0;
+  for (int d = p.outer_rank - 1; d >= 0; --d) {
+    const auto axis = static_cast<std::size_t>(d);
+    at += row % p.outer[axis] * o.strides[axis];
+    row /= p.outer[axis];
+  }
+  return at;
+}
+
+template <class T>
+__device__ StoredState merged(const StoredState* parts, int count) {
+  using Lse = fold::LogSumExp<T>;
+  typename Lse::State states[kMaxParts];
+  for (int i = 0; i < count; ++i) states[i] = given_state<T>(parts[i], parts[0].scale);
+  const auto s = lift::reduce_nodes<Lse>(states, count);
+  return {s.m, fold::canonical(static_cast<double>(s.d)), parts[0].scale, static_cast<double>(fold::Real<T>::kDigits)};
+}
+
+__global__ void __launch_bounds__(kThreads) merge_states_rows(const __grid_constant__ MergeProblem p) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row >= p.rows) return;
+  StoredState parts[kMaxParts];
+  const std::int64_t at = row_offset(p, p.statistic.view, row);
+  for (int i = 0; i < p.parts; ++i)
+    parts[i] = *reinterpret_cast<const StoredState*>(p.statistic.data[static_cast<std::size_t>(i)] + at);
+  char* to = p.out_statistic.data[0] + row_offset(p, p.out_statistic.view, row);
+  *reinterpret_cast<StoredState*>(to) =
+      parts[0].digits == fold::Real<double>::kDigits ? merged<double>(parts, p.parts) : merged<float>(parts, p.parts);
+}
+
+/// What each part contributes to a row: shares, the live parts from the largest share down, and the joint statistic.
+struct Shares {
+  fold::PartSum joint;
+  double share[kMaxParts];
+  int live[kMaxParts], count;
+};
+
+__device__ void share_row(const MergeProblem& p, std::int64_t row, Shares& s) {
+  const DType t = p.statistic.view.dtype;
+  const std::int64_t at = row_offset(p, p.statistic.view, row);
+  fold::PartSum sums[kMaxParts];
+  for (int i = 0; i < p.parts; ++i) {
+    const char* part = p.statistic.data[static_cast<std::size_t>(i)] + at;
+    sums[i] = {element_at<double>(t, part),
+               p.statistics == Statistics::lse ? 1. : element_at<double>(t, part + size_of(t))};
+  }
+  s.joint = fold::join_parts(sums, p.parts, p.base == LogBase::two, s.share);
+  const double least = p.value.view.dtype == DType::float64 ? fold::Real<double>::kSmallest
+                                                            : static_cast<double>(fold::Real<float>::kSmallest);
+  s.count = 0;
+  for (int i = 0; i < p.parts; ++i) {
+    if (s.share[i] < least) s.share[i] = 0.;
+    if (s.share[i] == 0.) continue;
+    int to = s.count++;
+    for (; to > 0 && s.share[s.live[to - 1]] < s.share[i]; --to) s.live[to] = s.live[to - 1];
+    s.live[to] = i;
+  }
+}
+
+__device__ void write_statistic(const MergeProblem& p, std::int64_t row, const fold::PartSum& joint) {
+  const DType t = p.out_statistic.view.dtype;
+  char* to = p.out_statistic.data[0] + row_offset(p, p.out_statistic.view, row);
+  const double first = p.statistics == Statistics::lse ? fold::log_of(joint, p.base == LogBase::two) : joint.log;
+  put(t, to, first);
+  if (p.statistics != Statistics::lse) put(t, to + size_of(t), joint.sum);
+}
+
+/// Element i of the merged row: share_0 x_0, then an FMA for each further part.
+template <class T>
+__device__ T combine(const MergeProblem& p, const Shares& s, std::int64_t at) {
+  if (s.count == 0) return T(0);
+  if (fold::is_nan(s.share[s.live[0]])) return fold::canonical_nan<T>();
+  const auto value = [&](int k) {
+    return element_at<T>(p.value.view.dtype, p.value.data[static_cast<std::size_t>(s.live[k])] + at);
+  };
+  T sum = fold::Scalar<T>::mul(value(0), static_cast<T>(s.share[s.live[0]]));
+  for (int k = 1; k < s.count; ++k) sum = fold::Scalar<T>::fma(value(k), static_cast<T>(s.share[s.live[k]]), sum);
+  return sum;
+}
+
+/// Element of one block, brought to the joint sum.
+template <class T>
+__device__ T rescale(const MergeProblem& p, double share, const char* at) {
+  if (share == 0.) return T(0);
+  if (fold::is_nan(share)) return fold::canonical_nan<T>();
+  return fold::Normaliser<T>::probability(element_at<T>(p.value.view.dtype, at), static_cast<T>(share));
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) merge_parts_rows(const __grid_constant__ MergeProblem p) {
+  const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (row >= p.rows) return;
+  Shares s;
+  share_row(p, row, s);
+  __syncwarp();  // the joint statistic may lie where a part's does
+  if (lane == 0) write_statistic(p, row, s.joint);
+  const Operand &in = p.value.view, &out = p.out_value.view;
+  const std::int64_t from = row_offset(p, in, row), to = row_offset(p, out, row);
+  for (std::int64_t i = lane; i < p.n; i += 32) {
+    const std::int64_t read = from + i * in.axis_stride, write = to + i * out.axis_stride;
+    if (p.op == Op::merge_attention) {
+      put(out.dtype, p.out_value.data[0] + write, combine<T>(p, s, read));
+      continue;
+    }
+    for (int k = 0; k < p.parts; ++k) {
+      const auto part = static_cast<std::size_t>(k);
+      put(out.dtype, p.out_value.data[part] + write, rescale<T>(p, s.share[k], p.value.data[part] + read));
+    }
+  }
+}
+
+const char* never_refuses(const MergeProblem&, const Context&) { return nullptr; }
+
+/// A block's result may lie where that block does, but not where another does, which is read later.
+const char* parts_refuse(const MergeProblem& p, const Context&) {
+  if (p.op != Op::merge_blocks || p.rows * p.n == 0) return nullptr;
+  for (int i = 0; i < p.parts; ++i)
+    for (int j = 0; j < p.parts; ++j)
+      if (i != j && p.out_value.data[static_cast<std::size_t>(i)] == p.value.data[static_cast<std::size_t>(j)])
+        return "a block's result would overwrite another block";
+  return nullptr;
+}
+
+void run_states(const MergeProblem& p, const Context& context) {
+  const DeviceOf device(p.statistic.data[0]);
+  launch("merge_states_rows", merge_states_rows, {(p.rows + kThreads - 1) / kThreads, kThreads}, stream_of(context), p);
+}
+
+void run_parts(const MergeProblem& p, const Context& context) {
+  const DeviceOf device(p.statistic.data[0]);
+  const Grid grid{(p.rows + kThreads / 32 - 1) / (kThreads / 32), kThreads};
+  if (p.value.view.dtype == DType::float64) {
+    launch("merge_parts_rows", merge_parts_rows<double>, grid, stream_of(context), p);
+  } else {
+    launch("merge_parts_rows", merge_parts_rows<float>, grid, stream_of(context), p);
+  }
+}
+
+constexpr MergeKernel kStates[] = {{"merge_states_rows", never_refuses, run_states, nullptr}};
+constexpr MergeKernel kParts[] = {{"merge_parts_rows", parts_refuse, run_parts, nullptr}};
+
+}  // namespace
+
+std::span<const MergeKernel> merge_states_kernels() { return kStates; }
+std::span<const MergeKernel> merge_parts_kernels() { return kParts; }
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,250 @@
+// Device views of a problem's rows, and tiles of elements between memory and registers.
+#pragma once
+
+#include "front/problem.hpp"
+#include "softfold/fold/float16.hpp"
+#include "softfold/lift/warp.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// Where one row's operands lie, each at the row's first element, and what of it exists.
+struct Row {
+  const char* x;
+  char* y;
+  const char* mask;     ///< null if every element below `length` exists
+  std::int64_t n;       ///< elements of x and y
+  std::int64_t length;  ///< of which the first so many exist
+  double scale;
+  std::int64_t begin;  ///< ragged rows: the first element's place in x; else 0
+};
+
+__device__ __forceinline__ std::int64_t integer_at(DType t, const char* at) {
+  return t == DType::int32 ? *reinterpret_cast<const std::int32_t*>(at) : *reinterpret_cast<const std::int64_t*>(at);
+}
+
+/// Byte offsets of a row in its operands.
+class RowPlace {
+ public:
+  __device__ __forceinline__ RowPlace(const RowProblem& p, std::int64_t row) : last_(row), rank_(p.outer_rank) {
+    if (rank_ <= 1) return;
+    // Mixed-radix digits of the row; 32-bit division where it is enough.
+    std::int64_t rest = row;
+#pragma unroll 1
+    for (int d = rank_ - 1; d >= 0; --d) {
+      const std::int64_t size = p.outer[static_cast<std::size_t>(d)];
+      const std::int64_t next =
+          (rest | size) >> 32 == 0 ? static_cast<std::uint32_t>(rest) / static_cast<std::uint32_t>(size) : rest / size;
+      digits_[d] = rest - next * size;
+      rest = next;
+    }
+    last_ = digits_[rank_ - 1];
+  }
+  __device__ __forceinline__ std::int64_t offset(const Operand& o) const {
+    if (rank_ <= 1) return rank_ == 0 ? 0 : last_ * o.strides[0];
+    std::int64_t at = 0;
+#pragma unroll 1
+    for (int d = 0; d < rank_; ++d) at += digits_[d] * o.strides[static_cast<std::size_t>(d)];
+    return at;
+  }
+  /// The row's index along the last outer axis: its place in a causal score matrix.
+  __device__ __forceinline__ std::int64_t last() const { return last_; }
+
+ private:
+  std::int64_t last_;
+  int rank_;
+  std::int64_t digits_[kMaxRank];
+};
+
+__device__ __forceinline__ std::int64_t clamp(std::int64_t a, std::int64_t high) { return a < 0 ? 0 : min(a, high); }
+
+__device__ __forceinline__ Row row_at(const RowProblem& p, const RowPlace& place) {
+  const Operand &x = p[Slot::x], &y = p[Slot::y], &mask = p[Slot::mask];
+  Row r{x.data + place.offset(x), nullptr, nullptr, p.n, p.n, p.scale, 0};
+  if (y.given) r.y = y.data + place.offset(y);
+  if (mask.given) r.mask = mask.data + place.offset(mask);
+  if (p[Slot::offsets].given) {
+    const Operand& o = p[Slot::offsets];
+    const char* at = o.data + place.offset(o);
+    // A lying offset cannot be refused from here; it is clamped so that no memory outside x is touched.
+    r.begin = clamp(integer_at(o.dtype, at), p.n);
+    r.n = clamp(integer_at(o.dtype, at + o.strides[0]), p.n) - r.begin;
+    if (r.n < 0) r.n = 0;
+    r.length = r.n;
+    r.x += r.begin * x.axis_stride;
+    if (r.y != nullptr) r.y += r.begin * y.axis_stride;
+    if (r.mask != nullptr) r.mask += r.begin * mask.axis_stride;
+  }
+  if (p[Slot::length].given)
+    r.length = clamp(integer_at(p[Slot::length].dtype, p[Slot::length].data + place.offset(p[Slot::length])), r.n);
+  if (p.causal)
+    r.length = clamp(place.last() + 1 + p.n - p.outer[static_cast<std::size_t>(p.outer_rank - 1)], r.length);
+  if (p[Slot::scales].given) {
+    const char* at = p[Slot::scales].data + place.offset(p[Slot::scales]);
+    r.scale *= p[Slot::scales].dtype == DType::float64 ? *reinterpret_cast<const double*>(at)
+                                                       : static_cast<double>(*reinterpret_cast<const float*>(at));
+  }
+  return r;
+}
+
+/// 16 bytes of elements of type E and the same numbers as floats. Numbers only: a NaN is written by fold::narrow.
+template <class E>
+struct Packed;
+
+template <>
+struct Packed<float> {
+  static __device__ __forceinline__ void unpack(uint4 raw, float* v) {
+    v[0] = __uint_as_float(raw.x), v[1] = __uint_as_float(raw.y);
+    v[2] = __uint_as_float(raw.z), v[3] = __uint_as_float(raw.w);
+  }
+  static __device__ __forceinline__ uint4 pack(const float* v) {
+    return {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
+  }
+  static __device__ __forceinline__ float widen(float e) { return e; }
+  static __device__ __forceinline__ float narrow(float a) { return a; }
+};
+
+template <>
+struct Packed<fold::BFloat16> {
+  static __device__ __forceinline__ void unpack(uint4 raw, float* v) {
+    const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      v[2 * i] = __uint_as_float(words[i] << 16);
+      v[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000U);
+    }
+  }
+  static __device__ __forceinline__ unsigned two(float a, float b) {
+    const __nv_bfloat162 h = __floats2bfloat162_rn(a, b);
+    return *reinterpret_cast<const unsigned*>(&h);
+  }
+  static __device__ __forceinline__ uint4 pack(const float* v) {
+    return {two(v[0], v[1]), two(v[2], v[3]), two(v[4], v[5]), two(v[6], v[7])};
+  }
+  static __device__ __forceinline__ float widen(fold::BFloat16 e) { return fold::widen(e); }
+  static __device__ __forceinline__ fold::BFloat16 narrow(float a) {
+    return {static_cast<std::uint16_t>(two(a, 0.F) & 0xFFFFU)};
+  }
+};
+
+template <>
+struct Packed<fold::Float16> {
+  static __device__ __forceinline__ void unpack(uint4 raw, float* v) {
+    const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 f = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
+      v[2 * i] = f.x, v[2 * i + 1] = f.y;
+    }
+  }
+  static __device__ __forceinline__ unsigned two(float a, float b) {
+    const __half2 h = __floats2half2_rn(a, b);
+    return *reinterpret_cast<const unsigned*>(&h);
+  }
+  static __device__ __forceinline__ uint4 pack(const float* v) {
+    return {two(v[0], v[1]), two(v[2], v[3]), two(v[4], v[5]), two(v[6], v[7])};
+  }
+  static __device__ __forceinline__ float widen(fold::Float16 e) { return __half2float(__ushort_as_half(e.bits)); }
+  static __device__ __forceinline__ fold::Float16 narrow(float a) { return {__half_as_ushort(__float2half_rn(a))}; }
+};
+
+/// Up to 32 * kLanes neighbouring elements of a row in the layout of lift::WarpFold, moved as aligned 16-byte vectors;
+/// what does not fill a vector (the row's ends) is moved an element at a time.
+template <class E, int kLanes>
+struct Tile {
+  static constexpr int kWidth = 16 / static_cast<int>(sizeof(E));
+  static constexpr int kVectors = lift::kPerLane / kWidth;
+  static constexpr int kSlots = lift::kPerLane * kLanes;
+
+  int shift;  ///< elements between the last 16-byte boundary and the row's first element
+  int lane;   ///< in the group
+
+  __device__ __forceinline__ explicit Tile(const void* first)
+      : shift(static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16 / sizeof(E))),
+        lane(static_cast<int>(threadIdx.x) % kLanes) {}
+
+  __device__ __forceinline__ int first_of(int j) const { return kWidth * (lane + kLanes * j) - shift; }
+  /// The element in slot (j, k). A slot before the row's first element holds one from the tile's end.
+  __device__ __forceinline__ int element(int j, int k) const {
+    const int i = first_of(j) + k;
+    return i < 0 ? i + kSlots : i;
+  }
+  static __device__ __forceinline__ bool whole(int first, int n) { return first >= 0 && first + kWidth <= n; }
+
+  /// Elements [0, n) of x; other slots become lift::absent.
+  __device__ __forceinline__ void load(float (&v)[lift::kPerLane], const char* x, int n,
+                                       const lift::Factor& factor) const {
+    const E* e = reinterpret_cast<const E*>(x);
+    uint4 raw[kVectors];
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      raw[j] = {0, 0, 0, 0};
+      if (whole(first_of(j), n)) raw[j] = *reinterpret_cast<const uint4*>(e + first_of(j));
+    }
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(raw[j], v + j * kWidth);
+    if (shift != 0 || n < kSlots) load_ends(v, e, n, lift::absent(factor.c));
+    if (!factor.plain) multiply(v, n, factor.times);
+  }
+
+  __device__ __forceinline__ void multiply(float (&v)[lift::kPerLane], int n, float by) const {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k)
+        if (element(j, k) < n) v[j * kWidth + k] *= by;
+    }
+  }
+
+  /// Slots whose mask byte is 0 become `value`.
+  __device__ __forceinline__ void hide(float (&v)[lift::kPerLane], const char* mask, std::int64_t stride, int n,
+                                       float value) const {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        const int i = element(j, k);
+        if (i < n && mask[i * stride] == 0) v[j * kWidth + k] = value;
+      }
+    }
+  }
+
+  /// Elements [0, n) of y.
+  __device__ __forceinline__ void store(char* y, int n, const float (&v)[lift::kPerLane]) const {
+    E* e = reinterpret_cast<E*>(y);
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      const int first = first_of(j);
+      if (whole(first, n)) {
+        *reinterpret_cast<uint4*>(e + first) = Packed<E>::pack(v + j * kWidth);
+        continue;
+      }
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        const int i = element(j, k);
+        if (i < n) e[i] = Packed<E>::narrow(v[j * kWidth + k]);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void load_ends(float (&v)[lift::kPerLane], const E* e, int n, float missing) const {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      if (whole(first_of(j), n)) continue;
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        const int i = element(j, k);
+        v[j * kWidth + k] = i < n ? Packed<E>::widen(e[i]) : missing;
+      }
+    }
+  }
+};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,66 @@
+// Hopper's asynchronous copies, in PTX's terms: a bulk copy from global to shared memory that completes on an mbarrier.
+#pragma once
+
+#include <cstdint>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+/// A barrier in shared memory that one thread arrives at and asynchronous copies complete.
+struct CopyBarrier {
+  std::uint64_t word;
+
+  __device__ __forceinline__ void init(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&word)), "r"(arrivals) : "memory");
+  }
+  /// Makes inits visible to the copy engine.
+  static __device__ __forceinline__ void publish() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __device__ __forceinline__ void expect(int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&word)), "r"(bytes)
+                 : "memory");
+  }
+  __device__ __forceinline__ void wait(unsigned parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again_%=:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again_%=;\n"
+        "}\n" ::"r"(shared_address(&word)),
+        "r"(parity)
+        : "memory");
+  }
+  /// bytes > 0; everything 16-byte aligned.
+  __device__ __forceinline__ void copy(void* to, const void* from, int bytes) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(&word))
+                 : "memory");
+  }
+};
+
+/// Makes what this thread wrote to shared memory visible to the copy engine.
+__device__ __forceinline__ void fence_for_copy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// From shared to global memory; everything 16-byte aligned, bytes > 0.
+__device__ __forceinline__ void bulk_store(void* to, const void* from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)),
+               "r"(bytes)
+               : "memory");
+}
+
+/// Waits until the thread's bulk stores have read shared memory.
+__device__ __forceinline__ void bulk_drain() {
+  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

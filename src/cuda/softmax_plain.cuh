@@ -1,0 +1,240 @@
+// softmax and log_softmax at copy speed, for plain problems: one stride between rows, one scale, nothing hidden. Each
+// warp has its elements brought to shared memory by the copy engine, folds them in registers, and writes them.
+#pragma once
+
+#include "cuda/sm90.cuh"
+#include "cuda/softmax_rows.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// A plain problem.
+struct PlainRows {
+  const char* x;
+  char* y;
+  const char *x_begin, *x_end;      ///< all of x's memory
+  std::int64_t x_stride, y_stride;  ///< bytes between rows
+  std::int64_t rows, n;
+  fold::Scale<float> scale;
+  Empty empty;
+  int pitch;    ///< bytes between landing places of a warp's rows
+  bool joined;  ///< rows lie end to end on 16-byte boundaries: a warp's rows are one copy
+};
+
+/// A place in shared memory where a run of elements lands and from which results leave: element i at position
+/// i + shift, so that vectors keep their alignment. All lanes of a warp call every function together.
+template <class E, int kLanes>
+struct Landing {
+  using Elements = Tile<E, kLanes>;
+  static constexpr int kSize = static_cast<int>(sizeof(E));
+  static constexpr int kWidth = Elements::kWidth, kSlots = Elements::kSlots;
+  static constexpr int kBytes = kSlots * kSize + 16;
+
+  char* place;
+  Elements tile;
+  int n;
+
+  /// The 16-byte vectors around the run's n elements, from and up to; begin and end leave out those that reach beyond
+  /// x's memory.
+  struct Span {
+    std::uintptr_t from, up_to, begin, end;
+    __device__ __forceinline__ Span(const char* first, int n, const char* x_begin, const char* x_end) {
+      const auto a = reinterpret_cast<std::uintptr_t>(first);
+      from = begin = a & ~std::uintptr_t{15};
+      up_to = end = (a + static_cast<unsigned>(n * kSize) + 15) & ~std::uintptr_t{15};
+      if (begin < reinterpret_cast<std::uintptr_t>(x_begin)) begin += 16;
+      if (end > reinterpret_cast<std::uintptr_t>(x_end)) end -= 16;
+    }
+    __device__ __forceinline__ int bytes() const { return end > begin ? static_cast<int>(end - begin) : 0; }
+  };
+
+  __device__ __forceinline__ Landing(char* place_, const char* first, int n_) : place(place_), tile(first), n(n_) {}
+
+  __device__ __forceinline__ bool whole() const { return tile.shift == 0 && n == kSlots; }
+
+  /// By one lane of the group: sends the run on its way.
+  __device__ __forceinline__ void fetch(CopyBarrier& barrier, const char* first, const PlainRows& p) const {
+    const Span span(first, n, p.x_begin, p.x_end);
+    barrier.expect(span.bytes());
+    if (span.bytes() > 0)
+      barrier.copy(place + (span.begin - span.from), reinterpret_cast<const void*>(span.begin), span.bytes());
+  }
+
+  /// Once it has landed: the elements in registers, lift::absent in the slots beyond them.
+  __device__ __forceinline__ void read(float (&v)[lift::kPerLane], const char* first, const lift::Factor& factor,
+                                       const PlainRows& p) const {
+    if (!__all_sync(lift::kWholeWarp, whole()))
+      patch(place, tile, n, first, lift::absent(factor.c), p.x_begin, p.x_end);
+#pragma unroll
+    for (int j = 0; j < Elements::kVectors; ++j)
+      Packed<E>::unpack(reinterpret_cast<const uint4*>(place)[tile.lane + kLanes * j], v + j * kWidth);
+    if (!factor.plain) tile.multiply(v, n, factor.times);
+  }
+
+  /// Writes results to y, which lies to 16-byte boundaries as x does. Call drain() before the block ends.
+  __device__ __forceinline__ void store(char* y, const float (&v)[lift::kPerLane]) const {
+    if (whole()) {
+#pragma unroll
+      for (int j = 0; j < Elements::kVectors; ++j)
+        reinterpret_cast<uint4*>(y)[tile.lane + kLanes * j] = Packed<E>::pack(v + j * kWidth);
+    } else {
+#pragma unroll
+      for (int j = 0; j < Elements::kVectors; ++j)
+        reinterpret_cast<uint4*>(place)[tile.lane + kLanes * j] = Packed<E>::pack(v + j * kWidth);
+      send(place, tile, n, y);
+    }
+  }
+  static __device__ __forceinline__ void drain() { bulk_drain(); }
+
+ private:
+  static __device__ __forceinline__ void sync_group() {
+    if constexpr (kLanes == 32) {
+      __syncwarp();
+    } else {
+      __syncwarp(((1U << kLanes) - 1U) << (threadIdx.x % 32 / kLanes * kLanes));
+    }
+  }
+
+  /// Repairs the ends of the run in shared memory: vectors that the copy left out, the elements whose slots lie before
+  /// the first one, and the slots that hold nothing.
+  static __device__ __noinline__ void patch(char* place, Elements tile, int n, const char* first, float missing,
+                                            const char* x_begin, const char* x_end) {
+    E* e = reinterpret_cast<E*>(place);
+    const E* x = reinterpret_cast<const E*>(first);
+    const int shift = tile.shift;
+    const Span span(first, n, x_begin, x_end);
+    if (span.begin != span.from)
+      for (int i = tile.lane; i < min(n, kWidth - shift); i += kLanes) e[i + shift] = x[i];
+    if (span.end != span.up_to)
+      for (int i = max(0, (n + shift - 1) / kWidth * kWidth - shift) + tile.lane; i < n; i += kLanes)
+        e[i + shift] = x[i];
+    __syncwarp();
+    const E nothing = Packed<E>::narrow(missing);
+    for (int k = tile.lane; k < shift; k += kLanes) e[k] = kSlots - shift + k < n ? e[kSlots + k] : nothing;
+    for (int at = n + shift + tile.lane; at < kSlots; at += kLanes) e[at] = nothing;
+    __syncwarp();
+  }
+
+  /// From shared memory to y: whole vectors by the copy engine, the ends an element at a time.
+  static __device__ __noinline__ void send(char* place, Elements tile, int n, char* y) {
+    E* e = reinterpret_cast<E*>(place);
+    E* to = reinterpret_cast<E*>(y);
+    const int shift = tile.shift;
+    sync_group();
+    for (int k = tile.lane; k < shift; k += kLanes)
+      if (kSlots - shift + k < n) e[kSlots + k] = e[k];
+    fence_for_copy();
+    sync_group();
+    const int head = min(n, (kWidth - shift) % kWidth), tail = max(head, (n + shift) / kWidth * kWidth - shift);
+    if (tile.lane == 0 && tail > head) bulk_store(to + head, e + head + shift, (tail - head) * kSize);
+    for (int i = tile.lane; i < head; i += kLanes) to[i] = e[i + shift];
+    for (int i = tail + tile.lane; i < n; i += kLanes) to[i] = e[i + shift];
+  }
+};
+
+/// Several rows a warp, or one: rows of at most 32 * kLanes elements. Rows fly to shared memory on their own while
+/// other warps work; a warp's landing place holds 32 / kLanes rows, as one run where they lie end to end in memory.
+template <class E, int kLanes, bool kLog, int kMinBlocks>
+__global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __grid_constant__ PlainRows p) {
+  using Place = Landing<E, kLanes>;
+  using Fold = lift::WarpFold<Place::kWidth, kLanes>;
+  constexpr int kRows = 32 / kLanes, kWarps = 8;
+  extern __shared__ __align__(16) char memory[];
+  __shared__ CopyBarrier barriers[kWarps];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t base = (static_cast<std::int64_t>(blockIdx.x) * kWarps + warp) * kRows;
+  if (base >= p.rows) return;
+  // Groups without a row of their own take part with the last row and write nothing.
+  const std::int64_t row = base + lane / kLanes, read_row = min(row, p.rows - 1);
+  const char* first = p.x + read_row * p.x_stride;
+  CopyBarrier& barrier = barriers[warp];
+  const Place landing(memory + warp * kRows * Place::kBytes + static_cast<int>(read_row - base) * p.pitch, first,
+                      static_cast<int>(p.n));
+  if (lane == 0) {
+    barrier.init(p.joined ? 1 : kRows);
+    CopyBarrier::publish();
+  }
+  __syncwarp();
+  if (p.joined) {
+    if (lane == 0) {
+      const int bytes = static_cast<int>(min(static_cast<std::int64_t>(kRows), p.rows - base)) * p.pitch;
+      barrier.expect(bytes);
+      barrier.copy(landing.place, first, bytes);
+    }
+  } else if (lane % kLanes == 0) {
+    if (row < p.rows) {
+      landing.fetch(barrier, first, p);
+    } else {
+      barrier.expect(0);
+    }
+  }
+  const lift::Factor factor(p.scale.c);
+  float v[lift::kPerLane];
+  barrier.wait(0);
+  landing.read(v, first, factor, p);
+  const auto folded = kLog ? Fold::reduce(v, factor.c) : Fold::terms(v, factor.c);
+  if (row < p.rows) {
+    char* y = p.y + row * p.y_stride;
+    const fold::Normaliser<float> norm(folded.state);
+    if (norm.regular) {
+      finish<kLog>(v, folded.dense, factor, fold::Scalar<float>::mul(norm.reciprocal, folded.unit), folded.state,
+                   p.scale);
+      landing.store(y, v);
+    } else {
+      fill<E, kLog>(y, nullptr, 0, landing.tile.lane, kLanes, landing.n, landing.n,
+                    constant_of<kLog>(folded.state, p.empty));
+    }
+  }
+  Place::drain();
+}
+
+/// A block or a cluster of blocks a row, one chunk a warp.
+template <class E, bool kLog>
+__global__ void __launch_bounds__(512, 2) softmax_cluster_row(const __grid_constant__ PlainRows p) {
+  using Place = Landing<E, 32>;
+  using Fold = lift::WarpFold<Place::kWidth>;
+  using Exchange = lift::ClusterFold<256>;
+  extern __shared__ __align__(16) char memory[];
+  __shared__ Exchange::Storage storage;
+  __shared__ CopyBarrier barriers[16];
+  const unsigned blocks = lift::Cluster::size();
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int chunk = static_cast<int>(lift::Cluster::rank()) * (static_cast<int>(blockDim.x) / 32) + warp;
+  const std::int64_t row = blockIdx.x / blocks, begin = static_cast<std::int64_t>(chunk) * lift::kChunk;
+  const char* first = p.x + row * p.x_stride + begin * Place::kSize;
+  const Place landing(memory + warp * Place::kBytes, first, static_cast<int>(clamp(p.n - begin, lift::kChunk)));
+  CopyBarrier& barrier = barriers[warp];
+  if (lane == 0 && landing.n > 0) {
+    barrier.init(1);
+    CopyBarrier::publish();
+    landing.fetch(barrier, first, p);
+  }
+  Exchange::begin();
+  __syncwarp();
+  const lift::Factor factor(p.scale.c);
+  float v[lift::kPerLane];
+  typename Fold::Folded own{Exchange::State{}, 1.F, false};
+  if (landing.n > 0) {
+    barrier.wait(0);
+    landing.read(v, first, factor, p);
+    own = kLog ? Fold::reduce(v, factor.c) : Fold::terms(v, factor.c);
+  }
+  Exchange::ready();
+  const auto whole = Exchange::fold(storage, own.state, chunk, static_cast<int>(lift::chunk_count(p.n)));
+  if (landing.n == 0) return;
+  char* y = p.y + row * p.y_stride + begin * Place::kSize;
+  const fold::Normaliser<float> norm(whole);
+  if (norm.regular) {
+    finish<kLog>(v, own.dense, factor, fold::Scalar<float>::mul(norm.multiplier(own.state.m), own.unit), whole,
+                 p.scale);
+    landing.store(y, v);
+  } else {
+    fill<E, kLog>(y, nullptr, 0, landing.tile.lane, 32, landing.n, landing.n, constant_of<kLog>(whole, p.empty));
+  }
+  Place::drain();
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,142 @@
+// softmax and log_softmax with one read: the row waits in registers between its sum and its write.
+#pragma once
+
+#include "cuda/rows.cuh"
+#include "softfold/lift/cluster.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// The value of every element of a row that has no finite sum, and whether masked elements get it too.
+struct Constant {
+  float value;
+  bool everywhere;
+};
+
+template <bool kLog>
+__device__ __forceinline__ Constant constant_of(const fold::LogSumExp<float>::State& s, Empty empty) {
+  if (s.m == fold::infinity<double>()) return {fold::canonical_nan<float>(), false};
+  if (empty == Empty::nan) return {fold::canonical_nan<float>(), true};
+  return {kLog ? -fold::infinity<float>() : 0.F, true};
+}
+
+/// What stands where no element is.
+template <bool kLog>
+__device__ __forceinline__ float nothing() {
+  return kLog ? -fold::infinity<float>() : 0.F;
+}
+
+/// Elements [0, n) of a tile of an irregular row.
+template <class E, bool kLog>
+__device__ __noinline__ void fill(char* y, const char* mask, std::int64_t mask_stride, int lane, int lanes, int length,
+                                  int n, Constant constant) {
+  for (int i = lane; i < n; i += lanes) {
+    const bool present = i < length && (mask == nullptr || mask[i * mask_stride] != 0);
+    reinterpret_cast<E*>(y)[i] = fold::narrow<E>(constant.everywhere || present ? constant.value : nothing<kLog>());
+  }
+}
+
+/// Terms (softmax) or elements (log_softmax) to results, in registers.
+template <bool kLog>
+__device__ __forceinline__ void finish(float (&v)[lift::kPerLane], bool dense, const lift::Factor& factor,
+                                       float multiplier, const fold::LogSumExp<float>::State& row,
+                                       const fold::Scale<float>& scale) {
+  using S = fold::Scalar<float>;
+  if constexpr (kLog) {
+    fold::LogNormaliser<float> log_norm(row, scale);
+    log_norm.c = factor.c;
+    log_norm.half_c = 0.5F * factor.c;
+#pragma unroll
+    for (int i = 0; i < lift::kPerLane; ++i) v[i] = log_norm.log_probability(v[i]);
+  } else {
+    if (dense && multiplier >= 0x1p-60F) {  // no result can be below kSmallest
+#pragma unroll
+      for (int i = 0; i < lift::kPerLane; ++i) v[i] = S::mul(v[i], multiplier);
+    } else {
+#pragma unroll
+      for (int i = 0; i < lift::kPerLane; ++i) v[i] = fold::Normaliser<float>::probability(v[i], multiplier);
+    }
+  }
+}
+
+/// Several rows a warp (kLanes < 32) or one: rows of at most 32 * kLanes elements.
+template <class E, int kLanes, bool kLog>
+__global__ void __launch_bounds__(256, 4) softmax_warp_rows_any(const __grid_constant__ RowProblem p) {
+  using Fold = lift::WarpFold<16 / static_cast<int>(sizeof(E)), kLanes>;
+  const std::int64_t group = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
+  // Lanes without a row of their own take part with the last row and write nothing.
+  const bool writes = group < p.rows;
+  const RowPlace place(p, writes ? group : p.rows - 1);
+  const Row r = row_at(p, place);
+  const auto scale = fold::make_scale<float>(r.scale);
+  const lift::Factor factor(scale.c);
+  const Tile<E, kLanes> tile(r.x);
+  const int n = static_cast<int>(r.n), length = static_cast<int>(r.length);
+  float v[lift::kPerLane];
+  tile.load(v, r.x, length, factor);
+  if (r.mask != nullptr) tile.hide(v, r.mask, p[Slot::mask].axis_stride, length, lift::absent(factor.c));
+  typename Fold::Folded folded;
+  if constexpr (kLog) {
+    folded = Fold::reduce(v, factor.c);
+  } else {
+    folded = Fold::terms(v, factor.c);
+  }
+  if (!writes) return;
+  const fold::Normaliser<float> norm(folded.state);
+  if (!norm.regular) {
+    fill<E, kLog>(r.y, r.mask, p[Slot::mask].axis_stride, tile.lane, kLanes, length, n,
+                  constant_of<kLog>(folded.state, p.empty));
+    return;
+  }
+  finish<kLog>(v, folded.dense, factor, fold::Scalar<float>::mul(norm.reciprocal, folded.unit), folded.state, scale);
+  tile.store(r.y, n, v);
+}
+
+/// A block or a cluster of blocks a row, one chunk a warp; states cross by shared memory.
+template <class E, bool kLog>
+__global__ void __launch_bounds__(512, 2) softmax_cluster_row_any(const __grid_constant__ RowProblem p) {
+  using Fold = lift::WarpFold<16 / static_cast<int>(sizeof(E))>;
+  using Lse = fold::LogSumExp<float>;
+  __shared__ lift::ClusterFold<256>::Storage storage;
+  const unsigned blocks = lift::Cluster::size();
+  lift::ClusterFold<256>::begin();
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  const int chunk = static_cast<int>(lift::Cluster::rank()) * warps + static_cast<int>(threadIdx.x) / 32;
+  const RowPlace place(p, blockIdx.x / blocks);
+  const Row r = row_at(p, place);
+  const auto scale = fold::make_scale<float>(r.scale);
+  const lift::Factor factor(scale.c);
+  const std::int64_t begin = static_cast<std::int64_t>(chunk) * lift::kChunk;
+  const int n = static_cast<int>(clamp(r.n - begin, lift::kChunk));
+  const int length = static_cast<int>(clamp(r.length - begin, lift::kChunk));
+  const char* x = r.x + begin * static_cast<std::int64_t>(sizeof(E));
+  const char* mask = r.mask == nullptr ? nullptr : r.mask + begin * p[Slot::mask].axis_stride;
+  const Tile<E, 32> tile(r.x);
+  float v[lift::kPerLane];
+  typename Fold::Folded own{Lse::identity(), 1.F, false};
+  if (length > 0) {
+    tile.load(v, x, length, factor);
+    if (mask != nullptr) tile.hide(v, mask, p[Slot::mask].axis_stride, length, lift::absent(factor.c));
+    own = kLog ? Fold::reduce(v, factor.c) : Fold::terms(v, factor.c);
+  } else {
+#pragma unroll
+    for (int i = 0; i < lift::kPerLane; ++i) v[i] = kLog ? lift::absent(factor.c) : 0.F;
+  }
+  const int chunks = static_cast<int>(lift::chunk_count(r.length));
+  lift::ClusterFold<256>::ready();
+  const auto row = lift::ClusterFold<256>::fold(storage, own.state, chunk, chunks);
+  if (n == 0) return;
+  char* y = r.y + begin * static_cast<std::int64_t>(sizeof(E));
+  const fold::Normaliser<float> norm(row);
+  if (!norm.regular) {
+    fill<E, kLog>(y, mask, p[Slot::mask].axis_stride, tile.lane, 32, length, n, constant_of<kLog>(row, p.empty));
+    return;
+  }
+  finish<kLog>(v, own.dense, factor, fold::Scalar<float>::mul(norm.multiplier(own.state.m), own.unit), row, scale);
+  tile.store(y, n, v);
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,169 @@
+// cpu == cuda, bit for bit: row operations over regime edges, dtypes, layouts, masks, lengths and special values.
+#include "cuda/both.hpp"
+
+namespace softfold_test {
+namespace {
+
+using softfold::DType;
+using softfold::Empty;
+using softfold::Op;
+
+struct Case {
+  Op op = Op::softmax;
+  DType dtype = DType::float32, out = DType::float32;
+  std::int64_t rows = 3, n = 1000;
+  Values values = Values::normal;
+  double scale = 1;
+  std::int64_t row_stride = 0;  ///< elements between rows; 0: contiguous
+  std::int64_t x_offset = 0, y_offset = 0;
+  bool mask = false, length = false, scales = false, transposed = false, in_place = false;
+  Empty empty = Empty::zero;
+};
+
+std::string describe(const Case& c) {
+  return std::string(name_of(c.op)) + " " + std::string(name_of(c.dtype)) + "->" + std::string(name_of(c.out)) + " " +
+         std::to_string(c.rows) + "x" + std::to_string(c.n) + " values " + std::to_string(static_cast<int>(c.values)) +
+         " scale " + std::to_string(c.scale) + " stride " + std::to_string(c.row_stride) + " offsets " +
+         std::to_string(c.x_offset) + "," + std::to_string(c.y_offset) + (c.mask ? " mask" : "") +
+         (c.length ? " length" : "") + (c.scales ? " scales" : "") + (c.transposed ? " transposed" : "") +
+         (c.in_place ? " in place" : "") + (c.empty == Empty::nan ? " Empty::nan" : "");
+}
+
+void expect_same(const Case& c) {
+  const std::int64_t stride = c.row_stride != 0 ? c.row_stride : c.n;
+  std::vector<std::int64_t> strides{stride, 1};
+  if (c.transposed) strides = {1, c.rows};
+  Tensor x(c.dtype, {c.rows, c.n}, strides, c.x_offset);
+  x.fill([&](std::int64_t i) { return value_of(c.values, i / c.n, i % c.n, c.n); });
+  const bool per_row = c.op == Op::logsumexp, states = c.op == Op::state;
+  Tensor y = states    ? Tensor(DType::float64, {c.rows, 4})
+             : per_row ? Tensor(c.out, {c.rows})
+                       : Tensor(c.out, {c.rows, c.n}, strides, c.y_offset);
+  Tensor mask(DType::boolean, {c.rows, c.n});
+  mask.fill([&](std::int64_t i) {
+    return i / c.n % 5 == 3 ? 0. : static_cast<double>(Random(static_cast<std::uint64_t>(i)).next() % 4 != 0);
+  });
+  Tensor length(DType::int32, {c.rows});
+  length.fill([&](std::int64_t i) { return static_cast<double>((i * 7919 + c.n / 2) % (c.n + 1)); });
+  Tensor scales(DType::float32, {c.rows});
+  scales.fill([](std::int64_t i) { return i % 6 == 5 ? 0. : (i % 2 != 0 ? -0.75 : 1.5) * static_cast<double>(i % 4); });
+  std::string kernel;
+  for (const bool gpu : {false, true}) {
+    softfold::RowOptions o;
+    o.scale = c.scale;
+    o.empty = c.empty;
+    if (c.mask) o.mask = mask.view(gpu);
+    if (c.length) o.length = length.view(gpu);
+    if (c.scales) o.scales = scales.view(gpu);
+    const softfold::View in = x.view(gpu), out = c.in_place ? in : y.view(gpu);
+    const auto plan = softfold::plan(c.op, {&in, 1}, {&out, 1}, o);
+    plan.run();
+    if (gpu) kernel = plan.kernel();
+  }
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << describe(c) << " by " << kernel;
+  Tensor& result = c.in_place ? x : y;
+  ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << describe(c) << " by " << kernel;
+}
+
+constexpr DType kNarrow[] = {DType::float32, DType::bfloat16, DType::float16};
+
+/// Edges of regimes (lanes a row, chunks, warps a block, blocks a cluster), odd lengths and vocabularies.
+const std::vector<std::int64_t>& lengths() {
+  static const std::vector<std::int64_t> n{
+      1,    2,    3,     7,     8,     31,    32,    33,    64,    127,    128,    129,    255,   256,
+      257,  384,  511,   512,   513,   777,   1023,  1024,  1025,  2047,   2048,   2049,   3000,  4096,
+      5119, 8191, 16383, 16384, 16385, 17408, 32769, 50257, 65536, 128256, 151936, 262143, 262144};
+  return n;
+}
+
+class CudaRows : public Cuda {};
+
+TEST_F(CudaRows, EveryOperationEveryDtypePair) {
+  constexpr DType all[] = {DType::float32, DType::float64, DType::float16, DType::bfloat16};
+  for (const Op op : {Op::softmax, Op::log_softmax, Op::logsumexp, Op::state})
+    for (const DType t : all)
+      for (const DType out : all)
+        for (const std::int64_t n : {1, 33, 1023, 1024, 1025, 5000, 70000})
+          for (int v = 0; v<static_cast<int>(Values::count); v += n> 5000 ? 3 : 1) {
+            Case c{op, t, out};
+            c.rows = n > 5000 ? 2 : 14;
+            c.n = n;
+            c.values = static_cast<Values>(v);
+            c.scale = v % 2 == 0 ? 1. : -0.3;
+            expect_same(c);
+            if (HasFatalFailure()) return;
+          }
+}
+
+TEST_F(CudaRows, OtherAxesMasksLengthsScales) {
+  for (const Op op : {Op::softmax, Op::log_softmax, Op::logsumexp, Op::state})
+    for (const DType t : {DType::float32, DType::float64, DType::bfloat16})
+      for (const std::int64_t n : {1, 100, 1025, 3000})
+        for (int variant = 0; variant < 16; ++variant) {
+          Case c{op, t, t};
+          c.rows = 35;
+          c.n = n;
+          c.transposed = (variant & 8) != 0;
+          c.mask = (variant & 1) != 0;
+          c.length = (variant & 2) != 0;
+          c.scales = (variant & 4) != 0;
+          c.values = variant % 3 == 0 ? Values::specials : Values::normal;
+          c.empty = variant % 5 == 0 ? Empty::nan : Empty::zero;
+          expect_same(c);
+          if (HasFatalFailure()) return;
+        }
+}
+
+TEST_F(CudaRows, EveryLengthEveryDtype) {
+  for (const Op op : {Op::softmax, Op::log_softmax})
+    for (const DType t : kNarrow)
+      for (const std::int64_t n : lengths()) {
+        Case c{op, t, t};
+        c.rows = n <= 1024 ? 37 : n <= 20000 ? 5 : 2;
+        c.n = n;
+        expect_same(c);
+        if (HasFatalFailure()) return;
+      }
+}
+
+TEST_F(CudaRows, EveryKindOfValue) {
+  for (const Op op : {Op::softmax, Op::log_softmax})
+    for (const DType t : kNarrow)
+      for (int v = 0; v < static_cast<int>(Values::count); ++v)
+        for (const std::int64_t n : {5, 100, 300, 1000, 5000, 40000})
+          for (const double scale : {1., -0.5, 0., 1e-3, 1e30}) {
+            Case c{op, t, t};
+            c.rows = 14;
+            c.n = n;
+            if (n == 40000) c.rows = 7;
+            c.values = static_cast<Values>(v);
+            c.scale = scale;
+            c.empty = v % 2 == 0 ? Empty::zero : Empty::nan;
+            expect_same(c);
+            if (HasFatalFailure()) return;
+          }
+}
+
+TEST_F(CudaRows, UnalignedStridedMaskedInPlace) {
+  for (const Op op : {Op::softmax, Op::log_softmax})
+    for (const DType t : kNarrow)
+      for (const std::int64_t n : {1, 13, 100, 129, 1000, 1024, 1025, 4099, 33000})
+        for (const std::int64_t offset : {0, 1, 3, 6})
+          for (int variant = 0; variant < 8; ++variant) {
+            Case c{op, t, t};
+            c.rows = 11;
+            c.n = n;
+            c.row_stride = n + 5;
+            c.x_offset = c.y_offset = offset;
+            c.mask = (variant & 1) != 0;
+            c.length = (variant & 2) != 0;
+            c.scales = (variant & 4) != 0;
+            c.in_place = variant % 3 == 1;
+            c.values = variant % 2 == 0 ? Values::normal : Values::specials;
+            expect_same(c);
+            if (HasFatalFailure()) return;
+          }
+}
+
+}  // namespace
+}  // namespace softfold_test
