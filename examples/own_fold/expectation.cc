@@ -7,10 +7,10 @@
 #include "softfold/fold/logsumexp.hpp"
 #include "softfold/lift/tree.hpp"
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -94,5 +94,5 @@ int main() {
   std::printf("one worker    %a\nfour workers  %a\nin float64    %a\n", static_cast<double>(one),
               static_cast<double>(four), sum / weights);
   const bool close = std::abs(static_cast<double>(one) - sum / weights) < 1e-5;
-  return std::memcmp(&one, &four, sizeof one) == 0 && close ? 0 : 1;
+  return std::bit_cast<std::uint32_t>(one) == std::bit_cast<std::uint32_t>(four) && close ? 0 : 1;
 }

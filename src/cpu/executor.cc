@@ -131,7 +131,7 @@ class Pool {
     std::unique_lock lock(mutex_, std::try_to_lock);
     for (int i = 0; !lock.owns_lock() && i < 64; ++i) {
       pause();
-      lock.try_lock();
+      if (lock.try_lock()) break;
     }
     if (!lock.owns_lock()) lock.lock();
     return lock;
