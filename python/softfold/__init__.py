@@ -10,6 +10,8 @@ and softfold.jax are those libraries' own faces. Everything that cannot be done 
 """
 
 from softfold._core import (
+    Partial,
+    Stream,
     bits_version,
     finish_log_softmax,
     finish_softmax,
@@ -25,11 +27,13 @@ from softfold._core import (
 )
 from softfold._core import __version__ as __version__
 from softfold._errors import DTypeError, Error, StateError, UnsupportedError
+from softfold._states import finish, finish_logsumexp, merge, merge_attention, merge_blocks
 
 __all__ = [
     "DTypeError", "Error", "StateError", "UnsupportedError",
     "bits_version", "get_num_threads", "set_num_threads",
     "softmax", "log_softmax", "logsumexp",
     "softmax_backward", "log_softmax_backward", "logsumexp_backward",
-    "state", "finish_softmax", "finish_log_softmax",
+    "Partial", "Stream", "state", "merge", "finish",
+    "finish_softmax", "finish_log_softmax", "finish_logsumexp", "merge_attention", "merge_blocks",
 ]  # fmt: skip

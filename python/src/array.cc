@@ -62,6 +62,12 @@ View Tensor::view() const {
   return {data, dtype, {shape.data(), n}, {strides.data(), n}, device};
 }
 
+std::int64_t Tensor::count() const {
+  std::int64_t n = 1;
+  for (int i = 0; i < rank; ++i) n *= size(i);
+  return n;
+}
+
 std::string Tensor::describe() const {
   std::string s = std::string(name_of(dtype)) + " [";
   for (int i = 0; i < rank; ++i) s += (i != 0 ? ", " : "") + std::to_string(size(i));

@@ -32,6 +32,8 @@ struct Tensor {
   View view() const;
   std::int64_t size(int axis) const { return shape[static_cast<std::size_t>(axis)]; }
   std::int64_t stride(int axis) const { return strides[static_cast<std::size_t>(axis)]; }
+  /// How many elements.
+  std::int64_t count() const;
   std::string describe() const;
 };
 

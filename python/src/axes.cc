@@ -48,38 +48,39 @@ Axes parse_axes(nb::handle axis, int rank) {
   return axes;
 }
 
-bool merge_folded(Tensor& t, const Tensor& x, const Axes& axes, const char* name) {
-  if (!t.given) return true;
+Tensor move_folded(const Tensor& t, const Tensor& x, const Axes& axes, const char* name) {
   const int lead = axes.rank - t.rank;
   Tensor to = t;
   to.rank = 0;
-  const auto take = [&](int i, std::int64_t& size, std::int64_t& stride) {
-    size = x.size(i);
-    const bool absent = i < lead || (t.size(i - lead) == 1 && size != 1);
-    if (lead < 0 || (i >= lead && t.size(i - lead) != size && t.size(i - lead) != 1))
-      throw Error(Code::shape, std::string(name) + ", " + t.describe(), "the shape of " + x.describe());
-    stride = absent ? 0 : t.stride(i - lead);
-  };
-  for (int i = 0; i < axes.rank; ++i) {
-    if (axes.folded[static_cast<std::size_t>(i)]) continue;
-    const auto at = static_cast<std::size_t>(to.rank++);
-    take(i, to.shape[at], to.strides[at]);
+  for (const bool folded : {false, true}) {
+    for (int i = 0; i < axes.rank; ++i) {
+      if (axes.folded[static_cast<std::size_t>(i)] != folded) continue;
+      const std::int64_t size = x.size(i), own = i < lead ? 1 : t.size(i - lead);
+      if (lead < 0 || (own != size && own != 1))
+        throw Error(Code::shape, std::string(name) + ", " + t.describe(), "the shape of " + x.describe());
+      const auto at = static_cast<std::size_t>(to.rank++);
+      to.shape[at] = size;
+      to.strides[at] = i < lead || own != size ? 0 : t.stride(i - lead);
+    }
   }
+  return to;
+}
+
+bool join_last(Tensor& t, int count) {
   std::int64_t n = 1, step = 1;
   bool joins = true;
-  for (int i = axes.rank - 1; i >= 0; --i) {
-    if (!axes.folded[static_cast<std::size_t>(i)]) continue;
-    std::int64_t size = 0, stride = 0;
-    take(i, size, stride);
-    if (n == 1) step = stride;
-    joins &= size == 1 || n == 1 || stride == step * n;
+  for (int i = t.rank - 1; i >= t.rank - count; --i) {
+    const std::int64_t size = t.size(i);
+    joins &= size == 1 || n == 1 || t.stride(i) == step * n;
+    if (n == 1) step = t.stride(i);
     n *= size;
   }
-  const auto last = static_cast<std::size_t>(to.rank++);
-  to.shape[last] = n;
-  to.strides[last] = step;
-  t = to;
-  return joins || n == 0;
+  if (!joins && n != 0) return false;
+  t.rank -= count;
+  const auto last = static_cast<std::size_t>(t.rank++);
+  t.shape[last] = n;
+  t.strides[last] = step;
+  return true;
 }
 
 void drop_folded(Tensor& t, const Axes& axes, int trailing) {

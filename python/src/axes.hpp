@@ -21,9 +21,11 @@ struct Axes {
 /// Refuses axes out of range, named twice, or none at all. A 0-dimensional x is a row of one element.
 Axes parse_axes(nb::handle axis, int rank);
 
-/// Moves the folded axes of `t`, which broadcasts to `shape`, behind the kept ones, and merges them into one. False if
-/// its strides do not allow that.
-bool merge_folded(Tensor& t, const Tensor& x, const Axes& axes, const char* name);
+/// `t`, which broadcasts to x's shape, with the folded axes behind the kept ones.
+Tensor move_folded(const Tensor& t, const Tensor& x, const Axes& axes, const char* name);
+
+/// Makes the last `count` axes one. False, and nothing changed, if strides do not allow that.
+bool join_last(Tensor& t, int count);
 
 /// A per-row operand (`trailing` more axes behind) in the shape of the kept axes: the folded ones, of size 1 if they
 /// are there at all, are dropped.

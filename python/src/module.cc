@@ -26,4 +26,6 @@ NB_MODULE(_core, m) {
   py::bind_errors(m);
   py::bind_threads(m);
   py::bind_rows(m);
+  py::bind_merges(m);
+  py::bind_streams(m);
 }

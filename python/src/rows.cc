@@ -1,4 +1,5 @@
 #include "rows.hpp"
+#include "pieces.hpp"
 
 #include <cmath>
 #include <memory>
@@ -22,6 +23,7 @@ Signature signature_of(Op op) {
     case Op::softmax_backward:
     case Op::log_softmax_backward: return {{Role::full, Role::full}, {"y", "dy"}, Role::full};
     case Op::logsumexp_backward: return {{Role::full, Role::states, Role::row}, {"x", "states", "dlse"}, Role::full};
+    case Op::finish_logsumexp: return {{Role::states}, {"states"}, Role::row};
     case Op::finish_softmax:
     case Op::finish_log_softmax: return {{Role::full, Role::states}, {"x", "states"}, Role::full};
     default: return {{Role::full}, {"x"}, Role::full};
@@ -67,49 +69,58 @@ struct Operands {
     open(mask, a.mask, "mask");
   }
 
-  /// Several folded axes become the last one.
-  void merge_axes(Op op, const Axes& axes) {
+  /// Several folded axes become the last one. False if the memory of x or of the result does not hold them as one.
+  bool join_axes(Op op, const Axes& axes) {
     const Signature s = signature_of(op);
     if (options.causal)
       throw Error(Code::option, "causal with several folded axes", "axis=-1 of scores (..., T, S)", "pass axis=-1");
     const Tensor x = in[0].tensor;
-    const auto full = [&](Tensor& t, const char* name) {
-      if (!merge_folded(t, x, axes, name))
-        throw Error(Code::strides, std::string(name) + " whose folded axes do not lie behind each other in memory",
-                    "several axes that memory holds as one", "fold one axis, or pass a contiguous array");
+    bool joined = true;
+    const auto move = [&](Tensor& t, Role role, const char* name) {
+      if (!t.given) return;
+      if (role != Role::full) return drop_folded(t, axes, role == Role::states);
+      t = move_folded(t, x, axes, name);
+      Tensor one = t;
+      joined &= join_last(one, axes.count);
     };
-    for (int i = 0; i < count; ++i) {
-      if (s.in[i] == Role::full)
-        full(in[i].tensor, s.names[i]);
-      else
-        drop_folded(in[i].tensor, axes, s.in[i] == Role::states);
-    }
-    if (s.out == Role::full)
-      full(out.tensor, "out");
-    else
-      drop_folded(out.tensor, axes, s.out == Role::states);
-    if (mask.tensor.given) full(mask.tensor, "mask");
+    for (int i = 0; i < count; ++i) move(in[i].tensor, s.in[i], s.names[i]);
+    move(out.tensor, s.out, "out");
+    move(mask.tensor, Role::full, "mask");
     drop_folded(scales.tensor, axes, 0);
     drop_folded(lengths.tensor, axes, 0);
+    if (!joined) return false;
+    for (int i = 0; i < count; ++i)
+      if (s.in[i] == Role::full) join_last(in[i].tensor, axes.count);
+    if (s.out == Role::full) join_last(out.tensor, axes.count);
+    if (mask.tensor.given) join_last(mask.tensor, axes.count);
+    return true;
   }
 
   void run(Op op, const Axes& axes, std::uintptr_t stream) {
-    options.axis = -1;
+    const std::shared_ptr<Executor> threads = executor();
+    const Context context{threads.get(), reinterpret_cast<void*>(stream), nullptr};
+    bool joined = true;
     if (axes.is_plain())
       options.axis = axes.only();
     else if (op != Op::finish_logsumexp)
-      merge_axes(op, axes);
+      joined = join_axes(op, axes);
     options.scales = scales.tensor.view();
     options.length = lengths.tensor.view();
     options.offsets = offsets.tensor.view();
     options.mask = mask.tensor.view();
+    if (!joined) {
+      if (!scales.tensor.given && !lengths.tensor.given && !mask.tensor.given && count <= 2 &&
+          run_in_pieces(op, in[0].tensor, in[1].tensor, out.tensor, axes.count, options, context))
+        return;
+      throw Error(Code::strides, "several folded axes that do not lie behind each other in memory",
+                  "softmax, log_softmax, logsumexp, state and finish without scales, lengths and mask",
+                  "fold one axis, or pass a contiguous array");
+    }
     const View inputs[] = {in[0].tensor.view(), in[1].tensor.view(), in[2].tensor.view()};
     const View output[] = {out.tensor.view()};
-    const std::shared_ptr<Executor> threads = executor();
-    const Context context{threads.get(), reinterpret_cast<void*>(stream), nullptr};
-    std::int64_t elements = 1;
-    for (int i = 0; i < in[0].tensor.rank; ++i) elements *= in[0].tensor.size(i);
-    run_plan(elements, [&] { return plan(op, {inputs, static_cast<std::size_t>(count)}, output, options, context); });
+    run_plan(in[0].tensor.count(), [&] {
+      return plan(op, {inputs, static_cast<std::size_t>(count)}, output, options, context);
+    });
   }
 };
 

@@ -4,7 +4,9 @@
 #include "array.hpp"
 #include "axes.hpp"
 
+#include <memory>
 #include <span>
+#include <string_view>
 
 namespace softfold::python {
 
@@ -23,6 +25,7 @@ Op op_of(std::string_view name);
 
 void bind_rows(nb::module_& m);
 void bind_merges(nb::module_& m);
+void bind_streams(nb::module_& m);
 void bind_threads(nb::module_& m);
 void bind_errors(nb::module_& m);
 

@@ -52,6 +52,19 @@ def test_agrees_with_scipy_in_shape_dtype_and_value(x, data):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("axis", [(0, 2), (0, 1), (2, 0), None])
+def test_axes_that_memory_does_not_hold_as_one_have_the_bits_of_a_copy(rng, axis):
+    x = rng.standard_normal((7, 3, 900)).astype(np.float32).transpose(2, 1, 0)
+    order = [a for a in range(3) if axis is not None and a not in axis]
+    folded = sorted(axis) if axis is not None else [0, 1, 2]
+    rows = np.ascontiguousarray(x.transpose(order + folded)).reshape([x.shape[a] for a in order] + [-1])
+    for name in ("softmax", "log_softmax"):
+        got = getattr(softfold, name)(x, axis, scale=0.5)
+        want = getattr(softfold, name)(rows, -1, scale=0.5).reshape([x.shape[a] for a in order + folded])
+        assert bits(got.transpose(order + folded)) == bits(want)
+    assert bits(softfold.logsumexp(x, axis)) == bits(softfold.logsumexp(rows, -1))
+
+
 @pytest.mark.parametrize(
     "value",
     [5.0, np.float32(3), [1, 2, 3], [[1, 2], [3, 4]], [True, False], np.arange(4, dtype=np.uint8), np.zeros(0)],
