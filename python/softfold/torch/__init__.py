@@ -1,0 +1,124 @@
+"""softfold for PyTorch: torch's own signatures, autograd with double backward, torch.compile, on CPU and CUDA.
+
+    import softfold.torch as sf
+    p = sf.softmax(scores, dim=-1, scale=0.125, causal=True)
+
+Every operation is a torch.library custom op (torch.ops.softfold.*), registered from Python: libtorch is not linked.
+Tensors are viewed, never copied; CUDA work goes to the current stream. scales, lengths, offsets and mask get no
+gradient. `routed()` sends torch's own softmax, log_softmax and logsumexp here.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from softfold._errors import DTypeError, Error
+from softfold.torch._ops import _log_softmax, _logsumexp, _new, _run, _softmax, _state, current_stream, viewable
+from softfold.torch._routing import routed
+
+__all__ = [
+    "LogSoftmax", "Softmax", "current_stream", "log_softmax", "logsumexp", "routed", "softmax", "state", "viewable",
+]  # fmt: skip
+
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def _dims(x: Tensor, dim) -> list[int]:
+    if dim is None:
+        return list(range(x.dim()))
+    return list(dim) if isinstance(dim, (tuple, list)) else [dim]
+
+
+def _checked(x: Tensor, dtype, scales) -> tuple[Tensor, Optional[torch.dtype]]:
+    """torch's rules: integers need a dtype; with one, the input is taken in that precision; autocast gives float32."""
+    if scales is not None and scales.requires_grad:
+        raise Error("unsupported", "scales that require a gradient", "scales without one", "softmax(x * scales)")
+    if dtype is None and torch.is_autocast_enabled(x.device.type) and x.dtype in (torch.float16, torch.bfloat16):
+        dtype = torch.float32
+    if x.dtype in _FLOATS:
+        if dtype == torch.float64 and x.dtype != torch.float64:
+            return x.to(dtype), None  # folded in float64, as asked
+        return x, dtype
+    if x.dtype.is_complex or dtype is None:
+        raise DTypeError("dtype", f"a tensor of {x.dtype}", "float32, float64, float16, bfloat16", "pass dtype=")
+    return x.to(dtype), None
+
+
+def softmax(input, dim=None, _stacklevel=3, dtype=None, *, scale=1.0, scales=None, lengths=None, offsets=None,
+            mask=None, causal=False, empty="zero"):  # fmt: skip
+    """torch.nn.functional.softmax, with softfold's options.
+
+    input: floating tensor of any strides, on the CPU or CUDA; dim: an integer, a tuple, or None for all. dtype: of the
+    result; the fold itself is in float32, or in float64 where input or dtype is. Options as in softfold.softmax.
+    """
+    x, dtype = _checked(input, dtype, scales)
+    return _softmax(x, _dims(x, dim), float(scale), scales, lengths, offsets, mask, causal, _nan(empty), dtype)
+
+
+def log_softmax(input, dim=None, _stacklevel=3, dtype=None, *, scale=1.0, scales=None, lengths=None, offsets=None,
+                mask=None, causal=False, empty="zero"):  # fmt: skip
+    """torch.nn.functional.log_softmax, with softfold's options. See softmax."""
+    x, dtype = _checked(input, dtype, scales)
+    return _log_softmax(x, _dims(x, dim), float(scale), scales, lengths, offsets, mask, causal, _nan(empty), dtype)
+
+
+def logsumexp(input, dim=None, keepdim=False, *, dtype=None, scale=1.0, scales=None, lengths=None, offsets=None,
+              mask=None, causal=False):  # fmt: skip
+    """torch.logsumexp, with softfold's options. See softmax."""
+    x, dtype = _checked(input, dtype, scales)
+    return _logsumexp(x, _dims(x, dim), keepdim, float(scale), scales, lengths, offsets, mask, causal, dtype)
+
+
+def state(input, dim=None, keepdim=False, *, scale=1.0, scales=None, lengths=None, offsets=None, mask=None,
+          causal=False):  # fmt: skip
+    """softfold.state of a tensor: float64 of the kept shape plus (4,); no gradient."""
+    x, _ = _checked(input, None, scales)
+    return _state(x.detach(), _dims(x, dim), keepdim, float(scale), scales, lengths, offsets, mask, causal)
+
+
+def _nan(empty) -> bool:
+    if empty not in ("zero", "nan"):
+        raise Error("option", f"empty={empty!r}", '"zero" or "nan"')
+    return empty == "nan"
+
+
+class Softmax(torch.nn.Module):
+    """torch.nn.Softmax, with softfold's options as keywords."""
+
+    _function = staticmethod(softmax)
+
+    def __init__(self, dim=None, **options):
+        super().__init__()
+        self.dim, self.options = dim, options
+
+    def forward(self, input):
+        return self._function(input, self.dim, **self.options)
+
+    def extra_repr(self):
+        return ", ".join([f"dim={self.dim}", *(f"{k}={v}" for k, v in self.options.items())])
+
+
+class LogSoftmax(Softmax):
+    """torch.nn.LogSoftmax, with softfold's options as keywords."""
+
+    _function = staticmethod(log_softmax)
+
+
+def run_rows(op, inputs, *, axis, keepdims, out, dtype, empty, **options):
+    """softfold.softmax and its kin, called with tensors: the result is a tensor, with autograd where there is no out."""
+    x = inputs[0]
+    options = {k: torch.as_tensor(v, device=x.device) if isinstance(v, (list, tuple)) else v for k, v in options.items()}
+    forward = {"softmax": softmax, "log_softmax": log_softmax}
+    if out is None and op in forward:
+        return forward[op](x, axis, dtype=dtype, empty=empty, **options)
+    if out is None and op == "logsumexp":
+        return logsumexp(x, axis, keepdims, dtype=dtype, **options)
+    if out is None and op == "state":
+        return state(x, axis, keepdims, **options)
+    inputs = tuple(i.detach() for i in inputs)
+    out = _new(x, dtype=dtype) if out is None else out
+    _run(op, inputs, out, axis, empty_nan=_nan(empty), **options)
+    return out

@@ -1,0 +1,244 @@
+"""The operations as torch.library custom ops (torch.ops.softfold.*), with fakes, gradients and vmap.
+
+One schema for all: x (or y, dy; or x), the folded dims, then the options. Registered from Python, over softfold._core.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from softfold import _core, _route
+from softfold._errors import Error
+
+
+def viewable(x):
+    """What softfold._core can view without copying: a DLPack capsule of a tensor, anything else as it is."""
+    return torch._C._to_dlpack(x.detach() if x.requires_grad else x) if isinstance(x, Tensor) else x
+
+
+def current_stream(x: Tensor) -> int:
+    """The stream that work on x goes to, as a number."""
+    return torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
+
+
+def _run(op, inputs, out, axis, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False,
+         empty_nan=False):  # fmt: skip
+    _core.run_into(
+        op, tuple(viewable(x) for x in inputs), viewable(out), axis, scale=scale, scales=viewable(scales),
+        lengths=viewable(lengths), offsets=viewable(offsets), mask=viewable(mask), causal=causal,
+        empty="nan" if empty_nan else "zero", stream=current_stream(inputs[0]),
+    )  # fmt: skip
+    return out
+
+
+def _new(x: Tensor, shape=None, dtype: Optional[torch.dtype] = None) -> Tensor:
+    return torch.empty(x.shape if shape is None else shape, dtype=dtype or x.dtype, device=x.device)
+
+
+def _row_shape(x: Tensor, dim: list[int], keepdim: bool, offsets: Optional[Tensor], op: str):
+    return _route.result_shape(op, tuple(x.shape), tuple(dim), keepdim, offsets)
+
+
+
+
+@torch.library.custom_op("softfold::softmax", mutates_args=())
+def _softmax(x: Tensor, dim: list[int], scale: float, scales: Optional[Tensor], lengths: Optional[Tensor],
+             offsets: Optional[Tensor], mask: Optional[Tensor], causal: bool, empty_nan: bool,
+             dtype: Optional[torch.dtype]) -> Tensor:  # fmt: skip
+    return _run("softmax", (x,), _new(x, dtype=dtype), dim, scale, scales, lengths, offsets, mask, causal, empty_nan)
+
+
+@torch.library.custom_op("softfold::log_softmax", mutates_args=())
+def _log_softmax(x: Tensor, dim: list[int], scale: float, scales: Optional[Tensor], lengths: Optional[Tensor],
+                 offsets: Optional[Tensor], mask: Optional[Tensor], causal: bool, empty_nan: bool,
+                 dtype: Optional[torch.dtype]) -> Tensor:  # fmt: skip
+    out = _new(x, dtype=dtype)
+    return _run("log_softmax", (x,), out, dim, scale, scales, lengths, offsets, mask, causal, empty_nan)
+
+
+@torch.library.custom_op("softfold::state", mutates_args=())
+def _state(x: Tensor, dim: list[int], keepdim: bool, scale: float, scales: Optional[Tensor], lengths: Optional[Tensor],
+           offsets: Optional[Tensor], mask: Optional[Tensor], causal: bool) -> Tensor:  # fmt: skip
+    out = _new(x, _row_shape(x, dim, keepdim, offsets, "state"), torch.float64)
+    return _run("state", (x,), out, dim, scale, scales, lengths, offsets, mask, causal)
+
+
+@torch.library.custom_op("softfold::logsumexp", mutates_args=())
+def _logsumexp(x: Tensor, dim: list[int], keepdim: bool, scale: float, scales: Optional[Tensor],
+               lengths: Optional[Tensor], offsets: Optional[Tensor], mask: Optional[Tensor], causal: bool,
+               dtype: Optional[torch.dtype]) -> Tensor:  # fmt: skip
+    out = _new(x, _row_shape(x, dim, keepdim, offsets, "logsumexp"), dtype)
+    return _run("logsumexp", (x,), out, dim, scale, scales, lengths, offsets, mask, causal)
+
+
+@torch.library.custom_op("softfold::softmax_backward", mutates_args=())
+def _softmax_backward(y: Tensor, dy: Tensor, dim: list[int], scale: float, scales: Optional[Tensor],
+                      lengths: Optional[Tensor], offsets: Optional[Tensor], mask: Optional[Tensor], causal: bool,
+                      dtype: Optional[torch.dtype]) -> Tensor:  # fmt: skip
+    return _run("softmax_backward", (y, dy), _new(y, dtype=dtype), dim, scale, scales, lengths, offsets, mask, causal)
+
+
+@torch.library.custom_op("softfold::log_softmax_backward", mutates_args=())
+def _log_softmax_backward(y: Tensor, dy: Tensor, dim: list[int], scale: float, scales: Optional[Tensor],
+                          lengths: Optional[Tensor], offsets: Optional[Tensor], mask: Optional[Tensor], causal: bool,
+                          dtype: Optional[torch.dtype]) -> Tensor:  # fmt: skip
+    out = _new(y, dtype=dtype)
+    return _run("log_softmax_backward", (y, dy), out, dim, scale, scales, lengths, offsets, mask, causal)
+
+
+for _op in (_softmax, _log_softmax, _softmax_backward, _log_softmax_backward):
+    # dtype is the last argument of each.
+    _op.register_fake(lambda x, *options: _new(x, dtype=options[-1]))
+
+
+@_state.register_fake
+def _(x, dim, keepdim, scale, scales, lengths, offsets, mask, causal):
+    return _new(x, _row_shape(x, dim, keepdim, offsets, "state"), torch.float64)
+
+
+@_logsumexp.register_fake
+def _(x, dim, keepdim, scale, scales, lengths, offsets, mask, causal, dtype):
+    return _new(x, _row_shape(x, dim, keepdim, offsets, "logsumexp"), dtype)
+
+
+# Gradients. The backward operations have gradients of their own, written in differentiable terms. ----------------
+
+
+def _spread(rows: Tensor, like: Tensor, dim, keepdim: bool, offsets):
+    """One value a row, over the row's elements."""
+    if offsets is not None:
+        return torch.repeat_interleave(rows, torch.diff(offsets), output_size=like.shape[0])
+    if not keepdim:
+        for d in sorted(d % like.dim() for d in dim):
+            rows = rows.unsqueeze(d)
+    return rows
+
+
+def _sum(values: Tensor, like: Tensor, dim, offsets):
+    """The sum over each row, spread over the row again."""
+    if offsets is None:
+        return values.sum(dim, keepdim=True)
+    rows = torch.repeat_interleave(torch.arange(offsets.shape[0] - 1, device=like.device), torch.diff(offsets))
+    sums = values.new_zeros(offsets.shape[0] - 1).index_add(0, rows, values)
+    return sums[rows]
+
+
+def _exists(y: Tensor, dim, lengths, mask, causal) -> Optional[Tensor]:
+    """A mask of the elements that lengths, mask and causal leave, or None for all of them."""
+    folded = {d % y.dim() for d in dim}
+    sizes = [n if i in folded else 1 for i, n in enumerate(y.shape)]
+    at = torch.arange(math.prod(sizes), device=y.device).reshape(sizes)
+    if lengths is not None:
+        kept = at < _spread(lengths, y, dim, lengths.dim() == y.dim(), None)
+        mask = kept if mask is None else mask & kept
+    if causal:
+        kept = at <= torch.arange(y.shape[-2], device=y.device)[:, None] + (y.shape[-1] - y.shape[-2])
+        mask = kept if mask is None else mask & kept
+    return mask
+
+
+def _save_forward(ctx, inputs, output):
+    _, ctx.dim, ctx.scale, scales, lengths, offsets, mask, ctx.causal, _, _ = inputs
+    ctx.dtype = inputs[0].dtype
+    ctx.save_for_backward(output, scales, lengths, offsets, mask)
+
+
+def _softmax_vjp(ctx, dy):
+    y, *options = ctx.saved_tensors
+    dx = _softmax_backward(y, dy, ctx.dim, ctx.scale, *options, ctx.causal, ctx.dtype)
+    return dx, *(None,) * 9
+
+
+def _log_softmax_vjp(ctx, dy):
+    y, *options = ctx.saved_tensors
+    dx = _log_softmax_backward(y, dy, ctx.dim, ctx.scale, *options, ctx.causal, ctx.dtype)
+    return dx, *(None,) * 9
+
+
+_softmax.register_autograd(_softmax_vjp, setup_context=_save_forward)
+_log_softmax.register_autograd(_log_softmax_vjp, setup_context=_save_forward)
+
+
+def _save_backward(ctx, inputs, output):
+    y, dy, ctx.dim, ctx.scale, scales, lengths, offsets, mask, ctx.causal, _ = inputs
+    ctx.save_for_backward(y, dy, scales, lengths, offsets, mask)
+
+
+def _row_scale(ctx, y, scales, offsets):
+    if scales is None:
+        return ctx.scale
+    return ctx.scale * _spread(scales.to(y.dtype), y, ctx.dim, scales.dim() == y.dim(), offsets)
+
+
+def _double_operands(ctx, g):
+    """y, dy and h = c g, with what does not exist as 0, and the sum over rows."""
+    y, dy, scales, lengths, offsets, mask = ctx.saved_tensors
+    h = g * _row_scale(ctx, y, scales, offsets)
+    exists = _exists(y, ctx.dim, lengths, mask, ctx.causal)
+    if exists is not None:
+        h, dy = torch.where(exists, h, 0), torch.where(exists, dy, 0)
+    return y, dy, h, lambda values: _sum(values, y, ctx.dim, offsets)
+
+
+def _softmax_double_vjp(ctx, g):
+    """dx = c y (dy - sum y dy): to y goes h (dy - sum y dy) - dy sum h y, to dy goes y (h - sum h y)."""
+    y, dy, h, total = _double_operands(ctx, g)
+    t = total(h * y)
+    return (h * (dy - total(y * dy)) - dy * t).to(y.dtype), (y * (h - t)).to(dy.dtype), *(None,) * 8
+
+
+def _log_softmax_double_vjp(ctx, g):
+    """dx = c (dy - exp(y) sum dy): to y goes -h exp(y) sum dy, to dy goes h - sum h exp(y)."""
+    y, dy, h, total = _double_operands(ctx, g)
+    p = torch.exp(y)
+    return (-h * p * total(dy)).to(y.dtype), (h - total(h * p)).to(dy.dtype), *(None,) * 8
+
+
+_softmax_backward.register_autograd(_softmax_double_vjp, setup_context=_save_backward)
+_log_softmax_backward.register_autograd(_log_softmax_double_vjp, setup_context=_save_backward)
+
+
+def _save_logsumexp(ctx, inputs, output):
+    x, ctx.dim, ctx.keepdim, ctx.scale, scales, lengths, offsets, mask, ctx.causal, _ = inputs
+    ctx.save_for_backward(x, scales, lengths, offsets, mask)
+
+
+def _logsumexp_vjp(ctx, dlse):
+    """dx = c softmax(x) dlse, through the differentiable softmax, so that it can be differentiated again."""
+    x, scales, lengths, offsets, mask = ctx.saved_tensors
+    p = _softmax(x, ctx.dim, ctx.scale, scales, lengths, offsets, mask, ctx.causal, False, None)
+    g = _spread(dlse, x, ctx.dim, ctx.keepdim, offsets) * _row_scale(ctx, x, scales, offsets)
+    return (p * g).to(x.dtype), *(None,) * 9
+
+
+_logsumexp.register_autograd(_logsumexp_vjp, setup_context=_save_logsumexp)
+
+
+# vmap and autocast ----------------------------------------------------------------------------------------------
+
+
+def _register_vmap(op, own):
+    """A batch is one more outer axis: dims count from the end. `own`: how many leading tensors fold along dim."""
+
+    def batched(info, in_dims, *args):
+        operands, rest = list(args[:own]), args[own:]
+        if any(isinstance(a, Tensor) and d is not None for a, d in zip(rest, in_dims[own:])):
+            raise Error("unsupported", "vmap over an option of " + op._name, "vmap over its first operands")
+        rank = max(a.dim() - (d is not None) for a, d in zip(operands, in_dims))
+        operands = [
+            a.movedim(d, 0) if d is not None else a.expand(info.batch_size, *a.shape)
+            for a, d in zip(operands, in_dims)
+        ]
+        dim = [d - rank if d >= 0 else d for d in rest[0]]
+        return op(*operands, dim, *rest[1:]), 0
+
+    op.register_vmap(batched)
+
+
+for _op, _own in ((_softmax, 1), (_log_softmax, 1), (_logsumexp, 1), (_state, 1), (_softmax_backward, 2),
+                  (_log_softmax_backward, 2)):  # fmt: skip
+    _register_vmap(_op, _own)

@@ -1,0 +1,220 @@
+"""softfold.torch: torch's values, gradients, transforms and routing; on CUDA too where there is one."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import numpy as np  # noqa: E402
+from conftest import bits  # noqa: E402
+from torch.library import opcheck  # noqa: E402
+
+import softfold  # noqa: E402
+import softfold.torch as sf  # noqa: E402
+
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+pytestmark = pytest.mark.parametrize("device", DEVICES)
+NAMES = ["softmax", "log_softmax", "logsumexp"]
+
+
+def scores(*shape, device, dtype=torch.float64, grad=False):
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return x.to(device=device, dtype=dtype).requires_grad_(grad)
+
+
+def mine(name, x, dim, **options):
+    return getattr(sf, name)(x, dim, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("name", NAMES)
+def test_values_and_shapes_are_torch_s(device, dtype, dim, name):
+    x = scores(5, 70, 3, device=device, dtype=dtype)
+    want = getattr(torch, name)(x, dim)
+    got = mine(name, x, dim)
+    assert got.dtype == want.dtype and got.shape == want.shape and got.device == want.device
+    tolerance = {torch.float64: 1e-13, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 4e-2}[dtype]
+    torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+
+
+def test_bits_are_numpy_s(device):
+    x = scores(9, 5000, device=device, dtype=torch.float32)
+    for name in NAMES:
+        assert bits(mine(name, x, -1).cpu().numpy()) == bits(getattr(softfold, name)(x.cpu().numpy(), -1))
+
+
+def test_the_package_s_own_functions_take_tensors(device):
+    x = scores(4, 30, device=device, grad=True)
+    y = softfold.softmax(x, -1, lengths=[30, 3, 0, 7], scale=0.5)
+    assert isinstance(y, torch.Tensor) and y.requires_grad and y.device == x.device
+    assert softfold.logsumexp(x, keepdims=True).shape == (1, 1)
+    states = softfold.merge(softfold.state(x[:, :16], -1), softfold.state(x[:, 16:], -1))
+    torch.testing.assert_close(softfold.finish(states), torch.logsumexp(x.detach(), -1))
+    out = torch.empty(30, 4, dtype=x.dtype, device=device).T
+    assert softfold.softmax(x.detach(), -1, out=out) is out
+    torch.testing.assert_close(out, torch.softmax(x, -1).detach())
+    dx = softfold.softmax_backward(out, torch.ones_like(out), -1)
+    assert isinstance(dx, torch.Tensor) and dx.abs().max() < 1e-15
+
+
+OPTIONS = {
+    "plain": {},
+    "scale": {"scale": 0.3},
+    "scales": {"scales": torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)},
+    "lengths": {"lengths": torch.tensor([4, 1, 3])},
+    "mask": {"mask": torch.tensor([True, False, True, True])},
+    "causal": {"causal": True},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", NAMES)
+def test_first_and_second_gradients(device, name, options):
+    keywords = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in OPTIONS[options].items()}
+    x = scores(3, 4, device=device, grad=True)
+
+    def function(x):
+        y = mine(name, x, -1, **keywords)
+        return torch.where(torch.isfinite(y), y, 0)
+
+    assert torch.autograd.gradcheck(function, (x,))
+    assert torch.autograd.gradgradcheck(function, (x,))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dim", [0, (0, 1), None])
+def test_gradients_along_other_dims(device, name, dim):
+    x = scores(3, 4, device=device, grad=True)
+    assert torch.autograd.gradcheck(lambda x: mine(name, x, dim), (x,))
+    assert torch.autograd.gradgradcheck(lambda x: mine(name, x, dim), (x,))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_of_ragged_rows(device, name):
+    x = scores(9, device=device, grad=True)
+    offsets = torch.tensor([0, 4, 4, 9], device=device)
+
+    def function(x):
+        y = mine(name, x, 0, offsets=offsets)
+        return torch.where(torch.isfinite(y), y, 0)
+
+    assert torch.autograd.gradcheck(function, (x,)) and torch.autograd.gradgradcheck(function, (x,))
+
+
+def test_gradient_dtypes_follow_the_input(device):
+    x = scores(3, 40, device=device, dtype=torch.bfloat16, grad=True)
+    y = sf.softmax(x, -1, dtype=torch.float32)
+    assert y.dtype == torch.float32
+    y[:, 0].sum().backward()
+    assert x.grad.dtype == torch.bfloat16
+    want = torch.autograd.grad(torch.softmax(x, -1, dtype=torch.float32)[:, 0].sum(), x)[0]
+    torch.testing.assert_close(x.grad, want, rtol=2e-2, atol=1e-3)
+
+
+def test_opcheck(device):
+    x = scores(3, 8, device=device, grad=True)
+    mask = torch.ones(3, 8, dtype=torch.bool, device=device).tril()
+    row = (1.0, None, None, None, mask, False)
+    opcheck(torch.ops.softfold.softmax.default, (x, [-1], *row, False, None))
+    opcheck(torch.ops.softfold.log_softmax.default, (x, [0], *row, False, torch.float32))
+    opcheck(torch.ops.softfold.logsumexp.default, (x, [-1], False, *row, None))
+    opcheck(torch.ops.softfold.state.default, (x.detach(), [0, 1], True, *row))
+    y = sf.softmax(x.detach(), -1).requires_grad_()
+    opcheck(torch.ops.softfold.softmax_backward.default, (y, x, [-1], *row, None))
+    opcheck(torch.ops.softfold.log_softmax_backward.default, (y, x, [-1], *row, None))
+
+
+def test_compile_without_breaks(device):
+    x = scores(6, 50, device=device, dtype=torch.float32, grad=True)
+
+    def model(x):
+        return sf.softmax(x * 2, -1, causal=True).sum() + sf.logsumexp(x, 0).sum() + sf.log_softmax(x, 1)[:, 0].sum()
+
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    want, got = model(x), compiled(x)
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(*(torch.autograd.grad(v, x)[0] for v in (got, want)))
+
+
+def test_vmap(device):
+    x = scores(4, 5, 6, device=device)
+    for name in NAMES:
+        for in_dim, dim in ((0, 0), (0, -1), (1, 1), (2, -2)):
+            got = torch.vmap(lambda row: mine(name, row, dim), in_dim)(x)
+            want = torch.vmap(lambda row: getattr(torch, name)(row, dim), in_dim)(x)
+            torch.testing.assert_close(got, want)
+    x.requires_grad_()
+    torch.vmap(lambda row: sf.softmax(row, -1))(x)[:, 0, 0].sum().backward()
+    want = torch.autograd.grad(torch.softmax(x, -1)[:, 0, 0].sum(), x)[0]
+    torch.testing.assert_close(x.grad, want)
+
+
+def test_autocast_gives_float32_as_torch_s(device):
+    x = scores(3, 40, device=device, dtype=torch.bfloat16)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        for name in NAMES:
+            assert mine(name, x, -1).dtype == torch.float32
+
+
+def test_modules(device):
+    x = scores(3, 40, device=device)
+    torch.testing.assert_close(sf.Softmax(-1)(x), torch.nn.Softmax(-1)(x))
+    torch.testing.assert_close(sf.LogSoftmax(0, scale=2.0)(x), torch.log_softmax(2 * x, 0))
+    assert repr(sf.LogSoftmax(0, scale=2.0)) == "LogSoftmax(dim=0, scale=2.0)"
+
+
+def test_routed(device):
+    x = scores(3, 40, device=device)
+    with sf.routed() as report:
+        a = torch.nn.functional.softmax(x, -1) + torch.softmax(x, 0) + x.softmax(1) + torch.nn.Softmax(0)(x)
+        b = x.logsumexp(0).sum() + torch.logsumexp(x, 0, keepdim=True).sum() + x.log_softmax(-1).sum()
+    assert report.routed == {"softmax": 4, "logsumexp": 2, "log_softmax": 1} and not report.refused
+    torch.testing.assert_close(a, 2 * torch.softmax(x, -1) + 2 * torch.softmax(x, 0))
+    torch.testing.assert_close(b, 2 * torch.logsumexp(x, 0).sum() + torch.log_softmax(x, -1).sum())
+    deep = scores(*(1,) * 8, 3, device=device)
+    with pytest.warns(UserWarning, match="rank 9"), sf.routed() as report:
+        torch.testing.assert_close(torch.softmax(deep, -1), deep.softmax(-1))
+    assert "not routed: 2 softmax" in str(report)
+    with sf.routed():
+        assert torch.isnan(torch.softmax(torch.full((2,), -torch.inf, device=device), 0)).all()
+
+
+def test_refusals(device):
+    x = scores(3, 4, device=device)
+    with pytest.raises(softfold.DTypeError, match="torch.int64"):
+        sf.softmax(torch.ones(3, dtype=torch.int64, device=device), 0)
+    assert sf.softmax(torch.ones(4, dtype=torch.int64, device=device), 0, dtype=torch.float32)[0] == 0.25
+    with pytest.raises(softfold.Error, match="axis 2"):
+        sf.softmax(x, 2)
+    with pytest.raises(softfold.Error, match="gradient"):
+        sf.softmax(x, -1, scales=torch.ones(3, device=device, requires_grad=True))
+    with pytest.raises(softfold.Error, match="empty="):
+        sf.softmax(x, -1, empty="one")
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="no CUDA device")
+def test_the_current_stream_and_graphs(device):
+    if device != "cuda":
+        pytest.skip("CUDA only")
+    x = scores(64, 5000, device=device, dtype=torch.float32)
+    want = sf.softmax(x, -1)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        y = sf.softmax(x, -1)
+    torch.cuda.synchronize()
+    assert torch.equal(y, want)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = sf.softmax(x, -1)
+    y.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(y, want)
+    assert bits(y.cpu().numpy()) == bits(softfold.softmax(x.cpu().numpy(), -1))
+
+
+def test_strided_and_empty_tensors(device):
+    x = scores(6, 9, device=device)
+    for view in (x.T, x[::2, ::3], x[:0], x[:, :0], x.expand(2, 6, 9)):
+        for dim in range(view.dim()):
+            torch.testing.assert_close(sf.softmax(view, dim), torch.softmax(view, dim))
+    assert np.isneginf(sf.logsumexp(x[:, :0], -1).cpu().numpy()).all()
