@@ -38,6 +38,12 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
 
 }  // namespace
 
+std::size_t parse_word(const std::string& text, const char* what, std::span<const std::string_view> names) {
+  std::vector<std::pair<std::string_view, std::size_t>> indexed;
+  for (const std::string_view name : names) indexed.emplace_back(name, indexed.size());
+  return look_up<std::size_t>(text, what, indexed, names.size());
+}
+
 std::uint64_t parse_bytes(const std::string& text) {
   const auto refuse = [&]() -> std::uint64_t {
     throw Error(Code::option, fmt::format("the size '{}'", text), "a number and K, M, G or T (powers of 1024)", "256M");
@@ -91,6 +97,12 @@ Rung parse_rung(const std::string& text) {
   return look_up<Rung>(text, "rung", names, 6);
 }
 
+DeviceKind parse_backend(const std::string& text) {
+  static constexpr std::pair<std::string_view, DeviceKind> names[] = {{"cpu", DeviceKind::cpu},
+                                                                      {"cuda", DeviceKind::cuda}};
+  return look_up<DeviceKind>(text, "backend", names, 2);
+}
+
 Op parse_op(const std::string& text) {
   std::string name = text;
   for (char& c : name)
@@ -125,9 +137,12 @@ std::string human_bytes(double bytes) {
   return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.3g} {}", bytes, units[unit]);
 }
 
-void InputOptions::declare(Command& command) {
-  command.option("--tensor", tensor, "the tensor of a .safetensors file (needed where there are several)");
-  command.option("--as", as, "the input's dtype, where the file cannot say it: bfloat16 in .npy");
+void InputOptions::declare(Command& command, const std::string& prefix) {
+  const std::string whose = prefix.empty() ? "the input's" : "the " + prefix + "'s";
+  command.option("--" + (prefix.empty() ? "" : prefix + "-") + "tensor", tensor,
+                 whose + " tensor in a .safetensors file (needed where there are several)");
+  command.option("--" + (prefix.empty() ? "" : prefix + "-") + "as", as,
+                 whose + " dtype, where the file cannot say it: bfloat16 in .npy");
 }
 
 io::ArrayFile InputOptions::open(const std::string& path) const {
@@ -142,8 +157,7 @@ void RunOptions::declare(Command& command, bool with_memory) {
 }
 
 void RunOptions::check_backend() const {
-  static constexpr std::pair<std::string_view, bool> names[] = {{"cpu", true}, {"cuda", false}};
-  if (!look_up<bool>(backend, "backend", names, 2))
+  if (parse_backend(backend) != DeviceKind::cpu)
     throw Error(Code::unsupported, "--backend cuda", "cpu: files are folded on the CPU in this version",
                 "--backend cpu; on a GPU, call the library on device tensors");
 }

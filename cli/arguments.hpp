@@ -14,6 +14,9 @@
 
 namespace softfold::cli {
 
+/// The index of `text` among `names`; what it is called in a refusal, which suggests the nearest. Throws
+/// Error{Code::option}.
+std::size_t parse_word(const std::string& text, const char* what, std::span<const std::string_view> names);
 /// "256M" as bytes; K, M, G, T are powers of 1024. Throws Error{Code::option}.
 std::uint64_t parse_bytes(const std::string& text);
 /// "4096x128256" as sizes. Throws Error{Code::option}.
@@ -22,6 +25,8 @@ std::vector<std::int64_t> parse_shape(const std::string& text);
 DType parse_dtype(const std::string& text);
 Empty parse_empty(const std::string& text);
 Rung parse_rung(const std::string& text);
+/// "cpu" or "cuda".
+DeviceKind parse_backend(const std::string& text);
 /// A name of Op; "-" stands for "_". Throws Error{Code::option}.
 Op parse_op(const std::string& text);
 
@@ -41,7 +46,8 @@ std::string human_bytes(double bytes);
 struct InputOptions {
   std::string tensor, as;
 
-  void declare(Command& command);
+  /// `prefix`: of the options' names, where a verb reads two arrays.
+  void declare(Command& command, const std::string& prefix = "");
   io::ArrayFile open(const std::string& path) const;
 };
 
@@ -53,7 +59,7 @@ struct RunOptions {
   bool json = false;
 
   void declare(Command& command, bool with_memory = true);
-  /// Throws Error: Code::unsupported for a backend that this build or machine lacks.
+  /// Throws Error: Code::unsupported for a backend that does not work on files.
   void check_backend() const;
   std::uint64_t memory_bytes() const { return parse_bytes(memory); }
 };

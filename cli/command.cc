@@ -35,7 +35,7 @@ bool wants_json(int count, char** arguments) {
 }
 
 int report(const Error& error, bool json) {
-  if (json) {
+  if (json && error.code != Code::verification) {  // there the verb's own object has said it
     const nlohmann::ordered_json record{{"error",
                                          {{"code", static_cast<int>(error.code)},
                                           {"name", name_of_code(error.code)},

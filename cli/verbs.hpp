@@ -10,5 +10,9 @@ void add_state(Program& program);
 void add_merge(Program& program);
 void add_finish(Program& program);
 void add_hash(Program& program);
+void add_verify(Program& program);
+void add_explain(Program& program);
+void add_doctor(Program& program);
+void add_bench(Program& program);
 
 }  // namespace softfold::cli

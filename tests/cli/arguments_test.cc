@@ -9,7 +9,8 @@ namespace {
 using Arguments = CommandTest;
 
 TEST_F(Arguments, HelpAndVersion) {
-  for (const std::string verb : {"softmax", "log-softmax", "logsumexp", "state", "merge", "finish", "hash"}) {
+  for (const std::string verb : {"softmax", "log-softmax", "logsumexp", "state", "merge", "finish", "verify", "explain",
+                                 "doctor", "bench", "hash"}) {
     EXPECT_NE(expect_ok({"--help"}).find("  " + verb), std::string::npos);
     EXPECT_NE(expect_ok({verb, "--help"}).find("Usage: softfold " + verb), std::string::npos);
   }

@@ -1,0 +1,279 @@
+// softfold bench ladder | softmax | log-softmax | logsumexp | state [FILE]
+#include "arguments.hpp"
+#include "blocks.hpp"
+#include "elements.hpp"
+#include "ladder.hpp"
+#include "machine.hpp"
+#include "measure.hpp"
+#include "report.hpp"
+#include "verbs.hpp"
+
+#include "softfold/softfold.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <cmath>
+#include <ctime>
+#include <fstream>
+#include <optional>
+
+namespace softfold::cli {
+namespace {
+
+/// Rows in memory, and room for their results.
+struct Data {
+  DType dtype;
+  std::int64_t rows, n;
+  Buffer x, y;
+  std::size_t x_bytes, y_bytes;
+};
+
+struct Measured {
+  std::string kernel, why_not;  ///< why_not: refused, nothing was measured
+  std::optional<Traffic> traffic;
+  double seconds = 0;
+  std::int64_t nan_rows = 0;  ///< rows with a NaN in their result
+  std::string hash;
+};
+
+struct Race {
+  std::int64_t rows, n;
+  double ceiling;  ///< seconds of a copy, or of a read where nothing of x's size is written
+  std::vector<std::pair<std::string, Measured>> runners;
+};
+
+std::string hash_of(std::span<const std::byte> bytes) {
+  std::uint64_t hash = 0xCBF29CE484222325U;
+  for (const std::byte b : bytes) hash = (hash ^ std::to_integer<std::uint64_t>(b)) * 0x100000001B3U;
+  return fmt::format("{:016x}", hash);
+}
+
+/// Values as scores have them: within +-12 or so, most of them small.
+void fill(std::byte* x, DType dtype, std::int64_t count) {
+  with_floating(dtype, [&]<class S>(S) {
+    auto* const to = reinterpret_cast<S*>(x);
+    std::uint32_t state = 1;
+    const auto next = [&] {
+      return static_cast<double>((state = state * 1664525U + 1013904223U) >> 8) * 0x1p-24 - 0.5;
+    };
+    for (std::int64_t i = 0; i < count; ++i) to[i] = fold::narrow<S>(6 * (next() + next() + next() + next()));
+  });
+}
+
+struct BenchVerb {
+  std::vector<std::string> words;
+  std::string op_text = "softmax", n_text = "1024,8192,131072", dtype_text = "float32", jsonl, commit;
+  std::int64_t rows = 0;
+  int threads = 0;
+  double scale = 1, seconds = 0.3;
+  bool json = false;
+  InputOptions reading;
+
+  void declare(Command& command) {
+    command.positionals("WHAT", words,
+                        "ladder, softmax, log-softmax, logsumexp or state; then optionally a file's rows");
+    command.option("--op", op_text, "what the ladder computes; default softmax");
+    command.option("--n", n_text, "row lengths, as 1024,8192; default 1024,8192,131072");
+    command.option("--rows", rows, "rows of each; default as many as make 64 MB");
+    command.option("--dtype", dtype_text, "without a file: float32, float64, float16, bfloat16; default float32");
+    command.option("--scale", scale, "every element is multiplied by it; 1000 lets naive overflow");
+    command.option("--threads", threads, "threads that compute; 0: all of the machine");
+    command.option("--seconds", seconds, "about how long each is measured; default 0.3");
+    command.option("--jsonl", jsonl, "append one record a line to this file");
+    command.option("--commit", commit, "what the records say about the code");
+    command.flag("--json", json, "print the records as a list");
+    reading.declare(command);
+    command.footer("Times are the shortest of many, in turn with a copy of the same bytes (logsumexp, state: a read).");
+  }
+
+  void run() const;
+  std::vector<Data> data() const;
+  Race race(Op op, const Data& d, const std::vector<Rung>& rungs, Executor& executor) const;
+  Json records(Op op, const Race& race, const Data& d, int concurrency) const;
+  void tell(Op op, const Race& race, const Data& d) const;
+};
+
+constexpr bool writes_all(Op op) { return op == Op::softmax || op == Op::log_softmax; }
+
+Plan plan_of(Op op, const Data& d, Rung rung, double scale, const Context& context) {
+  const std::int64_t full[] = {d.rows, d.n}, states[] = {d.rows, 4};
+  const std::span<const std::int64_t> shape =
+      op == Op::state ? std::span(states) : std::span(full).first(writes_all(op) ? 2 : 1);
+  const View x(static_cast<const void*>(d.x.data()), d.dtype, full);
+  const View y(d.y.data(), op == Op::state ? DType::float64 : d.dtype, shape);
+  RowOptions options;
+  options.scale = scale;
+  options.rung = rung;
+  return plan(op, {&x, 1}, {&y, 1}, options, context);
+}
+
+constexpr std::string_view name_of_rung(Rung rung) {
+  constexpr std::string_view names[] = {"automatic", "naive", "safe", "online", "tiled", "fused"};
+  return names[static_cast<int>(rung)];
+}
+
+std::size_t result_bytes(Op op, const Data& d) {
+  const auto rows = static_cast<std::size_t>(d.rows);
+  return op == Op::state ? rows * 32 : writes_all(op) ? d.x_bytes : rows * size_of(d.dtype);
+}
+
+/// Runs a plan once and looks at what came out.
+Measured inspect(Op op, const Data& d, const Plan& plan) {
+  Measured m;
+  m.kernel = plan.kernel();
+  m.traffic = traffic_of(op, m.kernel, size_of(d.dtype), size_of(d.dtype));
+  plan.run();
+  const std::size_t bytes = result_bytes(op, d);
+  m.hash = hash_of({d.y.data(), bytes});
+  const DType out = op == Op::state ? DType::float64 : d.dtype;
+  const auto width = static_cast<std::int64_t>(bytes / size_of(out)) / d.rows;
+  with_floating(out, [&]<class S>(S) {
+    const auto* y = reinterpret_cast<const S*>(d.y.data());
+    for (std::int64_t r = 0; r < d.rows; ++r, y += width)
+      m.nan_rows += std::any_of(y, y + width, [](S v) { return std::isnan(fold::widen(v)); }) ? 1 : 0;
+  });
+  return m;
+}
+
+Race BenchVerb::race(Op op, const Data& d, const std::vector<Rung>& rungs, Executor& executor) const {
+  Race race{d.rows, d.n, 0, {}};
+  std::vector<std::function<void()>> work;
+  for (const Rung rung : rungs) {
+    Measured m;
+    try {
+      const Plan plan = plan_of(op, d, rung, scale, {&executor, nullptr, nullptr});
+      m = inspect(op, d, plan);
+      work.emplace_back([plan] { plan.run(); });
+    } catch (const Error& error) {
+      m.why_not = error.allowed;
+    }
+    race.runners.emplace_back(name_of_rung(rung), std::move(m));
+  }
+  const auto first_ceiling = std::ssize(work);
+  if (writes_all(op)) {
+    work.emplace_back([&] { streaming_copy(executor, d.y.data(), d.x.data(), d.x_bytes); });
+    work.emplace_back([&] { plain_copy(executor, d.y.data(), d.x.data(), d.x_bytes); });
+  } else {
+    work.emplace_back([&] { pure_read(executor, d.x.data(), d.x_bytes); });
+  }
+  const std::vector<double> times = shortest_times(work, seconds);
+  race.ceiling = *std::min_element(times.begin() + first_ceiling, times.end());
+  std::size_t next = 0;
+  for (auto& [name, m] : race.runners)
+    if (m.why_not.empty()) m.seconds = times[next++];
+  return race;
+}
+
+std::vector<Data> BenchVerb::data() const {
+  const auto make = [](DType dtype, std::int64_t m, std::int64_t n) {
+    std::int64_t bytes = 0;
+    if (m < 1 || n < 1 || __builtin_mul_overflow(m, n, &bytes) ||
+        __builtin_mul_overflow(bytes, static_cast<std::int64_t>(size_of(dtype)), &bytes) ||
+        bytes > machine().available_memory / 3)
+      throw Error(Code::option, fmt::format("{} rows of {}", m, n), "at least one row, in a third of the free memory",
+                  "--rows 1");
+    const auto size = static_cast<std::size_t>(bytes), room = std::max(size, static_cast<std::size_t>(m) * 32);
+    return Data{dtype, m, n, Buffer(size), Buffer(room), size, room};
+  };
+  std::vector<Data> all;
+  if (words.size() == 2) {
+    const io::ArrayFile file = reading.open(words[1]);
+    const Geometry g = geometry_of(file.shape(), -1);
+    all.push_back(make(file.dtype(), g.outer, g.n));
+    file.read(0, {all[0].x.data(), all[0].x_bytes});
+    return all;
+  }
+  const DType dtype = parse_dtype(dtype_text);
+  for (std::size_t at = 0; at != std::string::npos;) {
+    const std::size_t comma = n_text.find(',', at);
+    const std::vector<std::int64_t> n = parse_shape(n_text.substr(at, comma - at));
+    at = comma == std::string::npos ? comma : comma + 1;
+    const std::int64_t fitting =
+        (std::int64_t{64} << 20) / static_cast<std::int64_t>(size_of(dtype)) / std::max<std::int64_t>(1, n[0]);
+    all.push_back(make(dtype, rows > 0 ? rows : std::max<std::int64_t>(1, fitting), n[0]));
+    fill(all.back().x.data(), dtype, all.back().rows * n[0]);
+  }
+  return all;
+}
+
+void BenchVerb::run() const {
+  static constexpr std::string_view kinds[] = {"ladder", "softmax", "log-softmax", "logsumexp", "state"};
+  const bool ladder = parse_word(words[0], "benchmark", kinds) == 0;
+  const Op op = parse_op(ladder ? op_text : words[0]);
+  if (words.size() > 2 || op > Op::state)
+    throw Error(Code::usage, fmt::format("bench {}{}", fmt::join(words, " "), ladder ? " --op " + op_text : ""),
+                "one of softmax, log-softmax, logsumexp, state, and at most one file", "softfold bench ladder");
+  const std::vector<Rung> rungs = ladder ? std::vector{Rung::naive, Rung::safe, Rung::online, Rung::tiled, Rung::fused}
+                                         : std::vector{Rung::automatic};
+  const Workers workers(threads);
+  Json all = Json::array();
+  for (const Data& d : data()) {
+    const Race result = race(op, d, rungs, workers.executor());
+    for (const Json& record : records(op, result, d, workers.threads())) all.push_back(record);
+    if (!json) tell(op, result, d);
+  }
+  if (json) print(all);
+  if (jsonl.empty()) return;
+  std::ofstream file(jsonl, std::ios::app);
+  for (const Json& record : all) file << record.dump() << '\n';
+  file.flush();
+  if (!file)
+    throw Error(Code::io, fmt::format("the records' file '{}'", jsonl), "a file that can be written", "another folder");
+}
+
+Json BenchVerb::records(Op op, const Race& race, const Data& d, int concurrency) const {
+  const Machine m = machine();
+  const auto milliseconds = [](double s) { return std::round(s * 1e7) / 1e4; };
+  Json list = Json::array();
+  for (const auto& [name, r] : race.runners) {
+    Json record{{"op", name_of(op)},
+                {"dtype", name_of(d.dtype)},
+                {"shape", {race.rows, race.n}},
+                {"case", fmt::format("{} threads", concurrency)},
+                {"who", r.kernel.empty() ? fmt::format("softfold:{}_{}", name_of(op), name) : "softfold:" + r.kernel},
+                {"ms", r.why_not.empty() ? Json(milliseconds(r.seconds)) : Json()},
+                {"bytes", d.x_bytes + result_bytes(op, d)},
+                {"flops", nullptr},
+                {"copy_ms", milliseconds(race.ceiling)},
+                {"bits", r.why_not.empty() ? Json(r.hash) : Json()},
+                {"device", fmt::format("{}, {} processors", m.cpu, m.processors)},
+                {"driver", m.system},
+                {"commit", commit.empty() ? Json() : Json(commit)},
+                {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))}};
+    if (r.traffic) record["reads"] = r.traffic->reads, record["bytes_per_element"] = r.traffic->bytes_per_element;
+    if (!r.why_not.empty()) record["why"] = r.why_not;
+    record["nan_rows"] = r.nan_rows;
+    list.push_back(record);
+  }
+  return list;
+}
+
+void BenchVerb::tell(Op op, const Race& race, const Data& d) const {
+  const double ideal = static_cast<double>(d.x_bytes + result_bytes(op, d));
+  fmt::print("{} of {} x {} {}, scale {}; {} takes {:.3g} ms, {}/s\n", name_of(op), race.rows, race.n, name_of(d.dtype),
+             scale, writes_all(op) ? "a copy" : "a read", race.ceiling * 1e3, human_bytes(ideal / race.ceiling));
+  fmt::print("{:<10}{:>6}{:>10}{:>11}{:>12}{:>9}   {}\n", "", "reads", "B/element", "ms", "moved",
+             writes_all(op) ? "of copy" : "of read", "result");
+  for (const auto& [name, r] : race.runners) {
+    if (!r.why_not.empty()) {
+      fmt::print("{:<10}not here: {}\n", name, r.why_not);
+      continue;
+    }
+    const auto count = static_cast<double>(race.rows) * static_cast<double>(race.n);
+    const std::string moved = r.traffic ? human_bytes(r.traffic->bytes_per_element * count / r.seconds) + "/s" : "";
+    const std::string result = r.nan_rows > 0 ? fmt::format("NaN in {} of {} rows", r.nan_rows, race.rows) : r.hash;
+    fmt::print("{:<10}{:>6}{:>10}{:>11.3f}{:>12}{:>8.0f}%   {}\n", name,
+               r.traffic ? fmt::to_string(r.traffic->reads) : "",
+               r.traffic ? fmt::to_string(r.traffic->bytes_per_element) : "", r.seconds * 1e3, moved,
+               100 * race.ceiling / r.seconds, result);
+  }
+  fmt::print("\n");
+}
+
+}  // namespace
+
+void add_bench(Program& program) {
+  program.add<BenchVerb>("bench", "times beside a copy of the same bytes: the ladder of algorithms, or one operation");
+}
+
+}  // namespace softfold::cli

@@ -1,0 +1,30 @@
+// Operands for plans that are made and never run.
+#pragma once
+
+#include "softfold/options.hpp"
+
+#include <memory>
+#include <vector>
+
+namespace softfold::cli {
+
+/// The operands of an operation on x of a given shape, at addresses that are never read: a plan looks at shapes,
+/// strides and overlap alone.
+class Fabricated {
+ public:
+  /// Throws Error{Code::shape} for tensors beyond what addresses can count.
+  Fabricated(Op op, const std::vector<std::int64_t>& shape, int axis, DType in, DType out, Device device);
+
+  std::span<const View> inputs() const { return inputs_; }
+  std::span<const View> outputs() const { return outputs_; }
+
+ private:
+  View add(DType dtype, std::vector<std::int64_t> shape);
+
+  Device device_;
+  std::uint64_t next_ = 1 << 20;
+  std::vector<std::unique_ptr<std::vector<std::int64_t>>> shapes_;
+  std::vector<View> inputs_, outputs_;
+};
+
+}  // namespace softfold::cli

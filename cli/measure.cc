@@ -1,0 +1,98 @@
+#include "measure.hpp"
+
+#include "interrupt.hpp"
+#include "progress.hpp"
+#include "tasks.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+namespace softfold::cli {
+namespace {
+
+constexpr double kShortest = 2e-5;                    // seconds: what a clock can tell to a few per mille
+constexpr std::size_t kPiece = std::size_t{1} << 18;  // bytes a task moves; a multiple of a cache line
+
+template <class Move>
+void for_pieces(Executor& executor, std::size_t bytes, const Move& move) {
+  run_tasks(executor, static_cast<std::int64_t>((bytes + kPiece - 1) / kPiece), [&](std::int64_t i) {
+    const std::size_t first = static_cast<std::size_t>(i) * kPiece;
+    move(first, std::min(kPiece, bytes - first));
+  });
+}
+
+/// `to` and `from` lie at multiples of 64 bytes.
+void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
+#if defined(__x86_64__)
+  std::size_t i = 0;
+  for (; i + 64 <= bytes; i += 64) {
+    const auto* const s = reinterpret_cast<const __m128i*>(from + i);
+    auto* const d = reinterpret_cast<__m128i*>(to + i);
+    const __m128i a = _mm_load_si128(s), b = _mm_load_si128(s + 1), c = _mm_load_si128(s + 2),
+                  e = _mm_load_si128(s + 3);
+    _mm_stream_si128(d, a);
+    _mm_stream_si128(d + 1, b);
+    _mm_stream_si128(d + 2, c);
+    _mm_stream_si128(d + 3, e);
+  }
+  _mm_sfence();
+  std::memcpy(to + i, from + i, bytes - i);
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
+
+std::uint64_t folded(const std::byte* from, std::size_t bytes) {
+  std::uint64_t sums[16] = {};
+  std::uint64_t words[16];
+  for (std::size_t i = 0; i + sizeof words <= bytes; i += sizeof words) {
+    std::memcpy(words, from + i, sizeof words);
+    for (std::size_t j = 0; j < 16; ++j) sums[j] ^= words[j];
+  }
+  std::uint64_t all = 0;
+  for (const std::uint64_t s : sums) all ^= s;
+  return all;
+}
+
+}  // namespace
+
+std::vector<double> shortest_times(std::span<const std::function<void()>> work, double seconds) {
+  std::vector<double> best(work.size(), std::numeric_limits<double>::infinity());
+  std::vector<int> calls(work.size(), 1);
+  const Stopwatch all;
+  for (int round = 0; round < 4 || all.seconds() < seconds * static_cast<double>(work.size()); ++round) {
+    for (std::size_t i = 0; i < work.size(); ++i) {
+      check_interrupt();
+      const Stopwatch watch;
+      for (int call = 0; call < calls[i]; ++call) work[i]();
+      best[i] = std::min(best[i], watch.seconds() / calls[i]);
+      if (round == 0) calls[i] = static_cast<int>(std::clamp(kShortest / best[i], 1., 1000.));
+    }
+  }
+  return best;
+}
+
+void streaming_copy(Executor& executor, std::byte* to, const std::byte* from, std::size_t bytes) {
+  for_pieces(executor, bytes, [=](std::size_t first, std::size_t count) { stream(to + first, from + first, count); });
+}
+
+void plain_copy(Executor& executor, std::byte* to, const std::byte* from, std::size_t bytes) {
+  for_pieces(executor, bytes,
+             [=](std::size_t first, std::size_t count) { std::memcpy(to + first, from + first, count); });
+}
+
+void pure_read(Executor& executor, const std::byte* from, std::size_t bytes) {
+  std::atomic<std::uint64_t> all{0};  // used, so that the reads are not optimised away
+  for_pieces(executor, bytes, [&](std::size_t first, std::size_t count) { all ^= folded(from + first, count); });
+  static std::atomic<std::uint64_t> sink;
+  sink = all.load();
+}
+
+}  // namespace softfold::cli

@@ -1,0 +1,25 @@
+// Timing, and the ceilings that times are compared with.
+#pragma once
+
+#include "softfold/executor.hpp"
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace softfold::cli {
+
+/// Runs all of `work` in turn, again and again, for about `seconds` each and at least four times; returns the shortest
+/// time of each, in seconds. In turn, so that whatever slows the machine slows all of them. What is too short for the
+/// clock is called several times at once.
+std::vector<double> shortest_times(std::span<const std::function<void()>> work, double seconds);
+
+/// Copies with all threads; the stores go past the cache where the processor can do that.
+void streaming_copy(Executor& executor, std::byte* to, const std::byte* from, std::size_t bytes);
+/// The same with plain stores, which is faster for what fits the cache.
+void plain_copy(Executor& executor, std::byte* to, const std::byte* from, std::size_t bytes);
+/// Reads with all threads.
+void pure_read(Executor& executor, const std::byte* from, std::size_t bytes);
+
+}  // namespace softfold::cli

@@ -1,0 +1,322 @@
+// softfold verify FILE [RESULT]
+#include "arguments.hpp"
+#include "elements.hpp"
+#include "oracle.hpp"
+#include "report.hpp"
+#include "tasks.hpp"
+#include "transform.hpp"
+#include "verbs.hpp"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+namespace softfold::cli {
+namespace {
+
+/// Elements compared by one task at a time.
+constexpr std::int64_t kSegment = 1 << 16;
+
+/// A box's elements along the axis as doubles, which hold every dtype's exactly.
+std::vector<double> line_of(const std::byte* box, DType dtype, std::int64_t first, std::int64_t stride,
+                            std::int64_t count) {
+  std::vector<double> line(static_cast<std::size_t>(count));
+  with_floating(dtype, [&]<class S>(S) {
+    const S* from = reinterpret_cast<const S*>(box) + first;
+    for (double& value : line) value = static_cast<double>(fold::widen(*from)), from += stride;
+  });
+  return line;
+}
+
+/// Compares the results of one operation with the truth, box by box.
+class Verifier {
+ public:
+  Verifier(const io::ArrayFile& file, const Geometry& g, Op op, const Precision& p, Executor& executor)
+      : file_(file), g_(g), op_(op), precision_(p), executor_(executor) {}
+
+  const Worst& result() const { return result_; }
+  const Worst& sum() const { return sum_; }
+
+  void take(const Box& b, const std::byte* x, const std::byte* y) {
+    if (b.columns == g_.n && x != nullptr && (g_.n <= kSegment || b.inners > 1)) return whole_rows(b, x, y);
+    if (row_ != b.outer) {
+      row_ = b.outer;
+      truth_ = x != nullptr && b.columns == g_.n ? truth_in_memory(x) : truth_in_file(b.outer);
+      row_sum_ = 0;
+    }
+    if (op_ == Op::logsumexp)
+      return note(compare_lse(truth_, line_of(y, precision_.output, 0, 1, 1)[0], precision_), b.outer, 0);
+    piece(b, x, y);
+  }
+
+ private:
+  std::int64_t flat(std::int64_t outer, std::int64_t column, std::int64_t inner) const {
+    return (outer * (op_ == Op::logsumexp ? 1 : g_.n) + column) * g_.inner + inner;
+  }
+  void note(Worst w, std::int64_t outer, std::int64_t inner) {
+    w.index = flat(outer, std::max<std::int64_t>(0, w.index), inner);
+    result_.take(w);
+  }
+  void note_sum(Worst w, std::int64_t outer, std::int64_t inner) {
+    w.index = flat(outer, 0, inner);
+    sum_.take(w);
+  }
+
+  /// Short rows: each task takes some of them from the truth to the comparison.
+  void whole_rows(const Box& b, const std::byte* x, const std::byte* y) {
+    const std::int64_t rows = b.outers * b.inners,
+                       batch = std::max<std::int64_t>(1, kSegment / std::max<std::int64_t>(1, g_.n));
+    std::mutex mutex;
+    run_tasks(executor_, (rows + batch - 1) / batch, [&](std::int64_t task) {
+      for (std::int64_t r = task * batch; r < std::min(rows, (task + 1) * batch); ++r) {
+        const std::int64_t o = r / b.inners, i = r % b.inners, first = o * g_.n * b.inners + i;
+        const auto xs = line_of(x, file_.dtype(), first, b.inners, g_.n);
+        const Truth truth = truth_of(xs, precision_);
+        const bool one = op_ == Op::logsumexp;
+        const auto ys = line_of(y, precision_.output, one ? r : first, b.inners, one ? 1 : g_.n);
+        const Worst worst = one ? compare_lse(truth, ys[0], precision_) : compare(op_, truth, xs, ys, 0, precision_);
+        long double sum = 0;
+        for (const double v : ys) sum += v;
+        const std::lock_guard lock(mutex);
+        note(worst, b.outer + o, b.inner + i);
+        if (op_ == Op::softmax) note_sum(compare_sum(truth, sum, precision_), b.outer + o, b.inner + i);
+      }
+    });
+  }
+
+  /// A long row, or a part of one: the tasks share it.
+  void piece(const Box& b, const std::byte* x, const std::byte* y) {
+    struct Part {
+      Worst worst;
+      long double sum = 0;
+    };
+    std::vector<Part> parts(static_cast<std::size_t>((b.columns + kSegment - 1) / kSegment));
+    run_tasks(executor_, std::ssize(parts), [&](std::int64_t task) {
+      const std::int64_t first = task * kSegment, count = std::min(kSegment, b.columns - first);
+      const auto xs = line_of(x, file_.dtype(), first, 1, count), ys = line_of(y, precision_.output, first, 1, count);
+      Part& part = parts[static_cast<std::size_t>(task)];
+      part.worst = compare(op_, truth_, xs, ys, b.column + first, precision_);
+      for (const double v : ys) part.sum += v;
+    });
+    for (const Part& part : parts) {
+      note(part.worst, b.outer, 0);
+      row_sum_ += part.sum;
+    }
+    if (op_ == Op::softmax && b.column + b.columns == g_.n)
+      note_sum(compare_sum(truth_, row_sum_, precision_), b.outer, 0);
+  }
+
+  Truth truth_of_piece(const std::byte* x, std::int64_t count) {
+    std::vector<Truth> parts(static_cast<std::size_t>((count + kSegment - 1) / kSegment));
+    run_tasks(executor_, std::ssize(parts), [&](std::int64_t task) {
+      const std::int64_t first = task * kSegment;
+      const auto xs = line_of(x, file_.dtype(), first, 1, std::min(kSegment, count - first));
+      parts[static_cast<std::size_t>(task)] = truth_of(xs, precision_);
+    });
+    Truth all;
+    for (const Truth& part : parts) all = join(all, part, precision_);
+    return all;
+  }
+  Truth truth_in_memory(const std::byte* x) { return truth_of_piece(x, g_.n); }
+  Truth truth_in_file(std::int64_t row) {
+    constexpr std::int64_t step = 1 << 20;
+    const std::size_t element = size_of(file_.dtype());
+    const Buffer buffer(step * element);
+    Truth all;
+    for (const auto& [begin, end] : column_pieces(0, g_.n, 0, step)) {
+      read_box(file_, g_, {row, 1, begin, end - begin, 0, 1},
+               {buffer.data(), static_cast<std::size_t>(end - begin) * element});
+      all = join(all, truth_of_piece(buffer.data(), end - begin), precision_);
+    }
+    return all;
+  }
+
+  const io::ArrayFile& file_;
+  Geometry g_;
+  Op op_;
+  Precision precision_;
+  Executor& executor_;
+  Worst result_, sum_;
+  std::int64_t row_ = -1;  ///< whose truth is at hand
+  Truth truth_;
+  long double row_sum_ = 0;
+};
+
+/// Hands a RESULT that lies in a file to `take`, in the boxes of the outline.
+void read_result(const io::ArrayFile& file, const io::ArrayFile& result, const Job& job, const Outline& o,
+                 Progress& progress, const Consume& take) {
+  const bool one = job.op == Op::logsumexp, streamed_lse = one && o.schedule.streamed;
+  const Geometry rows{o.geometry.outer, one ? 1 : o.geometry.n, o.geometry.inner};
+  Geometry cut = o.geometry;
+  if (streamed_lse) cut.n = 0;  // the truth comes from the file, a row at a time
+  const std::vector<Box> boxes = boxes_of(cut, o.schedule);
+  if (boxes.empty()) return;
+  const auto elements = static_cast<std::size_t>(boxes[0].elements());
+  const auto results = one ? static_cast<std::size_t>(boxes[0].outers * boxes[0].inners) : elements;
+  const Buffer x(elements * size_of(file.dtype())), y(results * size_of(job.output));
+  const auto bytes = [](const Box& b, DType t) { return static_cast<std::size_t>(b.elements()) * size_of(t); };
+  run_steps(std::ssize(boxes), 1,
+            {[&](std::int64_t i) {
+               const Box& b = boxes[static_cast<std::size_t>(i)];
+               if (!streamed_lse) read_box(file, o.geometry, b, {x.data(), bytes(b, file.dtype())});
+               Box from = b;
+               if (one) from.column = 0, from.columns = 1;
+               read_box(result, rows, from, {y.data(), bytes(from, job.output)});
+             },
+             [&](std::int64_t i) {
+               const Box& b = boxes[static_cast<std::size_t>(i)];
+               take(b, streamed_lse ? nullptr : x.data(), y.data());
+               progress.add(bytes(b, file.dtype()));
+             },
+             [](std::int64_t) {}});
+}
+
+struct VerifyVerb {
+  std::string input, result, op, dtype, empty = "zero", rung = "automatic";
+  int axis = -1;
+  double scale = 1;
+  InputOptions reading, result_reading;
+  RunOptions running;
+
+  void declare(Command& command) {
+    command.positional("FILE", input, "an array, .npy or .safetensors");
+    command.positional("RESULT", result, "a result to check instead of softfold's own", false);
+    command.option("--op", op, "softmax, log-softmax or logsumexp; default all three, for RESULT softmax");
+    command.option("--axis", axis, "the axis that is folded; default -1");
+    command.option("--scale", scale, "every element is multiplied by it (1/temperature); default 1");
+    command.option("--dtype", dtype, "of the output; default the input's");
+    command.option("--empty", empty, "what rows with nothing in them become: zero or nan; default zero");
+    command.option("--rung", rung, "the algorithm: automatic, naive, safe, online, tiled, fused");
+    reading.declare(command);
+    running.declare(command);
+    command.footer(
+        "The exact results come from sums in double (long double for float64), compensated.\n"
+        "The bounds are the contract's: docs/accuracy.md. Exit status 14 if one is passed.");
+  }
+
+  struct Check {
+    std::string name;
+    Worst worst;
+    std::vector<std::int64_t> shape;  ///< that worst.index counts in
+  };
+
+  void run() const;
+  std::vector<Op> operations() const;
+  void verify(Op which, const io::ArrayFile& file, const std::optional<io::ArrayFile>& given, const Workers& workers,
+              std::vector<Check>& checks) const;
+  void tell(const io::ArrayFile& file, DType output, const std::vector<Check>& checks) const;
+};
+
+std::vector<Op> VerifyVerb::operations() const {
+  if (op.empty())
+    return result.empty() ? std::vector{Op::softmax, Op::log_softmax, Op::logsumexp} : std::vector{Op::softmax};
+  const Op which = parse_op(op);
+  if (which > Op::logsumexp) throw Error(Code::option, "--op " + op, "softmax, log-softmax, logsumexp", "--op softmax");
+  return {which};
+}
+
+std::vector<std::int64_t> unravel(std::int64_t index, const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> at(shape.size());
+  for (std::size_t i = shape.size(); i-- > 0; index /= shape[i]) at[i] = index % shape[i];
+  return at;
+}
+
+std::string place(const Worst& worst, const std::vector<std::int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(unravel(worst.index, shape), ", "));
+}
+
+void VerifyVerb::verify(Op which, const io::ArrayFile& file, const std::optional<io::ArrayFile>& given,
+                        const Workers& workers, std::vector<Check>& checks) const {
+  Job job{which,
+          {},
+          given           ? given->dtype()
+          : dtype.empty() ? file.dtype()
+                          : parse_dtype(dtype),
+          running.memory_bytes(),
+          workers.context(),
+          true};
+  job.options.axis = axis;
+  job.options.scale = scale;
+  job.options.empty = parse_empty(empty);
+  job.options.rung = parse_rung(rung);
+  const Outline outline = outline_of(file, job);
+  std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end());
+  if (which == Op::logsumexp) shape.erase(shape.begin() + (axis < 0 ? axis + std::ssize(shape) : axis));
+  if (given && !std::ranges::equal(given->shape(), shape))
+    throw Error(Code::shape, fmt::format("a RESULT of shape {}", text_of(given->shape())),
+                fmt::format("{} of shape {}", name_of(which), text_of(shape)), "name what RESULT is with --op");
+
+  const Precision precision{file.dtype() == DType::float64, job.output, scale, job.options.empty};
+  Verifier verifier(file, outline.geometry, which, precision, workers.executor());
+  const Consume take = [&](const Box& b, const std::byte* x, const std::byte* y) { verifier.take(b, x, y); };
+  Progress progress(outline.bytes_read + outline.bytes_written);
+  if (given) {
+    read_result(file, *given, job, outline, progress, take);
+  } else {
+    transform(file, job, outline, progress, take);
+  }
+  checks.push_back({std::string(name_of(which)), verifier.result(), shape});
+  if (which == Op::softmax) checks.push_back({"sum of softmax", verifier.sum(), shape});
+}
+
+void VerifyVerb::run() const {
+  running.check_backend();
+  const std::vector<Op> which = operations();
+  const Workers workers(running.threads);
+  const io::ArrayFile file = reading.open(input);
+  std::optional<io::ArrayFile> given;
+  if (!result.empty()) given.emplace(result_reading.open(result));
+  std::vector<Check> checks;
+  for (const Op one : which) verify(one, file, given, workers, checks);
+  tell(file, given ? given->dtype() : dtype.empty() ? file.dtype() : parse_dtype(dtype), checks);
+  for (const Check& check : checks)
+    if (!(check.worst.ratio <= 1))
+      throw Error(Code::verification, fmt::format("a {} outside its bound in '{}'", check.name, given ? result : input),
+                  "errors within docs/accuracy.md",
+                  given ? "compute RESULT with softfold" : "report it, with the file");
+}
+
+void VerifyVerb::tell(const io::ArrayFile& file, DType output, const std::vector<Check>& checks) const {
+  const bool wide = file.dtype() == DType::float64;
+  const bool inside = std::ranges::all_of(checks, [](const Check& c) { return c.worst.ratio <= 1; });
+  if (running.json) {
+    Json list = Json::array();
+    for (const auto& [name, w, shape] : checks)
+      list.push_back({{"result", name},
+                      {"largest_error_u", w.largest_error},
+                      {"error_u", w.error},
+                      {"bound_u", w.bound},
+                      {"ratio", w.ratio},
+                      {"at", w.index < 0 ? std::vector<std::int64_t>() : unravel(w.index, shape)}});
+    return print({{"file", input},
+                  {"shape", std::vector<std::int64_t>(file.shape().begin(), file.shape().end())},
+                  {"dtype", name_of(file.dtype())},
+                  {"output_dtype", name_of(output)},
+                  {"u", wide ? 0x1p-53 : 0x1p-24},
+                  {"checks", list},
+                  {"inside", inside}});
+  }
+  fmt::print("{}: {} {} -> {}; u = {}, compared in {}\n", result.empty() ? input : result, text_of(file.shape()),
+             name_of(file.dtype()), name_of(output), wide ? "2^-53" : "2^-24", wide ? "long double" : "double");
+  fmt::print("{:<16}{:>16}   nearest to its bound\n", "result", "largest error");
+  for (const auto& [name, w, shape] : checks) {
+    if (w.index < 0) {
+      fmt::print("{:<16}{:>16}\n", name, "no elements");
+    } else if (std::isinf(w.ratio)) {
+      fmt::print("{:<16}{:>16}   at {}\n", name, "wrong", place(w, shape));
+    } else {
+      fmt::print("{:<16}{:>14.3g} u   {:.3g} u of {:.3g} u ({:.0f}%) at {}\n", name, w.largest_error, w.error, w.bound,
+                 100 * w.ratio, place(w, shape));
+    }
+  }
+  fmt::print("{}\n", inside ? "Inside the contract." : "OUTSIDE the contract.");
+}
+
+}  // namespace
+
+void add_verify(Program& program) {
+  program.add<VerifyVerb>("verify", "the errors of softfold's results, or of yours, beside the contract's bounds");
+}
+
+}  // namespace softfold::cli

@@ -1,0 +1,151 @@
+// verify, explain, doctor, bench: what they say is true, and they say when it is not.
+#include "cli/support.hpp"
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+namespace softfold_test {
+namespace {
+
+using namespace softfold;
+using Json = nlohmann::json;
+
+class Verify : public CommandTest {
+ protected:
+  void write(const std::string& name, const Shape& shape, const std::vector<float>& x) {
+    write_array(at(name), DType::float32, shape, std::as_bytes(std::span(x)));
+  }
+};
+
+TEST_F(Verify, OwnResultsAreInsideTheContract) {
+  for (const DType dtype : {DType::float32, DType::float64, DType::float16}) {
+    for (const double spread : {0.1, 10., 10000.}) {
+      write_array(at("x.npy"), dtype, {5, 3001}, random_elements(dtype, 5 * 3001, spread));
+      const auto report = Json::parse(expect_ok({"verify", "@x.npy", "--json"}));
+      EXPECT_TRUE(report.at("inside"));
+      ASSERT_EQ(report.at("checks").size(), 4u);
+      // Rounding to 16 bits uses its half unit up; a fold's own error is well inside.
+      for (const auto& check : report.at("checks")) {
+        EXPECT_LE(check.at("ratio"), 1) << name_of(dtype) << spread << check;
+        EXPECT_GE(check.at("largest_error_u"), check.at("error_u"));
+      }
+    }
+  }
+}
+
+TEST_F(Verify, EveryAxisAndRowsLargerThanMemory) {
+  write_array(at("x.npy"), DType::float32, {30, 70, 50}, random_elements(DType::float32, 30 * 70 * 50, 5));
+  for (const std::string axis : {"0", "1", "2"}) expect_ok({"verify", "@x.npy", "--axis", axis});
+  write_array(at("row.npy"), DType::float32, {5'000'001}, random_elements(DType::float32, 5'000'001, 5));
+  expect_ok({"softmax", "@row.npy", "@y.npy"});
+  expect_ok({"verify", "@row.npy", "--memory", "32M"});
+  expect_ok({"verify", "@row.npy", "@y.npy", "--memory", "32M"});
+}
+
+TEST_F(Verify, SpecialRows) {
+  const float inf = INFINITY;
+  write("x.npy", {4, 3}, {-inf, -inf, -inf, 1, inf, 2, 1, NAN, 2, 1, -inf, 3e38F});
+  expect_ok({"verify", "@x.npy"});
+  expect_ok({"verify", "@x.npy", "--empty", "nan"});
+  write("zeros.npy", {4, 3}, std::vector<float>(12));
+  expect_refused(Code::verification, "softmax", {"verify", "@x.npy", "@zeros.npy"});
+}
+
+TEST_F(Verify, AWrongResultIsFoundWhereItIs) {
+  const std::vector<float> x(3000, 1.F);
+  std::vector<float> y(3000, 1.F / 1000);
+  write("x.npy", {3, 1000}, x);
+  write("y.npy", {3, 1000}, y);
+  expect_ok({"verify", "@x.npy", "@y.npy"});
+  y[1234] *= 1 + 0x1p-18F;  // 64 u, where 8 + 2.5 ln 1000 = 25.3 are allowed
+  write("y.npy", {3, 1000}, y);
+  const Result result = run({"verify", "@x.npy", "@y.npy", "--json"});
+  EXPECT_EQ(result.status, static_cast<int>(Code::verification));
+  const auto report = Json::parse(result.out);
+  EXPECT_FALSE(report.at("inside"));
+  EXPECT_EQ(report.at("checks")[0].at("at"), (Shape{1, 234}));
+  EXPECT_NEAR(report.at("checks")[0].at("error_u").get<double>(), 64, 2);
+  EXPECT_NEAR(report.at("checks")[0].at("bound_u").get<double>(), 8 + 2.5 * std::log(1000.), 1e-6);
+}
+
+TEST_F(Verify, ResultsOfEveryOperation) {
+  write_array(at("x.npy"), DType::float64, {7, 300}, random_elements(DType::float64, 2100, 5));
+  for (const std::string op : {"softmax", "log-softmax", "logsumexp"}) {
+    expect_ok({op, "@x.npy", "@y.npy", "--scale", "0.3"});
+    expect_ok({"verify", "@x.npy", "@y.npy", "--op", op, "--scale", "0.3"});
+    expect_refused(Code::verification, "outside", {"verify", "@x.npy", "@y.npy", "--op", op, "--scale", "0.31"});
+  }
+  expect_refused(Code::shape, "--op", {"verify", "@x.npy", "@y.npy"});
+  expect_refused(Code::option, "softmax", {"verify", "@x.npy", "--op", "state"});
+}
+
+using Explain = CommandTest;
+
+TEST_F(Explain, NamesTheKernelAndWhyNotTheOthers) {
+  const auto plan = Json::parse(expect_ok({"explain", "softmax", "4096x128256", "bf16", "--rung", "tiled", "--json"}));
+  EXPECT_EQ(plan.at("kernel"), "softmax_tiled");
+  EXPECT_EQ(plan.at("rejected").at("softmax_fused"), "another rung was asked for");
+  EXPECT_EQ(plan.at("bytes_per_element"), 6);
+  EXPECT_NE(expect_ok({"explain", "merge-attention", "8x64", "f32"}).find("kernel"), std::string::npos);
+}
+
+TEST_F(Explain, RefusesAsTheCallWould) {
+  expect_refused(Code::option, "try: softmax", {"explain", "sofmax", "4x5", "f32"});
+  expect_refused(Code::option, "4096x128256", {"explain", "softmax", "4,5", "f32"});
+  expect_refused(Code::dtype, "float32", {"explain", "softmax", "4x5", "int8"});
+  expect_refused(Code::shape, "axis", {"explain", "softmax", "4x5", "f32", "--axis", "2"});
+  expect_refused(Code::unsupported, "topk", {"explain", "topk", "4x5", "f32"});
+  expect_refused(Code::option, "causal", {"explain", "softmax", "5", "f32", "--causal"});
+  expect_refused(Code::shape, "2^58", {"explain", "softmax", "4x999999999999999999", "f32"});
+}
+
+using Doctor = CommandTest;
+
+TEST_F(Doctor, EveryTargetHasTheKnownBits) {
+  const auto report = Json::parse(expect_ok({"doctor", "--json"}));
+  EXPECT_EQ(report.at("self_test").at("wrong"), 0);
+  EXPECT_EQ(report.at("self_test").at("results"), 16 * report.at("simd").at("available").size());
+  EXPECT_EQ(report.at("bits_version"), bits_version());
+  EXPECT_EQ(report.at("backends").at("cpu"), true);
+  EXPECT_NE(expect_ok({"doctor"}).find("all right"), std::string::npos);
+}
+
+using Bench = CommandTest;
+
+TEST_F(Bench, TheLadderHasARecordForEveryRung) {
+  const auto records = Json::parse(expect_ok({"bench", "ladder", "--n", "100,3000", "--rows", "7", "--seconds", "0.01",
+                                              "--json", "--jsonl", "@r.jsonl", "--commit", "abc"}));
+  ASSERT_EQ(records.size(), 10u);
+  std::size_t lines = 0;
+  std::ifstream file(at("r.jsonl"));
+  for (std::string line; std::getline(file, line); ++lines) EXPECT_EQ(Json::parse(line), records[lines]);
+  EXPECT_EQ(lines, records.size());
+  std::map<std::int64_t, std::string> bits;  // of a row length: one for all rungs but naive
+  for (const auto& r : records) {
+    for (const char* key : {"op", "dtype", "shape", "case", "who", "ms", "bytes", "flops", "copy_ms", "bits", "device",
+                            "driver", "commit", "date"})
+      EXPECT_TRUE(r.contains(key)) << key;
+    EXPECT_EQ(r.at("ms").is_null(), r.contains("why"));
+    if (r.at("ms").is_null() || r.at("who") == "softfold:softmax_naive") continue;
+    EXPECT_GT(r.at("ms"), 0);
+    const std::string hash = r.at("bits");
+    EXPECT_EQ(bits.emplace(r.at("shape")[1], hash).first->second, hash) << r;
+  }
+  EXPECT_EQ(bits.size(), 2u);
+}
+
+TEST_F(Bench, AFilesRowsAndOneOperation) {
+  write_array(at("x.npy"), DType::float16, {4, 500}, random_elements(DType::float16, 2000, 5));
+  const auto records = Json::parse(expect_ok({"bench", "logsumexp", "@x.npy", "--seconds", "0.01", "--json"}));
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].at("shape"), (Shape{4, 500}));
+  EXPECT_EQ(records[0].at("dtype"), "float16");
+  EXPECT_NE(expect_ok({"bench", "softmax", "@x.npy", "--seconds", "0.01"}).find("of copy"), std::string::npos);
+  expect_refused(Code::option, "try: ladder", {"bench", "lader"});
+  expect_refused(Code::option, "rows", {"bench", "softmax", "--n", "0"});
+  expect_refused(Code::usage, "one file", {"bench", "softmax", "@x.npy", "@x.npy"});
+}
+
+}  // namespace
+}  // namespace softfold_test
