@@ -65,8 +65,9 @@ enum class Empty : std::uint8_t {
   nan,   ///< probabilities and log-probabilities NaN, as torch.softmax; lse stays -inf
 };
 
-/// The ladder of algorithms. All but `naive` give the same bits as `automatic` does where they are exact at all:
-/// see docs/ladder.md for what each reads and writes.
+/// The ladder of algorithms: docs/ladder.md says what each reads and writes. `tiled` and `fused` give the bits of
+/// `automatic`. The first three are softmax's alone, over plain contiguous rows, and add in an order of their own:
+/// `safe` and `online` are right within the contract's bounds, `naive` overflows.
 enum class Rung : std::uint8_t {
   automatic,
   naive,   ///< exp(x) / sum exp(x): two reads; overflows, on purpose

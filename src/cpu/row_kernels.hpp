@@ -18,6 +18,12 @@ RowKernels state_kernels();
 RowKernels finish_kernels(Op op);
 RowKernels backward_kernels(Op op);
 
+/// The first rungs of the ladder (ladder.cc): softmax's alone.
+const char* naive_refuses(const RowProblem& p, const Context&);
+const char* safe_refuses(const RowProblem& p, const Context&);
+const char* online_refuses(const RowProblem& p, const Context&);
+void run_ladder(const RowProblem& p, const Context& context);
+
 /// The objection of a kernel that is one rung of the ladder, or the automatic choice.
 inline const char* refuses_rung(const RowProblem& p, Rung own) {
   return p.rung == Rung::automatic || p.rung == own ? nullptr : "another rung was asked for";

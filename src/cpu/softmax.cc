@@ -66,8 +66,9 @@ void tiled(const RowProblem& p, const Context& context) {
 }
 
 constexpr Kernel<RowProblem> kKernels[] = {
-    {"softmax_fused", fused_refuses, fused, nullptr},
-    {"softmax_tiled", tiled_refuses, tiled, nullptr},
+    {"softmax_fused", fused_refuses, fused, nullptr},        {"softmax_tiled", tiled_refuses, tiled, nullptr},
+    {"softmax_online", online_refuses, run_ladder, nullptr}, {"softmax_safe", safe_refuses, run_ladder, nullptr},
+    {"softmax_naive", naive_refuses, run_ladder, nullptr},
 };
 
 }  // namespace
