@@ -10,7 +10,6 @@
 namespace softfold_test::oracle {
 namespace {
 
-
 struct Definition {
   template <class S>
   static Results run(std::span<const S> x, double scale) {
