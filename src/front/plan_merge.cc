@@ -134,7 +134,10 @@ void build_merge(MergeProblem& p, Op op, std::span<const View> inputs, std::span
     set_view(p.value, inputs[0], p.outer_rank, true);
     set_view(p.out_value, outputs[0], p.outer_rank, true);
   }
-  for (const View& out : outputs) check_apart(out, "a result", inputs);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    check_apart(outputs[i], "a result", inputs);
+    for (std::size_t j = 0; j < i; ++j) checks::check_overlap(outputs[i], "a result", outputs[j], "another", false);
+  }
 }
 
 }  // namespace v0
