@@ -119,7 +119,7 @@ Array states_array(const RowCase& c, Layout layout) {
 
 void add_options(Problem& p, const RowCase& c, Layout layout) {
   p.axis = c.axis;
-  p.scale = c.scale;
+  p.scale = c.op == Op::finish_logsumexp ? 1. : c.scale;  // there the states carry it
   p.causal = c.causal;
   p.empty = c.empty;
   p.rung = c.rung;

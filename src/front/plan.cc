@@ -88,6 +88,15 @@ void choose(Bound<Problem>& b) {
               "the operations that this version has: see `softfold doctor`");
 }
 
+/// Operations on states have nothing to apply row options to; what would be ignored is refused. (A rung or what an
+/// empty row becomes asks for nothing there.)
+void refuse_row_options(Op op, const RowOptions& o) {
+  if (o.scale == 1 && !o.causal && !o.scales.given() && !o.length.given() && !o.offsets.given() && !o.mask.given())
+    return;
+  throw Error(Code::option, "scale, scales, length, offsets, mask or causal for " + std::string(name_of(op)),
+              "none of them: states carry their scale, and what did not exist is not in them");
+}
+
 }  // namespace
 
 /// Reads and writes a Plan's storage. Row and merge plans differ by their op alone.
@@ -124,6 +133,7 @@ class PlanAccess {
 
 Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options,
           const Context& context) {
+  if (is_merge_op(op) || op == Op::finish_logsumexp) refuse_row_options(op, options);
   if (is_merge_op(op)) return plan(op, inputs, outputs, MergeOptions{}, context);
   if (!is_row_op(op)) refuse_op(op, "row options");
   if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of " + std::string(name_of(op)));

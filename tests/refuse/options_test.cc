@@ -208,6 +208,26 @@ TEST(RefuseOptions, MergedStatesThatDoNotBelongTogether) {
   expect_refused("half an m", Code::state, {"part 0", "a state"}, [&] { merge({0.5, 1, 1, 24}, good); });
 }
 
+TEST(RefuseOptions, RowOptionsWhereThereAreOnlyStates) {
+  std::vector<double> states{3, 1.5, 1, 24}, out(4);
+  const Shape four{1, 4}, one{1};
+  std::vector<std::int64_t> length{2};
+  for (const Op op : {Op::merge_states, Op::finish_logsumexp}) {
+    const View in(states.data(), DType::float64, four);
+    const View to(out.data(), DType::float64, op == Op::merge_states ? four : one);
+    EXPECT_NO_THROW(softfold::plan(op, {&in, 1}, {&to, 1}));
+    softfold::RowOptions scaled, limited, causal;
+    scaled.scale = 2;
+    limited.length = View(length.data(), DType::int64, one);
+    causal.causal = true;
+    for (const auto* o : {&scaled, &limited, &causal})
+      expect_refused(std::string(softfold::name_of(op)), Code::option, {std::string(softfold::name_of(op)), "none"},
+                     [&] {
+                       softfold::plan(op, {&in, 1}, {&to, 1}, *o);
+                     });
+  }
+}
+
 TEST(RefuseOptions, ExecutorsOfNegativeSize) {
   expect_refused("-1 threads", Code::option, {"-1"}, [] { softfold::make_thread_executor(-1); });
   try {
