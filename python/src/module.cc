@@ -28,4 +28,5 @@ NB_MODULE(_core, m) {
   py::bind_rows(m);
   py::bind_merges(m);
   py::bind_streams(m);
+  py::bind_xla(m);
 }

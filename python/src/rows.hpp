@@ -27,6 +27,7 @@ void bind_rows(nb::module_& m);
 void bind_merges(nb::module_& m);
 void bind_streams(nb::module_& m);
 void bind_threads(nb::module_& m);
+void bind_xla(nb::module_& m);
 void bind_errors(nb::module_& m);
 
 /// The executor of Python's calls: a pool of std::threads, which a forked child makes anew.
