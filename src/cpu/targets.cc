@@ -1,5 +1,6 @@
 #include "cpu/targets.hpp"
 
+#include "softfold/error.hpp"
 #include "softfold/lift/simd_targets.hpp"
 
 #include "cpu/target_choice.hpp"
@@ -7,6 +8,7 @@
 #include <hwy/targets.h>
 #include <atomic>
 #include <cstdlib>
+#include <string>
 
 namespace softfold {
 inline namespace v0 {
@@ -37,8 +39,14 @@ std::size_t place_of(std::string_view name) {
 
 std::size_t first_choice() {
   const char* asked = std::getenv("SOFTFOLD_SIMD");
-  const std::size_t named = asked != nullptr ? place_of(asked) : kTargetCount;
-  if (named != kTargetCount) return named;
+  if (asked != nullptr) {
+    const std::size_t named = place_of(asked);
+    if (named != kTargetCount) return named;
+    std::string known;
+    for (std::size_t i = 0; i < kTargetCount; ++i)
+      if (target_runs(i)) known += (known.empty() ? "" : ", ") + std::string(kNames[i]);
+    throw Error(Code::option, "SOFTFOLD_SIMD=" + std::string(asked), known + " on this machine");
+  }
   std::size_t best = 0;
   while (!target_runs(best)) ++best;
   return best;

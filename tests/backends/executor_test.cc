@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -201,6 +202,19 @@ TEST(DefaultExecutor, HonoursTheEnvironment) {
   EXPECT_EQ(default_concurrency("2"), 2);
   for (const char* bad : {"-1", "two", "2x", "99999"})
     EXPECT_EQ(default_concurrency(bad), -static_cast<int>(softfold::Code::option)) << bad;
+}
+
+TEST(ParallelFor, ThrowsAgainWhatATaskThrew) {
+  const auto executor = softfold::make_thread_executor(3);
+  for (const std::int64_t tasks : {1, 50}) {
+    std::atomic<int> ran{0};
+    const auto body = [&](std::int64_t i) {
+      ++ran;
+      if (i == tasks / 2) throw std::bad_alloc();
+    };
+    EXPECT_THROW(parallel_for(*executor, tasks, body), std::bad_alloc);
+    EXPECT_EQ(ran, tasks);
+  }
 }
 
 TEST(FloatEnv, RestoresTheCallers) {
