@@ -1,9 +1,8 @@
 // The attention scores of the MiniLM example, from its queries and keys: scale * Q K^T for the six layers, float32
 // [6, 12, 128, 128]; or one long row made of them, for the streaming examples.
 //
-//   scores QKV.safetensors OUT.npy [--times X] [--row COUNT]
+//   scores QKV.safetensors OUT.npy [--row COUNT]
 //
-//   --times X     multiplies every score by X
 //   --row COUNT   writes [COUNT] instead: the scores over and over, each time moved by its own amount in
 //                 [-1/8, 1/8), a function of its index alone. M after the number is 2^20.
 #include "softfold/error.hpp"
@@ -30,19 +29,17 @@ constexpr int kLayers = 6, kHeads = 12, kTokens = 128, kDim = 32;
 
 struct Arguments {
   std::string qkv, out;
-  float times = 1;
   std::int64_t row = 0;  ///< 0: all scores
 };
 
-template <class T>
-T number(std::string_view text) {
-  T value{};
+std::int64_t count(std::string_view text) {
+  std::int64_t value = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  const bool millions = std::is_integral_v<T> && stop + 1 == end && *stop == 'M';
-  if (error != std::errc{} || (stop != end && !millions) || !(value > 0) || value > T{1'000'000'000})
-    throw Error(Code::usage, std::string(text), "a positive number up to 10^9");
-  return millions ? value * T{1 << 20} : value;
+  const bool millions = stop + 1 == end && *stop == 'M';
+  if (error != std::errc{} || (stop != end && !millions) || value < 1 || value > 1'000'000'000)
+    throw Error(Code::usage, std::string(text), "a number from 1 to 10^9, or as many M");
+  return millions ? value << 20 : value;
 }
 
 Arguments parse(std::span<char*> words) {
@@ -51,14 +48,12 @@ Arguments parse(std::span<char*> words) {
   for (std::size_t i = 1; i < words.size(); ++i) {
     const std::string_view word = words[i];
     const bool has_value = i + 1 < words.size();
-    if (word == "--times" && has_value)
-      result.times = number<float>(words[++i]);
-    else if (word == "--row" && has_value)
-      result.row = number<std::int64_t>(words[++i]);
+    if (word == "--row" && has_value)
+      result.row = count(words[++i]);
     else if (!word.starts_with("--"))
       files.emplace_back(word);
     else
-      throw Error(Code::usage, std::string(word), "--times X, --row COUNT");
+      throw Error(Code::usage, std::string(word), "--row COUNT");
   }
   if (files.size() != 2)
     throw Error(Code::usage, std::to_string(files.size()) + " files", "scores QKV.safetensors OUT.npy");
@@ -79,7 +74,7 @@ std::vector<float> read(const std::string& path, const std::string& name) {
 }
 
 /// Appends scale * q k^T of one layer; the sums run in the order of D, so that the bits are the same everywhere.
-void append_scores(std::vector<float>& scores, const std::vector<float>& q, const std::vector<float>& k, float times) {
+void append_scores(std::vector<float>& scores, const std::vector<float>& q, const std::vector<float>& k) {
   const float scale = 1 / std::sqrt(static_cast<float>(kDim));
   for (std::size_t head = 0; head < kHeads; ++head) {
     for (std::size_t i = 0; i < kTokens; ++i) {
@@ -88,7 +83,7 @@ void append_scores(std::vector<float>& scores, const std::vector<float>& q, cons
         const float* const kj = &k[(head * kTokens + j) * kDim];
         float dot = 0;
         for (std::size_t d = 0; d < kDim; ++d) dot += qi[d] * kj[d];
-        scores.push_back(dot * scale * times);
+        scores.push_back(dot * scale);
       }
     }
   }
@@ -107,9 +102,9 @@ void write_row(const Arguments& arguments, const std::vector<float>& scores) {
   const std::int64_t shape[] = {arguments.row};
   auto out = softfold::io::create_npy(arguments.out, DType::float32, shape);
   std::vector<float> block(std::size_t{1} << 18);
-  const auto count = static_cast<std::uint64_t>(arguments.row);
-  for (std::uint64_t begin = 0; begin < count; begin += block.size()) {
-    const std::uint64_t size = std::min<std::uint64_t>(block.size(), count - begin);
+  const auto n = static_cast<std::uint64_t>(arguments.row);
+  for (std::uint64_t begin = 0; begin < n; begin += block.size()) {
+    const std::uint64_t size = std::min<std::uint64_t>(block.size(), n - begin);
     for (std::uint64_t i = 0; i < size; ++i) block[i] = scores[(begin + i) % scores.size()] + variation(begin + i);
     out.write(begin * sizeof(float), std::as_bytes(std::span(block).first(size)));
   }
@@ -131,7 +126,7 @@ int main(int argc, char** argv) {
     std::vector<float> scores;
     for (int layer = 0; layer < kLayers; ++layer) {
       const std::string prefix = "layer" + std::to_string(layer);
-      append_scores(scores, read(arguments.qkv, prefix + ".q"), read(arguments.qkv, prefix + ".k"), arguments.times);
+      append_scores(scores, read(arguments.qkv, prefix + ".q"), read(arguments.qkv, prefix + ".k"));
     }
     if (arguments.row != 0)
       write_row(arguments, scores);
