@@ -2,7 +2,7 @@
 #include "cuda/generic.cuh"
 
 #include "cuda/kernels.hpp"
-#include "cuda/launch.hpp"
+#include "cuda/levels.cuh"
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,7 +12,6 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / 32;
 constexpr std::int64_t kMostItems = std::int64_t{0x7FFFFFFF} * kWarps;
 
 /// finish_logsumexp: the states carry their own scale and precision.
@@ -29,40 +28,6 @@ __global__ void __launch_bounds__(128) write_logsumexp(const __grid_constant__ R
   } else {
     put(o.dtype, to, fold::LogSumExp<float>{fold::make_scale<float>(s.scale)}.finish(given_state<float>(s, s.scale)));
   }
-}
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-Grid warps_for(std::int64_t items) { return {ceil_div(items, kWarps), kThreads}; }
-
-/// How many nodes each level of the tree has in all, from the chunks up; a level is 32 times smaller than the one
-/// below.
-template <class Visit>
-void for_levels(const RowProblem& p, const Visit& visit) {
-  for (std::int64_t count = lift::chunk_count(p.n); count > 1;) {
-    const std::int64_t next = ceil_div(count, 32);
-    visit(count, next);
-    count = next;
-  }
-}
-
-/// Bytes for the states of every level.
-template <class State>
-std::size_t state_bytes(const RowProblem& p) {
-  std::int64_t states = p.rows * std::max<std::int64_t>(lift::chunk_count(p.n), 1);
-  for_levels(p, [&](std::int64_t, std::int64_t next) { states += p.rows * next; });
-  return static_cast<std::size_t>(states) * sizeof(State);
-}
-
-/// From the chunks' states at `states` to one a row; returns where they are.
-template <class F>
-const typename F::State* merge_levels(const RowProblem& p, typename F::State* states, cudaStream_t stream) {
-  for_levels(p, [&](std::int64_t count, std::int64_t next) {
-    typename F::State* to = states + p.rows * count;
-    launch("merge_nodes", merge_nodes<F>, warps_for(p.rows * next), stream, states, count, to, next, p.rows * next);
-    states = to;
-  });
-  return states;
 }
 
 /// Whether rows, not the elements of one, lie side by side in the result.

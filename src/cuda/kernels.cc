@@ -7,9 +7,10 @@ namespace {
 
 using namespace cuda;
 
-const RowKernel kSoftmax[] = {softmax_warp_rows_kernel, softmax_cluster_row_kernel, softmax_warp_rows_any_kernel,
-                              softmax_cluster_row_any_kernel, fold_generic_kernel};
-const RowKernel kFold[] = {fold_generic_kernel};
+const RowKernel kSoftmax[] = {softmax_warp_rows_kernel, softmax_cluster_row_kernel,   softmax_grid_row_kernel,
+                              softmax_two_reads_kernel, softmax_warp_rows_any_kernel, softmax_cluster_row_any_kernel,
+                              fold_generic_kernel};
+const RowKernel kFold[] = {fold_tiles_kernel, fold_generic_kernel};
 const RowKernel kFinish[] = {finish_generic_kernel};
 const RowKernel kBackward[] = {backward_generic_kernel};
 const RowKernel kLseBackward[] = {lse_backward_generic_kernel};

@@ -215,19 +215,20 @@ struct Tile {
 
   /// Elements [0, n) of y.
   __device__ __forceinline__ void store(char* y, int n, const float (&v)[lift::kPerLane]) const {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) store_vector(y, n, j, v + j * kWidth);
+  }
+  __device__ __forceinline__ void store_vector(char* y, int n, int j, const float* v) const {
     E* e = reinterpret_cast<E*>(y);
+    const int first = first_of(j);
+    if (whole(first, n)) {
+      *reinterpret_cast<uint4*>(e + first) = Packed<E>::pack(v);
+      return;
+    }
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      const int first = first_of(j);
-      if (whole(first, n)) {
-        *reinterpret_cast<uint4*>(e + first) = Packed<E>::pack(v + j * kWidth);
-        continue;
-      }
-#pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        const int i = element(j, k);
-        if (i < n) e[i] = Packed<E>::narrow(v[j * kWidth + k]);
-      }
+    for (int k = 0; k < kWidth; ++k) {
+      const int i = element(j, k);
+      if (i < n) e[i] = Packed<E>::narrow(v[k]);
     }
   }
 

@@ -12,18 +12,11 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
+/// About as many chunks as clusters of 16-warp blocks hold on the device at one time.
+constexpr std::int64_t kChunksAtOnce = 4096;
 
 const char* refuses_rung(const RowProblem& p) {
   return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
-}
-
-PlainRows plain_rows(const RowProblem& p) {
-  const Operand &x = p[Slot::x], &y = p[Slot::y];
-  const std::int64_t x_stride = p.outer_rank == 0 ? 0 : x.strides[0], y_stride = p.outer_rank == 0 ? 0 : y.strides[0];
-  const std::int64_t bytes = p.n * static_cast<std::int64_t>(size_of(x.dtype));
-  return {x.data,   y.data, x.data, x.data + (p.rows - 1) * x_stride + bytes, x_stride,
-          y_stride, p.rows, p.n,    fold::make_scale<float>(p.scale),         p.empty,
-          0,        false};
 }
 
 const char* refuses_warp_rows(const RowProblem& p, const Context&) {
@@ -34,34 +27,31 @@ const char* refuses_warp_rows(const RowProblem& p, const Context&) {
 }
 
 template <class E, int kLanes>
-void launch_warp_rows(const RowProblem& p, cudaStream_t stream) {
+void launch_warp_rows(const RowProblem& p, const PlainRows& plain, cudaStream_t stream) {
   constexpr int rows_per_block = kThreads / kLanes, resident = sizeof(E) == 4 ? 3 : 4;
   using Place = Landing<E, kLanes>;
   const Grid grid{(p.rows + rows_per_block - 1) / rows_per_block, kThreads, 1, rows_per_block * Place::kBytes};
-  PlainRows rows = plain_rows(p);
-  rows.joined =
-      p.n == Place::kSlots && rows.x_stride == p.n * Place::kSize && reinterpret_cast<std::uintptr_t>(rows.x) % 16 == 0;
+  PlainRows rows = plain;
+  rows.joined = rows.joined && p.n == Place::kSlots && rows.x_stride == p.n * Place::kSize;
   rows.pitch = rows.joined ? static_cast<int>(rows.x_stride) : Place::kBytes;
-  if (p.op == Op::log_softmax) {
-    launch("softmax_warp_rows", softmax_warp_rows<E, kLanes, true, resident>, grid, stream, rows);
-  } else {
-    launch("softmax_warp_rows", softmax_warp_rows<E, kLanes, false, resident>, grid, stream, rows);
+  const auto go = [&](auto kernel) { launch("softmax_warp_rows", kernel, grid, stream, rows); };
+  switch (p.op) {
+    case Op::softmax: return go(softmax_warp_rows<E, kLanes, Leaves::softmax, resident>);
+    case Op::log_softmax: return go(softmax_warp_rows<E, kLanes, Leaves::log_softmax, resident>);
+    default: return go(softmax_warp_rows<E, kLanes, Leaves::state, resident>);
   }
 }
 
 void run_warp_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const cudaStream_t stream = stream_of(context);
-  with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.n <= 128) return launch_warp_rows<E, 4>(p, stream);
-    if (p.n <= 256) return launch_warp_rows<E, 8>(p, stream);
-    if (p.n <= 512) return launch_warp_rows<E, 16>(p, stream);
-    launch_warp_rows<E, 32>(p, stream);
-  });
+  launch_warp_rows(p, plain_rows(p), stream_of(context));
 }
 
 const char* refuses_cluster_row(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  if (chunks > kWarpsPerBlock && p.rows > kChunksAtOnce / chunks)
+    return "more rows than clusters run at once: a grid that stays is faster";
   if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
   if (p.rows >= kMostBlocks / 16) return "more rows than a grid has";
   return refuses_plain(p);
@@ -83,6 +73,34 @@ void run_cluster_row(const RowProblem& p, const Context& context) {
 }
 
 }  // namespace
+
+PlainRows plain_rows(const RowProblem& p) {
+  const Operand &x = p[Slot::x], &y = p[Slot::y];
+  const auto stride = [&](const Operand& o) { return p.outer_rank == 0 || !o.given ? 0 : o.strides[0]; };
+  const std::int64_t bytes = p.n * static_cast<std::int64_t>(size_of(x.dtype));
+  const bool on_vectors = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && stride(x) % 16 == 0;
+  return {x.data,
+          y.given ? y.data : nullptr,
+          x.data,
+          x.data + (p.rows - 1) * stride(x) + bytes,
+          stride(x),
+          stride(y),
+          p.rows,
+          p.n,
+          fold::make_scale<float>(p.scale),
+          p.empty,
+          0,
+          on_vectors};
+}
+
+void launch_warp_rows(const RowProblem& p, const PlainRows& rows, cudaStream_t stream) {
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    if (p.n <= 128) return launch_warp_rows<E, 4>(p, rows, stream);
+    if (p.n <= 256) return launch_warp_rows<E, 8>(p, rows, stream);
+    if (p.n <= 512) return launch_warp_rows<E, 16>(p, rows, stream);
+    launch_warp_rows<E, 32>(p, rows, stream);
+  });
+}
 
 const RowKernel softmax_warp_rows_kernel{"softmax_warp_rows", refuses_warp_rows, run_warp_rows, nullptr};
 const RowKernel softmax_cluster_row_kernel{"softmax_cluster_row", refuses_cluster_row, run_cluster_row, nullptr};

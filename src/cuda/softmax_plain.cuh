@@ -2,6 +2,7 @@
 // warp has its elements brought to shared memory by the copy engine, folds them in registers, and writes them.
 #pragma once
 
+#include "cuda/launch.hpp"
 #include "cuda/sm90.cuh"
 #include "cuda/softmax_rows.cuh"
 
@@ -19,8 +20,15 @@ struct PlainRows {
   fold::Scale<float> scale;
   Empty empty;
   int pitch;    ///< bytes between landing places of a warp's rows
-  bool joined;  ///< rows lie end to end on 16-byte boundaries: a warp's rows are one copy
+  bool joined;  ///< rows lie on 16-byte boundaries; in softmax_warp_rows also end to end: a warp's rows are one copy
 };
+
+PlainRows plain_rows(const RowProblem& p);
+/// softmax_warp_rows for p's op; logsumexp and state leave states at rows.y.
+void launch_warp_rows(const RowProblem& p, const PlainRows& rows, cudaStream_t stream);
+
+/// What leaves a kernel: results of x's shape, or the rows' states (y is then an array of them).
+enum class Leaves { softmax, log_softmax, state };
 
 /// A place in shared memory where a run of elements lands and from which results leave: element i at position
 /// i + shift, so that vectors keep their alignment. All lanes of a warp call every function together.
@@ -64,11 +72,12 @@ struct Landing {
   /// Once it has landed: the elements in registers, lift::absent in the slots beyond them.
   __device__ __forceinline__ void read(float (&v)[lift::kPerLane], const char* first, const lift::Factor& factor,
                                        const PlainRows& p) const {
-    if (!__all_sync(lift::kWholeWarp, whole()))
-      patch(place, tile, n, first, lift::absent(factor.c), p.x_begin, p.x_end);
+    const bool patched = !__all_sync(lift::kWholeWarp, whole());
+    if (patched) patch(place, tile, n, first, lift::absent(factor.c), p.x_begin, p.x_end);
 #pragma unroll
     for (int j = 0; j < Elements::kVectors; ++j)
       Packed<E>::unpack(reinterpret_cast<const uint4*>(place)[tile.lane + kLanes * j], v + j * kWidth);
+    if (patched) __syncwarp();  // results may soon be written over what was read
     if (!factor.plain) tile.multiply(v, n, factor.times);
   }
 
@@ -135,11 +144,12 @@ struct Landing {
 
 /// Several rows a warp, or one: rows of at most 32 * kLanes elements. Rows fly to shared memory on their own while
 /// other warps work; a warp's landing place holds 32 / kLanes rows, as one run where they lie end to end in memory.
-template <class E, int kLanes, bool kLog, int kMinBlocks>
+template <class E, int kLanes, Leaves kLeaves, int kMinBlocks>
 __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __grid_constant__ PlainRows p) {
   using Place = Landing<E, kLanes>;
   using Fold = lift::WarpFold<Place::kWidth, kLanes>;
   constexpr int kRows = 32 / kLanes, kWarps = 8;
+  constexpr bool kLog = kLeaves == Leaves::log_softmax;
   extern __shared__ __align__(16) char memory[];
   __shared__ CopyBarrier barriers[kWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -174,6 +184,11 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
   barrier.wait(0);
   landing.read(v, first, factor, p);
   const auto folded = kLog ? Fold::reduce(v, factor.c) : Fold::terms(v, factor.c);
+  if constexpr (kLeaves == Leaves::state) {
+    if (row < p.rows && landing.tile.lane == 0)
+      reinterpret_cast<fold::LogSumExp<float>::State*>(p.y)[row] = folded.state;
+    return;
+  }
   if (row < p.rows) {
     char* y = p.y + row * p.y_stride;
     const fold::Normaliser<float> norm(folded.state);

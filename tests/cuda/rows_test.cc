@@ -95,6 +95,30 @@ TEST_F(CudaRows, EveryOperationEveryDtypePair) {
           }
 }
 
+TEST_F(CudaRows, ManyLongRows) {
+  for (const Op op : {Op::softmax, Op::log_softmax, Op::logsumexp})
+    for (const DType t : {DType::float32, DType::bfloat16})
+      for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{400, 17000},
+                                    {300, 16385},
+                                    {150, 32768},
+                                    {90, 50257},
+                                    {40, 128256},
+                                    {7, 1000001},
+                                    {3, 1048576},
+                                    {2, 4325376},
+                                    {1, 9000000}}) {
+        for (const Values v : {Values::normal, Values::specials}) {
+          if (v == Values::specials && n > 60000) continue;
+          Case c{op, t, t};
+          c.rows = rows;
+          c.n = n;
+          c.values = v;
+          expect_same(c);
+          if (HasFatalFailure()) return;
+        }
+      }
+}
+
 TEST_F(CudaRows, OtherAxesMasksLengthsScales) {
   for (const Op op : {Op::softmax, Op::log_softmax, Op::logsumexp, Op::state})
     for (const DType t : {DType::float32, DType::float64, DType::bfloat16})

@@ -20,7 +20,7 @@ struct BlockFold {
   static __device__ __forceinline__ State fold(Storage& storage, const State& own, int chunk, int chunks) {
     if (threadIdx.x % 32 == 0 && chunk < chunks) storage.states[chunk] = own;
     __syncthreads();
-    return merge_states(storage.states, chunks);
+    return merge_states([&](int i) { return storage.states[i]; }, chunks);
   }
 };
 

@@ -20,10 +20,15 @@ struct Cluster {
     asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
     return n;
   }
+  // The aligned forms want the warp's lanes together.
   static __device__ __forceinline__ void arrive() {
+    __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   }
-  static __device__ __forceinline__ void wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+  static __device__ __forceinline__ void wait() {
+    __syncwarp();
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  }
   /// Stores two 64-bit words at `local`'s place in another block's shared memory.
   static __device__ __forceinline__ void store(const void* local, unsigned to, std::uint64_t a, std::uint64_t b) {
     unsigned address;
@@ -64,7 +69,7 @@ struct ClusterFold {
       Cluster::arrive();
       Cluster::wait();
     }
-    return merge_states(storage.states, chunks);
+    return merge_states([&](int i) { return storage.states[i]; }, chunks);
   }
 };
 

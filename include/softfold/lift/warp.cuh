@@ -288,31 +288,31 @@ __device__ __forceinline__ fold::LogSumExp<float>::State merge_lanes(fold::LogSu
 }
 
 /// merge_states where some state is special or outside the fast range.
-__device__ __noinline__ inline fold::LogSumExp<float>::State merge_states_wide(const fold::LogSumExp<float>::State* s,
-                                                                               int count) {
+template <class Load>
+__device__ __noinline__ fold::LogSumExp<float>::State merge_states_wide(const Load& load, int count) {
   using Lse = fold::LogSumExp<float>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   Lse::State own = Lse::identity();
   for (int block = 0; block * 32 < count; ++block) {
     const int i = block * 32 + lane;
-    const auto node = merge_lanes(i < count ? s[i] : Lse::identity());
+    const auto node = merge_lanes(i < count ? load(i) : Lse::identity());
     if (lane == block) own = node;
   }
   return merge_lanes(own);
 }
 
-template <int kRun>
-__device__ __forceinline__ fold::LogSumExp<float>::State merge_run(const fold::LogSumExp<float>::State* s, int count) {
+template <int kRun, class Load>
+__device__ __forceinline__ fold::LogSumExp<float>::State merge_run(const Load& load, int count) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   NearState a[kRun];
   bool near = true;
 #pragma unroll
   for (int i = 0; i < kRun; ++i) {
-    const auto one = lane * kRun + i < count ? s[lane * kRun + i] : fold::LogSumExp<float>::identity();
+    const auto one = lane * kRun + i < count ? load(lane * kRun + i) : fold::LogSumExp<float>::identity();
     near = near && is_near(one);
     a[i] = {static_cast<float>(one.m), one.d};
   }
-  if (!__all_sync(kWholeWarp, near)) return merge_states_wide(s, count);
+  if (!__all_sync(kWholeWarp, near)) return merge_states_wide(load, count);
 #pragma unroll
   for (int stride = 1; stride < kRun; stride *= 2) {
 #pragma unroll
@@ -322,13 +322,32 @@ __device__ __forceinline__ fold::LogSumExp<float>::State merge_run(const fold::L
   return {static_cast<double>(a[0].m), a[0].d};
 }
 
-/// The root of the tree over `count` <= 256 neighbouring nodes of one level that lie at s (shared or global memory);
-/// every lane of the warp gets it.
-__device__ __forceinline__ fold::LogSumExp<float>::State merge_states(const fold::LogSumExp<float>::State* s,
-                                                                      int count) {
-  if (count <= 32) return merge_run<1>(s, count);
-  if (count <= 128) return merge_run<4>(s, count);
-  return merge_run<8>(s, count);
+/// The same for up to 1024 nodes, 32 at a time, in few registers.
+template <class Load>
+__device__ __forceinline__ fold::LogSumExp<float>::State merge_blocks(const Load& load, int count) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  NearState own{-fold::infinity<float>(), 0.F};
+  bool near = true;
+#pragma unroll 1
+  for (int block = 0; block * 32 < count; ++block) {
+    const int i = block * 32 + lane;
+    const auto one = i < count ? load(i) : fold::LogSumExp<float>::identity();
+    near = near && is_near(one);
+    const NearState node = merge_lanes(NearState{static_cast<float>(one.m), one.d});
+    if (lane == block) own = node;
+  }
+  if (!__all_sync(kWholeWarp, near)) return merge_states_wide(load, count);
+  own = merge_lanes(own);
+  return {static_cast<double>(own.m), own.d};
+}
+
+/// The root of the tree over `count` <= 256 neighbouring nodes of one level, node i given by load(i); every lane of the
+/// warp gets it.
+template <class Load>
+__device__ __forceinline__ fold::LogSumExp<float>::State merge_states(const Load& load, int count) {
+  if (count <= 32) return merge_run<1>(load, count);
+  if (count <= 128) return merge_run<4>(load, count);
+  return merge_run<8>(load, count);
 }
 
 }  // namespace lift

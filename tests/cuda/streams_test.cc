@@ -1,0 +1,131 @@
+// What a schedule must not change: graph replays, two streams at once, repeats, a row alone or in a batch, a lent
+// workspace, errors that become softfold::Error.
+#include "cuda/both.hpp"
+
+namespace softfold_test {
+namespace {
+
+using softfold::DType;
+using softfold::Op;
+
+class CudaStreams : public Cuda {
+ protected:
+  static softfold::Plan plan_of(Op op, Tensor& x, Tensor& y, cudaStream_t stream,
+                                softfold::Workspace* workspace = nullptr) {
+    softfold::Context context;
+    context.stream = stream;
+    context.workspace = workspace;
+    const softfold::View in = x.cuda(), out = y.cuda();
+    return softfold::plan(op, {&in, 1}, {&out, 1}, softfold::RowOptions{}, context);
+  }
+};
+
+const std::pair<std::int64_t, std::int64_t> kShapes[] = {
+    {300, 100}, {40, 1000}, {20, 9000}, {300, 20000}, {3, 1000000}};
+
+TEST_F(CudaStreams, GraphReplaysAndRepeatsGiveTheSameBits) {
+  cudaStream_t stream = nullptr;
+  cuda_check(cudaStreamCreate(&stream));
+  for (const auto& [rows, n] : kShapes) {
+    Tensor x(DType::float32, {rows, n}), y(DType::float32, {rows, n});
+    x.fill([&, n = n](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+    const auto once = plan_of(Op::softmax, x, y, stream);
+    once.run();
+    cuda_check(cudaStreamSynchronize(stream));
+    const auto expected = y.download();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t ready = nullptr;
+    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    once.run();
+    cuda_check(cudaStreamEndCapture(stream, &graph));
+    cuda_check(cudaGraphInstantiate(&ready, graph, 0));
+    for (int i = 0; i < (rows * n < 1000000 ? 1000 : 20); ++i) {
+      if (i % 50 == 0) y.poison(0xA5);
+      cuda_check(cudaGraphLaunch(ready, stream));
+      if (i % 50 == 49) {
+        cuda_check(cudaStreamSynchronize(stream));
+        ASSERT_EQ(difference(expected, y.download(), 4), "") << rows << "x" << n << " replay " << i;
+      }
+    }
+    cuda_check(cudaStreamSynchronize(stream));
+    cudaGraphExecDestroy(ready);
+    cudaGraphDestroy(graph);
+  }
+  cudaStreamDestroy(stream);
+}
+
+TEST_F(CudaStreams, TwoStreamsDoNotMeet) {
+  cudaStream_t streams[2];
+  for (auto& s : streams) cuda_check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+  for (const auto& [rows, n] : kShapes) {
+    Tensor a(DType::float32, {rows, n}), b(DType::float32, {rows, n}), ya(DType::float32, {rows, n}),
+        yb(DType::float32, {rows, n});
+    a.fill([&, n = n](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+    b.fill([&, n = n](std::int64_t i) { return value_of(Values::wide, i / n, i % n, n); });
+    plan_of(Op::softmax, a, ya, nullptr).run();
+    plan_of(Op::softmax, b, yb, nullptr).run();
+    cuda_check(cudaDeviceSynchronize());
+    const auto expected_a = ya.download(), expected_b = yb.download();
+    ya.poison(0xA5), yb.poison(0xA5);
+    const auto plan_a = plan_of(Op::softmax, a, ya, streams[0]), plan_b = plan_of(Op::softmax, b, yb, streams[1]);
+    for (int i = 0; i < 20; ++i) plan_a.run(), plan_b.run();
+    cuda_check(cudaDeviceSynchronize());
+    ASSERT_EQ(difference(expected_a, ya.download(), 4), "");
+    ASSERT_EQ(difference(expected_b, yb.download(), 4), "");
+  }
+  for (auto& s : streams) cudaStreamDestroy(s);
+}
+
+TEST_F(CudaStreams, ARowAloneIsTheRowInABatch) {
+  for (const auto& [rows, n] : kShapes) {
+    Tensor x(DType::bfloat16, {rows, n}), y(DType::bfloat16, {rows, n}), one(DType::bfloat16, {1, n});
+    x.fill([&, n = n](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+    plan_of(Op::softmax, x, y, nullptr).run();
+    const std::int64_t row = rows - 1, shape[] = {1, n};
+    const softfold::View in(static_cast<void*>(static_cast<std::uint16_t*>(x.device_data()) + row * n), DType::bfloat16,
+                            shape, {}, {softfold::DeviceKind::cuda, 0});
+    softfold::softmax(in, one.cuda());
+    cuda_check(cudaDeviceSynchronize());
+    const auto all = y.download(), alone = one.download();
+    EXPECT_EQ(std::memcmp(&all[static_cast<std::size_t>(row * n) * 2], alone.data(), static_cast<std::size_t>(n) * 2),
+              0)
+        << rows << "x" << n;
+  }
+}
+
+TEST_F(CudaStreams, AWorkspaceIsUsedAndItsSizeChecked) {
+  Tensor x(DType::float32, {300, 20000}), y(DType::float32, {300, 20000});
+  x.fill([](std::int64_t i) { return value_of(Values::normal, 1, i, 20000); });
+  const std::size_t need = plan_of(Op::softmax, x, y, nullptr).workspace_bytes();
+  ASSERT_GT(need, 0U);
+  Tensor memory(DType::boolean, {static_cast<std::int64_t>(need)});
+  plan_of(Op::softmax, x, y, nullptr).run();
+  cuda_check(cudaDeviceSynchronize());
+  const auto expected = y.download();
+  y.poison(0xA5);
+  softfold::Workspace workspace{memory.device_data(), need};
+  plan_of(Op::softmax, x, y, nullptr, &workspace).run();
+  cuda_check(cudaDeviceSynchronize());
+  EXPECT_EQ(difference(expected, y.download(), 4), "");
+  workspace.bytes = need - 1;
+  EXPECT_THROW(plan_of(Op::softmax, x, y, nullptr, &workspace).run(), softfold::Error);
+}
+
+TEST_F(CudaStreams, HostMemoryIsRefused) {
+  std::vector<float> host(100);
+  const std::int64_t shape[] = {1, 100};
+  const softfold::View wrong(static_cast<void*>(host.data()), DType::float32, shape, {},
+                             {softfold::DeviceKind::cuda, 0});
+  try {
+    softfold::softmax(wrong, wrong);
+    FAIL() << "host memory was taken for device memory";
+  } catch (const softfold::Error& e) {
+    EXPECT_EQ(e.code, softfold::Code::device);
+  }
+  Tensor x(DType::float32, {4, 100}), y(DType::float32, {4, 100});
+  EXPECT_NO_THROW(plan_of(Op::softmax, x, y, nullptr).run());
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace softfold_test
