@@ -20,7 +20,8 @@ class SOFTFOLD_API Executor {
   /// How many tasks can run at once.
   virtual int concurrency() const = 0;
   /// Calls task(argument, i) for every i in [0, tasks) and returns when all are done; what they wrote is then visible
-  /// to the caller. Tasks do not throw.
+  /// to the caller. Tasks do not throw. A thread inside run() or inside a task may not be lent to other work that calls
+  /// softfold until it is done: an executor that steals work while it waits isolates its tasks first.
   virtual void run(std::int64_t tasks, Task task, void* argument) = 0;
 };
 

@@ -128,15 +128,17 @@ SOFTFOLD_C_API void softfold_row_options_init(softfold_row_options* options);
 SOFTFOLD_C_API void softfold_merge_options_init(softfold_merge_options* options);
 SOFTFOLD_C_API void softfold_context_init(softfold_context* context);
 
-/* Plans: the order of inputs and outputs is that of softfold::Op. Merge operations take softfold_merge_options. */
-SOFTFOLD_C_API softfold_status softfold_plan_rows(softfold_plan* plan, softfold_op op, const softfold_tensor* inputs,
+/* Plans: op is a softfold_op; the order of inputs and outputs is that of softfold::Op. Merge operations take
+ * softfold_merge_options. */
+SOFTFOLD_C_API softfold_status softfold_plan_rows(softfold_plan* plan, int op, const softfold_tensor* inputs,
                                                   size_t input_count, const softfold_tensor* outputs,
                                                   size_t output_count, const softfold_row_options* options,
                                                   const softfold_context* context);
-SOFTFOLD_C_API softfold_status softfold_plan_merge(softfold_plan* plan, softfold_op op, const softfold_tensor* inputs,
+SOFTFOLD_C_API softfold_status softfold_plan_merge(softfold_plan* plan, int op, const softfold_tensor* inputs,
                                                    size_t input_count, const softfold_tensor* outputs,
                                                    size_t output_count, const softfold_merge_options* options,
                                                    const softfold_context* context);
+/* SOFTFOLD_OPTION for a plan that was refused or copied; its kernel is "" then, and its workspace 0 bytes. */
 SOFTFOLD_C_API softfold_status softfold_plan_run(const softfold_plan* plan);
 SOFTFOLD_C_API const char* softfold_plan_kernel(const softfold_plan* plan);
 SOFTFOLD_C_API size_t softfold_plan_workspace_bytes(const softfold_plan* plan);

@@ -104,10 +104,18 @@ MergeOptions merge_options_from(const softfold_merge_options* given) {
 
 /// What softfold_plan holds: the workspace stands beside the plan that points to it.
 struct StoredPlan {
+  const void* self;  ///< where it was made; null until then
   Workspace workspace;
   Plan plan;
 };
 static_assert(sizeof(StoredPlan) <= sizeof(softfold_plan));
+
+/// Judged before it is cut to Op's one byte.
+Op op_from(int number) {
+  if (number < 0 || number > static_cast<int>(Op::attention))
+    throw Error(Code::unsupported, "operation number " + std::to_string(number), "the values of softfold_op");
+  return static_cast<Op>(number);
+}
 
 constexpr std::size_t kMaxViews = 2 * 16 + 1;
 
@@ -123,18 +131,20 @@ struct Views {
 };
 
 template <class Options>
-softfold_status make_plan(softfold_plan* to, softfold_op op, const softfold_tensor* inputs, std::size_t input_count,
+softfold_status make_plan(softfold_plan* to, int op, const softfold_tensor* inputs, std::size_t input_count,
                           const softfold_tensor* outputs, std::size_t output_count, const Options& options_from,
                           const softfold_context* context) {
   return guarded([&] {
     require(to, "plan");
+    auto* stored = reinterpret_cast<StoredPlan*>(to->opaque);
+    stored->self = nullptr;
     const Views in(inputs, input_count), out(outputs, output_count);
     ContextStorage c;
     read_context(c, context);
-    auto* stored = reinterpret_cast<StoredPlan*>(to->opaque);
     stored->workspace = c.workspace;
     if (c.context.workspace != nullptr) c.context.workspace = &stored->workspace;
-    new (&stored->plan) Plan(plan(static_cast<Op>(op), in, out, options_from(), c.context));
+    new (&stored->plan) Plan(plan(op_from(op), in, out, options_from(), c.context));
+    stored->self = stored;
   });
 }
 
@@ -150,7 +160,12 @@ softfold_status run_once(Op op, const softfold_tensor* x, const softfold_tensor*
   });
 }
 
-const StoredPlan& stored(const softfold_plan* plan) { return *reinterpret_cast<const StoredPlan*>(plan->opaque); }
+/// Null for a plan that was refused, or copied from where it was made.
+const Plan* made_plan(const softfold_plan* plan) {
+  if (plan == nullptr) return nullptr;
+  const auto* stored = reinterpret_cast<const StoredPlan*>(plan->opaque);
+  return stored->self == stored ? &stored->plan : nullptr;
+}
 
 }  // namespace
 }  // namespace c_abi
@@ -164,25 +179,37 @@ void softfold_row_options_init(softfold_row_options* options) { *options = defau
 void softfold_merge_options_init(softfold_merge_options* options) { *options = {sizeof(*options), 0, 0}; }
 void softfold_context_init(softfold_context* context) { *context = {sizeof(*context), nullptr, nullptr, nullptr, 0}; }
 
-softfold_status softfold_plan_rows(softfold_plan* plan, softfold_op op, const softfold_tensor* inputs,
-                                   size_t input_count, const softfold_tensor* outputs, size_t output_count,
+softfold_status softfold_plan_rows(softfold_plan* plan, int op, const softfold_tensor* inputs, size_t input_count,
+                                   const softfold_tensor* outputs, size_t output_count,
                                    const softfold_row_options* options, const softfold_context* context) {
   return make_plan(
       plan, op, inputs, input_count, outputs, output_count, [&] { return row_options_from(options); }, context);
 }
 
-softfold_status softfold_plan_merge(softfold_plan* plan, softfold_op op, const softfold_tensor* inputs,
-                                    size_t input_count, const softfold_tensor* outputs, size_t output_count,
+softfold_status softfold_plan_merge(softfold_plan* plan, int op, const softfold_tensor* inputs, size_t input_count,
+                                    const softfold_tensor* outputs, size_t output_count,
                                     const softfold_merge_options* options, const softfold_context* context) {
   return make_plan(
       plan, op, inputs, input_count, outputs, output_count, [&] { return merge_options_from(options); }, context);
 }
 
 softfold_status softfold_plan_run(const softfold_plan* plan) {
-  return guarded([&] { stored(plan).plan.run(); });
+  return guarded([&] {
+    const Plan* made = made_plan(plan);
+    if (made == nullptr)
+      throw Error(Code::option, "a plan that was refused, copied or never made", "one that softfold_plan_* made",
+                  "look at the status of softfold_plan_rows");
+    made->run();
+  });
 }
-const char* softfold_plan_kernel(const softfold_plan* plan) { return stored(plan).plan.kernel().data(); }
-size_t softfold_plan_workspace_bytes(const softfold_plan* plan) { return stored(plan).plan.workspace_bytes(); }
+const char* softfold_plan_kernel(const softfold_plan* plan) {
+  const Plan* made = made_plan(plan);
+  return made != nullptr ? made->kernel().data() : "";
+}
+size_t softfold_plan_workspace_bytes(const softfold_plan* plan) {
+  const Plan* made = made_plan(plan);
+  return made != nullptr ? made->workspace_bytes() : 0;
+}
 
 softfold_status softfold_softmax(const softfold_tensor* x, const softfold_tensor* y,
                                  const softfold_row_options* options, const softfold_context* context) {

@@ -9,7 +9,9 @@ namespace {
 using checks::describe;
 using Operands = MergeProblem::Operands;
 
+/// 0 where there is no step to take: such a stride may be any number.
 std::int64_t byte_stride(const View& v, int i) {
+  if (v.shape[static_cast<std::size_t>(i)] <= 1) return 0;
   return checks::stride_of(v, i) * static_cast<std::int64_t>(size_of(v.dtype));
 }
 
@@ -77,6 +79,14 @@ void check_apart(const View& out, const char* name, std::span<const View> inputs
   }
 }
 
+/// In place is values over values and statistics over statistics: of one shape, as values of two elements and (m, d)
+/// are, either could still be written before the other is read.
+void check_kinds_apart(const View& out, std::span<const View> inputs, std::size_t first_of_other_kind,
+                       const char* other_kind) {
+  for (std::size_t i = first_of_other_kind; i < inputs.size(); i += 2)
+    checks::check_overlap(out, "a result", inputs[i], other_kind, false);
+}
+
 int count_parts(Op op, std::size_t inputs, std::size_t outputs) {
   const std::size_t per_part = op == Op::merge_states ? 1 : 2;
   const std::size_t parts = inputs / per_part;
@@ -125,8 +135,10 @@ void build_merge(MergeProblem& p, Op op, std::span<const View> inputs, std::span
   set_view(p.statistic, first, p.outer_rank, false);
   set_view(p.out_statistic, result, p.outer_rank, false);
   if (!states) {
+    check_kinds_apart(result, inputs, 0, "values");
     for (std::size_t i = 0; i + 1 < outputs.size(); ++i) {
       check_value(p, outputs[i], result, "a result");
+      check_kinds_apart(outputs[i], inputs, 1, "statistics");
       const View& like = inputs[2 * i];
       add_part(p.out_value, static_cast<int>(i), outputs[i],
                View(like.data, outputs[0].dtype, like.shape, outputs[0].strides), "result");

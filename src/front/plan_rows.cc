@@ -58,7 +58,9 @@ struct Builder {
   const char* name(Slot s) const { return slot_name(p.op, s); }
   std::int64_t size(int i) const { return shape[static_cast<std::size_t>(i)]; }
   int rank() const { return static_cast<int>(shape.size()); }
+  /// 0 where there is no step to take: such a stride may be any number.
   static std::int64_t byte_stride(const View& v, int i) {
+    if (v.shape[static_cast<std::size_t>(i)] <= 1) return 0;
     return checks::stride_of(v, i) * static_cast<std::int64_t>(size_of(v.dtype));
   }
 
@@ -135,6 +137,7 @@ void check_integer(const View& v, const char* what) {
 /// Ragged rows: x is one axis, cut by offsets. What can be read on the host is checked here.
 void set_ragged(RowProblem& p, const View& x, const RowOptions& o) {
   checks::check_view(o.offsets, "offsets");
+  checks::check_device(x, o.offsets, "offsets");
   check_integer(o.offsets, "offsets");
   if (x.rank() != 1 || o.offsets.rank() != 1 || o.offsets.shape[0] < 1)
     throw Error(Code::shape, "offsets " + describe(o.offsets) + " with x " + describe(x),
