@@ -1,4 +1,6 @@
 """The peers of the GPU benches, by the name given to --peers. What a peer refuses is recorded, not hidden."""
+import importlib.metadata
+
 import torch
 
 
@@ -46,18 +48,31 @@ def _quack(op, x, y):
     return lambda: softmax_fwd(x)
 
 
+_PACKAGES = {"torch": "torch", "compile": "torch", "triton": "triton", "liger": "liger-kernel", "quack": "quack-kernels"}
+
+
+def label(name):
+    """The peer with its version."""
+    package = _PACKAGES[name]
+    try:
+        version = torch.__version__ if package == "torch" else importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        version = "(missing)"
+    return f"{'torch.compile' if name == 'compile' else package} {version}"
+
+
 _MAKERS = {"torch": _torch, "compile": _compile, "triton": _triton, "liger": _liger, "quack": _quack}
 
 
 def peers_for(op, x, y, names):
-    """{name: call}. The output is written to y where the peer lets the caller say where."""
+    """{name and version: call}. The output is written to y where the peer lets the caller say where."""
     scratch = torch.empty_like(y)
     result = {}
     for name in names:
         try:
-            result[name] = _MAKERS[name](op, x, scratch)
+            result[label(name)] = _MAKERS[name](op, x, scratch)
         except Exception as e:
             def refuse(why=e):
                 raise why
-            result[name] = refuse
+            result[label(name)] = refuse
     return result

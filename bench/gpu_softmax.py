@@ -197,7 +197,7 @@ def main():
     parser.add_argument("--library", default="build/src/libsoftfold.so")
     parser.add_argument("--out")
     parser.add_argument("--commit", default="")
-    parser.add_argument("--seconds", type=float, default=0.15, help="time for one point, beyond 7 rounds")
+    parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
     parser.add_argument("--peers", default="torch", help="torch,compile,triton,liger,quack")
     parser.add_argument("--only", default="softmax,long,few,logsumexp")
     args = parser.parse_args()
