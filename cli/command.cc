@@ -10,9 +10,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <system_error>
 
 namespace softfold::cli {
 namespace {
@@ -47,6 +49,10 @@ int report(const Error& error, bool json) {
   fmt::print(stderr, "softfold: got {}\n     allowed: {}\n", error.got, error.allowed);
   if (!error.fix.empty()) fmt::print(stderr, "         try: {}\n", error.fix);
   return static_cast<int>(error.code);
+}
+
+Error unprintable() {
+  return Error(Code::io, "a standard output that cannot be written", "one that can", "another file or terminal");
 }
 
 std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
@@ -165,6 +171,11 @@ Command Program::add_verb(const std::string& name, const std::string& help, std:
 }
 
 int Program::run(int count, char** arguments) {
+  const int status = attempt(count, arguments);
+  return std::fflush(stdout) == 0 || status != 0 ? status : report(unprintable(), false);
+}
+
+int Program::attempt(int count, char** arguments) {
   const bool json = wants_json(count, arguments);
   try {
     check_words(*app_, count, arguments);
@@ -186,6 +197,8 @@ int Program::run(int count, char** arguments) {
   } catch (const std::bad_alloc&) {
     return report(Error(Code::out_of_memory, "more memory than this process may have", "less", "a smaller --memory"),
                   json);
+  } catch (const std::system_error&) {  // fmt's, when it cannot print
+    return report(unprintable(), false);
   } catch (const std::exception& error) {
     return report(Error(Code::internal, error.what(), "no such failure", "report it, with the command"), json);
   }

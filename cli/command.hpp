@@ -59,6 +59,7 @@ class Program {
 
  private:
   Command add_verb(const std::string& name, const std::string& help, std::function<void()> run);
+  int attempt(int count, char** arguments);
 
   std::unique_ptr<CLI::App> app_;
 };

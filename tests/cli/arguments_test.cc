@@ -58,6 +58,13 @@ TEST_F(Arguments, SummariesAsJson) {
   EXPECT_EQ(hashes.size(), 2u);
 }
 
+TEST_F(Arguments, WhatCannotBePrintedIsAnError) {
+  const std::string command = std::string(SOFTFOLD_COMMAND) + " --version >/dev/full 2>/dev/null";
+  EXPECT_NE(std::system(command.c_str()), 0);
+  const std::string hash = std::string(SOFTFOLD_COMMAND) + " doctor >/dev/full 2>/dev/null";
+  EXPECT_EQ(WEXITSTATUS(std::system(hash.c_str())), static_cast<int>(Code::io));
+}
+
 TEST_F(Arguments, TheHashIsOfTheElementsAlone) {
   const auto x = random_elements(DType::float32, 6, 1);
   write_array(at("x.npy"), DType::float32, {2, 3}, x);
