@@ -29,15 +29,20 @@ std::span<const Kernel<Problem>> kernels_for(Op op, Device device) {
     }
   }
 #if defined(SOFTFOLD_WITH_CUDA)
-  if constexpr (rows) {
-    return cuda_row_kernels(op);
-  } else {
-    return cuda_merge_kernels(op);
+  if (device.kind == DeviceKind::cuda || device.kind == DeviceKind::cuda_managed) {
+    if constexpr (rows) {
+      return cuda_row_kernels(op);
+    } else {
+      return cuda_merge_kernels(op);
+    }
   }
+  constexpr const char *allowed = "CPU (1) and CUDA (2, managed 13) tensors", *fix = "copy the data to one of them";
 #else
-  throw Error(Code::unsupported, "tensors on device kind " + std::to_string(static_cast<int>(device.kind)),
-              "CPU tensors: this build has no CUDA backend", "build with nvcc, or copy the data to the host");
+  constexpr const char *allowed = "CPU tensors: this build has no CUDA backend",
+                       *fix = "build with nvcc, or copy the data to the host";
 #endif
+  throw Error(Code::unsupported, "tensors on device kind " + std::to_string(static_cast<int>(device.kind)), allowed,
+              fix);
 }
 
 /// What a Plan holds behind its opaque bytes.

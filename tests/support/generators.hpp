@@ -91,8 +91,12 @@ rc::Gen<typename softfold::fold::LogSumExp<T>::State> any_state() {
 
 }  // namespace softfold_test
 
-namespace softfold::inline v0::fold {
+namespace softfold {
+inline namespace v0 {
+namespace fold {
 /// So that a failing property prints the states it failed on.
 inline void showValue(const LogSumExp<float>::State& s, std::ostream& os) { os << "(" << s.m << ", " << s.d << ")"; }
 inline void showValue(const LogSumExp<double>::State& s, std::ostream& os) { os << "(" << s.m << ", " << s.d << ")"; }
-}  // namespace softfold::inline v0::fold
+}  // namespace fold
+}  // namespace v0
+}  // namespace softfold
