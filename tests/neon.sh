@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# The known bits on another processor: the library and tests/backends/known_bits.cc compiled for AArch64 (NEON) and
+# run by qemu. Takes a minute or two.
+#
+#   tests/neon.sh [TABLE]        (default tests/known_bits.txt)
+#
+# Exits with 77 (skipped) where the cross compiler, qemu or Highway's headers are missing:
+#   apt-get install g++-aarch64-linux-gnu qemu-user-static libhwy-dev
+set -euo pipefail
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+table=$(realpath -- "${1:-$root/tests/known_bits.txt}")
+
+need() { [[ -n $2 ]] || { echo "skipped: $1 is missing" && exit 77; }; }
+compiler=$(command -v aarch64-linux-gnu-g++ || true)
+qemu=$(command -v qemu-aarch64-static || command -v qemu-aarch64 || true)
+need aarch64-linux-gnu-g++ "$compiler"
+need qemu-aarch64-static "$qemu"
+need ninja "$(command -v ninja || true)"
+need hwy/highway.h "$(find /usr/include/hwy/highway.h 2>/dev/null || true)"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/include"
+ln -s /usr/include/hwy "$work/include/hwy" # the headers alone: with one static target, Highway's library is not needed
+
+# shellcheck disable=SC2016  # ninja's own variables
+{
+  printf 'flags = -std=c++20 -O2 -ffp-contract=off -Wall -Wextra -DHWY_COMPILE_ONLY_STATIC -DSOFTFOLD_BUILDING'
+  printf ' -I%s/include -I%s/src -I%s/tests -isystem %s/include\n' "$root" "$root" "$root" "$work"
+  printf 'rule compile\n  command = %s $flags -c $in -o $out\n' "$compiler"
+  printf 'rule link\n  command = %s -static $in -o $out -pthread\n' "$compiler"
+  objects=()
+  for source in "$root"/src/{front,cpu}/*.cc "$root"/tests/{cases,case_list,merge_cases,backends/known_bits}.cc; do
+    objects+=("${#objects[@]}.o")
+    printf 'build %s: compile %s\n' "${objects[-1]}" "$source"
+  done
+  printf 'build known_bits: link %s\n' "${objects[*]}"
+} >"$work/build.ninja"
+ninja --quiet -C "$work" -j "$(nproc)"
+"$qemu" "$work/known_bits" "$table"
