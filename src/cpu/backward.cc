@@ -52,7 +52,7 @@ void shared_row(const RowProblem& p, const Row& r, Executor& executor, bool stre
     total = lift::reduce_nodes<fold::Sum<T>>(sums, runs);
   }
   parallel_for(executor, runs, [&](std::int64_t i) {
-    Worker(p, stream).write(r, i * run, std::min(r.length, (i + 1) * run), total);
+    Worker(p, stream).write(r, i * run, std::min(r.length, (i + 1) * run), total, [] {});
     if (stream) hwy::FlushStream();
   });
 }
@@ -61,13 +61,7 @@ template <class Worker>
 void some_rows(const RowProblem& p, std::int64_t from, std::int64_t to, bool stream) {
   Worker worker(p, stream);
   RowCursor cursor(p, from);
-  for (std::int64_t i = from; i < to; ++i, cursor.next()) {
-    const Row r = cursor.row();
-    if (!worker.begin(r)) continue;
-    typename Worker::T total{};
-    if constexpr (Worker::kSums) total = worker.sum(r, 0, r.length);
-    worker.write(r, 0, r.length, total);
-  }
+  worker.rows(cursor, to - from);
   if (stream) hwy::FlushStream();
 }
 

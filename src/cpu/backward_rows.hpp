@@ -101,20 +101,41 @@ class PairWorker {
     return !nothing;
   }
 
+  /// `count` rows. While one is written, the next is added up: so memory is read and written at once.
+  void rows(RowCursor& cursor, std::int64_t count) {
+    Row row = cursor.row();
+    bool live = begin(row);
+    T total = live ? sum(row, 0, row.length) : T(0);
+    for (; count > 0; --count) {
+      if (count > 1) cursor.next();
+      const Row next = cursor.row();
+      const bool next_live = count > 1 && begin(next);
+      const PairSource<T> next_source(p_, next);
+      Tree tree;
+      std::int64_t summed = next_live ? 0 : next.length;
+      const auto sum_more = [&] {
+        if (summed >= next.length) return;
+        tree.push(chunk_sum(next_source, summed, next.length));
+        summed += lift::kChunk;
+      };
+      if (live) write(row, 0, row.length, total, sum_more);
+      while (summed < next.length) sum_more();
+      row = next, live = next_live, total = tree.root();
+    }
+  }
+
   /// The sum of the leaves [from, to), by the canonical tree; from a multiple of a power of two of chunks that is no
   /// less than to - from.
   T sum(const Row& r, std::int64_t from, std::int64_t to) {
     const PairSource<T> source(p_, r);
-    lift::TreeBuilder<fold::Sum<T>> tree;
-    for (std::int64_t i = from; i < to; i += lift::kChunk) {
-      const int n = chunk_size(i, to);
-      const auto run = source.at(i, n, gathered_);
-      tree.push(pass_.sum[index(source.dtype())](run.y, run.dy, n, room_));
-    }
+    Tree tree;
+    for (std::int64_t i = from; i < to; i += lift::kChunk) tree.push(chunk_sum(source, i, to));
     return tree.root();
   }
 
-  void write(const Row& r, std::int64_t from, std::int64_t to, T sum) {
+  /// Elements [from, to) of dx; `after` is called after each chunk.
+  template <class After>
+  void write(const Row& r, std::int64_t from, std::int64_t to, T sum, const After& after) {
     const PairSource<T> source(p_, r);
     Sink sink(p_, r);
     const auto write = pass_.write[index(source.dtype())][index(sink.dtype())];
@@ -124,11 +145,20 @@ class PairWorker {
       const auto run = source.at(i, n, gathered_);
       write(run.y, run.dy, n, sum, scale, sink.begin(i), stream_);
       sink.end(i, n);
+      after();
     }
     clear_missing(p_, r, sink, from, to);
   }
 
  private:
+  using Tree = lift::TreeBuilder<fold::Sum<T>>;
+
+  T chunk_sum(const PairSource<T>& source, std::int64_t begin, std::int64_t end) {
+    const int n = chunk_size(begin, end);
+    const auto run = source.at(begin, n, gathered_);
+    return pass_.sum[index(source.dtype())](run.y, run.dy, n, room_, stream_);
+  }
+
   const RowProblem& p_;
   const typename GradientOps<T>::Pass& pass_;
   bool stream_;
@@ -154,7 +184,15 @@ class LseWorker {
     return row.regular;
   }
 
-  void write(const Row& r, std::int64_t from, std::int64_t to, T) {
+  void rows(RowCursor& cursor, std::int64_t count) {
+    for (; count > 0; --count, cursor.next()) {
+      const Row r = cursor.row();
+      if (begin(r)) write(r, 0, r.length, T(0), [] {});
+    }
+  }
+
+  template <class After>
+  void write(const Row& r, std::int64_t from, std::int64_t to, T, const After&) {
     const Source<T> source(p_, r, fold::make_scale<T>(r.scale));
     Sink sink(p_, r);
     const fold::LogSumExpGradient<T> row{fold::Normaliser<T>(state_of<T>(stored_state(r))), source.c(), dlse(r),

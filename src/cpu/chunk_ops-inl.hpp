@@ -42,7 +42,8 @@ HWY_INLINE void write_vectors(std::int64_t n, S* y, const Value& value) {
     }
   }
   for (; i + w <= n; i += w) store_as<S, false, T>(value(i), y + i);
-  store_as<S, false, T>(last, y + (n - w));
+  // A line that has just gone past the cache must not be touched again: that would read it back.
+  if (i < n) store_as<S, false, T>(last, y + (n - w));
 }
 
 /// The same for any S and n. Values that have no vector form of their own as S leave through a small buffer.

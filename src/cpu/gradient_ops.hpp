@@ -14,9 +14,10 @@ namespace cpu {
 template <class T>
 struct GradientOps {
   /// The sum of a chunk's leaves, 0 < n <= kChunk; y and dy of one dtype. `room`: kChunk numbers, aligned to 64 bytes.
-  using Sum = T (*)(const void* y, const void* dy, int n, T* room);
-  /// dx of a run, given the row's sum. dx may be y or dy. `stream`: past the cache.
-  using Write = void (*)(const void* y, const void* dy, std::int64_t n, T sum, T scale, void* dx, bool stream);
+  /// `far`: y and dy come from memory.
+  using Sum = T (*)(const void* y, const void* dy, int n, T* room, bool far);
+  /// dx of a run, given the row's sum. dx may be y or dy. `far`: past the cache.
+  using Write = void (*)(const void* y, const void* dy, std::int64_t n, T sum, T scale, void* dx, bool far);
   /// dx of a run of x. dx may be x.
   using WriteLse = void (*)(const void* x, std::int64_t n, const fold::LogSumExpGradient<T>& row, void* dx,
                             bool stream);
