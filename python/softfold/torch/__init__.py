@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from softfold._errors import DTypeError, Error
-from softfold.torch._ops import _log_softmax, _logsumexp, _new, _run, _softmax, _state, current_stream, viewable
+from softfold.torch._ops import _log_softmax, _logsumexp, _new, _run, _softmax, _state
+from softfold.torch._ops import current_stream, is_plain, viewable
 from softfold.torch._routing import routed
 
 __all__ = [
@@ -55,6 +56,8 @@ def softmax(input, dim=None, _stacklevel=3, dtype=None, *, scale=1.0, scales=Non
     result; the fold itself is in float32, or in float64 where input or dtype is. Options as in softfold.softmax.
     """
     x, dtype = _checked(input, dtype, scales)
+    if is_plain(x):
+        return _run("softmax", (x,), _new(x, dtype=dtype), dim, scale, scales, lengths, offsets, mask, causal, _nan(empty))
     return _softmax(x, _dims(x, dim), float(scale), scales, lengths, offsets, mask, causal, _nan(empty), dtype)
 
 
@@ -62,6 +65,8 @@ def log_softmax(input, dim=None, _stacklevel=3, dtype=None, *, scale=1.0, scales
                 mask=None, causal=False, empty="zero"):  # fmt: skip
     """torch.nn.functional.log_softmax, with softfold's options. See softmax."""
     x, dtype = _checked(input, dtype, scales)
+    if is_plain(x):
+        return _run("log_softmax", (x,), _new(x, dtype=dtype), dim, scale, scales, lengths, offsets, mask, causal, _nan(empty))
     return _log_softmax(x, _dims(x, dim), float(scale), scales, lengths, offsets, mask, causal, _nan(empty), dtype)
 
 

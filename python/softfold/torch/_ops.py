@@ -35,6 +35,20 @@ def _run(op, inputs, out, axis, scale=1.0, scales=None, lengths=None, offsets=No
     return out
 
 
+def is_plain(x: Tensor) -> bool:
+    """Whether nothing watches x: no autograd, tracing, transform or mode. The custom op's machinery (tens of
+    microseconds) then has nothing to do, and the operation may run at once."""
+    return (
+        type(x) is Tensor
+        and not (x.requires_grad and torch.is_grad_enabled())
+        and not torch.compiler.is_compiling()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch.autograd.forward_ad._current_level < 0
+        and torch._C._get_tracing_state() is None
+    )
+
+
 def _new(x: Tensor, shape=None, dtype: Optional[torch.dtype] = None) -> Tensor:
     return torch.empty(x.shape if shape is None else shape, dtype=dtype or x.dtype, device=x.device)
 

@@ -1,0 +1,121 @@
+"""Threads, forked children, subinterpreters, references, and the package's own promises (stubs, docstrings)."""
+
+import ast
+import concurrent.futures
+import gc
+import inspect
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import bits
+
+import softfold
+from softfold import _core
+
+
+def test_many_threads_at_once(rng):
+    xs = [rng.standard_normal((20, 3000)).astype(np.float32) for _ in range(8)]
+    want = [softfold.softmax(x, -1) for x in xs]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            for got, expected in zip(pool.map(lambda x: softfold.softmax(x, -1), xs), want):
+                assert bits(got) == bits(expected)
+
+
+def test_other_threads_run_meanwhile(rng):
+    """The GIL is released: a thread that only counts gets on while a long call runs in another."""
+    x = rng.standard_normal(8_000_000).astype(np.float32)
+    counted = 0
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        done = pool.submit(lambda: [softfold.logsumexp(x) for _ in range(5)])
+        while not done.done():
+            counted += 1
+    assert counted > 0 and len(done.result()) == 5
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")
+def test_a_forked_child_folds(rng):
+    x = rng.standard_normal((300, 3000)).astype(np.float32)
+    want = softfold.softmax(x, -1)  # the pool's threads exist before the fork
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if bits(softfold.softmax(x, -1)) == bits(want) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+SUBINTERPRETER = """
+import sys
+try:
+    import _interpreters as interpreters
+    one = interpreters.create()
+    failure = interpreters.run_string(one, "import softfold._core")
+except ModuleNotFoundError:
+    import _xxsubinterpreters as interpreters
+    one = interpreters.create()
+    try:
+        interpreters.run_string(one, "import softfold._core")
+        failure = None
+    except interpreters.RunFailedError as e:
+        failure = e
+print("refused" if failure is not None else "works")
+"""
+
+
+def test_subinterpreters_are_refused_or_work():
+    done = subprocess.run([sys.executable, "-c", SUBINTERPRETER], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in ("refused", "works")
+
+
+def test_nothing_is_left_behind(rng):
+    x = rng.standard_normal(50)
+    stream = softfold.Stream("float64")
+
+    def work():
+        softfold.softmax(x)
+        softfold.logsumexp(x, 0, keepdims=True, mask=x > 0)
+        stream.push(x)
+        softfold.merge(softfold.state(x), softfold.state(x))
+        stream.partial().to_bytes()
+        for bad in (lambda: softfold.softmax(x, 3), lambda: softfold.softmax(x.astype(complex))):
+            with pytest.raises(softfold.Error):
+                bad()
+
+    work()
+    gc.collect()
+    blocks, references = sys.getallocatedblocks(), sys.getrefcount(x)
+    for _ in range(200):
+        work()
+    gc.collect()
+    assert sys.getrefcount(x) == references
+    assert sys.getallocatedblocks() - blocks < 200
+
+
+def test_threads_from_the_environment():
+    code = "import softfold; print(softfold.get_num_threads())"
+    for value, want in (("3", "3"), ("many", "SOFTFOLD_THREADS=many")):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "SOFTFOLD_THREADS": value}
+        )
+        assert want in done.stdout + done.stderr
+
+
+def test_stubs_name_what_there_is():
+    tree = ast.parse((pathlib.Path(softfold.__file__).parent / "_core.pyi").read_text())
+    declared = {n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    there = {n for n in dir(_core) if not n.startswith("_") and callable(getattr(_core, n))}
+    assert declared == there
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            members = {m.name for m in node.body if isinstance(m, ast.FunctionDef) and not m.name.startswith("_")}
+            assert members == {n for n in dir(getattr(_core, node.name)) if not n.startswith("_")}
+
+
+@pytest.mark.parametrize("name", [n for n in softfold.__all__ if n != "bits_version"])
+def test_everything_public_is_documented(name):
+    assert len(inspect.getdoc(getattr(softfold, name))) > 40
