@@ -17,7 +17,9 @@ from softfold._errors import Error
 
 def viewable(x):
     """What softfold._core can view without copying: a DLPack capsule of a tensor, anything else as it is."""
-    return torch._C._to_dlpack(x.detach() if x.requires_grad else x) if isinstance(x, Tensor) else x
+    if x is None or not isinstance(x, Tensor):  # isinstance of another class asks Tensor's metaclass: slow
+        return x
+    return torch._C._to_dlpack(x.detach() if x.requires_grad else x)
 
 
 def current_stream(x: Tensor) -> int:
@@ -27,11 +29,13 @@ def current_stream(x: Tensor) -> int:
 
 def _run(op, inputs, out, axis, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False,
          empty_nan=False):  # fmt: skip
-    _core.run_into(
-        op, tuple(viewable(x) for x in inputs), viewable(out), axis, scale=scale, scales=viewable(scales),
-        lengths=viewable(lengths), offsets=viewable(offsets), mask=viewable(mask), causal=causal,
-        empty="nan" if empty_nan else "zero", stream=current_stream(inputs[0]),
-    )  # fmt: skip
+    if scales is lengths is offsets is mask is None:
+        options = {}
+    else:
+        options = {"scales": viewable(scales), "lengths": viewable(lengths), "offsets": viewable(offsets),
+                   "mask": viewable(mask)}  # fmt: skip
+    _core.run_into(op, tuple([viewable(x) for x in inputs]), viewable(out), axis, scale=scale, causal=causal,
+                   empty="nan" if empty_nan else "zero", stream=current_stream(inputs[0]), **options)  # fmt: skip
     return out
 
 
@@ -50,7 +54,12 @@ def is_plain(x: Tensor) -> bool:
 
 
 def _new(x: Tensor, shape=None, dtype: Optional[torch.dtype] = None) -> Tensor:
-    return torch.empty(x.shape if shape is None else shape, dtype=dtype or x.dtype, device=x.device)
+    """A contiguous tensor on x's device."""
+    if shape is not None:
+        return x.new_empty(shape, dtype=dtype)
+    if dtype is None:
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+    return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def _row_shape(x: Tensor, dim: list[int], keepdim: bool, offsets: Optional[Tensor], op: str):
