@@ -151,7 +151,8 @@ class Bench:
             candidates = dict(candidates, copy=lambda: torch.amax(source, dim=0, out=sink))
         else:  # the ceiling of a copy: the better of the driver's and an elementwise kernel
             target = torch.empty_like(source)
-            candidates = dict(candidates, copy=lambda: target.copy_(source), scale=lambda: torch.mul(source, 1.5, out=target))
+            candidates = dict(candidates, copy=lambda: target.copy_(source),
+                              scale=lambda: torch.mul(source, 1.5, out=target))
         times = time_together(candidates, self.stream, self.args.seconds)
         copy_ms = min(times.pop("copy"), times.pop("scale", 1e9))
         name = str(dtype).split(".")[-1]
