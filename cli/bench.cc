@@ -112,6 +112,14 @@ constexpr std::string_view name_of_rung(Rung rung) {
   return names[static_cast<int>(rung)];
 }
 
+/// Of all kernels' objections ("name: reason; name: reason") the one whose name is asked for; else all.
+std::string objection(const std::string& all, const std::string& name) {
+  const std::size_t at = all.find(name);
+  if (at == std::string::npos) return all;
+  const std::size_t begin = at + name.size();
+  return all.substr(begin, all.find("; ", begin) - begin);
+}
+
 std::size_t result_bytes(Op op, const Data& d) {
   const auto rows = static_cast<std::size_t>(d.rows);
   return op == Op::state ? rows * 32 : writes_all(op) ? d.x_bytes : rows * size_of(d.dtype);
@@ -145,7 +153,7 @@ Race BenchVerb::race(Op op, const Data& d, const std::vector<Rung>& rungs, Execu
       m = inspect(op, d, plan);
       work.emplace_back([plan] { plan.run(); });
     } catch (const Error& error) {
-      m.why_not = error.allowed;
+      m.why_not = objection(error.allowed, fmt::format("{}_{}: ", name_of(op), name_of_rung(rung)));
     }
     race.runners.emplace_back(name_of_rung(rung), std::move(m));
   }

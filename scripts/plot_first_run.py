@@ -29,6 +29,8 @@ def weights(axes, probabilities, tokens):
 
 
 def concentration(axes, probabilities):
+    if probabilities.dtype.kind == "V":  # bfloat16, which NumPy has no name for
+        probabilities = (probabilities.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     rows = probabilities.reshape(-1, probabilities.shape[-1])[:6]
     for row in rows:
         held = np.cumsum(np.sort(row.astype(np.float64))[::-1])
