@@ -42,14 +42,15 @@ void expect_near(const std::vector<T>& got, const std::vector<T>& want, const st
   for (const T v : x) top = std::max(top, v);
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double distance = scale * (static_cast<double>(top) - static_cast<double>(x[i]));
-    const double bound = 2 * (8 + distance + static_cast<double>(x.size()) / 4 + 2.5 * std::log(x.size())) * u;
+    const double bound =
+        2 * (8 + distance + static_cast<double>(x.size()) / 4 + 2.5 * std::log(static_cast<double>(x.size()))) * u;
     EXPECT_NEAR(static_cast<double>(got[i]), static_cast<double>(want[i]), bound * static_cast<double>(want[i])) << i;
   }
 }
 
 template <class T>
 void rungs_agree() {
-  for (const std::size_t n : {1, 2, 7, 16, 31, 1000, 1024, 1025, 5000}) {
+  for (const std::size_t n : {1U, 2U, 7U, 16U, 31U, 1000U, 1024U, 1025U, 5000U}) {
     for (const double scale : {1., 0.25}) {
       const auto x = waves<T>(n, T(9), T(2));
       const auto want = softmax(x, Rung::automatic, scale);
@@ -76,7 +77,7 @@ TEST(Ladder, NaiveOverflowsWhereTheOthersDoNot) {
 TEST(Ladder, FarFramesAndSpecialValues) {
   const float inf = std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::max();
   for (const Rung rung : {Rung::safe, Rung::online}) {
-    for (std::size_t n : {3, 100}) {
+    for (const std::size_t n : {3U, 100U}) {
       std::vector<float> x(n, -most);
       EXPECT_FLOAT_EQ(softmax(x, rung)[n - 1], 1 / static_cast<float>(n));
       x[1] = 0x1p24F;
