@@ -113,8 +113,9 @@ Error: absolute, at most u |lse| + (8 + 3 ln n) u.)";
 constexpr const char* kState = R"(The state of each row: all that logsumexp, softmax and log_softmax need of it.
 
 Arguments as in softmax, keepdims as in logsumexp.
-Returns float64 of the shape without the folded axes plus (4,): m, d, scale, digits, with sum exp(scale x) = d 2**m and
-digits 24 (folded in float32) or 53 (in float64). An ordinary array: pickle it, send it, and merge it elsewhere.
+Returns float64 of the shape without the folded axes plus (4,): m, d, scale, digits. digits 24 (folded in float32):
+sum exp(scale x) = d 2**m; digits 53 (in float64): d 2**(2 m), m being halved so that the largest float64 fits.
+An ordinary array: pickle it, send it, and merge it elsewhere.
 States of adjacent shards merge in any order within the accuracy bound, and to the whole row's bits where each shard is
 an aligned power-of-two run of 1024 elements. Partial (see Stream) joins to the whole row's bits however it was cut.)";
 

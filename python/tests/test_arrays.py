@@ -137,6 +137,16 @@ def test_states_and_shards(rng):
     assert bits(ly) == bits(softfold.log_softmax(x, -1)[:, :10])
 
 
+def test_what_a_state_says():
+    x = np.array([3.0, 1.0, 4.0, 9.0])
+    m, d, scale, digits = softfold.state(x, scale=0.5)
+    assert scale == 0.5 and digits == 53
+    np.testing.assert_allclose(d * 2 ** (2 * m), np.exp(0.5 * x).sum(), rtol=1e-14)
+    m, d, scale, digits = softfold.state(x.astype(np.float32), scale=0.5)
+    assert m == int(m) and digits == 24
+    np.testing.assert_allclose(d * 2**m, np.exp(0.5 * x).sum(), rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_gradients(rng, dtype):
     x, dy = (rng.standard_normal((3, 80)).astype(dtype) for _ in range(2))
