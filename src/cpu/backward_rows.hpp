@@ -13,6 +13,13 @@ inline int chunk_size(std::int64_t begin, std::int64_t end) {
   return static_cast<int>(std::min<std::int64_t>(lift::kChunk, end - begin));
 }
 
+/// How many of the elements [begin, end) are written next: as many as end at a cache line, so that no line is shared by
+/// two runs when they go past the cache.
+inline int piece_size(Sink& sink, std::int64_t begin, std::int64_t end) {
+  const auto into_line = reinterpret_cast<std::uintptr_t>(sink.begin(begin)) % 64 / size_of(sink.dtype());
+  return static_cast<int>(std::min<std::int64_t>(lift::kChunk - static_cast<std::int64_t>(into_line), end - begin));
+}
+
 /// Writes +0 where the mask says that nothing exists, among elements [from, to).
 inline void clear_missing(const RowProblem& p, const Row& r, Sink& sink, std::int64_t from, std::int64_t to) {
   if (r.mask == nullptr) return;
@@ -140,11 +147,12 @@ class PairWorker {
     Sink sink(p_, r);
     const auto write = pass_.write[index(source.dtype())][index(sink.dtype())];
     const T scale = static_cast<T>(r.scale);
-    for (std::int64_t i = from; i < to; i += lift::kChunk) {
-      const int n = chunk_size(i, to);
+    for (std::int64_t i = from; i < to;) {
+      const int n = piece_size(sink, i, to);
       const auto run = source.at(i, n, gathered_);
       write(run.y, run.dy, n, sum, scale, sink.begin(i), stream_);
       sink.end(i, n);
+      i += n;
       after();
     }
     clear_missing(p_, r, sink, from, to);
@@ -198,10 +206,11 @@ class LseWorker {
     const fold::LogSumExpGradient<T> row{fold::Normaliser<T>(state_of<T>(stored_state(r))), source.c(), dlse(r),
                                          static_cast<T>(r.scale)};
     const auto write = ops_.logsumexp[index(source.dtype())][index(sink.dtype())];
-    for (std::int64_t i = from; i < to; i += lift::kChunk) {
-      const int n = chunk_size(i, to);
+    for (std::int64_t i = from; i < to;) {
+      const int n = piece_size(sink, i, to);
       write(source.at(i, n, gathered_), n, row, sink.begin(i), stream_);
       sink.end(i, n);
+      i += n;
     }
     clear_missing(p_, r, sink, from, to);
   }

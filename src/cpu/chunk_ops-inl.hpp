@@ -3,6 +3,7 @@
 #include "softfold/lift/lanes_chunk.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #if defined(SOFTFOLD_CPU_CHUNK_OPS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef SOFTFOLD_CPU_CHUNK_OPS_INL_HPP
@@ -18,32 +19,46 @@ namespace HWY_NAMESPACE {
 
 inline constexpr std::uintptr_t kLine = 64;
 
+/// y[from, to) = value(i) past the cache, from where y lies at a line to as far as whole lines go; returns that place.
+template <class T, class S, class Value>
+HWY_INLINE std::int64_t stream_lines(std::int64_t from, std::int64_t to, S* y, const Value& value) {
+  constexpr int w = Lanes<T>::kCount;
+  constexpr std::int64_t line = std::max<std::int64_t>(static_cast<std::int64_t>(kLine / sizeof(S)), w);
+  std::int64_t i = from;
+  for (; i + line <= to; i += line)
+    for (std::int64_t j = i; j < i + line; j += w) store_as<S, true, T>(value(j), y + j);
+  return i;
+}
+
 /// y[0..n) = value(i) stored as S, vector by vector, n >= kCount. value(i) may read x where y lies at i, no further:
-/// the last vector, which overlaps its neighbour, is taken first and stored last.
+/// the last vector, which overlaps its neighbour, is taken first and stored last. With Stream, whole cache lines go
+/// past the cache, and nothing else touches them: a store through the cache would wait for the line to be read back.
 template <bool Stream, class T, class S, class Value>
 HWY_INLINE void write_vectors(std::int64_t n, S* y, const Value& value) {
   constexpr int w = Lanes<T>::kCount;
   const auto last = value(n - w);
   std::int64_t i = 0;
+  S vector[w];
   if constexpr (Stream) {
-    // Whole cache lines go past the cache; what lies before the first and behind the last goes through it.
-    const auto misaligned = reinterpret_cast<std::uintptr_t>(y) % kLine;
-    const auto head = static_cast<std::int64_t>((kLine - misaligned) % kLine / sizeof(S));
-    if (head != 0 && n >= head + w) {
+    const auto into_line = reinterpret_cast<std::uintptr_t>(y) % kLine;
+    const auto head = static_cast<std::int64_t>((kLine - into_line) % kLine / sizeof(S));
+    if (into_line % sizeof(S) == 0 && n >= head + w) {
       for (; i + w <= head; i += w) store_as<S, false, T>(value(i), y + i);
-      store_as<S, false, T>(value(i), y + i);
-      i = head;
-    }
-    constexpr std::int64_t line = std::max<std::int64_t>(static_cast<std::int64_t>(kLine / sizeof(S)), w);
-    if ((reinterpret_cast<std::uintptr_t>(y + i) % kLine) == 0) {
-      for (; i + line <= n; i += line) {
-        for (std::int64_t j = i; j < i + line; j += w) store_as<S, true, T>(value(j), y + j);
+      if (i < head) {
+        store_as<S, false, T>(value(i), vector);
+        std::memcpy(y + i, vector, static_cast<std::size_t>(head - i) * sizeof(S));
       }
+      i = stream_lines<T>(head, n, y, value);
     }
   }
   for (; i + w <= n; i += w) store_as<S, false, T>(value(i), y + i);
-  // A line that has just gone past the cache must not be touched again: that would read it back.
-  if (i < n) store_as<S, false, T>(last, y + (n - w));
+  if (i == n) return;
+  if constexpr (Stream) {
+    store_as<S, false, T>(last, vector);
+    std::memcpy(y + i, vector + (w - (n - i)), static_cast<std::size_t>(n - i) * sizeof(S));
+  } else {
+    store_as<S, false, T>(last, y + (n - w));
+  }
 }
 
 /// The same for any S and n. Values that have no vector form of their own as S leave through a small buffer.
