@@ -172,7 +172,8 @@ Command Program::add_verb(const std::string& name, const std::string& help, std:
 
 int Program::run(int count, char** arguments) {
   const int status = attempt(count, arguments);
-  return std::fflush(stdout) == 0 || status != 0 ? status : report(unprintable(), false);
+  const bool printed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  return printed || status != 0 ? status : report(unprintable(), false);
 }
 
 int Program::attempt(int count, char** arguments) {
