@@ -85,7 +85,7 @@ def machine():
             "date": datetime.date.today().isoformat()}
 
 
-def peers_for(op, dtype, shape, x, shim, threads):
+def peers_for(op, dtype, shape, x, shim, threads, wanted):
     """(name, function that runs once and returns seconds, function that gives the result as float64)."""
     found = []
 
@@ -96,7 +96,7 @@ def peers_for(op, dtype, shape, x, shim, threads):
             return time.perf_counter() - start
         return run
 
-    if shim is not None and hasattr(shim, "bench_onednn_make") and op == "softmax" and dtype in ("float32", "bfloat16"):
+    if "onednn" in wanted and shim is not None and hasattr(shim, "bench_onednn_make") and op == "softmax" and dtype in ("float32", "bfloat16"):
         y = aligned(shape[0] * shape[1], BYTES[dtype])
         handle = shim.bench_onednn_make(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data),
                                         ctypes.c_int64(shape[0]), ctypes.c_int64(shape[1]), int(dtype == "bfloat16"))
@@ -105,6 +105,8 @@ def peers_for(op, dtype, shape, x, shim, threads):
     if dtype == "float32":
         array = x.view(np.float32).reshape(shape)
         try:
+            if "scipy" not in wanted:
+                raise ImportError
             import scipy
             import scipy.special
             f = getattr(scipy.special, op)
@@ -112,6 +114,8 @@ def peers_for(op, dtype, shape, x, shim, threads):
         except ImportError:
             pass
         try:
+            if "jax" not in wanted:
+                raise ImportError
             os.environ.setdefault("XLA_FLAGS", "" if threads > 1 else "--xla_cpu_multi_thread_eigen=false")
             import jax
             import jax.numpy as jnp
@@ -122,6 +126,8 @@ def peers_for(op, dtype, shape, x, shim, threads):
         except ImportError:
             pass
     try:
+        if "torch" not in wanted:
+            raise ImportError
         import torch
         torch.set_num_threads(threads)
         kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -149,7 +155,7 @@ def fill(x, dtype, rng):
         x.view(v.dtype)[at:at + v.size] = v
 
 
-def run_case(op, dtype, shape, softfold, shim, threads, rounds):
+def run_case(op, dtype, shape, softfold, shim, threads, rounds, wanted):
     count, size = shape[0] * shape[1], BYTES[dtype]
     x = aligned(count, size)
     fill(x, dtype, np.random.default_rng(count))
@@ -158,7 +164,7 @@ def run_case(op, dtype, shape, softfold, shim, threads, rounds):
     ty = softfold.tensor(y, dtype, shape if op == "softmax" else shape[:1])
     bytes_moved = count * size * (2 if op == "softmax" else 1)
     runs = [("softfold " + softfold.lib.softfold_version().decode(), lambda: softfold.timed(op, tx, ty))]
-    runs += peers_for(op, dtype, shape, x, shim, threads)
+    runs += peers_for(op, dtype, shape, x, shim, threads, wanted)
     ceiling = None
     if shim is not None:
         scratch = aligned(count, size) if op == "softmax" else None
@@ -190,6 +196,7 @@ def main():
     p.add_argument("--threads", default=str(os.cpu_count()))
     p.add_argument("--bytes", default="1G", help="size of x in each case")
     p.add_argument("--rounds", type=int, default=7)
+    p.add_argument("--peers", default="onednn,scipy,jax,torch", help="of these, what is installed")
     p.add_argument("--dtypes", default="float32,bfloat16,float16")
     p.add_argument("--lengths", default="1024,4096,32768,131072,67108864")
     p.add_argument("--out", help="append the records to DIR/<op>_cpu.jsonl")
@@ -212,7 +219,8 @@ def main():
             for dtype in a.dtypes.split(","):
                 for n in map(int, a.lengths.split(",")):
                     shape = (max(1, total // BYTES[dtype] // n), n)
-                    records = [{**r, **about} for r in run_case(op, dtype, shape, softfold, shim, threads, a.rounds)]
+                    records = [{**r, **about} for r in run_case(op, dtype, shape, softfold, shim, threads, a.rounds,
+                                                                               a.peers.split(","))]
                     ours = records[0]["ms"]
                     line = f"{op:10} {dtype:8} {shape[0]:>7}x{n:<9} {threads} thr "
                     if records[0]["copy_ms"]:
