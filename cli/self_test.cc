@@ -47,6 +47,7 @@ std::uint64_t hash_of(const std::vector<std::byte>& bytes) {
 std::uint64_t hash_of(Op op, DType dtype, const std::vector<double>& x) {
   return with_floating(dtype, [&]<class S>(S) {
     std::vector<S> narrow;
+    narrow.reserve(x.size());
     for (const double value : x) narrow.push_back(fold::narrow<S>(value));
     const std::int64_t full[] = {kRows, kColumns}, states[] = {kRows, 4};
     const bool each = op == Op::softmax || op == Op::log_softmax;
