@@ -42,8 +42,8 @@ bytes=$(stat -c %s "$wheel")
 say "wheel: ${wheel#"$root"/}, $((bytes / 1024)) KB"
 ((bytes < 60 * 1024 * 1024)) || die "The wheel is larger than 60 MB."
 
-"$python" -m venv "$folder/clean"
-"$folder/clean/bin/pip" install --quiet --disable-pip-version-check "$wheel" >>"$log" 2>&1
+"$python" -m venv --without-pip "$folder/clean"
+pip --python "$folder/clean/bin/python" install --quiet --disable-pip-version-check "$wheel" >>"$log" 2>&1
 cd -- "$folder"
 env -i PATH="$folder/clean/bin" LD_LIBRARY_PATH="" "$folder/clean/bin/python" - <<'PYTHON'
 import shutil, numpy as np, softfold
