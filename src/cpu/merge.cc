@@ -3,8 +3,8 @@
 #include "cpu/merge_ops.hpp"
 #include "cpu/merge_rows.hpp"
 
+#include <hwy/cache_control.h>
 #include <cstring>
-#include <limits>
 
 namespace softfold {
 inline namespace v0 {
@@ -13,6 +13,8 @@ namespace {
 
 /// A row longer than this is cut into pieces of as much, which then run in parallel.
 constexpr std::int64_t kPiece = 16384;
+/// Results of more bytes than this leave past the cache.
+constexpr std::int64_t kStreamBytes = std::int64_t{8} << 20;
 /// Elements that are gathered at a time where operands are strided.
 constexpr std::int64_t kGathered = 256;
 
@@ -44,7 +46,8 @@ void copy_strided(const char* from, std::int64_t from_stride, char* to, std::int
 /// One row: the parts' shares, and its values piece by piece.
 class MergedRow {
  public:
-  MergedRow(const MergeProblem& p, const MergeOps& ops, const MergeCursor& row) : p_(p), ops_(ops) {
+  MergedRow(const MergeProblem& p, const MergeOps& ops, const MergeCursor& row, bool stream)
+      : p_(p), ops_(ops), stream_(stream) {
     const bool two = p.base == LogBase::two;
     const double least = p.value.view.dtype == DType::float64 ? fold::Real<double>::kSmallest
                                                               : static_cast<double>(fold::Real<float>::kSmallest);
@@ -123,37 +126,51 @@ class MergedRow {
   void compute(const LiveParts& live, std::int64_t n, char* y) const {
     const std::size_t in = index(p_.value.view.dtype), out = index(p_.out_value.view.dtype);
     if (p_.op == Op::merge_blocks) {
-      ops_.rescale[in][out](live.x[0], live.share[0], n, y);
+      ops_.rescale[in][out](live.x[0], live.share[0], n, y, stream_);
     } else {
-      ops_.combine[in][out](live, n, y);
+      ops_.combine[in][out](live, n, y, stream_);
     }
   }
 
   const MergeProblem& p_;
   const MergeOps& ops_;
+  bool stream_;
   fold::PartSum joint_;
   double share_[MergeProblem::kMaxParts];
   const char* x_[MergeProblem::kMaxParts];
   char* y_[MergeProblem::kMaxParts];
 };
 
+/// Whether results leave past the cache: they are many, and lie where no part does.
+bool streams(const MergeProblem& p) {
+  const std::int64_t results = p.op == Op::merge_blocks ? p.parts : 1;
+  if (p.rows * p.n * results * static_cast<std::int64_t>(size_of(p.out_value.view.dtype)) <= kStreamBytes) return false;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(p.parts); ++i)
+    for (std::size_t j = 0; j < static_cast<std::size_t>(results); ++j)
+      if (p.value.data[i] == p.out_value.data[j]) return false;
+  return true;
+}
+
 void run(const MergeProblem& p, const Context& context) {
   const MergeOps& ops = merge_ops();
+  const bool stream = streams(p);
   if (p.n <= kPiece) {
     const auto sizes = size_of(p.value.view.dtype) + size_of(p.out_value.view.dtype);
     const std::int64_t bytes = static_cast<std::int64_t>(sizes) * p.parts * p.n + 64 * p.parts;
     return for_merge_rows(p, context, bytes, [&](const MergeCursor& row) {
-      const MergedRow merged(p, ops, row);
+      const MergedRow merged(p, ops, row, stream);
       merged.write_statistic(row.out_statistic());
       merged.write_values(0, p.n);
     });
   }
   MergeCursor row(p, 0);
   for (std::int64_t r = 0; r < p.rows; ++r, row.next()) {
-    const MergedRow merged(p, ops, row);
+    const MergedRow merged(p, ops, row, stream);
     merged.write_statistic(row.out_statistic());
-    parallel_for(executor_of(context), (p.n + kPiece - 1) / kPiece,
-                 [&](std::int64_t i) { merged.write_values(i * kPiece, std::min(p.n, (i + 1) * kPiece)); });
+    parallel_for(executor_of(context), (p.n + kPiece - 1) / kPiece, [&](std::int64_t i) {
+      merged.write_values(i * kPiece, std::min(p.n, (i + 1) * kPiece));
+      hwy::FlushStream();
+    });
   }
 }
 

@@ -15,7 +15,7 @@ namespace HWY_NAMESPACE {
 
 /// share_0 x_0, then an FMA for each further part. Parts = 0: as many as there are.
 template <int Parts, class S, class Y, class T>
-HWY_INLINE void combine_parts(const cpu::LiveParts& live, std::int64_t n, Y* y) {
+HWY_INLINE void combine_parts(const cpu::LiveParts& live, std::int64_t n, Y* y, bool stream) {
   using A = Lanes<T>;
   constexpr int most = Parts != 0 ? Parts : MergeProblem::kMaxParts;
   const int count = Parts != 0 ? Parts : live.count;
@@ -30,7 +30,7 @@ HWY_INLINE void combine_parts(const cpu::LiveParts& live, std::int64_t n, Y* y) 
     shares[part] = A::set(share[part]);
   } while (++part < count);
   if (n >= A::kCount) {
-    return write_values<T>(n, y, false, [&](std::int64_t i) HWY_ATTR {
+    return write_values<T>(n, y, stream, [&](std::int64_t i) HWY_ATTR {
       auto sum = A::mul(load(x[0] + i), shares[0]);
       for (int p = 1; p < count; ++p) sum = A::fma(load(x[p] + i), shares[p], sum);
       return A::canonical(sum);
@@ -44,21 +44,21 @@ HWY_INLINE void combine_parts(const cpu::LiveParts& live, std::int64_t n, Y* y) 
 }
 
 template <class S, class Y, class T = fold::FoldType<S>>
-void combine(const cpu::LiveParts& live, std::int64_t n, void* to) {
+void combine(const cpu::LiveParts& live, std::int64_t n, void* to, bool stream) {
   Y* y = static_cast<Y*>(to);
-  if (live.count == 2) return combine_parts<2, S, Y, T>(live, n, y);
-  combine_parts<0, S, Y, T>(live, n, y);
+  if (live.count == 2) return combine_parts<2, S, Y, T>(live, n, y, stream);
+  combine_parts<0, S, Y, T>(live, n, y, stream);
 }
 
 template <class S, class Y, class T = fold::FoldType<S>>
-void rescale(const void* from, double share, std::int64_t n, void* to) {
+void rescale(const void* from, double share, std::int64_t n, void* to, bool stream) {
   using A = Lanes<T>;
   const S* x = static_cast<const S*>(from);
   Y* y = static_cast<Y*>(to);
   const T factor = static_cast<T>(share);
   if (n >= A::kCount) {
     const auto factors = A::set(factor), least = A::set(fold::Real<T>::kSmallest);
-    return write_values<T>(n, y, false, [&](std::int64_t i) HWY_ATTR {
+    return write_values<T>(n, y, stream, [&](std::int64_t i) HWY_ATTR {
       const auto p = A::mul(load(x + i), factors);
       return A::if_at_most(least, p, p, A::if_at_most(p, least, A::zero(), A::set(fold::canonical_nan<T>())));
     });

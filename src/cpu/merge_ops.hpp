@@ -24,10 +24,10 @@ struct MergeOps {
   using Join = fold::PartSum (*)(const fold::PartSum* parts, int count, bool base_two, double* share);
   using LogOf = double (*)(const fold::PartSum&, bool base_two);
   /// y = sum of share * x over the live parts, at least one, each share rounded to the precision of the fold first.
-  /// y may be one of the xs.
-  using Combine = void (*)(const LiveParts&, std::int64_t n, void* y);
+  /// y may be one of the xs. `stream`: past the cache.
+  using Combine = void (*)(const LiveParts&, std::int64_t n, void* y, bool stream);
   /// y = share * x, as probabilities are written. y may be x.
-  using Rescale = void (*)(const void* x, double share, std::int64_t n, void* y);
+  using Rescale = void (*)(const void* x, double share, std::int64_t n, void* y, bool stream);
 
   Join join;
   LogOf log_of;

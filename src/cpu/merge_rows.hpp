@@ -4,6 +4,7 @@
 #include "cpu/parallel.hpp"
 #include "front/problem.hpp"
 
+#include <hwy/cache_control.h>
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -65,6 +66,7 @@ void for_merge_rows(const MergeProblem& p, const Context& context, std::int64_t 
   const auto run = [&](std::int64_t from, std::int64_t to) {
     MergeCursor cursor(p, from);
     for (std::int64_t r = from; r < to; ++r, cursor.next()) body(cursor);
+    hwy::FlushStream();  // what went past the cache is seen by whoever sees that the task is done
   };
   const std::int64_t rows_per_task = std::max<std::int64_t>(1, kTaskBytes / std::max<std::int64_t>(1, bytes_per_row));
   if (p.rows <= 2 * rows_per_task) return run(0, p.rows);
