@@ -24,7 +24,7 @@ die() {
 
 # --- packages ---------------------------------------------------------------------------------------------------
 # One entry a line: the Debian and Ubuntu package, and what shows that it is there however it came: a command, a
-# header under an include folder, or a run-time library of clang.
+# header under an include folder, a run-time library of clang, or a function here (has_*).
 
 # For ./run: what the library and its command are built with.
 library_needs=(
@@ -56,11 +56,19 @@ ci_needs=(
   shellcheck:shellcheck
   g++-aarch64-linux-gnu:aarch64-linux-gnu-g++
   qemu-user-static:qemu-aarch64-static
+  python3-venv:has_python_venv
+  python3-dev:has_python_headers
 )
+
+has_python_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
+has_python_headers() {
+  python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null
+}
 
 is_present() {
   local folder
   case $1 in
+    has_*) "$1" ;;
     libclang_rt.*) compgen -G "$(clang++ -print-resource-dir 2>/dev/null)/lib/*/$1*" >/dev/null ;;
     *.h | *.hpp | */*)
       for folder in /usr/include /usr/local/include /usr/include/"$(uname -m)"-linux-gnu; do
