@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# shellcheck disable=SC2016  # backquotes of Markdown
+# Writes docs/support.md from what plans say: for every operation and dtype the kernel that `softfold explain` names.
+#
+#   scripts/support_table.sh [BUILD]           (default build/release)
+#   scripts/support_table.sh --check [BUILD]   fails if the page is not what would be written
+set -euo pipefail
+cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
+
+check=false
+if [[ ${1:-} == --check ]]; then check=true && shift; fi
+softfold=${1:-build/release}/cli/softfold
+[[ -x $softfold ]] || { echo "no $softfold: build it first (./run)" >&2 && exit 1; }
+
+dtypes=(float64 float32 float16 bfloat16)
+operations=(softmax log_softmax logsumexp state softmax_backward log_softmax_backward logsumexp_backward
+  finish_softmax finish_log_softmax finish_logsumexp merge_states merge_attention merge_blocks)
+
+# kernel OPERATION SHAPE DTYPE
+kernel() { "$softfold" explain "$1" "$2" "$3" 2>/dev/null | sed -n 's/^kernel *//p'; }
+
+# cell OPERATION SHAPE: one kernel where all dtypes have the same.
+cell() {
+  local dtype name names=()
+  for dtype in "${dtypes[@]}"; do
+    name=$(kernel "$1" "$2" "$dtype")
+    names+=("${name:-refused}")
+  done
+  if [[ $(printf '%s\n' "${names[@]}" | sort -u | wc -l) == 1 ]]; then
+    printf '`%s`' "${names[0]}"
+  else
+    for i in "${!dtypes[@]}"; do printf '%s%s `%s`' "$([[ $i == 0 ]] || echo ', ')" "${dtypes[i]}" "${names[i]}"; done
+  fi
+}
+
+page() {
+  cat <<'HEAD'
+# What runs what
+
+Made by `scripts/support_table.sh` from the plans themselves; `softfold explain OP SHAPE DTYPE` says the same for any
+other shape, with the reason against every kernel that was not taken.
+
+On the CPU, every row operation takes float64, float32, float16 and bfloat16, any strides, any axis, zero sizes, and an
+output dtype apart from the input's. The kernel is the same for all four dtypes unless a cell says otherwise.
+
+| operation | 4096 rows of 1024 | one row of 64 M |
+|---|---|---|
+HEAD
+  local operation
+  for operation in "${operations[@]}"; do
+    printf '| `%s` | %s | %s |\n' "$operation" "$(cell "$operation" 4096x1024)" "$(cell "$operation" 1x67108864)"
+  done
+  cat <<'TAIL'
+
+softmax has three more kernels, `softmax_naive`, `softmax_safe` and `softmax_online`, that only run when asked for: they
+are the rungs of [the ladder](ladder.md). The kernels of the GPU are listed in [cuda.md](cuda.md).
+
+Planned operations (`topk`, `sample`, `entropy`, `cross_entropy`, `linear_cross_entropy`, `attention`) stand in `Op`, and
+a plan for one is refused by name.
+TAIL
+}
+
+if $check; then
+  diff docs/support.md <(page) || { echo "docs/support.md is not current: run scripts/support_table.sh" >&2 && exit 1; }
+else
+  page >docs/support.md
+fi
