@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Writes the measured tables into README.md from the records in bench/results: readme_tables.py [README.md]
+
+Each figure is a time of one run divided into another's of the same run. Nothing is typed.
+"""
+import json
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+WORDS = {1: "1 thread", 2: "2 threads", 16: "16 threads"}
+
+
+def records(machine, op):
+    lines = (HERE / "results" / machine / f"{op}.jsonl").read_text().splitlines()
+    return [r for r in map(json.loads, lines) if r["op"] == op]
+
+
+def pick(rows, who, dtype, shape, case):
+    found = [r for r in rows if r["who"].startswith(who) and r["dtype"] == dtype and r["shape"] == shape
+             and r["case"] == case]
+    return found[-1] if found else None
+
+
+def size(n):
+    for unit, factor in (("M", 1 << 20), ("K", 1 << 10)):
+        if n >= factor and n % factor == 0:
+            return f"{n // factor}{unit}"
+    return str(n)
+
+
+def gpu():
+    rows = records("h200", "softmax")
+    lengths = [1024, 4096, 32768, 128256, 262144]
+    peers = sorted({r["who"] for r in rows if not r["who"].startswith("softfold")})
+    lines = ["| softmax, share of a copy's speed | " + " | ".join(f"N = {size(n)}" for n in lengths) + " |",
+             "|---|" + "---|" * len(lengths)]
+    for dtype in ("float32", "bfloat16"):
+        for who in ["softfold", *peers]:
+            cells = []
+            for n in lengths:
+                shapes = [r["shape"] for r in rows if r["dtype"] == dtype and r["shape"][1] == n and r["case"] == ""]
+                r = pick(rows, who, dtype, max(shapes), "") if shapes else None
+                cells.append("not run" if r is None else f"{r['copy_ms'] / r['ms']:.2f}" if r["ms"] else "refuses")
+            lines.append(f"| {dtype}, {'**softfold**' if who == 'softfold' else who} | " + " | ".join(cells) + " |")
+    r = pick(rows, "softfold", "float32", [131072, 1024], "")
+    return lines + ["", f"{r['device']}, {r['bytes'] / 1e9:.1f} GB moved at each N, commit {r['commit']}, {r['date']}. "
+                    "All in one run, medians; `bench/results/h200`, [docs/cuda.md](docs/cuda.md)."]
+
+
+def cpu():
+    lines = ["| times the speed of PyTorch | " + " | ".join(WORDS.values()) + " |", "|---|" + "---|" * len(WORDS)]
+    for op in ("softmax", "logsumexp"):
+        rows = records("h200-host", op)
+        peer = next(r["who"] for r in rows if r["who"].startswith("torch"))
+        seen = list(dict.fromkeys((r["dtype"], tuple(r["shape"])) for r in rows))
+        for dtype, shape in seen:
+            if shape[1] not in (1024, 131072, 1 << 26):
+                continue
+            cells = []
+            for threads in WORDS:
+                ours = pick(rows, "softfold", dtype, list(shape), f"{threads} threads")
+                theirs = pick(rows, "torch", dtype, list(shape), f"{threads} threads")
+                cells.append(f"{theirs['ms'] / ours['ms']:.1f}×" if ours and theirs else "not run")
+            lines.append(f"| {op}, {dtype}, {size(shape[0])} × {size(shape[1])} | " + " | ".join(cells) + " |")
+    return lines + ["", f"{rows[0]['device']}, {peer}, commit {rows[0]['commit']}, {rows[0]['date']}; "
+                    "`bench/results/h200-host`, [docs/performance.md](docs/performance.md)."]
+
+
+def main():
+    page = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else HERE.parent / "README.md")
+    tables = "\n".join([*gpu(), "", *cpu()])
+    text, count = re.subn(r"(<!-- measured: [^\n]*-->\n).*?(<!-- /measured -->)", lambda m: f"{m[1]}\n{tables}\n\n{m[2]}",
+                          page.read_text(), flags=re.S)
+    if count != 1:
+        sys.exit(f"{page}: no place for the tables")
+    page.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
