@@ -1,9 +1,5 @@
-// Writing a row once its state is known, over SIMD lanes, and the table of a target. Read once per target.
-#include "cpu/chunk_ops.hpp"
-#include "softfold/lift/lanes_chunk.hpp"
-
-#include <algorithm>
-#include <cstring>
+// The table of a target: reducing and writing chunks, alone and side by side. Read once per target.
+#include "cpu/write-inl.hpp"
 
 #if defined(SOFTFOLD_CPU_CHUNK_OPS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef SOFTFOLD_CPU_CHUNK_OPS_INL_HPP
@@ -17,160 +13,139 @@ namespace softfold {
 inline namespace v0 {
 namespace HWY_NAMESPACE {
 
-inline constexpr std::uintptr_t kLine = 64;
-
-/// y[from, to) = value(i) past the cache, from where y lies at a line to as far as whole lines go; returns that place.
-template <class T, class S, class Value>
-HWY_INLINE std::int64_t stream_lines(std::int64_t from, std::int64_t to, S* y, const Value& value) {
-  constexpr int w = Lanes<T>::kCount;
-  constexpr std::int64_t line = std::max<std::int64_t>(static_cast<std::int64_t>(kLine / sizeof(S)), w);
-  std::int64_t i = from;
-  for (; i + line <= to; i += line)
-    for (std::int64_t j = i; j < i + line; j += w) store_as<S, true, T>(value(j), y + j);
-  return i;
-}
-
-/// y[0..n) = value(i) stored as S, vector by vector, n >= kCount. value(i) may read x where y lies at i, no further:
-/// the last vector, which overlaps its neighbour, is taken first and stored last. With Stream, whole cache lines go
-/// past the cache, and nothing else touches them: a store through the cache would wait for the line to be read back.
-template <bool Stream, class T, class S, class Value>
-HWY_INLINE void write_vectors(std::int64_t n, S* y, const Value& value) {
-  constexpr int w = Lanes<T>::kCount;
-  const auto last = value(n - w);
-  std::int64_t i = 0;
-  S vector[w];
-  if constexpr (Stream) {
-    const auto into_line = reinterpret_cast<std::uintptr_t>(y) % kLine;
-    const auto head = static_cast<std::int64_t>((kLine - into_line) % kLine / sizeof(S));
-    if (into_line % sizeof(S) == 0 && n >= head + w) {
-      for (; i + w <= head; i += w) store_as<S, false, T>(value(i), y + i);
-      if (i < head) {
-        store_as<S, false, T>(value(i), vector);
-        std::memcpy(y + i, vector, static_cast<std::size_t>(head - i) * sizeof(S));
-      }
-      i = stream_lines<T>(head, n, y, value);
-    }
-  }
-  for (; i + w <= n; i += w) store_as<S, false, T>(value(i), y + i);
-  if (i == n) return;
-  if constexpr (Stream) {
-    store_as<S, false, T>(last, vector);
-    std::memcpy(y + i, vector + (w - (n - i)), static_cast<std::size_t>(n - i) * sizeof(S));
-  } else {
-    store_as<S, false, T>(last, y + (n - w));
-  }
-}
-
-/// The same for any S and n. Values that have no vector form of their own as S leave through a small buffer.
-template <class T, class S, class Value>
-HWY_INLINE void write_values(std::int64_t n, S* y, bool stream, const Value& value) {
-  constexpr int w = Lanes<T>::kCount;
-  if constexpr (kStores<T, S>) {
-    if (stream) {
-      write_vectors<true, T>(n, y, value);
-    } else {
-      write_vectors<false, T>(n, y, value);
-    }
-  } else {
-    HWY_ALIGN T buffer[w];
-    const auto put = [&](std::int64_t i, std::int64_t count) HWY_ATTR {
-      hn::Store(value(i), typename Lanes<T>::D(), buffer);
-      for (std::int64_t j = 0; j < count; ++j) y[i + j] = fold::narrow<S>(buffer[j]);
-    };
-    std::int64_t i = 0;
-    for (; i + w <= n; i += w) put(i, w);
-    // The last, partial vector: its first elements are written already, and read no more.
-    if (i < n) {
-      hn::Store(value(n - w), typename Lanes<T>::D(), buffer);
-      for (; i < n; ++i) y[i] = fold::narrow<S>(buffer[i - (n - w)]);
-    }
-  }
-}
-
-template <class S, class T>
-HWY_INLINE void write_scaled(const T* terms, std::int64_t n, T multiplier, T below, S* y, bool stream) {
-  using A = Lanes<T>;
-  const auto factor = A::set(multiplier);
-  // Where no product can be too small to be written, that is not looked for.
-  if (multiplier >= fold::Real<T>::kSmallest / below) {
-    return write_values<T>(
-        n, y, stream, [&](std::int64_t i) HWY_ATTR { return A::mul(hn::LoadU(typename A::D(), terms + i), factor); });
-  }
-  const auto least = A::set(fold::Real<T>::kSmallest);
-  write_values<T>(n, y, stream, [&](std::int64_t i) HWY_ATTR {
-    return A::at_least(A::mul(hn::LoadU(typename A::D(), terms + i), factor), least);
-  });
-}
-
-template <class S, class T>
-void write_terms(const T* terms, std::int64_t n, T multiplier, T below, void* to, bool stream) {
-  S* y = static_cast<S*>(to);
-  if (n >= Lanes<T>::kCount) return write_scaled(terms, n, multiplier, below, y, stream);
-  for (std::int64_t i = 0; i < n; ++i) y[i] = fold::narrow<S>(fold::Normaliser<T>::probability(terms[i], multiplier));
+template <bool Keep, class S, class T = fold::FoldType<S>>
+lift::Reduced<T> reduce(const void* x, int n, T c, T* terms, lift::Guess<T>& guess, bool far) {
+  return reduce_chunk<Keep>(static_cast<const S*>(x), n, c, terms, guess, far);
 }
 
 template <class S, class T = fold::FoldType<S>>
-std::int64_t small_rows(const char* x, std::int64_t x_stride, char* y, std::int64_t y_stride, std::int64_t rows, int n,
-                        T c, T* terms, lift::Guess<T>& guess, bool stream) {
-  constexpr int w = Lanes<T>::kCount;
-  for (std::int64_t r = 0; r < rows; ++r, x += x_stride, y += y_stride) {
-    const auto row = reduce_chunk<true>(reinterpret_cast<const S*>(x), n, c, terms, guess);
-    if (HWY_UNLIKELY(fold::is_nan(row.frame))) return r;
-    const T reciprocal = fold::Scalar<T>::div(T(1), row.state.d);
-    const T distance = row.frame - fold::LogSumExp<T>::narrow(row.state.m);
-    const T multiplier = fold::Scalar<T>::times_power_of_two(reciprocal, distance);
-    if (n >= w) {
-      write_scaled(terms, n, multiplier, row.least, reinterpret_cast<S*>(y), stream);
-    } else {
-      S vector[w];
-      write_scaled(terms, w, multiplier, row.least, vector, false);
-      std::memcpy(y, vector, static_cast<std::size_t>(n) * sizeof(S));
+bool covers(const void* x, int n, T c, double m) {
+  if (n < Lanes<T>::kCount) return n == 0;
+  const auto seen = look(static_cast<const S*>(x), n);
+  return !seen.doubtful && (seen.top == -fold::infinity<T>() || fold::LogSumExp<T>::frame(seen.top, c).m <= m);
+}
+
+/// Whether runs of n elements are worth one loop for reading and writing.
+template <class S>
+constexpr bool are_beside(int n) {
+  return n >= 4 * std::max(kLineOf<S>, Lanes<fold::FoldType<S>>::kCount);
+}
+
+/// Reduces x[0..n) and writes y[0..y_n) = value(i) past the cache, a line of each in turn: memory is then read and
+/// written all the time, which two loops, one after the other, do not achieve. The caller has taken the guess.
+template <class S, class T, class Value>
+HWY_INLINE lift::Reduced<T> reduce_beside(const S* x, int n, T c, T* terms, lift::Guess<T>& guess, S* y, int y_n,
+                                          const Value& value) {
+  using D = typename Lanes<T>::D;
+  constexpr int w = Lanes<T>::kCount, line = std::max(kLineOf<S>, w);
+  return reduce_chunk_guessing<true>(x, n, c, terms, guess, [&](GuessedTerms<T>& term) SOFTFOLD_LANES_INLINE {
+    const int head = to_line(y), both = std::min(n, y_n - head);
+    if (head != 0) write_part<T>(0, head, y_n, y, value);
+    int i = 0;
+    for (; i + line <= both; i += line) {
+      prefetch(x + i);
+      for (int j = i; j < i + line; j += w) hn::Store(term(load(x + j)), D(), terms + j);
+      for (int j = head + i; j < head + i + line; j += w) store_as<S, true, T>(value(j), y + j);
     }
+    int j = head + i;
+    for (; j + line <= y_n; j += line) {
+      for (int k = j; k < j + line; k += w) store_as<S, true, T>(value(k), y + k);
+    }
+    if (j != y_n) write_part<T>(j, y_n, y_n, y, value);
+    for (; i + w <= n; i += w) hn::Store(term(load(x + i)), D(), terms + i);
+    if (n % w != 0) hn::StoreU(term(load(x + (n - w))), D(), terms + (n - w));
+    return halve_terms(terms, n);
+  });
+}
+
+/// Writes what is behind, alone.
+template <class S, class T = fold::FoldType<S>>
+void write_behind(const cpu::Behind<T>& b) {
+  switch (b.kind) {
+    case cpu::Behind<T>::nothing: return;
+    case cpu::Behind<T>::terms:
+      return write_terms<S>(static_cast<const T*>(b.from), b.n, b.multiplier, T(0), b.y, true);
+    case cpu::Behind<T>::row: return write<S, S>(b.from, b.n, b.c, *b.normaliser, b.y, true);
+    case cpu::Behind<T>::log_row: return write_log<S, S>(b.from, b.n, *b.log_normaliser, b.y, true);
+  }
+}
+
+template <class S, class T = fold::FoldType<S>>
+lift::Reduced<T> reduce_and_write(const void* from, int n, T c, T* terms, lift::Guess<T>& guess,
+                                  const cpu::Behind<T>& b) {
+  const S* x = static_cast<const S*>(from);
+  S* y = static_cast<S*>(b.y);
+  const auto beside = [&](const auto& value)
+                          SOFTFOLD_LANES_INLINE { return reduce_beside(x, n, c, terms, guess, y, b.n, value); };
+  if (are_beside<S>(std::min(n, b.n)) && guess.take()) {
+    if (b.kind == cpu::Behind<T>::terms)
+      return beside(ScaledTerms<T, true>(static_cast<const T*>(b.from), b.multiplier));
+    if (b.kind == cpu::Behind<T>::row && fold::LogSumExp<T>::is_fast(b.normaliser->m))
+      return beside(RowValues<S, false>(static_cast<const S*>(b.from), b.c, *b.normaliser));
+    if (b.kind == cpu::Behind<T>::log_row && b.log_normaliser->fast)
+      return beside(LogRowValues<S, false>(static_cast<const S*>(b.from), *b.log_normaliser));
+  }
+  write_behind<S>(b);
+  return reduce_chunk<true>(x, n, c, terms, guess, true);
+}
+
+/// A row of at most kChunk elements that is reduced and not yet written.
+template <class S, class T>
+struct SmallRow {
+  T* terms;
+  S* y;
+  T multiplier, least;
+
+  HWY_INLINE void reduced(const lift::Reduced<T>& r) {
+    const T distance = r.frame - fold::LogSumExp<T>::narrow(r.state.m);
+    multiplier = fold::Scalar<T>::times_power_of_two(fold::Scalar<T>::div(T(1), r.state.d), distance);
+    least = r.least;
+  }
+  HWY_INLINE void write(int n, bool stream) const {
+    constexpr int w = Lanes<T>::kCount;
+    if (n >= w) return write_scaled(terms, n, multiplier, least, y, stream);
+    S vector[w];
+    write_scaled(terms, w, multiplier, least, vector, false);
+    std::memcpy(y, vector, static_cast<std::size_t>(n) * sizeof(S));
+  }
+};
+
+/// Rows that come from a cache and stay in it: one after the other.
+template <class S, class T = fold::FoldType<S>>
+std::int64_t small_rows(const char* x, std::int64_t x_stride, char* y, std::int64_t y_stride, std::int64_t rows, int n,
+                        T c, T* terms, lift::Guess<T>& guess) {
+  for (std::int64_t r = 0; r < rows; ++r, x += x_stride, y += y_stride) {
+    const auto reduced = reduce_chunk<true>(reinterpret_cast<const S*>(x), n, c, terms, guess);
+    if (HWY_UNLIKELY(fold::is_nan(reduced.frame))) return r;
+    SmallRow<S, T> row{terms, reinterpret_cast<S*>(y), T(0), T(0)};
+    row.reduced(reduced);
+    row.write(n, false);
   }
   return rows;
 }
 
-template <class S, class Y, class T = fold::FoldType<S>>
-void write(const void* from, std::int64_t n, T c, const fold::Normaliser<T>& row, void* to, bool stream) {
-  using A = Lanes<T>;
-  using Lse = fold::LogSumExp<T>;
-  const S* x = static_cast<const S*>(from);
-  Y* y = static_cast<Y*>(to);
-  const bool fast = Lse::is_fast(row.m);
-  const T multiplier = row.multiplier(row.m);
-  if (fast && n >= A::kCount) {
-    const auto vc = A::set(c), vm = A::set(Lse::narrow(row.m));
-    const auto factor = A::set(multiplier), least = A::set(fold::Real<T>::kSmallest);
-    return write_values<T>(n, y, stream, [&](std::int64_t i) HWY_ATTR {
-      return A::at_least(A::mul(term<A>(load(x + i), vc, vm), factor), least);
-    });
+/// Rows that come from memory and go there: each is written while the next one is read.
+template <class S, class T = fold::FoldType<S>>
+std::int64_t small_rows_far(const char* x, std::int64_t x_stride, char* y, std::int64_t y_stride, std::int64_t rows,
+                            int n, T c, T* terms, lift::Guess<T>& guess) {
+  // Two rows' terms, not at the same place of a page: a load would wait for the store that only looks like its own.
+  constexpr int other = kTermsRoom<T> + 64 / static_cast<int>(sizeof(T));
+  SmallRow<S, T> behind{}, ahead{};
+  for (std::int64_t r = 0; r < rows; ++r, x += x_stride, y += y_stride) {
+    const S* from = reinterpret_cast<const S*>(x);
+    ahead.terms = r % 2 == 0 ? terms : terms + other;
+    ahead.y = reinterpret_cast<S*>(y);
+    const bool beside = r != 0 && are_beside<S>(n) && guess.take();
+    if (!beside && r != 0) behind.write(n, true);
+    const auto reduced = beside ? reduce_beside(from, n, c, ahead.terms, guess, behind.y, n,
+                                                ScaledTerms<T, true>(behind.terms, behind.multiplier))
+                                : reduce_chunk<true>(from, n, c, ahead.terms, guess, true);
+    if (HWY_UNLIKELY(fold::is_nan(reduced.frame))) return r;
+    ahead.reduced(reduced);
+    behind = ahead;
   }
-  for (std::int64_t i = 0; i < n; ++i) {
-    const T v = fold::widen(x[i]);
-    const T t = fast ? fold::term<fold::Scalar<T>>(v, c, Lse::narrow(row.m)) : fold::term_wide(v, c, row.m);
-    y[i] = fold::narrow<Y>(fold::Normaliser<T>::probability(t, multiplier));
-  }
-}
-
-template <class S, class Y, class T = fold::FoldType<S>>
-void write_log(const void* from, std::int64_t n, const fold::LogNormaliser<T>& row, void* to, bool stream) {
-  using A = Lanes<T>;
-  const S* x = static_cast<const S*>(from);
-  Y* y = static_cast<Y*>(to);
-  if (row.fast && n >= A::kCount) {
-    const auto half_c = A::set(row.half_c), half_frame = A::set(-row.half_frame);
-    const auto half_log2_d = A::set(row.half_log2_d), two_kappa = A::set(row.two_kappa);
-    return write_values<T>(n, y, stream, [&](std::int64_t i) HWY_ATTR {
-      const auto lp = A::mul(two_kappa, A::sub(A::fma(load(x + i), half_c, half_frame), half_log2_d));
-      return hn::IfThenElseZero(hn::Lt(lp, A::zero()), lp);
-    });
-  }
-  for (std::int64_t i = 0; i < n; ++i) y[i] = fold::narrow<Y>(row.log_probability(fold::widen(x[i])));
-}
-
-template <bool Keep, class S, class T = fold::FoldType<S>>
-lift::Reduced<T> reduce(const void* x, int n, T c, T* terms, lift::Guess<T>& guess) {
-  return reduce_chunk<Keep>(static_cast<const S*>(x), n, c, terms, guess);
+  if (rows != 0) behind.write(n, true);
+  return rows;
 }
 
 template <class S, class T>
@@ -178,11 +153,15 @@ void add_source(cpu::ChunkOps<T>& ops) {
   constexpr auto i = cpu::index(cpu::dtype_of<S>());
   ops.reduce[i] = reduce<false, S>;
   ops.reduce_keeping[i] = reduce<true, S>;
+  ops.reduce_and_write[i] = reduce_and_write<S>;
+  ops.covers[i] = covers<S>;
+  ops.write_behind[i] = write_behind<S>;
   ops.small_rows[i] = small_rows<S>;
+  ops.small_rows_far[i] = small_rows_far<S>;
   const auto add = [&]<class Y>(Y) {
     constexpr auto j = cpu::index(cpu::dtype_of<Y>());
-    ops.write[i][j] = write<S, Y>;
-    ops.write_log[i][j] = write_log<S, Y>;
+    ops.write[i][j] = write_as<S, Y>;
+    ops.write_log[i][j] = write_log_as<S, Y>;
     ops.write_terms[j] = write_terms<Y, T>;
   };
   add(float{}), add(double{}), add(fold::Float16{}), add(fold::BFloat16{});

@@ -1,5 +1,5 @@
 // What a SIMD target offers: operations on contiguous runs of elements, for every way elements are stored. Schedules
-// are written once against this table; the arithmetic under it is compiled once per target (chunk_ops.cc).
+// are written once against this table; the arithmetic under it is compiled once per target (chunk_ops-inl.hpp).
 #pragma once
 
 #include "softfold/fold/float16.hpp"
@@ -14,6 +14,24 @@ namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
+/// Part of a row, reduced already, that is to be written while something else is read.
+template <class T>
+struct Behind {
+  enum Kind : std::uint8_t {
+    nothing,
+    terms,    ///< from: the terms, times `multiplier`
+    row,      ///< from: the elements; y = their probabilities
+    log_row,  ///< from: the elements; y = their log-probabilities
+  };
+  Kind kind = nothing;
+  int n = 0;
+  const void* from = nullptr;
+  void* y = nullptr;
+  T multiplier = 0, c = 0;
+  const fold::Normaliser<T>* normaliser = nullptr;
+  const fold::LogNormaliser<T>* log_normaliser = nullptr;
+};
+
 /// Every run of elements has a finite c > 0 and lies contiguously; -inf is an element that is not there.
 template <class T>
 struct ChunkOps {
@@ -22,22 +40,34 @@ struct ChunkOps {
   using LogNormaliser = fold::LogNormaliser<T>;
   /// Room that reduce needs behind `terms`, aligned to 64 bytes.
   static constexpr int kTermsRoom = lift::kChunk + 16;
+  static constexpr int kSmallRowsRoom = 2 * kTermsRoom + 16;
 
-  /// The state of x[0..n), 0 < n <= kChunk. `terms` is scratch, of kTermsRoom.
-  using Reduce = lift::Reduced<T> (*)(const void* x, int n, T c, T* terms, lift::Guess<T>& guess);
+  /// The state of x[0..n), 0 < n <= kChunk. `terms` is scratch, of kTermsRoom. `far`: x comes from memory.
+  using Reduce = lift::Reduced<T> (*)(const void* x, int n, T c, T* terms, lift::Guess<T>& guess, bool far);
+  /// reduce_keeping of a chunk that comes from memory, while what is behind it (stored as x is) goes there.
+  using ReduceAndWrite = lift::Reduced<T> (*)(const void* x, int n, T c, T* terms, lift::Guess<T>& guess,
+                                              const Behind<T>& behind);
+  using WriteBehind = void (*)(const Behind<T>& behind);
   /// y = terms * multiplier. No term lies between 0 and `least`. `stream`: past the cache (y is not read soon).
   using WriteTerms = void (*)(const T* terms, std::int64_t n, T multiplier, T least, void* y, bool stream);
   /// Softmax of rows of n <= kChunk elements, x and y stored alike, `stride` bytes apart: how many rows were done. The
   /// next one, if any, is empty, holds +inf or NaN, or is outside the fast range.
   using SmallRows = std::int64_t (*)(const char* x, std::int64_t x_stride, char* y, std::int64_t y_stride,
-                                     std::int64_t rows, int n, T c, T* terms, lift::Guess<T>& guess, bool stream);
+                                     std::int64_t rows, int n, T c, T* terms, lift::Guess<T>& guess);
   /// y = the probabilities of x[0..n) in the row's frame. y may be x.
   using Write = void (*)(const void* x, std::int64_t n, T c, const Normaliser& row, void* y, bool stream);
   using WriteLog = void (*)(const void* x, std::int64_t n, const LogNormaliser& row, void* y, bool stream);
 
-  std::array<Reduce, 4> reduce;               ///< by x's dtype
-  std::array<Reduce, 4> reduce_keeping;       ///< by x's dtype; leaves the terms in `terms`
-  std::array<SmallRows, 4> small_rows;        ///< by x's dtype
+  /// Whether it can be seen at once that no element of x[0..n), n <= kChunk, lies above the frame m, or is NaN.
+  using Covers = bool (*)(const void* x, int n, T c, double m);
+
+  std::array<Reduce, 4> reduce;          ///< by x's dtype
+  std::array<Reduce, 4> reduce_keeping;  ///< by x's dtype; leaves the terms in `terms`
+  std::array<ReduceAndWrite, 4> reduce_and_write;
+  std::array<WriteBehind, 4> write_behind;
+  std::array<SmallRows, 4> small_rows;      ///< in the cache; `terms` has room for kSmallRowsRoom
+  std::array<SmallRows, 4> small_rows_far;  ///< from memory to memory
+  std::array<Covers, 4> covers;
   std::array<WriteTerms, 4> write_terms;      ///< by y's dtype
   std::array<std::array<Write, 4>, 4> write;  ///< by x's dtype and y's
   std::array<std::array<WriteLog, 4>, 4> write_log;

@@ -14,21 +14,21 @@ template <Result result>
 void run(const RowProblem& p, const Context& context) {
   check_states(p);
   with_fold_type(p, [&]<class T>(T) {
-    const bool stream = streams(p);
     const auto state = [](const Row& r) { return state_of<T>(stored_state(r)); };
     if (splits_inside_rows(p, context)) {
       for_blocks(p, context, Blocks(p.n),
                  [&](const Row& r, std::int64_t, std::int64_t, std::int64_t begin, std::int64_t end) {
-                   if (begin < r.n) RowWorker<T>(p, result, stream).write(r, state(r), begin, end);
-                   if (stream) hwy::FlushStream();
+                   if (begin < r.n) RowWorker<T>(p, result).write_given(r, state(r), begin, end);
                  });
       return;
     }
     split_rows(p, context, [&](std::int64_t first, std::int64_t last) {
-      RowWorker<T> worker(p, result, stream);
+      RowWorker<T> worker(p, result);
       RowCursor cursor(p, first);
-      for (; first < last; ++first, cursor.next()) worker.finish(cursor.row(), state(cursor.row()));
-      if (stream) hwy::FlushStream();
+      for (; first < last; ++first, cursor.next()) {
+        const Row r = cursor.row();
+        worker.write_given(r, state(r), 0, r.n);
+      }
     });
   });
 }

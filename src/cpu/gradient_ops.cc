@@ -20,8 +20,8 @@ namespace HWY_NAMESPACE {
 /// Asks for what a few iterations on will be read from memory. Two streams are more than the machine finds by itself.
 template <class S>
 HWY_INLINE void fetch(const S* p) {
-  constexpr std::ptrdiff_t kAhead = 1536;
-  hwy::Prefetch(reinterpret_cast<const char*>(p) + kAhead);
+  constexpr std::ptrdiff_t ahead = 1536;
+  hwy::Prefetch(reinterpret_cast<const char*>(p) + ahead);
 }
 
 /// The backward pass of softmax. What its sum has read, its write finds in the cache.

@@ -2,46 +2,31 @@
 #pragma once
 
 #include "cpu/parallel.hpp"
-#include "cpu/row_worker.hpp"
-
-#include <hwy/cache_control.h>
-#include <bit>
+#include "cpu/row_pipeline.hpp"
 
 namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
-/// Work that the calling thread does itself: waking another would take about as long.
-inline constexpr std::int64_t kInlineElements = std::int64_t{1} << 15;
-/// What one task does, about: some tens of microseconds, so that threads end together.
-inline constexpr std::int64_t kTaskElements = std::int64_t{1} << 16;
-/// Tensors that are larger together leave the cache before anyone can read them there again.
-inline constexpr std::int64_t kStreamBytes = std::int64_t{1} << 25;
-
-inline bool is_in_place(const RowProblem& p) { return p[Slot::x].data == p[Slot::y].data; }
-
-/// Whether y is written past the cache. In place that gains nothing: the line has been read.
-inline bool streams(const RowProblem& p) {
-  if (!p[Slot::y].given || is_in_place(p)) return false;
-  const auto size = size_of(p[Slot::x].dtype) + size_of(p[Slot::y].dtype);
-  return p.rows * p.n * static_cast<std::int64_t>(size) > kStreamBytes;
-}
-
 /// Calls body(first, last) for runs of rows that together are all.
 template <class Body>
 void split_rows(const RowProblem& p, const Context& context, const Body& body) {
   const std::int64_t n = std::max<std::int64_t>(p.n, 1);
-  if (p.rows == 1 || p.rows * n <= kInlineElements) return body(std::int64_t{0}, p.rows);
+  if (p.rows == 1 || p.rows * n <= tuning().inline_elements) return body(std::int64_t{0}, p.rows);
   Executor& executor = executor_of(context);
-  const std::int64_t share = (p.rows + executor.concurrency() - 1) / executor.concurrency();
-  const std::int64_t rows = std::clamp<std::int64_t>(kTaskElements / n, 1, share);
+  const int threads = executor.concurrency();
+  if (threads == 1) return body(std::int64_t{0}, p.rows);
+  const std::int64_t share = (p.rows + threads - 1) / threads;
+  const std::int64_t most = (streams(p) ? tuning().far_task_elements : tuning().task_elements) / n;
+  const std::int64_t rows = std::clamp<std::int64_t>(most, 1, share);
   parallel_for(executor, (p.rows + rows - 1) / rows,
                [&](std::int64_t task) { body(task * rows, std::min(p.rows, (task + 1) * rows)); });
 }
 
 /// Whether the threads share the rows themselves: there are too few of them to go round.
 inline bool splits_inside_rows(const RowProblem& p, const Context& context) {
-  if (p.n < kTaskElements || p.rows * p.n <= 2 * kTaskElements || p.rows >= 1024) return false;
+  const std::int64_t least = tuning().shared_row_elements;
+  if (p.n < least || p.rows * p.n <= 2 * least || p.rows >= 1024) return false;
   const int threads = executor_of(context).concurrency();
   return threads > 1 && p.rows < 4 * threads;
 }
@@ -51,9 +36,8 @@ struct Blocks {
   std::int64_t size;   ///< elements
   std::int64_t count;  ///< in a row
 
-  explicit Blocks(std::int64_t n) : size(kTaskElements), count((n + size - 1) / size) {}
+  explicit Blocks(std::int64_t n) : size(tuning().block_elements), count((n + size - 1) / size) {}
 };
-static_assert(std::has_single_bit(static_cast<std::uint64_t>(kTaskElements)) && kTaskElements >= lift::kChunk);
 
 /// Calls body(row, index of the row, block, begin, end) for every block of every row.
 template <class Body>
@@ -69,16 +53,16 @@ template <class T>
 void run_tiled(const RowProblem& p, const Context& context, Result result) {
   using Lse = fold::LogSumExp<T>;
   using State = typename Lse::State;
-  const bool stream = streams(p);
   if (!splits_inside_rows(p, context)) {
+    const bool pipeline = streams(p) && is_plain<T>(p);
     split_rows(p, context, [&](std::int64_t first, std::int64_t last) {
-      RowWorker<T> worker(p, result, stream);
+      RowWorker<T> worker(p, result);
+      if (pipeline) return RowPipeline<T>(p, result, RowPipeline<T>::From::elements, worker).run(first, last);
       RowCursor cursor(p, first);
       for (; first < last; ++first, cursor.next()) {
         const Row r = cursor.row();
         worker.finish(r, worker.reduce(r, 0, r.n));
       }
-      if (stream) hwy::FlushStream();
     });
     return;
   }
@@ -86,18 +70,17 @@ void run_tiled(const RowProblem& p, const Context& context, Result result) {
   State* nodes = thread_scratch().get<State>(Scratch::blocks, static_cast<std::size_t>(p.rows * blocks.count));
   for_blocks(p, context, blocks,
              [&](const Row& r, std::int64_t i, std::int64_t b, std::int64_t begin, std::int64_t end) {
-               nodes[i * blocks.count + b] = RowWorker<T>(p, result, stream).reduce(r, begin, end);
+               nodes[i * blocks.count + b] = RowWorker<T>(p, result).reduce(r, begin, end);
              });
   RowCursor cursor(p, 0);
   const bool writes = p[Slot::y].given;
   for (std::int64_t i = 0; i < p.rows; ++i, cursor.next()) {
     nodes[i] = lift::reduce_nodes<Lse>(nodes + i * blocks.count, blocks.count);
-    if (!writes) RowWorker<T>(p, result, stream).finish(cursor.row(), nodes[i]);
+    if (!writes) RowWorker<T>(p, result).finish(cursor.row(), nodes[i]);
   }
   if (!writes) return;
   for_blocks(p, context, blocks, [&](const Row& r, std::int64_t i, std::int64_t, std::int64_t begin, std::int64_t end) {
-    if (begin < r.n) RowWorker<T>(p, result, stream).write(r, nodes[i], begin, end);
-    if (stream) hwy::FlushStream();
+    if (begin < r.n) RowWorker<T>(p, result).write(r, nodes[i], begin, end);
   });
 }
 

@@ -4,6 +4,9 @@
 
 #include "cpu/scratch.hpp"
 #include "cpu/sink.hpp"
+#include "cpu/tuning.hpp"
+
+#include <hwy/cache_control.h>
 
 namespace softfold {
 inline namespace v0 {
@@ -11,6 +14,17 @@ namespace cpu {
 
 /// What leaves, once a row's state is known.
 enum class Result : std::uint8_t { softmax, log_softmax, lse, state };
+
+inline bool reads_far(const RowProblem& p) {
+  return p.rows * p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)) > tuning().far_bytes;
+}
+
+/// Whether y is written past the cache. In place that gains nothing: the line has been read.
+inline bool streams(const RowProblem& p) {
+  if (!p[Slot::y].given || p[Slot::x].data == p[Slot::y].data) return false;
+  const auto size = size_of(p[Slot::x].dtype) + size_of(p[Slot::y].dtype);
+  return p.rows * p.n * static_cast<std::int64_t>(size) > tuning().stream_bytes;
+}
 
 /// What one thread needs to work on rows.
 template <class T>
@@ -21,17 +35,20 @@ class RowWorker {
   using Normaliser = fold::Normaliser<T>;
   using LogNormaliser = fold::LogNormaliser<T>;
 
-  /// The longest row whose terms are kept between its sum and its write.
-  static constexpr std::int64_t kFusedLimit = (std::int64_t{1} << 20) / static_cast<std::int64_t>(sizeof(T));
-
-  RowWorker(const RowProblem& p, Result result, bool stream)
+  RowWorker(const RowProblem& p, Result result)
       : p_(p),
         result_(result),
-        stream_(stream),
+        far_(reads_far(p)),
+        stream_(streams(p)),
         ops_(chunk_ops<T>()),
         scratch_(thread_scratch()),
         guess_(scratch_.guess<T>()),
-        terms_(scratch_.get<T>(Scratch::chunk_terms, ChunkOps<T>::kTermsRoom)) {}
+        terms_(scratch_.get<T>(Scratch::chunk_terms, ChunkOps<T>::kSmallRowsRoom)) {}
+  ~RowWorker() {
+    if (stream_) hwy::FlushStream();
+  }
+  RowWorker(const RowWorker&) = delete;
+  RowWorker& operator=(const RowWorker&) = delete;
 
   /// Softmax in one read: the row's terms stay in the cache between its sum and its write.
   void fused(const Row& r) {
@@ -44,7 +61,7 @@ class RowWorker {
     for (std::size_t i = 0; i < chunks; ++i) {
       const auto begin = static_cast<std::int64_t>(i) * lift::kChunk;
       const int n = chunk_size(r.length, begin);
-      reduced[i] = reduce(source.at(begin, n, gathered_), n, source.c(), terms + begin, guess_);
+      reduced[i] = reduce(source.at(begin, n, gathered_), n, source.c(), terms + begin, guess_, far_);
       nodes[i] = reduced[i].state;
     }
     const Normaliser row(lift::reduce_nodes<Lse>(nodes, static_cast<std::int64_t>(chunks)));
@@ -67,8 +84,8 @@ class RowWorker {
 
   /// Softmax of rows that lie alike, of at most kChunk elements, all of which exist: how many of them were done.
   std::int64_t small_rows(const Row& first, std::int64_t x_stride, std::int64_t y_stride, std::int64_t rows, T c) {
-    return ops_.small_rows[index(p_[Slot::x].dtype)](first.x, x_stride, first.y, y_stride, rows,
-                                                     static_cast<int>(first.n), c, terms_, guess_, stream_);
+    const auto run = (stream_ ? ops_.small_rows_far : ops_.small_rows)[index(p_[Slot::x].dtype)];
+    return run(first.x, x_stride, first.y, y_stride, rows, static_cast<int>(first.n), c, terms_, guess_);
   }
 
   /// The state of the elements [begin, end) of a row; begin is a multiple of kChunk.
@@ -79,7 +96,7 @@ class RowWorker {
     lift::TreeBuilder<Lse> tree;
     for (std::int64_t i = begin; i < end; i += lift::kChunk) {
       const int n = chunk_size(end, i);
-      tree.push(reduce(source.at(i, n, gathered_), n, source.c(), terms_, guess_).state);
+      tree.push(reduce(source.at(i, n, gathered_), n, source.c(), terms_, guess_, far_).state);
     }
     return tree.root();
   }
@@ -106,6 +123,27 @@ class RowWorker {
     sink.fill(present, end, missing());
   }
 
+  /// The same for a state that was given, not found here: what it does not cover becomes NaN.
+  void write_given(const Row& r, const State& s, std::int64_t begin, std::int64_t end) {
+    constexpr std::int64_t run = 16 * lift::kChunk;  // what has been looked at is still in the cache when it is written
+    const Source<T> source(p_, r, fold::make_scale<T>(r.scale));
+    const auto covers = ops_.covers[index(source.dtype())];
+    end = std::min(end, r.n);
+    for (std::int64_t i = begin, j = begin; i < end; i = j) {
+      const std::int64_t most = std::min(end, i + run);
+      for (; j < most; j += lift::kChunk) {
+        const int n = chunk_size(std::max(j, r.length), j);
+        if (!covers(source.at(j, n, gathered_), n, source.c(), s.m)) break;
+      }
+      if (j == i) {
+        j = std::min(end, i + lift::kChunk);
+        write_doubtful(r, s, source, i, static_cast<int>(j - i));
+      } else {
+        write(r, s, i, j);
+      }
+    }
+  }
+
   /// What the operation gives for a whole row whose state is s.
   void finish(const Row& r, const State& s) {
     switch (result_) {
@@ -115,11 +153,7 @@ class RowWorker {
     }
   }
 
- private:
-  static int chunk_size(std::int64_t end, std::int64_t begin) {
-    return static_cast<int>(std::min<std::int64_t>(lift::kChunk, end - begin));
-  }
-  double missing() const { return result_ == Result::softmax ? 0. : -fold::infinity<double>(); }
+  lift::Guess<T>& guess() { return guess_; }
 
   /// What a chunk's stored terms are multiplied by; NaN if they cannot be used: there are none, the row's frame is not
   /// fast, or the chunk lies so far below it that results may be flushed.
@@ -129,6 +163,29 @@ class RowWorker {
     const T distance = frame - Lse::narrow(row.m);
     if (!(distance >= far)) return fold::canonical_nan<T>();
     return fold::Scalar<T>::times_power_of_two(row.reciprocal, distance);
+  }
+
+ private:
+  static int chunk_size(std::int64_t end, std::int64_t begin) {
+    return static_cast<int>(std::min<std::int64_t>(lift::kChunk, end - begin));
+  }
+  double missing() const { return result_ == Result::softmax ? 0. : -fold::infinity<double>(); }
+
+  /// write_given of n elements from `begin` on, one by one. y may be x, so what is not covered is noted first.
+  void write_doubtful(const Row& r, const State& s, const Source<T>& source, std::int64_t begin, int n) {
+    const int present = chunk_size(std::clamp(r.length, begin, begin + n), begin);
+    const Lse fold{{r.scale, source.c()}};
+    std::array<bool, lift::kChunk> covered;
+    with_dtype(source.dtype(), [&]<class S>(S) {
+      if constexpr (std::is_same_v<fold::FoldType<S>, T>) {
+        const auto* x = static_cast<const S*>(source.at(begin, present, gathered_));
+        for (int i = 0; i < present; ++i) covered[static_cast<std::size_t>(i)] = fold.covers(s, fold::widen(x[i]));
+      }
+    });
+    write(r, s, begin, begin + n);
+    Sink sink(p_, r);
+    for (int i = 0; i < present; ++i)
+      if (!covered[static_cast<std::size_t>(i)]) sink.fill(begin + i, begin + i + 1, fold::canonical_nan<double>());
   }
 
   void write_chunk(const Source<T>& source, Sink& sink, const Normaliser& row, std::int64_t begin, int n) {
@@ -164,7 +221,7 @@ class RowWorker {
 
   const RowProblem& p_;
   Result result_;
-  bool stream_;
+  bool far_, stream_;
   const ChunkOps<T>& ops_;
   Scratch& scratch_;
   lift::Guess<T>& guess_;

@@ -7,22 +7,14 @@ inline namespace v0 {
 namespace cpu {
 namespace {
 
+/// The longest row whose terms are kept when the rung is asked for.
+constexpr std::int64_t kFusedMost = std::int64_t{1} << 18;
+
 const char* fused_refuses(const RowProblem& p, const Context& context) {
-  const std::int64_t limit = p.is_double() ? RowWorker<double>::kFusedLimit : RowWorker<float>::kFusedLimit;
-  if (p.n > limit) return "a row's terms do not fit the cache";
+  if (p.rung == Rung::fused) return p.n > kFusedMost ? "a row's terms do not fit the cache" : nullptr;
+  if (p.n > tuning().fused_elements) return "a row's terms do not fit the cache";
   if (p.rung == Rung::automatic && splits_inside_rows(p, context)) return "few long rows: threads share each of them";
   return refuses_rung(p, Rung::fused);
-}
-
-/// Whether every row is contiguous, stored alike in x and y, and scaled by one c > 0, with all of its elements there.
-template <class T>
-bool is_plain(const RowProblem& p) {
-  const Operand &x = p[Slot::x], &y = p[Slot::y];
-  const auto size = static_cast<std::int64_t>(size_of(x.dtype));
-  if (p[Slot::offsets].given || p[Slot::length].given || p[Slot::mask].given || p[Slot::scales].given) return false;
-  if (p.causal || x.dtype != y.dtype || p.n == 0) return false;
-  const T c = fold::make_scale<T>(p.scale).c;
-  return (p.n == 1 || (x.axis_stride == size && y.axis_stride == size)) && c > T(0);
 }
 
 /// Rows that fit one chunk, as many at a time as lie evenly.
@@ -45,16 +37,13 @@ void fused_small(const RowProblem& p, RowWorker<T>& worker, std::int64_t first, 
 
 void fused(const RowProblem& p, const Context& context) {
   with_fold_type(p, [&]<class T>(T) {
-    const bool stream = streams(p), small = p.n <= lift::kChunk && is_plain<T>(p);
+    const bool plain = is_plain<T>(p), pipeline = plain && streams(p);
     split_rows(p, context, [&](std::int64_t first, std::int64_t last) {
-      RowWorker<T> worker(p, Result::softmax, stream);
-      if (small) {
-        fused_small(p, worker, first, last);
-      } else {
-        RowCursor cursor(p, first);
-        for (; first < last; ++first, cursor.next()) worker.fused(cursor.row());
-      }
-      if (stream) hwy::FlushStream();
+      RowWorker<T> worker(p, Result::softmax);
+      if (plain && p.n <= lift::kChunk) return fused_small(p, worker, first, last);
+      if (pipeline) return RowPipeline<T>(p, Result::softmax, RowPipeline<T>::From::terms, worker).run(first, last);
+      RowCursor cursor(p, first);
+      for (; first < last; ++first, cursor.next()) worker.fused(cursor.row());
     });
   });
 }

@@ -2,6 +2,7 @@
 // floating-point environment, layouts, in place, rungs. The bits are those of one plain run on one thread.
 #include "backends/matrix.hpp"
 #include "cpu/targets.hpp"
+#include "cpu/tuning.hpp"
 
 #include "softfold/executor.hpp"
 
@@ -50,6 +51,41 @@ TEST(Matrix, SameBitsOnAnyNumberOfTbbThreads) {
   }
   for (const int threads : {1, 2, 3, 8})
     expect_same_on(*softfold::make_tbb_executor(threads), "oneTBB " + std::to_string(threads));
+}
+
+/// The sizes at which schedules change, until the end of a test.
+class WithTuning {
+ public:
+  explicit WithTuning(const softfold::cpu::Tuning& t) : before_(softfold::cpu::tuning()) {
+    softfold::cpu::tuning() = t;
+  }
+  ~WithTuning() { softfold::cpu::tuning() = before_; }
+  WithTuning(const WithTuning&) = delete;
+  WithTuning& operator=(const WithTuning&) = delete;
+
+ private:
+  softfold::cpu::Tuning before_;
+};
+
+// Small problems go the ways of large ones: from memory to memory, one row behind another, rows shared by threads.
+TEST(Matrix, SameBitsOnEverySchedule) {
+  const auto threads = softfold::make_thread_executor(2);
+  for (const std::int64_t fused : {std::int64_t{0}, std::int64_t{1} << 20})
+    for (const std::int64_t far : {std::int64_t{0}, std::int64_t{1} << 40})
+      for (const bool shared : {false, true}) {
+        softfold::cpu::Tuning t;
+        t.fused_elements = fused;
+        t.far_bytes = t.stream_bytes = far;
+        t.inline_elements = 0;
+        t.task_elements = t.far_task_elements = 4096;
+        t.block_elements = 2048;
+        t.shared_row_elements = shared ? 1 : std::int64_t{1} << 40;
+        const WithTuning with(t);
+        const std::string what = "fused up to " + std::to_string(fused) + ", far from " + std::to_string(far) +
+                                 (shared ? ", shared rows" : "");
+        expect_same_on(softfold::serial_executor(), what);
+        expect_same_on(*threads, what + ", 2 threads");
+      }
 }
 
 /// Gives the tasks out of order and some of them to other threads: no kernel may lean on the order.

@@ -176,6 +176,33 @@ TYPED_TEST(Shards, JoinedAndFinishedHaveTheWholeRowsBits) {
     }
 }
 
+// What a state does not cover was not in the row that it is the state of: NaN, and the others as they are.
+TYPED_TEST(Shards, WhatTheStateDoesNotCoverBecomesNaN) {
+  using Lse = fold::LogSumExp<fold::FoldType<TypeParam>>;
+  for (const std::int64_t n : {3, 100, 1500, 5000}) {
+    SCOPED_TRACE(n);
+    const WholeRow<TypeParam> row(Kind::gaussian, n, 0.7);
+    for (const double foreign : {1e4, static_cast<double>(INFINITY), static_cast<double>(NAN)})
+      for (const std::int64_t at : {std::int64_t{0}, n / 2, n - 1}) {
+        WholeRow<TypeParam> other = row;
+        other.x[static_cast<std::size_t>(at)] = fold::narrow<TypeParam>(foreign);
+        std::vector<TypeParam> y(row.x.size()), log_y(row.x.size());
+        other.apply(Op::finish_softmax, 0, n, row.state, y.data());
+        other.apply(Op::finish_log_softmax, 0, n, row.state, log_y.data());
+        for (std::size_t i = 0; i < y.size(); ++i) {
+          if (i == static_cast<std::size_t>(at)) {
+            EXPECT_TRUE(fold::is_nan(fold::widen(y[i])) && fold::is_nan(fold::widen(log_y[i]))) << i;
+          } else {
+            EXPECT_EQ(fold::widen(y[i]), fold::widen(row.y[i])) << i;
+            EXPECT_EQ(fold::widen(log_y[i]), fold::widen(row.log_y[i])) << i;
+          }
+        }
+        other.apply(Op::finish_softmax, 0, n, row.stored(Lse::identity()).data(), y.data());
+        for (const TypeParam v : y) EXPECT_TRUE(fold::is_nan(fold::widen(v)));
+      }
+  }
+}
+
 // Bare states are right in any order, and have the row's bits where every cut is aligned: whole subtrees.
 TYPED_TEST(Shards, BareStatesOfAlignedShardsMergeToTheWholeRowsBits) {
   const WholeRow<TypeParam> row(Kind::gaussian, 8 * 1024 - 100, 1.);

@@ -78,6 +78,9 @@ struct LogSumExp {
 
   SOFTFOLD_HD State push(const State& s, T x) const { return merge(s, lift(x)); }
 
+  /// Whether x can be in a row of state s: no element lies above its row's frame.
+  SOFTFOLD_HD bool covers(const State& s, T x) const { return lift(x).m <= s.m; }
+
   /// The natural logarithm of the sum of exp(scale * x).
   SOFTFOLD_HD T finish(const State& s) const { return static_cast<T>(log_sum(s)); }
 

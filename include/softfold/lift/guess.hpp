@@ -32,6 +32,11 @@ struct Guess {
   int pause = 1;  ///< the first chunk is not guessed
 
   SOFTFOLD_HD bool take() { return pause == 0 || pause-- == 0; }
+  /// Takes the frame of a chunk that was done exactly.
+  SOFTFOLD_HD Reduced<T> found(const Reduced<T>& r) {
+    if (!fold::is_nan(r.frame)) frame = r.frame;
+    return r;
+  }
 };
 
 }  // namespace lift

@@ -16,6 +16,11 @@
 
 #include <hwy/highway.h>
 
+/// On a lambda: it has the target's instructions, and is inlined, so that what it captures stays in registers.
+#ifndef SOFTFOLD_LANES_INLINE
+#define SOFTFOLD_LANES_INLINE HWY_ATTR __attribute__((always_inline))
+#endif
+
 #if defined(SOFTFOLD_LIFT_LANES_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef SOFTFOLD_LIFT_LANES_HPP
 #undef SOFTFOLD_LIFT_LANES_HPP
@@ -84,10 +89,10 @@ struct Lanes {
 
   /// The fold of all lanes by halving: lane i meets i + kCount/2, then i + kCount/4, ... then i + 1.
   static HWY_INLINE T halve(V a) {
-    return reduce(D(), a, [](auto x, auto y) HWY_ATTR { return hn::Add(x, y); });
+    return reduce(D(), a, [](auto x, auto y) SOFTFOLD_LANES_INLINE { return hn::Add(x, y); });
   }
   static HWY_INLINE T max_of_lanes(V a) {
-    return reduce(D(), a, [](auto x, auto y) HWY_ATTR { return hn::Max(x, y); });
+    return reduce(D(), a, [](auto x, auto y) SOFTFOLD_LANES_INLINE { return hn::Max(x, y); });
   }
 
   template <class DN, class VN, class Op>
@@ -132,7 +137,7 @@ inline constexpr bool kStores = std::is_same_v<T, S> || (std::is_same_v<T, float
 template <class S, bool Stream, class T, class V>
 HWY_INLINE void store_as(V v, S* p) {
   using A = Lanes<T>;
-  const auto put = [](auto value, auto d, auto* to) HWY_ATTR {
+  const auto put = [](auto value, auto d, auto* to) SOFTFOLD_LANES_INLINE {
     if constexpr (Stream) {
       hn::Stream(value, d, to);
     } else {

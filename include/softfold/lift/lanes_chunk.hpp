@@ -109,6 +109,30 @@ struct GuessedTerms : TermsIn<T> {
   V sum_ = A::zero();  // of doubles, which Max and Min do not take NaN out of
 };
 
+/// Eight vectors, `stride` elements apart from i on, folded by halving: i meets i + 4 stride, then i + 2 stride, then
+/// i + stride. Ordered so that few are alive at a time.
+template <class A, class At>
+HWY_INLINE typename A::V fold_eight(const At& at, int i, int stride) {
+  const auto a = A::add(at(i), at(i + 4 * stride));
+  const auto b = A::add(at(i + 2 * stride), at(i + 6 * stride));
+  const auto ab = A::add(a, b);
+  const auto c = A::add(at(i + stride), at(i + 5 * stride));
+  const auto d = A::add(at(i + 3 * stride), at(i + 7 * stride));
+  return A::add(ab, A::add(c, d));
+}
+
+/// Folds what lies in a[0 .. 2 half) by halving, in place; half a multiple of kCount, or 0 for one vector.
+template <class T>
+HWY_INLINE T halve_vectors(T* a, int half) {
+  using A = Lanes<T>;
+  using D = typename A::D;
+  constexpr int w = A::kCount;
+  for (; half >= w; half /= 2) {
+    for (int i = 0; i < half; i += w) hn::Store(A::add(hn::Load(D(), a + i), hn::Load(D(), a + half + i)), D(), a + i);
+  }
+  return A::halve(hn::Load(D(), a));
+}
+
 /// The terms of x[0..n), folded by halving as they come: n a power of two of at least 8 vectors. With Keep they are
 /// stored too.
 template <bool Keep, class S, class T, class Terms>
@@ -117,26 +141,14 @@ HWY_INLINE T fold_terms(const S* x, int n, T* terms, Terms& term) {
   using D = typename A::D;
   constexpr int w = A::kCount;
   const int stride = n / 8;
-  const auto at = [&](int i) HWY_ATTR {
+  const auto at = [&](int i) SOFTFOLD_LANES_INLINE {
     const auto t = term(load(x + i));
     if constexpr (Keep) hn::Store(t, D(), terms + i);
     return t;
   };
   HWY_ALIGN T partial[lift::kChunk / 8];
-  for (int i = 0; i < stride; i += w) {
-    // Element i meets i + n/2, then i + n/4, then i + n/8.
-    const auto a = A::add(at(i), at(i + 4 * stride));
-    const auto b = A::add(at(i + 2 * stride), at(i + 6 * stride));
-    const auto ab = A::add(a, b);
-    const auto e = A::add(at(i + stride), at(i + 5 * stride));
-    const auto f = A::add(at(i + 3 * stride), at(i + 7 * stride));
-    hn::Store(A::add(ab, A::add(e, f)), D(), partial + i);
-  }
-  for (int half = stride / 2; half >= w; half /= 2) {
-    for (int i = 0; i < half; i += w)
-      hn::Store(A::add(hn::Load(D(), partial + i), hn::Load(D(), partial + half + i)), D(), partial + i);
-  }
-  return A::halve(hn::Load(D(), partial));
+  for (int i = 0; i < stride; i += w) hn::Store(fold_eight<A>(at, i, stride), D(), partial + i);
+  return halve_vectors(partial, stride / 2);
 }
 
 /// Folds n stored terms by halving without changing them. Room behind them, up to the next power of two and a vector,
@@ -148,24 +160,37 @@ HWY_INLINE T halve_terms(T* terms, int n) {
   constexpr int w = A::kCount;
   const int whole = std::max(w, static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))));
   for (int i = n; i < whole; i += w) hn::StoreU(A::zero(), D(), terms + i);
-  if (whole == w) return A::halve(hn::Load(D(), terms));
-  HWY_ALIGN T partial[lift::kChunk / 2];
-  const T* from = terms;
-  for (int half = whole / 2; half >= w; half /= 2) {
-    for (int i = 0; i < half; i += w)
-      hn::Store(A::add(hn::Load(D(), from + i), hn::Load(D(), from + half + i)), D(), partial + i);
-    from = partial;
+  HWY_ALIGN T partial[lift::kChunk / 8];
+  const auto at = [terms](int i) SOFTFOLD_LANES_INLINE { return hn::Load(D(), terms + i); };
+  if (whole < 8 * w) {
+    for (int i = 0; i < whole; i += w) hn::Store(at(i), D(), partial + i);
+    return halve_vectors(partial, whole / 2);
   }
-  return A::halve(hn::Load(D(), partial));
+  const int stride = whole / 8;
+  for (int i = 0; i < stride; i += w) hn::Store(fold_eight<A>(at, i, stride), D(), partial + i);
+  return halve_vectors(partial, stride / 2);
 }
 
-/// The sum of the terms of x[0..n), n >= kCount.
+/// How far ahead of what is read memory is asked for. Measured (docs/performance.md): from 4 KiB on it does not matter.
+inline constexpr int kAhead = 8192;
+
+template <class S>
+HWY_INLINE void prefetch(const S* x) {
+  // Into the second-level cache, where more requests can be under way than in the first. An address past the end of
+  // memory is harmless.
+  __builtin_prefetch(reinterpret_cast<const char*>(x) + kAhead, 0, 2);
+}
+
+/// The sum of the terms of x[0..n), n >= kCount. `far`: x comes from memory; then it is read from front to back.
 template <bool Keep, class S, class T, class Terms>
-HWY_INLINE T sum_terms(const S* x, int n, T* terms, Terms& term) {
+HWY_INLINE T sum_terms(const S* x, int n, T* terms, Terms& term, bool far) {
   using D = typename Lanes<T>::D;
   constexpr int w = Lanes<T>::kCount;
-  if ((n & (n - 1)) == 0 && n >= 8 * w) return fold_terms<Keep>(x, n, terms, term);
-  for (int i = 0; i + w <= n; i += w) hn::Store(term(load(x + i)), D(), terms + i);
+  if (!far && (n & (n - 1)) == 0 && n >= 8 * w) return fold_terms<Keep>(x, n, terms, term);
+  for (int i = 0; i + w <= n; i += w) {
+    if (far) prefetch(x + i);
+    hn::Store(term(load(x + i)), D(), terms + i);
+  }
   if (n % w != 0) hn::StoreU(term(load(x + (n - w))), D(), terms + (n - w));
   return halve_terms(terms, n);
 }
@@ -240,37 +265,42 @@ HWY_NOINLINE lift::Reduced<T> reduce_chunk_exactly(const S* x, int n, T c, T* te
   const T m = Lse::narrow(frame.m), s = lift::even_frame(m);
   ExactTerms<T> term(c, m, s);
   // s is m or one less: the sum is right but for a factor of 1 or 2.
-  const T sum = sum_terms<Keep>(x, n, terms, term);
+  const T sum = sum_terms<Keep>(x, n, terms, term, false);
   return {{frame.m, s == m ? sum : T(0.5) * sum}, s, T(0)};
+}
+
+/// reduce_chunk for n >= kCount when a guess is to be tried: sum(term) gives the sum of term(x[i]) over the chunk.
+template <bool Keep, class S, class T, class Sum>
+HWY_INLINE lift::Reduced<T> reduce_chunk_guessing(const S* x, int n, T c, T* terms, lift::Guess<T>& guess,
+                                                  const Sum& sum_of) {
+  const T s = guess.frame;
+  GuessedTerms<T> term(c, s);
+  const T sum = sum_of(term);
+  const T m = s + (term.largest() - fold::Real<T>::kMagic);
+  if (HWY_LIKELY(m >= fold::Real<T>::kFastLowest && m <= fold::Real<T>::kFastHighest)) {
+    // A guess that is near enough stays: then the next chunk need not wait for this one's m.
+    if (HWY_UNLIKELY(std::fabs(m - s) > GuessedTerms<T>::kReach / 4)) guess.frame = lift::even_frame(m);
+    return {{static_cast<double>(m) / fold::Real<T>::kUnit, fold::Scalar<T>::times_power_of_two(sum, s - m)},
+            s,
+            GuessedTerms<T>::kLeast};
+  }
+  guess.pause = lift::Guess<T>::kPause;
+  return guess.found(reduce_chunk_exactly<Keep>(x, n, c, terms));
 }
 
 /// The state of x[0..n), 0 < n <= kChunk, for a finite c > 0; an -inf is an element that is not there. The terms are
 /// left in `terms` (aligned, with room for kTermsRoom numbers) if the result names their frame; without Keep it is
-/// scratch.
+/// scratch. `far`: x comes from memory, not from a cache.
 template <bool Keep, class S, class T = fold::FoldType<S>>
-HWY_INLINE lift::Reduced<T> reduce_chunk(const S* x, int n, T c, T* terms, lift::Guess<T>& guess) {
-  using Lse = fold::LogSumExp<T>;
+HWY_INLINE lift::Reduced<T> reduce_chunk(const S* x, int n, T c, T* terms, lift::Guess<T>& guess, bool far = false) {
   if (n < Lanes<T>::kCount) {
     const Padded<S> padded(x, n);
     return reduce_chunk_exactly<Keep>(padded.x, Lanes<T>::kCount, c, terms);
   }
-  if (HWY_LIKELY(guess.take())) {
-    const T s = guess.frame;
-    GuessedTerms<T> term(c, s);
-    const T sum = sum_terms<Keep>(x, n, terms, term);
-    const T m = s + (term.largest() - fold::Real<T>::kMagic);
-    if (HWY_LIKELY(m >= fold::Real<T>::kFastLowest && m <= fold::Real<T>::kFastHighest)) {
-      // A guess that is near enough stays: then the next chunk need not wait for this one's m.
-      if (HWY_UNLIKELY(std::fabs(m - s) > GuessedTerms<T>::kReach / 4)) guess.frame = lift::even_frame(m);
-      const typename Lse::State state{static_cast<double>(m) / fold::Real<T>::kUnit,
-                                      fold::Scalar<T>::times_power_of_two(sum, s - m)};
-      return {state, s, GuessedTerms<T>::kLeast};
-    }
-    guess.pause = lift::Guess<T>::kPause;
-  }
-  const auto r = reduce_chunk_exactly<Keep>(x, n, c, terms);
-  if (!fold::is_nan(r.frame)) guess.frame = r.frame;
-  return r;
+  if (HWY_UNLIKELY(!guess.take())) return guess.found(reduce_chunk_exactly<Keep>(x, n, c, terms));
+  return reduce_chunk_guessing<Keep>(x, n, c, terms, guess, [&](GuessedTerms<T>& term) SOFTFOLD_LANES_INLINE {
+    return sum_terms<Keep>(x, n, terms, term, far);
+  });
 }
 
 }  // namespace HWY_NAMESPACE

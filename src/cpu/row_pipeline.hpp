@@ -1,0 +1,153 @@
+// Rows that come from memory and go there: while one is read and reduced, the one before it is written, chunk by chunk
+// in one loop, so that memory is read and written all the time.
+#pragma once
+
+#include "cpu/row_worker.hpp"
+
+#include <utility>
+
+namespace softfold {
+inline namespace v0 {
+namespace cpu {
+
+/// Whether every row is contiguous, stored alike in x and y, and scaled by one c > 0, with all of its elements there.
+template <class T>
+bool is_plain(const RowProblem& p) {
+  const Operand &x = p[Slot::x], &y = p[Slot::y];
+  const auto size = static_cast<std::int64_t>(size_of(x.dtype));
+  if (p[Slot::offsets].given || p[Slot::length].given || p[Slot::mask].given || p[Slot::scales].given) return false;
+  if (p.causal || !y.given || x.dtype != y.dtype || p.n == 0) return false;
+  const T c = fold::make_scale<T>(p.scale).c;
+  return (p.n == 1 || (x.axis_stride == size && y.axis_stride == size)) && c > T(0) && c < fold::infinity<T>();
+}
+
+template <class T>
+class RowPipeline {
+ public:
+  using Lse = fold::LogSumExp<T>;
+
+  /// How a row is written: from its terms, kept since it was reduced, or from its elements once more.
+  enum class From : std::uint8_t { terms, elements };
+
+  /// For a plain problem.
+  RowPipeline(const RowProblem& p, Result result, From from, RowWorker<T>& worker)
+      : p_(p),
+        worker_(worker),
+        ops_(chunk_ops<T>()),
+        scale_(fold::make_scale<T>(p.scale)),
+        result_(result),
+        from_(from),
+        dtype_(index(p[Slot::x].dtype)),
+        size_(static_cast<std::int64_t>(size_of(p[Slot::x].dtype))),
+        chunks_(static_cast<std::size_t>(lift::chunk_count(p.n))) {
+    // The two rows' terms do not lie at the same place of a page: a load would wait for a store that only looks like
+    // the one it needs.
+    const std::size_t row = (from == From::terms ? chunks_ : 1) * lift::kChunk + ChunkOps<T>::kTermsRoom + 16;
+    Scratch& scratch = thread_scratch();
+    T* terms = scratch.get<T>(Scratch::row_terms, 2 * row);
+    auto* reduced = scratch.get<lift::Reduced<T>>(Scratch::reduced_chunks, 2 * chunks_);
+    ahead_.terms = terms;
+    behind_.terms = terms + row;
+    ahead_.chunks = reduced;
+    behind_.chunks = reduced + chunks_;
+    nodes_ = scratch.get<typename Lse::State>(Scratch::nodes, chunks_);
+  }
+
+  /// Rows [first, last).
+  void run(std::int64_t first, std::int64_t last) {
+    for (RowCursor cursor(p_, first); first < last; ++first, cursor.next()) {
+      ahead_.row = cursor.row();
+      if (reduce()) std::swap(ahead_, behind_);
+    }
+    for (std::size_t j = 0; behind_.regular && j < chunks_; ++j) ops_.write_behind[dtype_](part(j));
+  }
+
+ private:
+  struct InFlight {
+    Row row;
+    T* terms;
+    lift::Reduced<T>* chunks;
+    bool regular = false;  ///< it is to be written
+    T multiplier = 0;      ///< of all of its terms; NaN if each chunk has its own, or they cannot be used
+    fold::Normaliser<T> normaliser{Lse::identity()};
+    fold::LogNormaliser<T> log_normaliser{Lse::identity(), fold::make_scale<T>(1)};
+  };
+
+  int chunk_size(std::int64_t begin) const {
+    return static_cast<int>(std::min<std::int64_t>(lift::kChunk, p_.n - begin));
+  }
+
+  /// Reduces the row ahead while the one behind is written. False if it is special, and written already.
+  bool reduce() {
+    const auto reduce = ops_.reduce_and_write[dtype_];
+    const std::int64_t keep = from_ == From::terms ? lift::kChunk : 0;
+    for (std::size_t j = 0; j < chunks_; ++j) {
+      const auto k = static_cast<std::int64_t>(j), begin = k * lift::kChunk;
+      ahead_.chunks[j] = reduce(ahead_.row.x + begin * size_, chunk_size(begin), scale_.c, ahead_.terms + k * keep,
+                                worker_.guess(), part(j));
+      nodes_[j] = ahead_.chunks[j].state;
+    }
+    const auto state = lift::reduce_nodes<Lse>(nodes_, static_cast<std::int64_t>(chunks_));
+    behind_.regular = false;
+    ahead_.normaliser = fold::Normaliser<T>(state);
+    ahead_.regular = ahead_.normaliser.regular;
+    if (ahead_.regular) ahead_.multiplier = common_multiplier(ahead_);
+    if (!ahead_.regular) {
+      worker_.finish(ahead_.row, state);
+    } else if (result_ == Result::log_softmax) {
+      ahead_.log_normaliser = ops_.log_normaliser(state, scale_);
+    }
+    return ahead_.regular;
+  }
+
+  /// What all chunks' terms are multiplied by, if it is the same.
+  T common_multiplier(const InFlight& r) const {
+    if (from_ == From::elements) return T(0);
+    for (std::size_t j = 1; j < chunks_; ++j)
+      if (!(r.chunks[j].frame == r.chunks[0].frame)) return fold::canonical_nan<T>();
+    return RowWorker<T>::multiplier_of(r.normaliser, r.chunks[0].frame);
+  }
+
+  /// What is written of the row behind while chunk j is read. Where one multiplier serves the whole row, it begins and
+  /// ends at y's cache lines, so that no line is written in two parts.
+  Behind<T> part(std::size_t j) const {
+    Behind<T> b;
+    if (!behind_.regular) return b;
+    const std::int64_t chunk = static_cast<std::int64_t>(j) * lift::kChunk;
+    const bool common = !fold::is_nan(behind_.multiplier);
+    const auto address = reinterpret_cast<std::uintptr_t>(behind_.row.y);
+    const std::int64_t shift = common ? static_cast<std::int64_t>((64 - address % 64) % 64) / size_ : 0;
+    const std::int64_t begin = j == 0 ? 0 : std::min(p_.n, chunk + shift);
+    const std::int64_t end = j + 1 == chunks_ ? p_.n : std::min(p_.n, chunk + lift::kChunk + shift);
+    b.n = static_cast<int>(end - begin);
+    b.y = behind_.row.y + begin * size_;
+    b.from = behind_.row.x + begin * size_;
+    b.c = scale_.c;
+    b.normaliser = &behind_.normaliser;
+    b.log_normaliser = &behind_.log_normaliser;
+    b.kind = result_ == Result::log_softmax ? Behind<T>::log_row : Behind<T>::row;
+    if (from_ == From::elements) return b;
+    b.multiplier =
+        common ? behind_.multiplier : RowWorker<T>::multiplier_of(behind_.normaliser, behind_.chunks[j].frame);
+    if (fold::is_nan(b.multiplier)) return b;
+    b.kind = Behind<T>::terms;
+    b.from = behind_.terms + begin;
+    return b;
+  }
+
+  const RowProblem& p_;
+  RowWorker<T>& worker_;
+  const ChunkOps<T>& ops_;
+  fold::Scale<T> scale_;
+  Result result_;
+  From from_;
+  std::size_t dtype_;
+  std::int64_t size_;
+  std::size_t chunks_;
+  InFlight ahead_, behind_;
+  typename Lse::State* nodes_;
+};
+
+}  // namespace cpu
+}  // namespace v0
+}  // namespace softfold

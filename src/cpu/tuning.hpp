@@ -1,0 +1,39 @@
+// The sizes at which schedules change. They decide speed, never bits; tests set them so that every schedule runs on
+// small problems.
+#pragma once
+
+#include "softfold/config.hpp"
+
+#include <cstdint>
+
+namespace softfold {
+inline namespace v0 {
+namespace cpu {
+
+struct Tuning {
+  /// Elements that the calling thread does itself: waking another would take about as long.
+  std::int64_t inline_elements = std::int64_t{1} << 15;
+  /// What one task does, about: some tens of microseconds, so that threads end together.
+  std::int64_t task_elements = std::int64_t{1} << 16;
+  /// The same where rows come from memory and go there: a task's first row is not read, and its last not written,
+  /// beside another, so there are fewer tasks.
+  std::int64_t far_task_elements = std::int64_t{1} << 20;
+  /// The part of a long row that one task does: a power of two of chunks, so that it is a node of the tree.
+  std::int64_t block_elements = std::int64_t{1} << 16;
+  /// Rows that threads share are at least twice as long.
+  std::int64_t shared_row_elements = std::int64_t{1} << 16;
+  /// The longest row whose terms are kept between its sum and its write: two of them fit a core's own cache. Beyond,
+  /// reading the elements again is faster.
+  std::int64_t fused_elements = std::int64_t{1} << 15;
+  /// Tensors larger than this do not stay in a core's own cache: they are asked for ahead of time.
+  std::int64_t far_bytes = std::int64_t{1} << 22;
+  /// x and y larger than this together leave the cache before anyone can read them there again: y is written past it.
+  std::int64_t stream_bytes = std::int64_t{1} << 25;
+};
+
+/// The process's. Not changed while operations run.
+SOFTFOLD_API Tuning& tuning();
+
+}  // namespace cpu
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,230 @@
+// Writing a row once its state is known, over SIMD lanes. Read once per target.
+#include "cpu/chunk_ops.hpp"
+#include "softfold/lift/lanes_chunk.hpp"
+
+#include <algorithm>
+
+#if defined(SOFTFOLD_CPU_WRITE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef SOFTFOLD_CPU_WRITE_INL_HPP
+#undef SOFTFOLD_CPU_WRITE_INL_HPP
+#else
+#define SOFTFOLD_CPU_WRITE_INL_HPP
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace softfold {
+inline namespace v0 {
+namespace HWY_NAMESPACE {
+
+inline constexpr std::uintptr_t kLine = 64;
+template <class S>
+inline constexpr int kLineOf = static_cast<int>(kLine / sizeof(S));
+
+/// Elements from y to the next cache line.
+template <class S>
+HWY_INLINE int to_line(const S* y) {
+  return static_cast<int>((kLine - reinterpret_cast<std::uintptr_t>(y) % kLine) % kLine / sizeof(S));
+}
+
+/// y[from..to), at most a line, of n >= kCount results, and no byte beside it: a line next to it may be on its way to
+/// memory, and would be fetched again. Nothing beyond n is asked for.
+template <class T, class S, class Value>
+HWY_INLINE void write_part(std::int64_t from, std::int64_t to, std::int64_t n, S* y, const Value& value) {
+  constexpr int w = Lanes<T>::kCount;
+  HWY_ALIGN S buffer[kLineOf<S> + 2 * w];
+  S* part = buffer + w;
+  std::int64_t i = from;
+  for (int k = 0; k < kLineOf<S> && i < to && i + w <= n; k += w, i += w) store_as<S, false, T>(value(i), part + k);
+  if (i < to) store_as<S, false, T>(value(n - w), part + (n - w - from));
+  std::memcpy(y + from, part, static_cast<std::size_t>(to - from) * sizeof(S));
+}
+
+/// y[0..n) = value(i) stored as S, vector by vector, n >= kCount, past the cache but for the ends of lines. y is not x.
+template <class T, class S, class Value>
+HWY_INLINE void write_lines(std::int64_t n, S* y, const Value& value) {
+  constexpr int w = Lanes<T>::kCount, line = std::max(kLineOf<S>, w);
+  std::int64_t i = std::min<std::int64_t>(to_line(y), n);
+  if (i != 0) write_part<T>(0, i, n, y, value);
+  for (; i + line <= n; i += line) {
+    for (std::int64_t j = i; j < i + line; j += w) store_as<S, true, T>(value(j), y + j);
+  }
+  if (i != n) write_part<T>(i, n, n, y, value);
+}
+
+/// y[0..n) = value(i) stored as S, vector by vector, n >= kCount. value(i) may read x where y lies at i, no further:
+/// the last vector, which overlaps its neighbour, is taken first and stored last.
+template <class T, class S, class Value>
+HWY_INLINE void write_vectors(std::int64_t n, S* y, const Value& value) {
+  constexpr int w = Lanes<T>::kCount;
+  const auto last = value(n - w);
+  for (std::int64_t i = 0; i + w <= n; i += w) store_as<S, false, T>(value(i), y + i);
+  store_as<S, false, T>(last, y + (n - w));
+}
+
+/// The same for any S and n. Values that have no vector form of their own as S leave through a small buffer.
+template <class T, class S, class Value>
+HWY_INLINE void write_values(std::int64_t n, S* y, bool stream, const Value& value) {
+  constexpr int w = Lanes<T>::kCount;
+  if constexpr (kStores<T, S>) {
+    if (stream) {
+      write_lines<T>(n, y, value);
+    } else {
+      write_vectors<T>(n, y, value);
+    }
+  } else {
+    HWY_ALIGN T buffer[w];
+    const auto put = [&](std::int64_t i, std::int64_t count) SOFTFOLD_LANES_INLINE {
+      hn::Store(value(i), typename Lanes<T>::D(), buffer);
+      for (std::int64_t j = 0; j < count; ++j) y[i + j] = fold::narrow<S>(buffer[j]);
+    };
+    std::int64_t i = 0;
+    for (; i + w <= n; i += w) put(i, w);
+    // The last, partial vector: its first elements are written already, and read no more.
+    if (i < n) {
+      hn::Store(value(n - w), typename Lanes<T>::D(), buffer);
+      for (; i < n; ++i) y[i] = fold::narrow<S>(buffer[i - (n - w)]);
+    }
+  }
+}
+
+/// Stored terms times what brings them to the row's frame. A product too small to be written is looked for, unless
+/// there can be none.
+template <class T, bool MayFlush>
+struct ScaledTerms {
+  using A = Lanes<T>;
+  const T* terms;
+  typename A::V factor, least;
+
+  HWY_INLINE ScaledTerms(const T* terms_, T multiplier)
+      : terms(terms_), factor(A::set(multiplier)), least(A::set(fold::Real<T>::kSmallest)) {}
+  HWY_INLINE typename A::V operator()(std::int64_t i) const {
+    const auto y = A::mul(hn::LoadU(typename A::D(), terms + i), factor);
+    if constexpr (MayFlush) return A::at_least(y, least);
+    return y;
+  }
+};
+
+/// The probabilities of x in the row's frame, if that is fast. `Far`: x is asked for ahead of time.
+template <class S, bool Far, class T = fold::FoldType<S>>
+struct RowValues {
+  using A = Lanes<T>;
+  const S* x;
+  ExactTerms<T> term;
+  typename A::V factor, least;
+
+  HWY_INLINE RowValues(const S* x_, T c, const fold::Normaliser<T>& row)
+      : RowValues(x_, c, row, fold::LogSumExp<T>::narrow(row.m)) {}
+  HWY_INLINE typename A::V operator()(std::int64_t i) const {
+    if constexpr (Far) prefetch(x + i);
+    return A::at_least(A::mul(term(load(x + i)), factor), least);
+  }
+
+ private:
+  HWY_INLINE RowValues(const S* x_, T c, const fold::Normaliser<T>& row, T m)
+      : x(x_),
+        term(c, m, lift::even_frame(m)),
+        factor(A::set(lift::even_frame(m) == m ? row.reciprocal : T(0.5) * row.reciprocal)),
+        least(A::set(fold::Real<T>::kSmallest)) {}
+};
+
+/// The log-probabilities of x, if the row's frame is fast.
+template <class S, bool Far, class T = fold::FoldType<S>>
+struct LogRowValues {
+  using A = Lanes<T>;
+  const S* x;
+  typename A::V half_c, half_frame, half_log2_d, two_kappa;
+
+  HWY_INLINE LogRowValues(const S* x_, const fold::LogNormaliser<T>& row)
+      : x(x_),
+        half_c(A::set(row.half_c)),
+        half_frame(A::set(row.half_frame)),
+        half_log2_d(A::set(row.half_log2_d)),
+        two_kappa(A::set(row.two_kappa)) {}
+  HWY_INLINE typename A::V operator()(std::int64_t i) const {
+    if constexpr (Far) prefetch(x + i);
+    const auto lp = A::mul(two_kappa, A::sub(A::fms(load(x + i), half_c, half_frame), half_log2_d));
+    return hn::IfThenElseZero(hn::Lt(lp, A::zero()), lp);
+  }
+};
+
+/// n >= kCount.
+template <class S, class T>
+HWY_INLINE void write_scaled(const T* terms, std::int64_t n, T multiplier, T below, S* y, bool stream) {
+  if (multiplier >= fold::Real<T>::kSmallest / below) {
+    write_values<T>(n, y, stream, ScaledTerms<T, false>(terms, multiplier));
+  } else {
+    write_values<T>(n, y, stream, ScaledTerms<T, true>(terms, multiplier));
+  }
+}
+
+template <class S, class T>
+HWY_NOINLINE void write_terms(const T* terms, std::int64_t n, T multiplier, T below, void* to, bool stream) {
+  S* y = static_cast<S*>(to);
+  if (n >= Lanes<T>::kCount) return write_scaled(terms, n, multiplier, below, y, stream);
+  for (std::int64_t i = 0; i < n; ++i) y[i] = fold::narrow<S>(fold::Normaliser<T>::probability(terms[i], multiplier));
+}
+
+template <class S, class Y, class T = fold::FoldType<S>>
+HWY_NOINLINE void write(const void* from, std::int64_t n, T c, const fold::Normaliser<T>& row, void* to, bool stream) {
+  using Lse = fold::LogSumExp<T>;
+  const S* x = static_cast<const S*>(from);
+  Y* y = static_cast<Y*>(to);
+  const bool fast = Lse::is_fast(row.m);
+  if (fast && n >= Lanes<T>::kCount) {
+    if (stream) return write_values<T>(n, y, true, RowValues<S, true>(x, c, row));
+    return write_values<T>(n, y, false, RowValues<S, false>(x, c, row));
+  }
+  const T multiplier = row.multiplier(row.m);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const T v = fold::widen(x[i]);
+    const T t = fast ? fold::term<fold::Scalar<T>>(v, c, Lse::narrow(row.m)) : fold::term_wide(v, c, row.m);
+    y[i] = fold::narrow<Y>(fold::Normaliser<T>::probability(t, multiplier));
+  }
+}
+
+template <class S, class Y, class T = fold::FoldType<S>>
+HWY_NOINLINE void write_log(const void* from, std::int64_t n, const fold::LogNormaliser<T>& row, void* to,
+                            bool stream) {
+  const S* x = static_cast<const S*>(from);
+  Y* y = static_cast<Y*>(to);
+  if (row.fast && n >= Lanes<T>::kCount) {
+    if (stream) return write_values<T>(n, y, true, LogRowValues<S, true>(x, row));
+    return write_values<T>(n, y, false, LogRowValues<S, false>(x, row));
+  }
+  for (std::int64_t i = 0; i < n; ++i) y[i] = fold::narrow<Y>(row.log_probability(fold::widen(x[i])));
+}
+
+/// y = value, written in the fold's own precision by `write_exact` and rounded from there: for the pairs of dtypes that
+/// are too rare to have a loop of their own. n <= kChunk.
+template <class Y, class T, class WriteExact>
+void write_rounded(std::int64_t n, void* to, const WriteExact& write_exact) {
+  T exact[lift::kChunk];
+  write_exact(exact);
+  Y* y = static_cast<Y*>(to);
+  for (std::int64_t i = 0; i < n; ++i) y[i] = fold::narrow<Y>(exact[i]);
+}
+
+template <class S, class Y, class T = fold::FoldType<S>>
+void write_as(const void* x, std::int64_t n, T c, const fold::Normaliser<T>& row, void* y, bool stream) {
+  if constexpr (std::is_same_v<Y, S> || std::is_same_v<Y, T>) {
+    write<S, Y>(x, n, c, row, y, stream);
+  } else {
+    write_rounded<Y, T>(n, y, [&](T* exact) { write<S, T>(x, n, c, row, exact, false); });
+  }
+}
+
+template <class S, class Y, class T = fold::FoldType<S>>
+void write_log_as(const void* x, std::int64_t n, const fold::LogNormaliser<T>& row, void* y, bool stream) {
+  if constexpr (std::is_same_v<Y, S> || std::is_same_v<Y, T>) {
+    write_log<S, Y>(x, n, row, y, stream);
+  } else {
+    write_rounded<Y, T>(n, y, [&](T* exact) { write_log<S, T>(x, n, row, exact, false); });
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace v0
+}  // namespace softfold
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
