@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <condition_variable>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -47,6 +46,26 @@ int machine_threads() {
 #endif
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
+
+/// A condition variable over pthreads alone: std::condition_variable::wait of GCC 12 and later is a symbol that the
+/// libstdc++ of older distributions, and of the wheel's platform (manylinux_2_34), does not have.
+class Condition {
+ public:
+  Condition() = default;
+  ~Condition() { pthread_cond_destroy(&condition_); }
+  Condition(const Condition&) = delete;
+  Condition& operator=(const Condition&) = delete;
+
+  template <class Ready>
+  void wait(const std::unique_lock<std::mutex>& lock, const Ready& ready) {
+    while (!ready()) pthread_cond_wait(&condition_, lock.mutex()->native_handle());
+  }
+  void notify_one() { pthread_cond_signal(&condition_); }
+  void notify_all() { pthread_cond_broadcast(&condition_); }
+
+ private:
+  pthread_cond_t condition_ = PTHREAD_COND_INITIALIZER;
+};
 
 class SerialExecutor final : public Executor {
  public:
@@ -195,7 +214,7 @@ class Pool {
   std::vector<std::thread> workers_;
   int spins_ = 0;
   std::mutex mutex_;
-  std::condition_variable work_, finished_;
+  Condition work_, finished_;
   Job* jobs_ = nullptr;
   int sleepers_ = 0;
   bool stop_ = false;
