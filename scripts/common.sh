@@ -38,7 +38,7 @@ library_needs=(
   libcli11-dev:CLI/CLI.hpp
 )
 
-# For ./test: the libraries of the tests, and clang for the fuzzers.
+# For ./test: the libraries of the tests, clang for the fuzzers, Python for the package.
 test_needs=(
   libgtest-dev:gtest/gtest.h
   librapidcheck-dev:rapidcheck.h
@@ -47,6 +47,8 @@ test_needs=(
   pkgconf:pkg-config
   clang:clang++
   libclang-rt-dev:libclang_rt.fuzzer
+  python3-venv:has_python_venv
+  python3-dev:has_python_headers
 )
 
 # For .ci/run: other compilers and machines, and what reads the sources.
@@ -56,8 +58,6 @@ ci_needs=(
   shellcheck:shellcheck
   g++-aarch64-linux-gnu:aarch64-linux-gnu-g++
   qemu-user-static:qemu-aarch64-static
-  python3-venv:has_python_venv
-  python3-dev:has_python_headers
 )
 
 has_python_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }

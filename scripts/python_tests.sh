@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Installs the Python package into a virtual environment of its own (build/python-tests) and runs its tests there.
+# Installs the Python package into a virtual environment of its own (build/python-tests-TAG, TAG being the Python's) and
+# runs its tests there.
 #
 #   scripts/python_tests.sh [BUILD] [PYTEST ARGUMENT...]
 #
 #   BUILD   a build folder whose libsoftfold is packaged as it is (default build/test; built anew if it has none)
 #
-# Needs Python 3.10 or newer with venv, and the packages of python/requirements-test.txt from PyPI. Where those cannot be
-# had it says so and exits with 77: skipped. The tests of PyTorch run where it is installed for the chosen Python
-# (PYTHON=..., default python3), else they are skipped by name.
+# Needs Python 3.10 or newer with venv, and the packages of python/requirements-test.txt from PyPI (the first time; what
+# is there is kept). Where those cannot be had it says so and exits with 77: skipped. PYTHON=... chooses the Python,
+# python3 by default. The tests of PyTorch, JAX and CuPy run where that Python has them, else they are skipped by name.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -15,8 +16,6 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 prebuilt=$root/build/test
 if (($# > 0)) && [[ $1 != -* ]]; then prebuilt=$(cd -- "$1" && pwd) && shift; fi
 python=${PYTHON:-python3}
-venv=$root/build/python-tests
-log=$venv.log
 
 skip() {
   note "skipped: $1"
@@ -28,13 +27,16 @@ skip() {
 "$python" -c 'import sysconfig, os, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
   skip "no Python.h for $python (Debian: apt-get install python3-dev)"
 
+tag=$("$python" -c 'import sys; print("cp{}{}{}".format(*sys.version_info[:2], sys.abiflags))')
+venv=$root/build/python-tests-$tag
+log=$venv.log
 mkdir -p "$root/build"
 [[ -x $venv/bin/python ]] || "$python" -m venv --system-site-packages "$venv" >"$log" 2>&1 ||
   skip "no virtual environment could be made (see $log)"
 "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$root/python/requirements-test.txt" >"$log" 2>&1 ||
   skip "the packages of python/requirements-test.txt could not be installed (see $log)"
 
-options=(-C "build-dir=$root/build/python-package")
+options=(-C "build-dir=$root/build/python-package-$tag")
 if compgen -G "$prebuilt/src/libsoftfold.so.*" >/dev/null; then
   options+=(-C "cmake.define.SOFTFOLD_PREBUILT=$prebuilt")
 fi
@@ -45,6 +47,6 @@ CMAKE_BUILD_PARALLEL_LEVEL=$(jobs) "$venv/bin/pip" install --quiet --disable-pip
   tail -n 40 "$log" >&2
   die "The Python package could not be built (all of it: $log)."
 }
-say "installed in $((SECONDS - before)) s: build/python-tests"
+say "installed in $((SECONDS - before)) s: build/${venv##*/}"
 cd -- "$root"
 JAX_PLATFORMS=${JAX_PLATFORMS:-cpu} exec "$venv/bin/python" -m pytest -p no:cacheprovider "$@"

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """One row in many hands: reduced with functools, with worker processes, and with Dask; the bits are the whole row's.
 
-    python examples/python/shards.py
+    python examples/python/shards.py [functools|processes|dask]
 """
 
 import concurrent.futures
 import functools
+import sys
 
 import numpy as np
 
@@ -45,10 +46,11 @@ def with_dask():
     )
 
 
-def main():
+def main(names):
     whole = np.concatenate([piece(offset) for offset in range(0, N, PIECE)])
     want = softfold.state(whole)
-    for way in (with_functools, with_processes, with_dask):
+    ways = [with_functools, with_processes, with_dask]
+    for way in [w for w in ways if not names or w.__name__.removeprefix("with_") in names]:
         try:
             partial = way()
         except ImportError as missing:
@@ -61,4 +63,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,6 +1,8 @@
 #include "array.hpp"
 
+#include <atomic>
 #include <cstring>
+#include <memory>
 
 namespace softfold::python {
 namespace {
@@ -164,15 +166,17 @@ bool Array::open_dlpack(nb::handle object, const char* name, Access access) {
 }
 
 const Names& names() {
-  // Never destroyed: they must outlive the interpreter's own order of ending.
-  static const Names* const all = [] {
-    const nb::object numpy = nb::module_::import_("numpy");
-    const auto dtype = [&numpy](const char* name) { return numpy.attr("dtype")(name); };
-    return new Names{numpy.attr("ndarray"), numpy.attr("empty"), numpy.attr("empty_like"),
-                     numpy.attr("asarray"), dtype("uint16"),     dtype("float16"),
-                     dtype("float32"),      dtype("float64"),    nb::module_::import_("softfold._route")};
-  }();
-  return *all;
+  // Never destroyed: they must outlive the interpreter's own order of ending. No static initialiser: a thread that
+  // waits for one holds what the initialising thread needs from Python.
+  static std::atomic<const Names*> found{nullptr};
+  if (const Names* const all = found.load(std::memory_order_acquire)) return *all;
+  const nb::object numpy = nb::module_::import_("numpy");
+  const auto dtype = [&numpy](const char* name) { return numpy.attr("dtype")(name); };
+  auto mine = std::make_unique<Names>(Names{numpy.attr("ndarray"), numpy.attr("empty"), numpy.attr("empty_like"),
+                                            numpy.attr("asarray"), dtype("uint16"), dtype("float16"), dtype("float32"),
+                                            dtype("float64"), nb::module_::import_("softfold._route")});
+  const Names* expected = nullptr;
+  return found.compare_exchange_strong(expected, mine.get()) ? *mine.release() : *expected;
 }
 
 nb::object numpy_dtype(DType t) {
