@@ -2,13 +2,14 @@
 // of the same bytes, a pure read, and for one huge row two reads and one write. Prints a table; with --out DIR appends
 // the records of DESIGN section 5 to DIR/<op>.jsonl.
 //
-//   cpu_softmax [--threads 1,2] [--simd avx2] [--rounds 15] [--bytes 256M] [--only TEXT] [--out DIR]
+//   cpu_softmax [--threads 1,2] [--simd avx2] [--rounds 15] [--bytes 256M] [--only TEXT] [--fused 32K] [--out DIR]
 //
 // A tensor is taken in slices of 36 MB, in turn by everyone; a time is the sixteenth part of all slices and rounds from
 // below, times the slices: what the machine does when nothing else runs, also where something else often does. One
 // thread's time is its processor time.
 #include "cpu/parallel.hpp"
 #include "cpu/targets.hpp"
+#include "cpu/tuning.hpp"
 #include "softfold/fold/float16.hpp"
 #include "softfold/softfold.hpp"
 
@@ -338,10 +339,12 @@ Settings settings_of(int argc, char** argv) {
       s.bytes = number_of(value);
     } else if (key == "--only") {
       s.only = value;
+    } else if (key == "--fused") {
+      cpu::tuning().fused_elements = number_of(value);
     } else if (key == "--out") {
       s.out = value;
     } else {
-      throw Error(Code::usage, key, "--threads, --simd, --rounds, --bytes, --only, --out");
+      throw Error(Code::usage, key, "--threads, --simd, --rounds, --bytes, --only, --fused, --out");
     }
   }
   if (s.threads.empty()) s.threads = {1, default_executor().concurrency()};
