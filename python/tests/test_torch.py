@@ -136,6 +136,62 @@ def test_compile_without_breaks(device):
     torch.testing.assert_close(*(torch.autograd.grad(v, x)[0] for v in (got, want)))
 
 
+def test_compile_with_inductor(device):
+    x = scores(6, 50, device=device, dtype=torch.float32, grad=True)
+
+    def model(x):
+        return (sf.softmax(x * 2, -1) + 1).sum(0) + sf.logsumexp(x, -1).exp().sum()
+
+    compiled = torch.compile(model, fullgraph=True)
+    want, got = model(x), compiled(x)
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(*(torch.autograd.grad(v.sum(), x)[0] for v in (got, want)))
+
+
+def attended(x, v):
+    return sf.softmax(x, -1).detach() @ v, sf.logsumexp(x.detach(), -1)
+
+
+@pytest.mark.parametrize("base", ["natural", 2])
+def test_merges_and_their_gradients(device, base):
+    x, v = scores(2, 3, 12, device=device), scores(12, 4, device=device)
+    blocks, rows = (x[..., :5], x[..., 5:]), (v[:5], v[5:])
+    unit = 0.6931471805599453 if base == 2 else 1.0
+    outs, lses = zip(*(attended(b, r) for b, r in zip(blocks, rows)))
+    lses = [(e / unit).requires_grad_() for e in lses]
+    outs = [o.requires_grad_() for o in outs]
+    out, lse = sf.merge_attention(outs, lses, base=base)
+    want, whole = attended(x, v)
+    torch.testing.assert_close(out, want)
+    torch.testing.assert_close(lse * unit, whole)
+    assert torch.autograd.gradcheck(lambda *a: sf.merge_attention(a[:2], a[2:], base=base), (*outs, *lses))
+    ps = [sf.softmax(b, -1).requires_grad_() for b in (x[..., :6], x[..., 6:])]
+    lses = [(sf.logsumexp(b, -1) / unit).requires_grad_() for b in (x[..., :6], x[..., 6:])]
+    merged, _ = sf.merge_blocks(ps, lses, base=base)
+    torch.testing.assert_close(torch.cat(merged, -1), torch.softmax(x, -1))
+
+    def blocks_of(*a):
+        merged, lse = sf.merge_blocks(a[:2], a[2:], base=base)
+        return *merged, lse
+
+    assert torch.autograd.gradcheck(blocks_of, (*ps, *lses))
+
+
+def test_opcheck_of_merges(device):
+    x = scores(3, 8, device=device)
+    states, lse = sf.state(x, -1), sf.logsumexp(x, -1)
+    opcheck(torch.ops.softfold.merge_states.default, ([states, states],))
+    opcheck(torch.ops.softfold.finish_logsumexp.default, (states, torch.float32))
+    opcheck(torch.ops.softfold.finish_softmax.default, (x, states, [-1], 1.0, True, None))
+    opcheck(torch.ops.softfold.logsumexp_backward.default, (x, states, lse, [-1], 1.0))
+    leaves = [t.clone().requires_grad_() for t in (x, x, lse, lse)]
+    opcheck(torch.ops.softfold.merge_attention.default, (leaves[:2], leaves[2:], False))
+    opcheck(torch.ops.softfold.merge_blocks.default, (leaves[:2], leaves[2:], True))
+    got = torch.compile(lambda *s: sf.finish(sf.merge_states(*s)), fullgraph=True, backend="aot_eager")(states, states)
+    torch.testing.assert_close(got, lse + 0.6931471805599453)
+    torch.testing.assert_close(sf.finish(states, x, -1), torch.softmax(x, -1))
+
+
 def test_vmap(device):
     x = scores(4, 5, 6, device=device)
     for name in NAMES:

@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 
 from softfold._errors import DTypeError, Error
+from softfold.torch._merges import finish, merge_attention, merge_blocks, merge_states
 from softfold.torch._ops import _log_softmax, _logsumexp, _new, _run, _softmax, _state
 from softfold.torch._ops import current_stream, is_plain, viewable
 from softfold.torch._routing import routed
 
 __all__ = [
-    "LogSoftmax", "Softmax", "current_stream", "log_softmax", "logsumexp", "routed", "softmax", "state", "viewable",
+    "LogSoftmax", "Softmax", "current_stream", "finish", "log_softmax", "logsumexp", "merge_attention", "merge_blocks",
+    "merge_states", "routed", "softmax", "state", "viewable",
 ]  # fmt: skip
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
