@@ -340,7 +340,7 @@ Settings settings_of(int argc, char** argv) {
     } else if (key == "--only") {
       s.only = value;
     } else if (key == "--fused") {
-      cpu::tuning().fused_elements = number_of(value);
+      cpu::tuning().fused_elements = cpu::tuning().fused_half_elements = number_of(value);
     } else if (key == "--out") {
       s.out = value;
     } else {

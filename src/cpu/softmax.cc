@@ -12,7 +12,9 @@ constexpr std::int64_t kFusedMost = std::int64_t{1} << 18;
 
 const char* fused_refuses(const RowProblem& p, const Context& context) {
   if (p.rung == Rung::fused) return p.n > kFusedMost ? "a row's terms do not fit the cache" : nullptr;
-  if (p.n > tuning().fused_elements) return "a row's terms do not fit the cache";
+  const bool half = size_of(p[Slot::x].dtype) == 2;
+  if (p.n > (half ? tuning().fused_half_elements : tuning().fused_elements))
+    return "a row's terms do not fit the cache";
   if (p.rung == Rung::automatic && splits_inside_rows(p, context)) return "few long rows: threads share each of them";
   return refuses_rung(p, Rung::fused);
 }

@@ -22,9 +22,11 @@ struct Tuning {
   std::int64_t block_elements = std::int64_t{1} << 16;
   /// Rows that threads share are at least twice as long.
   std::int64_t shared_row_elements = std::int64_t{1} << 16;
-  /// The longest row whose terms are kept between its sum and its write: they fit the caches. Beyond, the elements are
-  /// read again.
-  std::int64_t fused_elements = std::int64_t{1} << 18;
+  /// The longest row whose terms are kept between its sum and its write: two of them fit a core's own cache. Beyond,
+  /// reading the elements again is as fast.
+  std::int64_t fused_elements = std::int64_t{1} << 15;
+  /// The same for float16 and bfloat16, where memory is further from being the limit than another exp2 is.
+  std::int64_t fused_half_elements = std::int64_t{1} << 18;
   /// Tensors larger than this do not stay in a core's own cache: they are asked for ahead of time.
   std::int64_t far_bytes = std::int64_t{1} << 22;
   /// x and y larger than this together leave the cache before anyone can read them there again: y is written past it.

@@ -74,7 +74,7 @@ TEST(Matrix, SameBitsOnEverySchedule) {
     for (const std::int64_t far : {std::int64_t{0}, std::int64_t{1} << 40})
       for (const bool shared : {false, true}) {
         softfold::cpu::Tuning t;
-        t.fused_elements = fused;
+        t.fused_elements = t.fused_half_elements = fused;
         t.far_bytes = t.stream_bytes = far;
         t.inline_elements = 0;
         t.task_elements = t.far_task_elements = 4096;

@@ -156,12 +156,16 @@ HWY_INLINE void store_as(V v, S* p) {
     put(hn::DemoteTo(half, v), half, reinterpret_cast<hwy::float16_t*>(p));
   } else {
     // Highway's own bfloat16 truncates. The 16 bits that go are added to half a last place, ties to even.
-    const hn::RebindToSigned<typename A::D> wide;
     const hn::Rebind<std::uint16_t, typename A::D> half;
     const auto bits = hn::BitCast(typename A::DBits(), v);
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(typename A::DBits(), 1U));
     const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(typename A::DBits(), 0x7FFFU))));
+#if HWY_TARGET <= HWY_AVX3
+    put(hn::TruncateTo(half, rounded), half, reinterpret_cast<std::uint16_t*>(p));
+#else
+    const hn::RebindToSigned<typename A::D> wide;
     put(hn::DemoteTo(half, hn::BitCast(wide, rounded)), half, reinterpret_cast<std::uint16_t*>(p));
+#endif
   }
 #endif
 }
