@@ -152,14 +152,8 @@ io::ArrayFile InputOptions::open(const std::string& path) const {
 void RunOptions::declare(Command& command, bool with_memory) {
   command.option("--threads", threads, "threads that compute; 0: all of the machine");
   if (with_memory) command.option("--memory", memory, "resident memory that may be used, as 256M; default 1G");
-  command.option("--backend", backend, "cpu or cuda");
+  command.option("--backend", backend, "where it is computed: cpu or cuda; default cpu");
   command.flag("--json", json, "print the summary as JSON");
-}
-
-void RunOptions::check_backend() const {
-  if (parse_backend(backend) != DeviceKind::cpu)
-    throw Error(Code::unsupported, "--backend cuda", "cpu: files are folded on the CPU in this version",
-                "--backend cpu; on a GPU, call the library on device tensors");
 }
 
 Workers::Workers(int threads) : executor_(nullptr) {

@@ -59,8 +59,6 @@ struct RunOptions {
   bool json = false;
 
   void declare(Command& command, bool with_memory = true);
-  /// Throws Error: Code::unsupported for a backend that does not work on files.
-  void check_backend() const;
   std::uint64_t memory_bytes() const { return parse_bytes(memory); }
 };
 

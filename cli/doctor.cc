@@ -10,7 +10,6 @@
 #include "softfold/softfold.hpp"
 
 #include <fmt/format.h>
-#include <filesystem>
 
 namespace softfold::cli {
 namespace {
@@ -34,15 +33,6 @@ void plan_tiny(Op op, DeviceKind device) {
   plan(op, o.inputs(), o.outputs(), RowOptions{});
 }
 
-std::vector<Part> backends() {
-  std::vector<Part> parts{part_of("cpu", [] { plan_tiny(Op::softmax, DeviceKind::cpu); }),
-                          part_of("oneTBB", [] { make_tbb_executor(1); }),
-                          part_of("cuda", [] { plan_tiny(Op::softmax, DeviceKind::cuda); })};
-  if (parts[2].why_not.empty() && !std::filesystem::exists("/dev/nvidiactl"))
-    parts[2].why_not = "built, but this machine has no NVIDIA driver (/dev/nvidiactl)";
-  return parts;
-}
-
 std::vector<std::string_view> operations() {
   std::vector<std::string_view> names;
   for (int i = 0; i <= static_cast<int>(Op::attention); ++i) {
@@ -50,6 +40,34 @@ std::vector<std::string_view> operations() {
     if (part_of("", [op] { plan_tiny(op, DeviceKind::cpu); }).why_not.empty()) names.push_back(name_of(op));
   }
   return names;
+}
+
+/// All that is looked at, before any of it is told.
+struct Findings {
+  std::vector<Part> backends;
+  CudaFound cuda;
+  std::vector<SelfTest> tests;
+  std::size_t wrong = 0;
+};
+
+Findings examine() {
+  Findings f;
+  f.tests = self_test();
+  f.cuda = find_cuda();
+  if (f.cuda.why_not.empty()) {
+    try {
+      CudaDevice device;
+      const std::vector<SelfTest> there = self_test_on(device);
+      f.tests.insert(f.tests.end(), there.begin(), there.end());
+    } catch (const Error& error) {
+      f.cuda.why_not = "its self-test ended with " + error.got;
+    }
+  }
+  f.backends = {part_of("cpu", [] { plan_tiny(Op::softmax, DeviceKind::cpu); }),
+                part_of("oneTBB", [] { make_tbb_executor(1); }),
+                {"cuda", f.cuda.why_not}};
+  for (const SelfTest& t : f.tests) f.wrong += t.hash != t.expected ? 1 : 0;
+  return f;
 }
 
 struct DoctorVerb {
@@ -61,29 +79,42 @@ struct DoctorVerb {
   }
 
   void run() const {
-    const std::vector<SelfTest> tests = self_test();
-    std::size_t wrong = 0;
-    for (const SelfTest& t : tests) wrong += t.hash != t.expected ? 1 : 0;
+    const Findings f = examine();
     if (json) {
-      print(as_json(tests, wrong));
+      print(as_json(f));
     } else {
-      tell(tests, wrong);
+      tell(f);
     }
-    if (wrong > 0)
-      throw Error(Code::verification, fmt::format("{} of {} results with other bits", wrong, tests.size()),
+    if (f.wrong > 0)
+      throw Error(Code::verification, fmt::format("{} of {} results with other bits", f.wrong, f.tests.size()),
                   fmt::format("the bits of definition {}", bits_version()),
                   "report it with the output of softfold doctor --json");
   }
 
-  Json as_json(const std::vector<SelfTest>& tests, std::size_t wrong) const;
-  void tell(const std::vector<SelfTest>& tests, std::size_t wrong) const;
+  Json as_json(const Findings& f) const;
+  void tell(const Findings& f) const;
 };
 
-Json DoctorVerb::as_json(const std::vector<SelfTest>& tests, std::size_t wrong) const {
+Json cuda_as_json(const CudaFound& cuda) {
+  Json devices = Json::array();
+  for (const auto& d : cuda.devices)
+    devices.push_back({{"name", d.name},
+                       {"architecture", d.architecture},
+                       {"processors", d.processors},
+                       {"memory", d.memory},
+                       {"available_memory", d.free_memory}});
+  const auto text = [](const std::string& t) { return t.empty() ? Json() : Json(t); };
+  return {{"compiled_for", text(cuda.targets)},
+          {"runtime", text(cuda.runtime)},
+          {"driver", text(cuda.driver)},
+          {"devices", devices}};
+}
+
+Json DoctorVerb::as_json(const Findings& f) const {
   const Machine m = machine();
   Json parts = Json::object(), cases = Json::array();
-  for (const Part& p : backends()) parts[p.name] = p.why_not.empty() ? Json(true) : Json(p.why_not);
-  for (const SelfTest& t : tests)
+  for (const Part& p : f.backends) parts[p.name] = p.why_not.empty() ? Json(true) : Json(p.why_not);
+  for (const SelfTest& t : f.tests)
     cases.push_back({{"target", t.target},
                      {"case", t.case_name},
                      {"hash", fmt::format("{:016x}", t.hash)},
@@ -100,11 +131,12 @@ Json DoctorVerb::as_json(const std::vector<SelfTest>& tests, std::size_t wrong) 
           {"system", m.system},
           {"simd", {{"used", cpu::current_target()}, {"available", cpu::targets()}}},
           {"backends", parts},
+          {"cuda", cuda_as_json(f.cuda)},
           {"operations", operations()},
-          {"self_test", {{"results", tests.size()}, {"wrong", wrong}, {"cases", cases}}}};
+          {"self_test", {{"results", f.tests.size()}, {"wrong", f.wrong}, {"cases", cases}}}};
 }
 
-void DoctorVerb::tell(const std::vector<SelfTest>& tests, std::size_t wrong) const {
+void DoctorVerb::tell(const Findings& f) const {
   const Machine m = machine();
   const auto size = [](std::int64_t bytes) {
     return bytes == 0        ? std::string("?")
@@ -122,13 +154,20 @@ void DoctorVerb::tell(const std::vector<SelfTest>& tests, std::size_t wrong) con
              size(m.l1), size(m.l2), size(m.l3), size(m.available_memory), size(m.memory), m.system);
   fmt::print("SIMD        {} (runs here: {})\n", cpu::current_target(), fmt::join(cpu::targets(), ", "));
   fmt::print("threads     {}\n", default_executor().concurrency());
-  for (const Part& p : backends()) fmt::print("{:<12}{}\n", p.name, p.why_not.empty() ? "yes" : "no: " + p.why_not);
+  for (const Part& p : f.backends) fmt::print("{:<12}{}\n", p.name, p.why_not.empty() ? "yes" : "no: " + p.why_not);
+  if (!f.cuda.targets.empty())
+    fmt::print("{:<12}compiled for sm_{}, CUDA {}; driver {}\n", "", f.cuda.targets, f.cuda.runtime,
+               f.cuda.driver.empty() ? "none" : f.cuda.driver);
+  for (const auto& d : f.cuda.devices)
+    fmt::print("{:<12}{}, {}, {} processors, {} of {} memory free\n", "", d.name, d.architecture, d.processors,
+               size(static_cast<std::int64_t>(d.free_memory)), size(static_cast<std::int64_t>(d.memory)));
   fmt::print("operations  {}\n", fmt::join(operations(), ", "));
-  for (const SelfTest& t : tests)
+  for (const SelfTest& t : f.tests)
     if (t.hash != t.expected)
       fmt::print("WRONG       {} on {}: {:016x}, must be {:016x}\n", t.case_name, t.target, t.hash, t.expected);
-  fmt::print("self-test   {} results on {} SIMD targets against known bits: {}\n", tests.size(), cpu::targets().size(),
-             wrong == 0 ? "all right" : fmt::format("{} WRONG", wrong));
+  fmt::print("self-test   {} results on {} SIMD targets{} against known bits: {}\n", f.tests.size(),
+             cpu::targets().size(), f.cuda.why_not.empty() ? " and the GPU" : "",
+             f.wrong == 0 ? "all right" : fmt::format("{} WRONG", f.wrong));
 }
 
 }  // namespace

@@ -1,12 +1,11 @@
 // softfold finish SHARD PARTIAL OUT | finish --logsumexp PARTIAL [OUT]
 #include "arguments.hpp"
 #include "blocks.hpp"
+#include "compute.hpp"
 #include "folder.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "verbs.hpp"
-
-#include "softfold/softfold.hpp"
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -34,8 +33,8 @@ struct FinishVerb {
   }
 
   void run() const;
-  void finish_rows(const io::PartialFile& joined) const;
-  void finish_lse(const io::PartialFile& joined) const;
+  void finish_rows(const io::PartialFile& joined, const Compute& compute) const;
+  void finish_lse(const io::PartialFile& joined, const Compute& compute) const;
 };
 
 /// Refuses a partial that is not of whole rows, as far as can be known.
@@ -49,7 +48,6 @@ void check_complete(const std::string& name, const io::PartialSpan& span) {
 }
 
 void FinishVerb::run() const {
-  running.check_backend();
   const std::size_t count = files.size();
   if (logsumexp ? count > 2 || log : count != 3)
     throw Error(
@@ -59,10 +57,11 @@ void FinishVerb::run() const {
   const std::string& name = files[logsumexp ? 0 : 1];
   const io::PartialFile joined = io::read_partials(name);
   check_complete(name, io::span_of(joined));
+  const Compute compute(running);
   if (logsumexp) {
-    finish_lse(joined);
+    finish_lse(joined, compute);
   } else {
-    finish_rows(joined);
+    finish_rows(joined, compute);
   }
 }
 
@@ -70,16 +69,17 @@ void FinishVerb::run() const {
 class Shard {
  public:
   Shard(const io::ArrayFile& file, const Range& columns, std::vector<double> states, Op op, DType out_type,
-        const RowOptions& options, const Context& context)
+        const RowOptions& options, const Compute& compute)
       : file_(file),
         columns_(columns),
         states_(std::move(states)),
         op_(op),
         out_type_(out_type),
         options_(options),
-        context_(context) {
+        compute_(compute) {
     // Nothing to do yet, but everything to refuse.
-    plan_of(nullptr, nullptr, {0, 0, 0, columns.length(), 0, 1});
+    with_views(nullptr, nullptr, {0, 0, 0, columns.length(), 0, 1},
+               [&](auto in, auto out) { compute_.plan(op_, in, out, options_); });
   }
 
   std::uint64_t bytes_moved() const {
@@ -88,7 +88,7 @@ class Shard {
 
   void finish(io::ArrayOutput& output, std::uint64_t memory, Progress& progress) const {
     const Geometry shard = geometry();
-    const Schedule s = make_schedule(shard, {size_of(file_.dtype()), size_of(out_type_), memory});
+    const Schedule s = make_schedule(shard, {size_of(file_.dtype()), size_of(out_type_), compute_.memory(memory)});
     const std::vector<Box> boxes = boxes_of(shard, s);
     if (boxes.empty()) return;
     const std::size_t most = index(boxes[0].elements());
@@ -101,7 +101,8 @@ class Shard {
                           {in[i], index(from.elements()) * size_of(file_.dtype())});
                },
                [&](std::int64_t i) {
-                 plan_of(in[i], out[i], boxes[index(i)]).run();
+                 with_views(in[i], out[i], boxes[index(i)],
+                            [&](auto from, auto to) { compute_.run(op_, from, to, options_); });
                  progress.add(index(boxes[index(i)].elements()) * (size_of(file_.dtype()) + size_of(out_type_)));
                },
                [&](std::int64_t i) {
@@ -116,12 +117,14 @@ class Shard {
 
   Geometry geometry() const { return {geometry_of(file_.shape(), -1).outer, columns_.length(), 1}; }
 
-  Plan plan_of(const std::byte* x, std::byte* y, const Box& b) const {
+  /// Calls f with the views of a box's inputs and of its output.
+  template <class F>
+  void with_views(const std::byte* x, std::byte* y, const Box& b, const F& f) const {
     const std::int64_t shape[] = {b.outers, b.columns}, states_shape[] = {b.outers, 4};
     const View operands[] = {{static_cast<const void*>(x), file_.dtype(), shape},
                              {static_cast<const void*>(states_.data() + 4 * b.outer), DType::float64, states_shape}};
     const View result(y, out_type_, shape);
-    return plan(op_, operands, {&result, 1}, options_, context_);
+    f(std::span<const View>(operands), std::span(&result, 1));
   }
 
   const io::ArrayFile& file_;
@@ -130,10 +133,10 @@ class Shard {
   Op op_;
   DType out_type_;
   RowOptions options_;
-  Context context_;
+  const Compute& compute_;
 };
 
-void FinishVerb::finish_rows(const io::PartialFile& joined) const {
+void FinishVerb::finish_rows(const io::PartialFile& joined, const Compute& compute) const {
   const io::ArrayFile file = reading.open(files[0]);
   const Geometry g = geometry_of(file.shape(), -1);
   const io::PartialSpan span = io::span_of(joined);
@@ -147,8 +150,7 @@ void FinishVerb::finish_rows(const io::PartialFile& joined) const {
   RowOptions options;
   options.scale = span.scale;
   options.empty = parse_empty(empty);
-  const Workers workers(running.threads);
-  const Shard shard(file, columns, states_of(joined), op, out_type, options, workers.context());
+  const Shard shard(file, columns, states_of(joined), op, out_type, options, compute);
 
   const Stopwatch watch;
   std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end());
@@ -172,23 +174,27 @@ void FinishVerb::finish_rows(const io::PartialFile& joined) const {
              watch.seconds());
 }
 
-void FinishVerb::finish_lse(const io::PartialFile& joined) const {
+void FinishVerb::finish_lse(const io::PartialFile& joined, const Compute& compute) const {
   const io::PartialSpan span = io::span_of(joined);
   const DType type = !dtype.empty() ? parse_dtype(dtype) : span.digits == 53 ? DType::float64 : DType::float32;
   const std::vector<double> states = states_of(joined);
   const std::int64_t shape[] = {span.rows}, states_shape[] = {span.rows, 4};
   const View from(static_cast<const void*>(states.data()), DType::float64, states_shape);
+  const auto finish_to = [&](std::byte* to, DType dtype_of_result) {
+    const View lse(to, dtype_of_result, shape);
+    compute.run(Op::finish_logsumexp, {&from, 1}, {&lse, 1});
+  };
   const auto rows = static_cast<std::size_t>(span.rows);
   if (files.size() == 2) {
     const Buffer result(rows * size_of(type));
-    finish_logsumexp(from, View(result.data(), type, shape));
+    finish_to(result.data(), type);
     io::ArrayOutput output = io::create_array(files[1], {"logsumexp", type, {span.rows}});
     output.write(0, {result.data(), rows * size_of(type)});
     output.commit();
     return;
   }
   std::vector<double> lse(rows);
-  finish_logsumexp(from, View(lse.data(), DType::float64, shape));
+  finish_to(reinterpret_cast<std::byte*>(lse.data()), DType::float64);
   if (running.json) return print({{"logsumexp", lse}});
   // A float32 fold's result is a float32: printed as such, with as many digits as tell it from its neighbours.
   for (const double value : lse) {

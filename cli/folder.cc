@@ -2,8 +2,6 @@
 
 #include "elements.hpp"
 
-#include "softfold/softfold.hpp"
-
 #include <algorithm>
 #include <bit>
 
@@ -36,8 +34,8 @@ void append_states(std::vector<double>& into, const std::vector<Partial<T>>& par
 
 }  // namespace
 
-Folder::Folder(DType dtype, double scale, std::int64_t offset, std::int64_t rows, const Context& context)
-    : dtype_(dtype), scale_(scale), rows_(rows), context_(context) {
+Folder::Folder(DType dtype, double scale, std::int64_t offset, std::int64_t rows, const Compute& compute)
+    : dtype_(dtype), scale_(scale), rows_(rows), compute_(compute) {
   const auto count = static_cast<std::size_t>(rows);
   with_floating(dtype, [&]<class S>(S) {
     using T = fold::FoldType<S>;
@@ -77,7 +75,8 @@ void Folder::take_nodes(std::vector<Partial<T>>& partials, const std::byte* bloc
     if (chunk != 0) level = std::min(level, std::countr_zero(static_cast<std::uint64_t>(chunk)));
     const std::int64_t shape[] = {rows_, kChunk << level};
     const void* const from = block + done * static_cast<std::int64_t>(size_of(dtype_));
-    state(View(from, dtype_, shape, strides), View(states.data(), DType::float64, states_shape), options, context_);
+    const View x(from, dtype_, shape, strides), y(states.data(), DType::float64, states_shape);
+    compute_.run(Op::state, {&x, 1}, {&y, 1}, options);
     for (std::size_t r = 0; r < partials.size(); ++r)
       partials[r].push_node({states[4 * r], static_cast<T>(states[4 * r + 1])}, level);
     done += shape[1];

@@ -1,6 +1,8 @@
 // Rows folded a piece at a time: blocks of a file in, partials or states out.
 #pragma once
 
+#include "compute.hpp"
+
 #include "softfold/io/partial_file.hpp"
 #include "softfold/options.hpp"
 
@@ -8,11 +10,12 @@
 
 namespace softfold::cli {
 
-/// The same columns of some rows, from `offset` of each row on.
+/// The same columns of some rows, from `offset` of each row on. Whole chunks are folded by `compute`, which must
+/// outlive it.
 class Folder {
  public:
   /// `dtype`: of the elements. Throws Error{Code::dtype, Code::option}.
-  Folder(DType dtype, double scale, std::int64_t offset, std::int64_t rows, const Context& context);
+  Folder(DType dtype, double scale, std::int64_t offset, std::int64_t rows, const Compute& compute);
 
   /// Takes the next `columns` elements of every row; row r begins `pitch` elements after row r - 1. Fastest when the
   /// columns begin at a multiple of a large power of two.
@@ -30,7 +33,7 @@ class Folder {
   DType dtype_;
   double scale_;
   std::int64_t rows_;
-  Context context_;
+  const Compute& compute_;
   decltype(io::PartialFile::rows) partials_;
 };
 

@@ -44,7 +44,9 @@ std::uint64_t hash_of(const std::vector<std::byte>& bytes) {
   return hash;
 }
 
-std::uint64_t hash_of(Op op, DType dtype, const std::vector<double>& x) {
+/// `run` runs an operation on one input and one output.
+template <class Run>
+std::uint64_t hash_of(Op op, DType dtype, const std::vector<double>& x, const Run& run) {
   return with_floating(dtype, [&]<class S>(S) {
     std::vector<S> narrow;
     narrow.reserve(x.size());
@@ -57,25 +59,46 @@ std::uint64_t hash_of(Op op, DType dtype, const std::vector<double>& x) {
     const auto count = static_cast<std::size_t>(kRows * (each ? kColumns : op == Op::state ? 4 : 1));
     std::vector<std::byte> y(count * size_of(out));
     const View in(static_cast<const void*>(narrow.data()), dtype, full), result(y.data(), out, shape);
-    plan(op, {&in, 1}, {&result, 1}, RowOptions{}, Context{&serial_executor(), nullptr, nullptr}).run();
+    run(op, in, result);
     return hash_of(y);
   });
+}
+
+template <class Run>
+void test_all(std::string_view target, const Run& run, std::vector<SelfTest>& results) {
+  const std::vector<double> x = inputs();
+  for (std::size_t o = 0; o < std::size(kOps); ++o)
+    for (std::size_t t = 0; t < std::size(kDTypes); ++t)
+      results.push_back({target, std::string(name_of(kOps[o])) + " " + std::string(name_of(kDTypes[t])),
+                         hash_of(kOps[o], kDTypes[t], x, run), kExpected[o][t]});
 }
 
 }  // namespace
 
 std::vector<SelfTest> self_test() {
-  const std::vector<double> x = inputs();
   const std::string_view used = cpu::current_target();
   std::vector<SelfTest> results;
   for (const std::string_view target : cpu::targets()) {
     cpu::use_target(target);
-    for (std::size_t o = 0; o < std::size(kOps); ++o)
-      for (std::size_t t = 0; t < std::size(kDTypes); ++t)
-        results.push_back({target, std::string(name_of(kOps[o])) + " " + std::string(name_of(kDTypes[t])),
-                           hash_of(kOps[o], kDTypes[t], x), kExpected[o][t]});
+    test_all(
+        target,
+        [](Op op, const View& in, const View& out) {
+          plan(op, {&in, 1}, {&out, 1}, RowOptions{}, Context{&serial_executor(), nullptr, nullptr}).run();
+        },
+        results);
   }
   cpu::use_target(used);
+  return results;
+}
+
+std::vector<SelfTest> self_test_on(CudaDevice& device) {
+  std::vector<SelfTest> results;
+  test_all(
+      "cuda",
+      [&](Op op, const View& in, const View& out) {
+        device.run(op, {&in, 1}, {&out, 1}, RowOptions{});
+      },
+      results);
   return results;
 }
 

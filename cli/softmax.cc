@@ -42,9 +42,8 @@ struct Softmax {
 };
 
 void Softmax::run() const {
-  running.check_backend();
-  const Workers workers(running.threads);
-  Job job{op, {}, dtype.empty() ? DType::float32 : parse_dtype(dtype), running.memory_bytes(), workers.context()};
+  const Compute compute(running);
+  Job job{op, {}, dtype.empty() ? DType::float32 : parse_dtype(dtype), running.memory_bytes(), compute};
   job.options.axis = axis;
   job.options.scale = scale;
   job.options.empty = parse_empty(empty);
@@ -73,7 +72,7 @@ void Softmax::run() const {
     worked = watch.seconds();
     out.commit();
   }
-  summarise(file, job, outline, {worked, watch.seconds() - worked, workers.threads()});
+  summarise(file, job, outline, {worked, watch.seconds() - worked, compute.threads()});
 }
 
 void Softmax::summarise(const io::ArrayFile& file, const Job& job, const Outline& outline, const Ran& ran) const {
@@ -87,6 +86,7 @@ void Softmax::summarise(const io::ArrayFile& file, const Job& job, const Outline
                   {"output_dtype", name_of(job.output)},
                   {"axis", axis},
                   {"scale", scale},
+                  {"backend", job.compute.backend()},
                   {"kernel", outline.kernel},
                   {"streamed", outline.schedule.streamed},
                   {"passes", outline.passes},

@@ -1,6 +1,7 @@
 // softfold state IN PARTIAL
 #include "arguments.hpp"
 #include "blocks.hpp"
+#include "compute.hpp"
 #include "folder.hpp"
 #include "progress.hpp"
 #include "report.hpp"
@@ -32,11 +33,10 @@ struct StateVerb {
   }
 
   void run() const;
-  io::PartialFile fold(const io::ArrayFile& file, const Range& columns, const Context& context) const;
+  io::PartialFile fold(const io::ArrayFile& file, const Range& columns, const Compute& compute) const;
 };
 
 void StateVerb::run() const {
-  running.check_backend();
   const io::ArrayFile file = reading.open(input);
   const Geometry g = geometry_of(file.shape(), -1);
   const Range columns = range.empty() ? Range{0, g.n} : parse_range(range, g.n);
@@ -45,9 +45,9 @@ void StateVerb::run() const {
     throw Error(Code::option, fmt::format("--row-length {}", row_length),
                 fmt::format("at least {}, where this shard ends", offset + columns.end));
 
-  const Workers workers(running.threads);
+  const Compute compute(running);
   const Stopwatch watch;
-  io::PartialFile partials = fold(file, columns, workers.context());
+  io::PartialFile partials = fold(file, columns, compute);
   // A range of a file without an offset: the file has the whole row.
   partials.row_length = row_length >= 0 ? row_length : !range.empty() && offset == 0 ? g.n : -1;
   io::write_partials(output, partials, {&file.file().id(), 1});
@@ -84,12 +84,12 @@ void append(io::PartialFile& all, decltype(io::PartialFile::rows) more) {
       more);
 }
 
-io::PartialFile StateVerb::fold(const io::ArrayFile& file, const Range& columns, const Context& context) const {
+io::PartialFile StateVerb::fold(const io::ArrayFile& file, const Range& columns, const Compute& compute) const {
   const Geometry g = geometry_of(file.shape(), -1);
   // The shard as an array of its own decides how many rows, or which piece of one, a block has.
   const Geometry shard{g.outer, columns.length(), 1};
   const std::size_t element = size_of(file.dtype());
-  const Schedule s = make_schedule(shard, {element, 1, running.memory_bytes()});
+  const Schedule s = make_schedule(shard, {element, 1, compute.memory(running.memory_bytes())});
   const Slots slots(s.slots, static_cast<std::size_t>(s.outers * std::min(s.columns, shard.n)) * element);
   const auto pieces =
       column_pieces(columns.begin, columns.end, offset, s.streamed ? s.columns : std::max<std::int64_t>(1, g.n));
@@ -98,7 +98,7 @@ io::PartialFile StateVerb::fold(const io::ArrayFile& file, const Range& columns,
   Progress progress(static_cast<std::uint64_t>(shard.elements()) * element);
   for (std::int64_t row = 0; row < g.outer; row += s.outers) {
     const std::int64_t rows = std::min(s.outers, g.outer - row);
-    Folder folder(file.dtype(), scale, offset + columns.begin, rows, context);
+    Folder folder(file.dtype(), scale, offset + columns.begin, rows, compute);
     const auto box = [&](std::int64_t i) {
       const auto [begin, end] = pieces[static_cast<std::size_t>(i)];
       return Box{row, rows, begin, end - begin, 0, 1};

@@ -2,8 +2,6 @@
 
 #include "folder.hpp"
 
-#include "softfold/softfold.hpp"
-
 #include <fmt/format.h>
 #include <algorithm>
 #include <vector>
@@ -20,7 +18,7 @@ std::string planned_kernel(const io::ArrayFile& input, const Job& job) {
     result.erase(result.begin() + (job.options.axis < 0 ? job.options.axis + std::ssize(shape) : job.options.axis));
   const View in(reinterpret_cast<const void*>(x), input.dtype(), shape);
   const View out(reinterpret_cast<void*>(y), job.output, result);
-  return std::string(plan(job.op, {&in, 1}, {&out, 1}, job.options, job.context).kernel());
+  return std::string(job.compute.plan(job.op, {&in, 1}, {&out, 1}, job.options).kernel());
 }
 
 std::size_t result_bytes(const Job& job, const Geometry& g, const Box& b) {
@@ -58,7 +56,8 @@ class Run {
       const std::vector<double> states = fold(row);
       if (job_.op == Op::logsumexp) {
         const std::int64_t shape[] = {4};
-        finish_logsumexp(View(states.data(), DType::float64, shape), View(out_[0], job_.output, {}), job_.context);
+        const View from(static_cast<const void*>(states.data()), DType::float64, shape), to(out_[0], job_.output, {});
+        job_.compute.run(Op::finish_logsumexp, {&from, 1}, {&to, 1});
         consume_({row, 1, 0, 0, 0, 1}, nullptr, out_[0]);
       } else {
         finish(row, states);
@@ -77,7 +76,7 @@ class Run {
     options.axis = 1;
     const View in(x, input_.dtype(), shape);
     const View out = job_.op == Op::logsumexp ? View(y, job_.output, rows) : View(y, job_.output, shape);
-    plan(job_.op, {&in, 1}, {&out, 1}, options, job_.context).run();
+    job_.compute.run(job_.op, {&in, 1}, {&out, 1}, options);
     progress_.add(input_bytes(input_, b) + result_bytes(job_, g_, b));
   }
 
@@ -89,7 +88,7 @@ class Run {
   }
 
   std::vector<double> fold(std::int64_t row) {
-    Folder folder(input_.dtype(), job_.options.scale, 0, 1, job_.context);
+    Folder folder(input_.dtype(), job_.options.scale, 0, 1, job_.compute);
     const std::vector<Box> boxes = pieces(row);
     run_steps(std::ssize(boxes), s_.slots,
               {[&](std::int64_t i) { read(boxes[at(i)], in_[i]); },
@@ -103,7 +102,7 @@ class Run {
 
   void finish(std::int64_t row, const std::vector<double>& states) {
     const std::int64_t states_shape[] = {4};
-    const View merged(states.data(), DType::float64, states_shape);
+    const View merged(static_cast<const void*>(states.data()), DType::float64, states_shape);
     const std::vector<Box> boxes = pieces(row);
     run_steps(std::ssize(boxes), s_.slots,
               {[&](std::int64_t i) { read(boxes[at(i)], in_[i]); },
@@ -114,7 +113,7 @@ class Run {
                  RowOptions options = job_.options;
                  options.axis = 0;
                  const Op op = job_.op == Op::softmax ? Op::finish_softmax : Op::finish_log_softmax;
-                 plan(op, operands, {&y, 1}, options, job_.context).run();
+                 job_.compute.run(op, operands, {&y, 1}, options);
                  progress_.add(input_bytes(input_, boxes[at(i)]) + result_bytes(job_, g_, boxes[at(i)]));
                },
                [&](std::int64_t i) { consume_(boxes[at(i)], in_[i], out_[i]); }});
@@ -139,8 +138,8 @@ Outline outline_of(const io::ArrayFile& input, const Job& job) {
   const bool one_a_row = job.op == Op::logsumexp;
   const std::int64_t n = std::max<std::int64_t>(1, o.geometry.n);
   o.schedule = make_schedule(
-      o.geometry,
-      {size_of(input.dtype()), static_cast<std::size_t>(one_a_row ? (result + n - 1) / n : result), job.memory});
+      o.geometry, {size_of(input.dtype()), static_cast<std::size_t>(one_a_row ? (result + n - 1) / n : result),
+                   job.compute.memory(job.memory)});
   if (o.schedule.streamed && job.options.rung != Rung::automatic)
     throw Error(
         Code::option, fmt::format("a rung for rows of {} elements that do not fit into --memory", n),

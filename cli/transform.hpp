@@ -2,6 +2,7 @@
 #pragma once
 
 #include "blocks.hpp"
+#include "compute.hpp"
 #include "progress.hpp"
 
 #include "softfold/options.hpp"
@@ -16,7 +17,7 @@ struct Job {
   RowOptions options;  ///< axis, scale, empty, rung
   DType output;
   std::uint64_t memory;  ///< bytes
-  Context context;
+  const Compute& compute;
   bool in_turn = false;  ///< one block at a time: its input is still there when its result is consumed
 };
 

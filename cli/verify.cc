@@ -203,7 +203,7 @@ struct VerifyVerb {
 
   void run() const;
   std::vector<Op> operations() const;
-  void verify(Op which, const io::ArrayFile& file, const std::optional<io::ArrayFile>& given, const Workers& workers,
+  void verify(Op which, const io::ArrayFile& file, const std::optional<io::ArrayFile>& given, const Compute& compute,
               std::vector<Check>& checks) const;
   void tell(const io::ArrayFile& file, DType output, const std::vector<Check>& checks) const;
 };
@@ -227,15 +227,10 @@ std::string place(const Worst& worst, const std::vector<std::int64_t>& shape) {
 }
 
 void VerifyVerb::verify(Op which, const io::ArrayFile& file, const std::optional<io::ArrayFile>& given,
-                        const Workers& workers, std::vector<Check>& checks) const {
-  Job job{which,
-          {},
-          given           ? given->dtype()
-          : dtype.empty() ? file.dtype()
-                          : parse_dtype(dtype),
-          running.memory_bytes(),
-          workers.context(),
-          true};
+                        const Compute& compute, std::vector<Check>& checks) const {
+  Job job{
+      which,   {},  given ? given->dtype() : dtype.empty() ? file.dtype() : parse_dtype(dtype), running.memory_bytes(),
+      compute, true};
   job.options.axis = axis;
   job.options.scale = scale;
   job.options.empty = parse_empty(empty);
@@ -248,7 +243,7 @@ void VerifyVerb::verify(Op which, const io::ArrayFile& file, const std::optional
                 fmt::format("{} of shape {}", name_of(which), text_of(shape)), "name what RESULT is with --op");
 
   const Precision precision{file.dtype() == DType::float64, job.output, scale, job.options.empty};
-  Verifier verifier(file, outline.geometry, which, precision, workers.executor());
+  Verifier verifier(file, outline.geometry, which, precision, compute.executor());
   const Consume take = [&](const Box& b, const std::byte* x, const std::byte* y) { verifier.take(b, x, y); };
   Progress progress(outline.bytes_read + outline.bytes_written);
   if (given) {
@@ -261,14 +256,13 @@ void VerifyVerb::verify(Op which, const io::ArrayFile& file, const std::optional
 }
 
 void VerifyVerb::run() const {
-  running.check_backend();
   const std::vector<Op> which = operations();
-  const Workers workers(running.threads);
+  const Compute compute(running);
   const io::ArrayFile file = reading.open(input);
   std::optional<io::ArrayFile> given;
   if (!result.empty()) given.emplace(result_reading.open(result));
   std::vector<Check> checks;
-  for (const Op one : which) verify(one, file, given, workers, checks);
+  for (const Op one : which) verify(one, file, given, compute, checks);
   tell(file, given ? given->dtype() : dtype.empty() ? file.dtype() : parse_dtype(dtype), checks);
   for (const Check& check : checks)
     if (!(check.worst.ratio <= 1))

@@ -12,17 +12,33 @@ void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   cudaGetLastError();
   const std::string got = std::string(what) + ": " + cudaGetErrorName(status) + ", " + cudaGetErrorString(status);
-  if (status == cudaErrorMemoryAllocation)
-    throw Error(Code::out_of_memory, got, "what is free on the device", "lend a smaller Context::workspace");
-  throw Error(Code::device, got, "a working CUDA device and driver", "see `softfold doctor`");
+  switch (status) {
+    case cudaErrorMemoryAllocation:
+      throw Error(Code::out_of_memory, got, "what is free on the device", "free memory, or lend Context::workspace");
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidDeviceFunction:
+      throw Error(Code::device, got, "a device that this build's kernels are compiled for",
+                  "build with SOFTFOLD_CUDA_ARCHITECTURES for it");
+    // These stay with the process.
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorECCUncorrectable:
+      throw Error(Code::device, got, "a device on which no earlier work failed",
+                  "start the process anew: its CUDA context is lost; compute-sanitizer finds the work that failed");
+    default: throw Error(Code::device, got, "a working CUDA device and driver", "see `softfold doctor`");
+  }
 }
 
 DeviceOf::DeviceOf(const void* data) {
-  cudaPointerAttributes attributes{};
+  cudaPointerAttributes attributes{};  // those of an operand that check_memory() let through
   check(cudaPointerGetAttributes(&attributes, data), "looking up a tensor's memory");
-  if (attributes.type == cudaMemoryTypeUnregistered)
-    throw Error(Code::device, "a tensor that is said to be on a CUDA device and lies in pageable host memory",
-                "memory that the device can read", "copy the tensor to the device, or plan it on the CPU");
   check(cudaGetDevice(&before_), "cudaGetDevice");
   device_ = attributes.type == cudaMemoryTypeDevice ? attributes.device : before_;
   if (device_ != before_) check(cudaSetDevice(device_), "cudaSetDevice");

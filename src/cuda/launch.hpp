@@ -19,7 +19,7 @@ void check(cudaError_t status, const char* what);
 
 inline cudaStream_t stream_of(const Context& context) { return static_cast<cudaStream_t>(context.stream); }
 
-/// Makes the device that `data` lies on current, for as long as it lives. Refuses host memory that no device can read.
+/// Makes the device that `data` lies on current, for as long as it lives.
 class DeviceOf {
  public:
   explicit DeviceOf(const void* data);

@@ -27,6 +27,9 @@ std::span<const Kernel<MergeProblem>> cpu_merge_kernels(Op op);
 #if defined(SOFTFOLD_WITH_CUDA)
 std::span<const Kernel<RowProblem>> cuda_row_kernels(Op op);
 std::span<const Kernel<MergeProblem>> cuda_merge_kernels(Op op);
+/// Refuses operands that do not lie on the device that their views name (Code::device).
+void check_cuda_memory(Device device, const RowProblem& p);
+void check_cuda_memory(Device device, const MergeProblem& p);
 #endif
 
 }  // namespace v0

@@ -161,7 +161,12 @@ Plan plan(Op op, std::span<const View>, std::span<const View>, const AttentionOp
 void Plan::run() const {
   PlanAccess::visit(*this, [](const auto& b) {
     if (b.problem.rows == 0) return;
-    if (b.device.kind != DeviceKind::cpu) return b.kernel->run(b.problem, b.context);
+#if defined(SOFTFOLD_WITH_CUDA)
+    if (b.device.kind != DeviceKind::cpu) {
+      check_cuda_memory(b.device, b.problem);
+      return b.kernel->run(b.problem, b.context);
+    }
+#endif
     const FloatEnv exact;
     b.kernel->run(b.problem, b.context);
   });

@@ -105,7 +105,9 @@ using Doctor = CommandTest;
 TEST_F(Doctor, EveryTargetHasTheKnownBits) {
   const auto report = Json::parse(expect_ok({"doctor", "--json"}));
   EXPECT_EQ(report.at("self_test").at("wrong"), 0);
-  EXPECT_EQ(report.at("self_test").at("results"), 16 * report.at("simd").at("available").size());
+  const bool gpu = report.at("backends").at("cuda") == true;
+  EXPECT_EQ(report.at("self_test").at("results"), 16 * (report.at("simd").at("available").size() + (gpu ? 1 : 0)));
+  EXPECT_EQ(report.at("cuda").at("devices").empty(), !gpu) << report.at("backends").at("cuda");
   EXPECT_EQ(report.at("bits_version"), bits_version());
   EXPECT_EQ(report.at("backends").at("cpu"), true);
   EXPECT_NE(expect_ok({"doctor"}).find("all right"), std::string::npos);

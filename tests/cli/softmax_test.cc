@@ -199,7 +199,7 @@ TEST_F(SoftmaxCommand, RefusedBeforeAnyWork) {
   expect_refused(Code::option, "try: 256M", {"softmax", "@x.npy", "@y.npy", "--memory", "lots"});
   expect_refused(Code::option, "at least 32M", {"softmax", "@x.npy", "@y.npy", "--memory", "1M"});
   expect_refused(Code::option, "threads", {"softmax", "@x.npy", "@y.npy", "--threads", "-1"});
-  expect_refused(Code::unsupported, "cuda", {"softmax", "@x.npy", "@y.npy", "--backend", "cuda"});
+  expect_refused(Code::option, "try: cuda", {"softmax", "@x.npy", "@y.npy", "--backend", "cud"});
   expect_refused(Code::file, "No such file", {"softmax", "@none.npy", "@y.npy"});
   expect_refused(Code::option, ".npy or .safetensors", {"softmax", "@x.npy", "@y.txt"});
   expect_refused(Code::io, "No such file", {"softmax", "@x.npy", "@no/y.npy"});

@@ -1,0 +1,33 @@
+#include "compute.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace softfold::cli {
+
+Compute::Compute(const RunOptions& options) : workers_(options.threads) {
+  if (parse_backend(options.backend) == DeviceKind::cuda) cuda_ = std::make_unique<CudaDevice>();
+}
+
+Plan Compute::plan(Op op, std::span<const View> inputs, std::span<const View> outputs,
+                   const RowOptions& options) const {
+  if (!cuda_) return softfold::plan(op, inputs, outputs, options, workers_.context());
+  const auto there = [](std::span<const View> views) {
+    std::vector<View> moved(views.begin(), views.end());
+    for (View& v : moved) v.device = {DeviceKind::cuda, 0};
+    return moved;
+  };
+  return softfold::plan(op, there(inputs), there(outputs), options);
+}
+
+void Compute::run(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options) const {
+  if (cuda_) return cuda_->run(op, inputs, outputs, options);
+  plan(op, inputs, outputs, options).run();
+}
+
+std::uint64_t Compute::memory(std::uint64_t allowed) const {
+  // The rest is for workspaces, and for others on the device.
+  return cuda_ ? std::min(allowed, cuda_->free_bytes() / 4 * 3) : allowed;
+}
+
+}  // namespace softfold::cli

@@ -1,0 +1,38 @@
+// Where a verb's operations run: --backend and --threads. No bit of a result depends on it.
+#pragma once
+
+#include "arguments.hpp"
+#include "cuda.hpp"
+
+#include "softfold/plan.hpp"
+
+#include <memory>
+#include <span>
+
+namespace softfold::cli {
+
+class Compute {
+ public:
+  /// Throws Error: Code::option for a value that is not allowed, Code::unsupported or Code::device for a backend that
+  /// is not there.
+  explicit Compute(const RunOptions& options);
+
+  /// The plan of an operation on operands in host memory. Of a GPU's it can be asked what it is; run() runs it.
+  Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options = {}) const;
+  /// Runs it. A GPU's operands are copied there and the results back: contiguous ones, or rows one stride apart.
+  void run(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options = {}) const;
+
+  /// "cpu" or "cuda".
+  const char* backend() const { return cuda_ ? "cuda" : "cpu"; }
+  /// Of the memory that may be used, what blocks may take: no more than a GPU has free.
+  std::uint64_t memory(std::uint64_t allowed) const;
+  /// The host's threads.
+  Executor& executor() const { return workers_.executor(); }
+  int threads() const { return workers_.threads(); }
+
+ private:
+  Workers workers_;
+  std::unique_ptr<CudaDevice> cuda_;  ///< null: the CPU
+};
+
+}  // namespace softfold::cli

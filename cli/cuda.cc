@@ -1,0 +1,170 @@
+#include "cuda.hpp"
+
+#include "softfold/error.hpp"
+#include "softfold/plan.hpp"
+
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+#include <algorithm>
+#include <utility>
+
+namespace softfold::cli {
+namespace {
+
+/// As the library does: an Error, and no error left behind for the next call.
+void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  const std::string got = fmt::format("{}: {}, {}", what, cudaGetErrorName(status), cudaGetErrorString(status));
+  if (status == cudaErrorMemoryAllocation)
+    throw Error(Code::out_of_memory, got, "what is free on the device", "a smaller --memory");
+  throw Error(Code::device, got, "a working CUDA device and driver", "see `softfold doctor`");
+}
+
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+/// Device memory that grows when it must.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  ~DeviceMemory() { cudaFree(data_); }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  std::byte* reserve(std::size_t bytes) {
+    if (bytes <= bytes_) return data_;
+    cudaFree(std::exchange(data_, nullptr));
+    bytes_ = 0;
+    void* memory = nullptr;
+    check(cudaMalloc(&memory, bytes), "memory on the device");
+    data_ = static_cast<std::byte*>(memory);
+    bytes_ = bytes;
+    return data_;
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// A view as the copies see it: rows of bytes, one stride apart on the host, without gaps on the device.
+struct Rows {
+  std::size_t count = 1, width, pitch;
+};
+
+Rows rows_of(const View& v) {
+  std::size_t bytes = size_of(v.dtype);
+  for (const std::int64_t n : v.shape) bytes *= static_cast<std::size_t>(n);
+  if (v.strides.empty() || bytes == 0) return {1, bytes, bytes};
+  if (v.rank() != 2 || v.strides[1] != 1)
+    throw Error(Code::internal, "an operand of other strides", "contiguous operands, or rows one stride apart");
+  return {static_cast<std::size_t>(v.shape[0]), static_cast<std::size_t>(v.shape[1]) * size_of(v.dtype),
+          static_cast<std::size_t>(v.strides[0]) * size_of(v.dtype)};
+}
+
+/// All but the devices, whose number it returns.
+int find_versions(CudaFound& found) {
+  found.targets = SOFTFOLD_CUDA_TARGETS;
+  found.runtime = version_text(CUDART_VERSION);
+  int driver = 0, count = 0;
+  cudaDriverGetVersion(&driver);
+  if (driver > 0) found.driver = version_text(driver);
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  if (driver == 0) {
+    found.why_not = "this machine has no NVIDIA driver";
+  } else if (status == cudaErrorInsufficientDriver) {
+    found.why_not = fmt::format("the driver is for CUDA {}, this build needs {}", found.driver, found.runtime);
+  } else if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) {
+    found.why_not = "there is a driver, but no device that this process may use (see CUDA_VISIBLE_DEVICES)";
+  } else if (status != cudaSuccess) {
+    found.why_not = fmt::format("the driver answers {}: {}", cudaGetErrorName(status), cudaGetErrorString(status));
+  }
+  return found.why_not.empty() ? count : 0;
+}
+
+/// Between host and device; `there` are the rows on the host.
+void copy(void* to, const void* from, const Rows& there, cudaMemcpyKind kind, cudaStream_t stream) {
+  const std::size_t to_pitch = kind == cudaMemcpyDeviceToHost ? there.pitch : there.width;
+  const std::size_t from_pitch = kind == cudaMemcpyDeviceToHost ? there.width : there.pitch;
+  const char* const what =
+      kind == cudaMemcpyDeviceToHost ? "copying results from the device" : "copying operands to the device";
+  if (there.count == 1 || there.pitch == there.width)
+    return check(cudaMemcpyAsync(to, from, there.count * there.width, kind, stream), what);
+  check(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, there.width, there.count, kind, stream), what);
+}
+
+}  // namespace
+
+CudaFound find_cuda() {
+  CudaFound found;
+  const int count = find_versions(found);
+  int before = 0;
+  cudaGetDevice(&before);
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp p{};
+    std::size_t free = 0, total = 0;
+    if (cudaGetDeviceProperties(&p, i) != cudaSuccess || cudaSetDevice(i) != cudaSuccess ||
+        cudaMemGetInfo(&free, &total) != cudaSuccess)
+      continue;
+    found.devices.push_back({p.name, fmt::format("sm_{}{}", p.major, p.minor), p.multiProcessorCount, total, free});
+  }
+  if (count > 0) cudaSetDevice(before);
+  if (count > 0 && found.devices.empty())
+    found.why_not = fmt::format("no device answers: {}", cudaGetErrorString(cudaGetLastError()));
+  cudaGetLastError();
+  return found;
+}
+
+struct CudaDevice::State {
+  cudaStream_t stream = nullptr;
+  std::vector<std::unique_ptr<DeviceMemory>> memory;  ///< one an operand
+
+  ~State() {
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  }
+
+  /// The view's counterpart on the device, contiguous.
+  View there(const View& v, std::size_t operand) {
+    while (memory.size() <= operand) memory.push_back(std::make_unique<DeviceMemory>());
+    const Rows r = rows_of(v);
+    return {static_cast<void*>(memory[operand]->reserve(std::max<std::size_t>(1, r.count * r.width))),
+            v.dtype,
+            v.shape,
+            {},
+            {DeviceKind::cuda, 0}};
+  }
+};
+
+CudaDevice::CudaDevice() {
+  CudaFound found;
+  find_versions(found);
+  if (!found.why_not.empty())
+    throw Error(Code::device, "--backend cuda", "a CUDA device: " + found.why_not, "--backend cpu");
+  state_ = std::make_unique<State>();
+  check(cudaStreamCreateWithFlags(&state_->stream, cudaStreamNonBlocking), "a stream");
+}
+CudaDevice::~CudaDevice() = default;
+
+std::uint64_t CudaDevice::free_bytes() const {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "free memory of the device");
+  return free;
+}
+
+void CudaDevice::run(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options) {
+  std::vector<View> in, out;
+  for (const View& v : inputs) {
+    in.push_back(state_->there(v, in.size()));
+    copy(in.back().data, v.data, rows_of(v), cudaMemcpyHostToDevice, state_->stream);
+  }
+  for (const View& v : outputs) out.push_back(state_->there(v, in.size() + out.size()));
+  Context context;
+  context.stream = state_->stream;
+  plan(op, in, out, options, context).run();
+  for (std::size_t i = 0; i < out.size(); ++i)
+    copy(outputs[i].data, out[i].data, rows_of(outputs[i]), cudaMemcpyDeviceToHost, state_->stream);
+  check(cudaStreamSynchronize(state_->stream), "the device's work");
+}
+
+}  // namespace softfold::cli

@@ -1,0 +1,46 @@
+// CUDA as the command uses it. cuda.cc does it; cuda_absent.cc refuses it in a build without CUDA. The driver is not
+// touched before one of these is called.
+#pragma once
+
+#include "softfold/options.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace softfold::cli {
+
+/// What of CUDA this build and this machine have.
+struct CudaFound {
+  struct Device {
+    std::string name, architecture;  ///< "NVIDIA H200", "sm_90"
+    int processors;
+    std::uint64_t memory, free_memory;  ///< bytes
+  };
+  std::string targets;          ///< architectures that the kernels are compiled for; empty in a build without CUDA
+  std::string runtime, driver;  ///< versions, as "13.0"; empty: none
+  std::vector<Device> devices;
+  std::string why_not;  ///< empty if there is a device to use
+};
+CudaFound find_cuda();
+
+/// The first device, a stream on it, and memory that is kept from call to call.
+class CudaDevice {
+ public:
+  /// Throws Error: Code::unsupported in a build without CUDA, Code::device without a driver or a device.
+  CudaDevice();
+  ~CudaDevice();
+
+  std::uint64_t free_bytes() const;
+  /// Copies the inputs to the device, runs the operation there, copies the outputs back and waits. Operands lie in host
+  /// memory, contiguous, or in rows that are one stride apart.
+  void run(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace softfold::cli

@@ -1,0 +1,24 @@
+// A build without CUDA: nothing is found, and what needs it is refused.
+#include "cuda.hpp"
+
+#include "softfold/error.hpp"
+
+namespace softfold::cli {
+
+struct CudaDevice::State {};
+
+CudaFound find_cuda() {
+  CudaFound found;
+  found.why_not = "compiled without CUDA; try: build with nvcc and -DSOFTFOLD_CUDA=ON";
+  return found;
+}
+
+CudaDevice::CudaDevice() {
+  throw Error(Code::unsupported, "--backend cuda", "cpu: this build was compiled without CUDA",
+              "--backend cpu, or build with nvcc and -DSOFTFOLD_CUDA=ON");
+}
+CudaDevice::~CudaDevice() = default;
+std::uint64_t CudaDevice::free_bytes() const { return 0; }
+void CudaDevice::run(Op, std::span<const View>, std::span<const View>, const RowOptions&) {}
+
+}  // namespace softfold::cli

@@ -1,0 +1,81 @@
+// --backend cuda: with a GPU the bits of the CPU from every verb, also where blocks stream through; without one a
+// refusal that says what is missing, before anything is written.
+#include "cli/support.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace softfold_test {
+namespace {
+
+class CudaCommand : public CommandTest {
+ protected:
+  /// true, or why there is no device to use.
+  nlohmann::json cuda() const {
+    return nlohmann::json::parse(expect_ok({"doctor", "--json"})).at("backends").at("cuda");
+  }
+
+  void expect_same(const std::string& a, const std::string& b) {
+    EXPECT_EQ(elements_of(softfold::io::open_array(at(a))), elements_of(softfold::io::open_array(at(b)))) << a << b;
+  }
+
+  /// Runs the verb on both backends, to c.npy and g.npy.
+  void expect_same_result(const std::string& verb, const std::string& in, const Words& more) {
+    for (const bool gpu : {false, true}) {
+      Words words{verb, "@" + in, gpu ? "@g.npy" : "@c.npy", "--backend", gpu ? "cuda" : "cpu"};
+      words.insert(words.end(), more.begin(), more.end());
+      expect_ok(words);
+    }
+    expect_same("c.npy", "g.npy");
+  }
+};
+
+TEST_F(CudaCommand, WithoutADeviceNothingIsWritten) {
+  const auto found = cuda();
+  if (found == true) GTEST_SKIP() << "there is a CUDA device";
+  const std::string why = found.get<std::string>().substr(0, 20);
+  write_array(at("x.npy"), DType::float32, {2, 3}, random_elements(DType::float32, 6, 1));
+  expect_ok({"state", "@x.npy", "@x.part"});
+  for (const Words& words : {Words{"softmax", "@x.npy", "@y.npy"}, Words{"log-softmax", "@x.npy", "@y.npy"},
+                             Words{"logsumexp", "@x.npy", "@y.npy"}, Words{"state", "@x.npy", "@y.part"},
+                             Words{"finish", "@x.npy", "@x.part", "@y.npy"}, Words{"verify", "@x.npy"}}) {
+    Words all = words;
+    all.insert(all.end(), {"--backend", "cuda"});
+    const Result result = run(all);
+    EXPECT_TRUE(result.status == static_cast<int>(Code::unsupported) || result.status == static_cast<int>(Code::device))
+        << result.status;
+    EXPECT_NE(result.err.find(why), std::string::npos) << result.err << why;
+  }
+  EXPECT_EQ(entries(), 2u);
+}
+
+TEST_F(CudaCommand, EveryVerbHasTheCpusBits) {
+  if (cuda() != true) GTEST_SKIP() << "no CUDA device";
+  for (const DType dtype : {DType::float32, DType::float64, DType::float16}) {
+    write_array(at("x.npy"), dtype, {5, 3000, 7}, random_elements(dtype, 5 * 3000 * 7, 5));
+    for (const std::string verb : {"softmax", "log-softmax", "logsumexp"})
+      for (const std::string axis : {"0", "1", "2"})
+        expect_same_result(verb, "x.npy", {"--axis", axis, "--scale", "0.5"});
+    expect_ok({"verify", "@x.npy", "--axis", "1", "--backend", "cuda"});
+  }
+}
+
+TEST_F(CudaCommand, StreamedAndShardedRowsHaveTheCpusBits) {
+  if (cuda() != true) GTEST_SKIP() << "no CUDA device";
+  const std::int64_t n = 20'000'003;  // 80 MB, more than --memory
+  write_array(at("x.npy"), DType::float32, {n}, random_elements(DType::float32, n, 7));
+  for (const std::string verb : {"softmax", "log-softmax", "logsumexp"})
+    expect_same_result(verb, "x.npy", {"--memory", "32M"});
+  for (const bool gpu : {false, true}) {
+    const std::string backend = gpu ? "cuda" : "cpu", part = gpu ? "@g.part" : "@c.part";
+    expect_ok({"state", "@x.npy", "@a.part", "--range", ":7654321", "--backend", backend, "--memory", "32M"});
+    expect_ok({"state", "@x.npy", "@b.part", "--range", "7654321:", "--backend", backend});
+    expect_ok({"merge", "@b.part", "@a.part", "-o", part});
+  }
+  EXPECT_EQ(contents(at("g.part")), contents(at("c.part")));
+  for (const bool gpu : {false, true})
+    expect_ok({"finish", "@x.npy", "@g.part", gpu ? "@g.npy" : "@c.npy", "--backend", gpu ? "cuda" : "cpu"});
+  expect_same("g.npy", "c.npy");
+}
+
+}  // namespace
+}  // namespace softfold_test
