@@ -101,6 +101,18 @@ struct Packed<float> {
     v[0] = __uint_as_float(raw.x), v[1] = __uint_as_float(raw.y);
     v[2] = __uint_as_float(raw.z), v[3] = __uint_as_float(raw.w);
   }
+  template <int kVectors>
+  static __device__ __forceinline__ lift::Extremes extremes(const uint4 (&raw)[kVectors]) {
+    float v[4];
+    unpack(raw[0], v);
+    lift::Extremes e{v[0], v[0]};
+#pragma unroll
+    for (int i = 1; i < 4 * kVectors; ++i) {
+      unpack(raw[i / 4], v);
+      e = {lift::least(e.low, v[i % 4]), lift::most(e.high, v[i % 4])};
+    }
+    return e;
+  }
   static __device__ __forceinline__ uint4 pack(const float* v) {
     return {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
   }
@@ -108,8 +120,26 @@ struct Packed<float> {
   static __device__ __forceinline__ float narrow(float a) { return a; }
 };
 
+/// The extremes of 16-bit numbers, a pair at a time.
+template <class Pair, int kVectors>
+__device__ __forceinline__ float2 pair_extremes(const uint4 (&raw)[kVectors]) {
+  const auto at = [&](int i) {
+    const unsigned words[4] = {raw[i / 4].x, raw[i / 4].y, raw[i / 4].z, raw[i / 4].w};
+    return *reinterpret_cast<const Pair*>(&words[i % 4]);
+  };
+  Pair low = at(0), high = at(0);
+#pragma unroll
+  for (int i = 1; i < 4 * kVectors; ++i) low = __hmin2_nan(low, at(i)), high = __hmax2_nan(high, at(i));
+  return {static_cast<float>(__hmin_nan(low.x, low.y)), static_cast<float>(__hmax_nan(high.x, high.y))};
+}
+
 template <>
 struct Packed<fold::BFloat16> {
+  template <int kVectors>
+  static __device__ __forceinline__ lift::Extremes extremes(const uint4 (&raw)[kVectors]) {
+    const float2 e = pair_extremes<__nv_bfloat162>(raw);
+    return {e.x, e.y};
+  }
   static __device__ __forceinline__ void unpack(uint4 raw, float* v) {
     const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
@@ -133,6 +163,11 @@ struct Packed<fold::BFloat16> {
 
 template <>
 struct Packed<fold::Float16> {
+  template <int kVectors>
+  static __device__ __forceinline__ lift::Extremes extremes(const uint4 (&raw)[kVectors]) {
+    const float2 e = pair_extremes<__half2>(raw);
+    return {e.x, e.y};
+  }
   static __device__ __forceinline__ void unpack(uint4 raw, float* v) {
     const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll

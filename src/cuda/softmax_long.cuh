@@ -116,11 +116,10 @@ __global__ void __launch_bounds__(kGridWarps * 32, 3)
     if (row < p.rows && n > 0) {
       const char* first = x + row * p.x_stride;
       barrier.wait(static_cast<unsigned>(step) & 1U);
-      Place(place, first, n).read(v, first, factor, p);
-      fence_for_copy();
+      const auto extremes = Place(place, first, n).read(v, first, factor, p);
       __syncwarp();
       fetch(row + share.groups);
-      const auto own = kLog ? Fold::reduce(v, factor.c) : Fold::terms(v, factor.c);
+      const auto own = kLog ? Fold::reduce(v, factor.c, extremes) : Fold::terms(v, factor.c, extremes);
       if (lane == 0) chunk_states[warp] = own.state;
       now = {own.state.m, own.unit, own.dense};
     }
@@ -183,8 +182,8 @@ __global__ void __launch_bounds__(256, 4)
   const lift::Factor factor(p.scale.c);
   float v[lift::kPerLane];
   barriers[warp].wait(0);
-  landing.read(v, chunk.first, factor, p);
-  const auto folded = lift::WarpFold<Place::kWidth>::terms(v, factor.c);
+  const auto extremes = landing.read(v, chunk.first, factor, p);
+  const auto folded = lift::WarpFold<Place::kWidth>::terms(v, factor.c, extremes);
   if (lane == 0) states[item] = folded.state;
 }
 

@@ -69,16 +69,22 @@ struct Landing {
       barrier.copy(place + (span.begin - span.from), reinterpret_cast<const void*>(span.begin), span.bytes());
   }
 
-  /// Once it has landed: the elements in registers, lift::absent in the slots beyond them.
-  __device__ __forceinline__ void read(float (&v)[lift::kPerLane], const char* first, const lift::Factor& factor,
-                                       const PlainRows& p) const {
-    const bool patched = !__all_sync(lift::kWholeWarp, whole());
+  /// Once it has landed: the elements in registers, lift::absent in the slots beyond them, and their extremes. After it
+  /// and a __syncwarp() the place may be fetched into again.
+  __device__ __forceinline__ lift::Extremes read(float (&v)[lift::kPerLane], const char* first,
+                                                 const lift::Factor& factor, const PlainRows& p) const {
+    const bool patched = needs_patch(first, p);
     if (patched) patch(place, tile, n, first, lift::absent(factor.c), p.x_begin, p.x_end);
+    uint4 raw[Elements::kVectors];
 #pragma unroll
-    for (int j = 0; j < Elements::kVectors; ++j)
-      Packed<E>::unpack(reinterpret_cast<const uint4*>(place)[tile.lane + kLanes * j], v + j * kWidth);
-    if (patched) __syncwarp();  // results may soon be written over what was read
-    if (!factor.plain) tile.multiply(v, n, factor.times);
+    for (int j = 0; j < Elements::kVectors; ++j) raw[j] = reinterpret_cast<const uint4*>(place)[tile.lane + kLanes * j];
+    if (kLanes == 32 && !patched && tile.shift != 0) rotate(raw[0]);
+    if (patched) fence_for_copy();
+#pragma unroll
+    for (int j = 0; j < Elements::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * kWidth);
+    if (factor.plain) return Packed<E>::extremes(raw);
+    tile.multiply(v, n, factor.times);
+    return lift::extremes_of(v);
   }
 
   /// Writes results to y, which lies to 16-byte boundaries as x does. Call drain() before the block ends.
@@ -88,6 +94,7 @@ struct Landing {
       for (int j = 0; j < Elements::kVectors; ++j)
         reinterpret_cast<uint4*>(y)[tile.lane + kLanes * j] = Packed<E>::pack(v + j * kWidth);
     } else {
+      __syncwarp();  // results are written over what other lanes read
 #pragma unroll
       for (int j = 0; j < Elements::kVectors; ++j)
         reinterpret_cast<uint4*>(place)[tile.lane + kLanes * j] = Packed<E>::pack(v + j * kWidth);
@@ -97,6 +104,30 @@ struct Landing {
   static __device__ __forceinline__ void drain() { bulk_drain(); }
 
  private:
+  /// Whether something is missing in the place, in some group of the warp. A full chunk that begins inside a vector has
+  /// all its elements there, a few of them behind the last slot: rotate() is enough.
+  __device__ __forceinline__ bool needs_patch(const char* first, const PlainRows& p) const {
+    if constexpr (kLanes == 32) {
+      if (n < kSlots) return true;
+      const Span span(first, n, p.x_begin, p.x_end);
+      return span.begin != span.from || span.end != span.up_to;
+    } else {
+      return !__all_sync(lift::kWholeWarp, whole());
+    }
+  }
+
+  /// The elements behind the last slot go to the slots before the first element, all in lane 0's first vector.
+  __device__ __forceinline__ void rotate(uint4& raw) const {
+    const uint4 behind = reinterpret_cast<const uint4*>(place)[kSlots / kWidth];
+    if (tile.lane != 0) return;
+    const int bytes = tile.shift * kSize;
+    const auto pick = [&](unsigned own, unsigned other, int at) {
+      const unsigned mask = bytes >= at + 4 ? 0xFFFFFFFFU : bytes > at ? 0xFFFFU : 0U;
+      return (own & ~mask) | (other & mask);
+    };
+    raw = {pick(raw.x, behind.x, 0), pick(raw.y, behind.y, 4), pick(raw.z, behind.z, 8), pick(raw.w, behind.w, 12)};
+  }
+
   static __device__ __forceinline__ void sync_group() {
     if constexpr (kLanes == 32) {
       __syncwarp();
@@ -182,8 +213,8 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
   const lift::Factor factor(p.scale.c);
   float v[lift::kPerLane];
   barrier.wait(0);
-  landing.read(v, first, factor, p);
-  const auto folded = kLog ? Fold::reduce(v, factor.c) : Fold::terms(v, factor.c);
+  const auto extremes = landing.read(v, first, factor, p);
+  const auto folded = kLog ? Fold::reduce(v, factor.c, extremes) : Fold::terms(v, factor.c, extremes);
   if constexpr (kLeaves == Leaves::state) {
     if (row < p.rows && landing.tile.lane == 0)
       reinterpret_cast<fold::LogSumExp<float>::State*>(p.y)[row] = folded.state;
@@ -232,8 +263,8 @@ __global__ void __launch_bounds__(512, 2) softmax_cluster_row(const __grid_const
   typename Fold::Folded own{Exchange::State{}, 1.F, false};
   if (landing.n > 0) {
     barrier.wait(0);
-    landing.read(v, first, factor, p);
-    own = kLog ? Fold::reduce(v, factor.c) : Fold::terms(v, factor.c);
+    const auto extremes = landing.read(v, first, factor, p);
+    own = kLog ? Fold::reduce(v, factor.c, extremes) : Fold::terms(v, factor.c, extremes);
   }
   Exchange::ready();
   const auto whole = Exchange::fold(storage, own.state, chunk, static_cast<int>(lift::chunk_count(p.n)));

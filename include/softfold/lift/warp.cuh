@@ -22,6 +22,29 @@ inline constexpr unsigned kWholeWarp = 0xFFFFFFFFU;
 /// What stands in a slot that holds no element. `c` is never 0 here: see WarpFold.
 SOFTFOLD_HD float absent(float c) { return c < 0.F ? fold::infinity<float>() : -fold::infinity<float>(); }
 
+/// The smallest and the largest of some elements; both NaN if one of them is.
+struct Extremes {
+  float low, high;
+};
+
+__device__ __forceinline__ float least(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+__device__ __forceinline__ float most(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
+__device__ __forceinline__ Extremes extremes_of(const float (&v)[kPerLane]) {
+  Extremes e{v[0], v[0]};
+#pragma unroll
+  for (int i = 1; i < kPerLane; ++i) e = {least(e.low, v[i]), most(e.high, v[i])};
+  return e;
+}
+
 /// Merges that stay in float: for states whose m is in the fast range, or -inf.
 struct NearState {
   float m, d;
@@ -119,10 +142,18 @@ struct WarpFold {
     bool dense;  ///< every term is at least 2^-62
   };
 
-  /// The state of v; v becomes the terms.
-  static __device__ __forceinline__ Folded terms(float (&v)[kPerLane], float c) { return fold<true>(v, c); }
+  /// The state of v; v becomes the terms. Who knows the extremes of the lane's own elements already brings them.
+  static __device__ __forceinline__ Folded terms(float (&v)[kPerLane], float c) { return terms(v, c, extremes_of(v)); }
+  static __device__ __forceinline__ Folded terms(float (&v)[kPerLane], float c, Extremes own) {
+    return fold<true>(v, c, own);
+  }
   /// The state of v; v stays.
-  static __device__ __forceinline__ Folded reduce(float (&v)[kPerLane], float c) { return fold<false>(v, c); }
+  static __device__ __forceinline__ Folded reduce(float (&v)[kPerLane], float c) {
+    return reduce(v, c, extremes_of(v));
+  }
+  static __device__ __forceinline__ Folded reduce(float (&v)[kPerLane], float c, Extremes own) {
+    return fold<false>(v, c, own);
+  }
 
  private:
   static __device__ __forceinline__ int largest(int a) {
@@ -144,18 +175,14 @@ struct WarpFold {
     }
   }
 
-  /// One look for the range of z = x*c + kMagic, rounded: n = z - kMagic. Positive floats order as integers do, NaN
-  /// and +inf lie above all of them, and negative ones are far below the fast range, so integer maxima serve.
+  /// The frame and its range come from the extremes: z = x*c + kMagic, rounded, is monotone in x, and n = z - kMagic.
+  /// Positive floats order as integers do, NaN and +inf lie above all of them, and negative ones are far below the fast
+  /// range, so integer maxima serve.
   template <bool kKeep>
-  static __device__ __forceinline__ Folded fold(float (&v)[kPerLane], float c) {
+  static __device__ __forceinline__ Folded fold(float (&v)[kPerLane], float c, Extremes own) {
     constexpr float kMagic = fold::Real<float>::kMagic;
-    int high = __float_as_int(-fold::infinity<float>()), low = 0x7FFFFFFF;
-#pragma unroll
-    for (int i = 0; i < kPerLane; i += 2) {
-      const int a = __float_as_int(S::fma(v[i], c, kMagic)), b = __float_as_int(S::fma(v[i + 1], c, kMagic));
-      high = __vimax3_s32(high, a, b);
-      low = __vimin3_s32(low, a, b);
-    }
+    const int high = __float_as_int(S::fma(c > 0.F ? own.high : own.low, c, kMagic));
+    const int low = __float_as_int(S::fma(c > 0.F ? own.low : own.high, c, kMagic));
     const float top = __int_as_float(largest(high));
     const float bottom = __int_as_float(smallest(low));
     const bool fast = top >= kMagic + fold::Real<float>::kFastLowest && top <= kMagic + fold::Real<float>::kFastHighest;
@@ -301,25 +328,43 @@ __device__ __noinline__ fold::LogSumExp<float>::State merge_states_wide(const Lo
   return merge_lanes(own);
 }
 
+/// In one frame for all, the largest: as long as no node lies far below it, every rescale is exact and the tree is
+/// plain additions.
 template <int kRun, class Load>
 __device__ __forceinline__ fold::LogSumExp<float>::State merge_run(const Load& load, int count) {
+  using S = fold::Scalar<float>;
+  using R = fold::Real<float>;
+  constexpr int kDeepest = -60;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  NearState a[kRun];
+  int z[kRun];
+  float d[kRun];
+  int high = __float_as_int(-fold::infinity<float>());
   bool near = true;
 #pragma unroll
   for (int i = 0; i < kRun; ++i) {
     const auto one = lane * kRun + i < count ? load(lane * kRun + i) : fold::LogSumExp<float>::identity();
-    near = near && is_near(one);
-    a[i] = {static_cast<float>(one.m), one.d};
+    const auto m = static_cast<float>(one.m);
+    near = near && ((m >= R::kFastLowest && m <= R::kFastHighest) || one.d == 0.F);
+    z[i] = __float_as_int(S::add(m, R::kMagic));
+    d[i] = one.d;
+    high = max(high, z[i]);
+  }
+  high = __reduce_max_sync(kWholeWarp, high);
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    const int k = z[i] - high;
+    near = near && (k >= kDeepest || d[i] == 0.F);
+    d[i] = k >= kDeepest && d[i] != 0.F ? __int_as_float(__float_as_int(d[i]) + (k << 23)) : 0.F;
   }
   if (!__all_sync(kWholeWarp, near)) return merge_states_wide(load, count);
 #pragma unroll
   for (int stride = 1; stride < kRun; stride *= 2) {
 #pragma unroll
-    for (int i = 0; i + stride < kRun; i += 2 * stride) a[i] = merge_near(a[i], a[i + stride]);
+    for (int i = 0; i + stride < kRun; i += 2 * stride) d[i] = S::add(d[i], d[i + stride]);
   }
-  a[0] = merge_lanes(a[0]);
-  return {static_cast<double>(a[0].m), a[0].d};
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) d[0] = S::add(d[0], __shfl_xor_sync(kWholeWarp, d[0], distance));
+  return {static_cast<double>(S::sub(__int_as_float(high), R::kMagic)), d[0]};
 }
 
 /// The same for up to 1024 nodes, 32 at a time, in few registers.
