@@ -17,11 +17,11 @@ class SOFTFOLD_API Executor {
   using Task = void (*)(void* argument, std::int64_t index);
 
   virtual ~Executor() = default;
-  /// How many tasks can run at once.
+  /// How many tasks can run at once: 1 or more, else plans are refused (Code::option).
   virtual int concurrency() const = 0;
   /// Calls task(argument, i) for every i in [0, tasks) and returns when all are done; what they wrote is then visible
-  /// to the caller. Tasks do not throw. A thread inside run() or inside a task may not be lent to other work that calls
-  /// softfold until it is done: an executor that steals work while it waits isolates its tasks first.
+  /// to the caller. Tasks do not throw. A thread that waits inside run() may do other work meanwhile, other softfold
+  /// operations too; a thread inside a task may not, until the task is done.
   virtual void run(std::int64_t tasks, Task task, void* argument) = 0;
 };
 

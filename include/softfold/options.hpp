@@ -82,7 +82,7 @@ enum class LogBase : std::uint8_t { natural, two };
 
 /// Options of the row operations. "One a row" operands have x's shape without the axis (or with size 1 there), or
 /// broadcast to it. On the CPU, length and offsets are checked when a plan is made and read again when it runs: in
-/// between they may not change.
+/// between they may not change (if they do, no memory outside x is touched, and the rows are those that fit).
 struct RowOptions {
   int axis = -1;        ///< the axis that is folded; negative counts from the end
   double scale = 1;     ///< every element is multiplied by it; 1/temperature

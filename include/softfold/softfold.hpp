@@ -27,6 +27,7 @@ SOFTFOLD_API void logsumexp(const View& x, const View& lse, const RowOptions& op
                             const Context& context = {});
 
 /// The state of each row. states: float64, rows + (4,): m, d, scale, digits (24: folded in float32, 53: in float64).
+/// sum exp(scale x) = d 2^m with digits 24; with digits 53 m is held halved, and the sum is d 2^(2m).
 SOFTFOLD_API void state(const View& x, const View& states, const RowOptions& options = {}, const Context& context = {});
 
 /// dx = scale y (dy - sum y dy). y is softmax's result; y, dy, dx of one shape.

@@ -45,7 +45,8 @@ void shared_row(const RowProblem& p, const Row& r, Executor& executor, bool stre
   const std::int64_t runs = (r.length + run - 1) / run;
   T total = T(0);
   if constexpr (Worker::kSums) {
-    T* sums = thread_scratch().get<T>(Scratch::blocks, static_cast<std::size_t>(runs));
+    const Scratch::Held<T> held(thread_scratch(), Scratch::blocks, static_cast<std::size_t>(runs));
+    T* const sums = held.data();
     parallel_for(executor, runs, [&](std::int64_t i) {
       sums[i] = Worker(p, stream).sum(r, i * run, std::min(r.length, (i + 1) * run));
     });

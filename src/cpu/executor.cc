@@ -1,8 +1,8 @@
 // The serial executor, a pool of std::threads, and the choice of the default.
 #include "softfold/executor.hpp"
 
-#include "cpu/float_env.hpp"
 #include "softfold/error.hpp"
+#include "softfold/float_env.hpp"
 
 #include <pthread.h>
 #include <sched.h>

@@ -1,8 +1,8 @@
 // The one way in which kernels use an Executor: every task computes in the portable floating-point environment.
 #pragma once
 
-#include "cpu/float_env.hpp"
 #include "softfold/executor.hpp"
+#include "softfold/float_env.hpp"
 #include "softfold/options.hpp"
 
 #include <atomic>

@@ -46,8 +46,10 @@ class RowCursor {
           p_.n,          p_.n,          p_.scale,         base(Slot::dy)};
     if (p_[Slot::offsets].given) {
       const auto& o = p_[Slot::offsets];
-      const std::int64_t begin = integer(o.dtype, base(Slot::offsets));
-      r.n = r.length = integer(o.dtype, base(Slot::offsets) + o.strides[0]) - begin;
+      // Checked when the plan was made; clamped, since they may have changed: no memory outside x is touched.
+      const std::int64_t begin = std::clamp<std::int64_t>(integer(o.dtype, base(Slot::offsets)), 0, p_.ragged_elements);
+      const std::int64_t end = integer(o.dtype, base(Slot::offsets) + o.strides[0]);
+      r.n = r.length = std::clamp<std::int64_t>(end, begin, begin + std::min(p_.n, p_.ragged_elements - begin)) - begin;
       r.x += begin * p_[Slot::x].axis_stride;
       if (r.dy != nullptr) r.dy += begin * p_[Slot::dy].axis_stride;
       if (r.y != nullptr) r.y += begin * p_[Slot::y].axis_stride;

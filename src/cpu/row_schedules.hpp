@@ -67,7 +67,8 @@ void run_tiled(const RowProblem& p, const Context& context, Result result) {
     return;
   }
   const Blocks blocks(p.n);
-  State* nodes = thread_scratch().get<State>(Scratch::blocks, static_cast<std::size_t>(p.rows * blocks.count));
+  const Scratch::Held<State> held(thread_scratch(), Scratch::blocks, static_cast<std::size_t>(p.rows * blocks.count));
+  State* const nodes = held.data();
   for_blocks(p, context, blocks,
              [&](const Row& r, std::int64_t i, std::int64_t b, std::int64_t begin, std::int64_t end) {
                nodes[i * blocks.count + b] = RowWorker<T>(p, result).reduce(r, begin, end);

@@ -7,12 +7,18 @@
 #include <cstddef>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
 class Scratch {
+  struct Block {
+    void* data = nullptr;
+    std::size_t bytes = 0;
+  };
+
  public:
   /// Each use has a block of its own.
   enum Use : std::size_t { chunk_terms, row_terms, reduced_chunks, nodes, blocks, columns, uses };
@@ -29,6 +35,28 @@ class Scratch {
     return static_cast<T*>(b.data);
   }
 
+  /// A block that is taken out of the scratch while it is held: for memory that is used across an Executor's run(),
+  /// where an executor that steals work may begin another operation on this very thread.
+  template <class T>
+  class Held {
+   public:
+    Held(Scratch& scratch, Use use, std::size_t count) : home_(scratch.blocks_[use]), block_(std::exchange(home_, {})) {
+      if (const std::size_t bytes = count * sizeof(T); bytes > block_.bytes) grow(block_, bytes);
+    }
+    /// The larger of two stays: what came in between may have left one.
+    ~Held() {
+      if (block_.bytes > home_.bytes) std::swap(block_, home_);
+      std::free(block_.data);
+    }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    T* data() const { return static_cast<T*>(block_.data); }
+
+   private:
+    Block& home_;
+    Block block_;
+  };
+
   /// What the thread's last chunks were like: consecutive calls often see similar rows.
   template <class T>
   lift::Guess<T>& guess() {
@@ -40,11 +68,6 @@ class Scratch {
   }
 
  private:
-  struct Block {
-    void* data = nullptr;
-    std::size_t bytes = 0;
-  };
-
   static void grow(Block& b, std::size_t bytes) {
     constexpr std::size_t page = 4096;
     bytes = (bytes + page - 1) / page * page;

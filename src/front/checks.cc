@@ -3,6 +3,7 @@
 #include "softfold/fold/logsumexp.hpp"
 
 #include <cmath>
+#include <cstdio>
 
 namespace softfold {
 inline namespace v0 {
@@ -182,6 +183,16 @@ void check_scale(double scale, bool is_double) {
   if (!fits)
     throw Error(Code::option, "scale " + std::to_string(scale),
                 "a finite scale whose product with log2(e) is finite in the fold's precision");
+  // A subnormal product has too few digits for the bounds of the contract.
+  const double c = std::abs(scale * fold::kLog2E);
+  if (scale != 0 && c < (is_double ? 0x1p-1022 : 0x1p-126)) {
+    char got[40];
+    std::snprintf(got, sizeof got, "scale %.17g", scale);
+    throw Error(Code::option, got,
+                is_double ? "0, or a scale of at least 1.6e-308 for float64 elements"
+                          : "0, or a scale of at least 8.2e-39 for elements folded in float32",
+                is_double ? "0, which such a scale cannot be told from" : "0, or give x as float64");
+  }
 }
 
 }  // namespace checks

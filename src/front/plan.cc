@@ -1,9 +1,9 @@
 // plan(): a problem is built, the backend's table is asked, the first kernel without an objection is bound.
 #include "softfold/softfold.hpp"
 
-#include "cpu/float_env.hpp"
 #include "front/kernel.hpp"
 #include "front/plan_build.hpp"
+#include "softfold/float_env.hpp"
 
 #include <cstdio>
 #include <cstdlib>
@@ -93,13 +93,25 @@ void choose(Bound<Problem>& b) {
               "the operations that this version has: see `softfold doctor`");
 }
 
-/// Operations on states have nothing to apply row options to; what would be ignored is refused. (A rung or what an
-/// empty row becomes asks for nothing there.)
+/// Operations on states and on parts have nothing to apply row options to; what would be ignored is refused by name.
+/// (What an empty row becomes asks for nothing there.)
 void refuse_row_options(Op op, const RowOptions& o) {
-  if (o.scale == 1 && !o.causal && !o.scales.given() && !o.length.given() && !o.offsets.given() && !o.mask.given())
-    return;
-  throw Error(Code::option, "scale, scales, length, offsets, mask or causal for " + std::string(name_of(op)),
-              "none of them: states carry their scale, and what did not exist is not in them");
+  const std::pair<bool, const char*> given[] = {{o.axis != -1, "axis"},         {o.scale != 1, "scale"},
+                                                {o.scales.given(), "scales"},   {o.length.given(), "length"},
+                                                {o.offsets.given(), "offsets"}, {o.mask.given(), "mask"},
+                                                {o.causal, "causal"},           {o.rung != Rung::automatic, "rung"}};
+  for (const auto& [is_given, name] : given)
+    if (is_given)
+      throw Error(Code::option, std::string(name) + " for " + std::string(name_of(op)),
+                  "none of the row options: states carry their scale, and what did not exist is not in them",
+                  std::string("leave ") + name + " as it is by default");
+}
+
+/// Work is divided by what an executor of the caller's says of itself.
+void check_executor(const Context& context) {
+  if (context.cpu == nullptr || context.cpu->concurrency() >= 1) return;
+  throw Error(Code::option, "an executor of concurrency " + std::to_string(context.cpu->concurrency()),
+              "1 or more: how many tasks can run at once", "serial_executor()");
 }
 
 }  // namespace
@@ -125,6 +137,7 @@ class PlanAccess {
   /// The one way to make a Plan: it is filled where the caller receives it.
   template <class Problem, class Build>
   static Plan make(Op op, const View& first, const Context& context, Build&& build) {
+    check_executor(context);
     Plan result;
     auto& b = emplace<Problem>(result);
     b.op = op;

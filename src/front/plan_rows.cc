@@ -145,6 +145,7 @@ void set_ragged(RowProblem& p, const View& x, const RowOptions& o) {
   if (o.length.given() || o.causal)
     throw Error(Code::option, "offsets together with length or causal", "one way to say how long a row is");
   p.outer_rank = 1;
+  p.ragged_elements = x.shape[0];
   p.rows = p.outer[0] = o.offsets.shape[0] - 1;
   if (x.device.kind != DeviceKind::cpu) {
     p.n = x.shape[0];

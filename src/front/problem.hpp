@@ -40,7 +40,8 @@ struct RowProblem {
   bool causal;  ///< outer's last axis is T: row i of it has its first i + 1 + n - T elements
   int outer_rank;
   std::int64_t rows;
-  std::int64_t n;  ///< N; for ragged rows the longest one
+  std::int64_t n;                ///< N; for ragged rows the longest one
+  std::int64_t ragged_elements;  ///< of ragged rows: x's, which no offset may pass
   double scale;
   std::array<std::int64_t, kMaxRank> outer;
   std::array<Operand, static_cast<std::size_t>(Slot::count)> operands;

@@ -1,9 +1,9 @@
 // Stream: a Partial that grows by SIMD chunks, and whose aligned runs are folded as rows of their own.
 #include "softfold/stream.hpp"
 
-#include "cpu/float_env.hpp"
 #include "cpu/reduce_run.hpp"
 #include "front/checks.hpp"
+#include "softfold/float_env.hpp"
 #include "softfold/fold/float16.hpp"
 #include "softfold/softfold.hpp"
 

@@ -5,6 +5,7 @@
 
 #include "detail.hpp"
 
+#include "softfold/float_env.hpp"
 #include "softfold/io/output_file.hpp"
 
 #include <algorithm>
@@ -303,6 +304,7 @@ PartialFile join_partials(std::vector<NamedPartial> parts) {
     const PartialSpan s = span_of(p.partial);
     return std::pair(s.offset, s.length);
   });
+  const FloatEnv environment;
   NamedPartial& first = parts[0];
   for (NamedPartial& next : std::span(parts).subspan(1)) {
     const PartialSpan so_far = span_of(first.partial);

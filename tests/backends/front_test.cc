@@ -4,7 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <iterator>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -82,6 +86,91 @@ struct CPlan {
 };
 
 // Op has eight bits: 256 must not become softmax.
+// Checked when the plan is made; what happens to them before it runs may spoil the rows, but no other memory.
+TEST(Front, OffsetsThatChangeBeforeTheRunTouchNothingElse) {
+  constexpr std::int64_t kGuard = 64, kCount = 96;
+  std::vector<float> x(kCount + 2 * kGuard, 1.F), y(x.size(), -7.F);
+  const std::int64_t shape[] = {kCount}, three[] = {3};
+  std::int64_t offsets[] = {0, 40, kCount};
+  RowOptions options;
+  options.offsets = View(offsets, DType::int64, three);
+  const View in(x.data() + kGuard, DType::float32, shape), out(y.data() + kGuard, DType::float32, shape);
+  const Plan plan = softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, options);
+  const std::int64_t lies[][3] = {{-50, 40, 150}, {0, kCount + 50, 20}, {INT64_MIN, INT64_MAX, 0}, {INT64_MAX, 0, 96}};
+  for (const auto& lie : lies) {
+    std::copy(std::begin(lie), std::end(lie), offsets);
+    plan.run();
+    for (std::size_t i = 0; i < kGuard; ++i) {
+      EXPECT_EQ(y[i], -7.F);
+      EXPECT_EQ(y[y.size() - 1 - i], -7.F);
+    }
+  }
+}
+
+// A scale of one row alone is data: too small for float32, it keeps its sign.
+TEST(Front, AScaleTooSmallForFloat32IsNotZero) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float x[2][2] = {{0, -infinity}, {0, infinity}};
+  const double scales[] = {1e-46, -1e-46};
+  const std::int64_t two[] = {2};
+  float y[2][2];
+  RowOptions options;
+  options.scales = View(scales, DType::float64, two);
+  softmax({x, DType::float32, kTwoByTwo}, {y, DType::float32, kTwoByTwo}, options);
+  for (const auto& row : y) {
+    EXPECT_EQ(row[0], 1.F);
+    EXPECT_EQ(row[1], 0.F);
+  }
+}
+
+// An infinite lse would say that the row is empty, or that it holds +inf.
+TEST(Front, ARowOfFiniteNumbersHasAFiniteLogSumExp) {
+  const float largest = std::numeric_limits<float>::max();
+  const float x[2][2] = {{largest, 0}, {-largest, -largest}};
+  const std::int64_t two[] = {2};
+  float lse[2];
+  double wide[2];
+  RowOptions options;
+  options.scale = 4;
+  logsumexp({x, DType::float32, kTwoByTwo}, {lse, DType::float32, two}, options);
+  logsumexp({x, DType::float32, kTwoByTwo}, {wide, DType::float64, two}, options);
+  EXPECT_EQ(lse[0], largest);
+  EXPECT_EQ(lse[1], -largest);
+  EXPECT_EQ(wide[0], static_cast<double>(largest));
+  EXPECT_EQ(wide[1], -static_cast<double>(largest));
+}
+
+// A thread that waits for its tasks begins another operation.
+TEST(Front, AnExecutorMayStealWorkWhileItWaits) {
+  struct Stealing final : Executor {
+    std::function<void()> other;
+    int concurrency() const override { return 2; }
+    void run(std::int64_t tasks, Task task, void* argument) override {
+      for (std::int64_t i = 0; i < tasks / 2; ++i) task(argument, i);
+      if (const auto stolen = std::exchange(other, nullptr)) stolen();
+      for (std::int64_t i = tasks / 2; i < tasks; ++i) task(argument, i);
+    }
+  } executor;
+  constexpr std::int64_t n = 1 << 20;
+  std::vector<float> a(n), b(n), y(n), want(n), dx(n), want_dx(n);
+  for (std::size_t i = 0; i < a.size(); ++i)
+    a[i] = static_cast<float>(i % 1009) * 0.01F, b[i] = static_cast<float>(i % 733) * 0.02F;
+  const std::int64_t shape[] = {n}, one[] = {1};
+  float lse = 0;
+  const auto view = [&](std::vector<float>& v) { return View(v.data(), DType::float32, shape); };
+  const Context stealing{&executor, nullptr, nullptr}, serial{&serial_executor(), nullptr, nullptr};
+  softmax(view(a), view(want), {}, serial);
+  softmax_backward(view(want), view(b), view(want_dx), {}, serial);
+  const auto other = [&] { logsumexp(view(b), {&lse, DType::float32, one}, {}, stealing); };
+  executor.other = other;
+  softmax(view(a), view(y), {}, stealing);
+  EXPECT_EQ(executor.other, nullptr) << "no work was stolen";
+  EXPECT_EQ(y, want);
+  executor.other = [&] { softmax_backward(view(want), view(a), view(y), {}, stealing); };
+  softmax_backward(view(want), view(b), view(dx), {}, stealing);
+  EXPECT_EQ(dx, want_dx);
+}
+
 TEST(FrontOfC, AnOperationsNumberIsNotCutToItsLastByte) {
   CPlan c;
   for (const int op : {256, 257, -256, 19, -1}) EXPECT_EQ(c.make(op), SOFTFOLD_UNSUPPORTED) << op;

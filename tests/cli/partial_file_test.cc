@@ -4,6 +4,7 @@
 #include "support/bits.hpp"
 
 #include <gtest/gtest.h>
+#include <cfenv>
 #include <cstring>
 
 namespace softfold_test {
@@ -37,6 +38,22 @@ TEST(PartialFile, ReadsBackWhatItWrote) {
       EXPECT_EQ(span.row_length, offset + length);
       EXPECT_EQ(span.scale, 0.25);
     }
+  }
+}
+
+TEST(PartialFile, JoinsToTheSameBitsInAnyEnvironmentOfTheCallers) {
+  const auto join = [] {
+    std::vector<io::NamedPartial> parts;
+    parts.push_back({"b", make<float>(1700, 4000, 2, 1.)});
+    parts.push_back({"a", make<float>(0, 1700, 2, 1.)});
+    return io::format_partials(io::join_partials(std::move(parts)));
+  };
+  const auto want = join();
+  for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+    std::fesetround(mode);
+    const auto got = join();
+    std::fesetround(FE_TONEAREST);
+    EXPECT_EQ(got, want) << mode;
   }
 }
 

@@ -53,6 +53,11 @@ TEST(RefuseOptions, AScaleThatIsNone) {
     }
     narrow.expect("a scale beyond float32", Code::option, {"scale", "log2(e)"}, [](Bound& b) { b.rows.scale = 3e38; });
     wide.expect("a scale beyond float64", Code::option, {"scale", "log2(e)"}, [](Bound& b) { b.rows.scale = 1.5e308; });
+    for (const double tiny : {1e-46, -1e-46, 8e-39})
+      narrow.expect("a scale below float32", Code::option, {"scale", "at least 8.2e-39", "float64"},
+                    [&](Bound& b) { b.rows.scale = tiny; });
+    wide.expect("a scale below float64", Code::option, {"scale", "at least 1.6e-308", "0"},
+                [](Bound& b) { b.rows.scale = -1.5e-308; });
   }
 }
 
@@ -216,16 +221,32 @@ TEST(RefuseOptions, RowOptionsWhereThereAreOnlyStates) {
     const View in(states.data(), DType::float64, four);
     const View to(out.data(), DType::float64, op == Op::merge_states ? four : one);
     EXPECT_NO_THROW(softfold::plan(op, {&in, 1}, {&to, 1}));
-    softfold::RowOptions scaled, limited, causal;
+    softfold::RowOptions scaled, limited, causal, axis, rung;
     scaled.scale = 2;
     limited.length = View(length.data(), DType::int64, one);
     causal.causal = true;
-    for (const auto* o : {&scaled, &limited, &causal})
-      expect_refused(std::string(softfold::name_of(op)), Code::option, {std::string(softfold::name_of(op)), "none"},
-                     [&] {
+    axis.axis = 0;
+    rung.rung = softfold::Rung::tiled;
+    const std::pair<const char*, const softfold::RowOptions*> all[] = {
+        {"scale", &scaled}, {"length", &limited}, {"causal", &causal}, {"axis", &axis}, {"rung", &rung}};
+    for (const auto& [name, o] : all)
+      expect_refused(std::string(softfold::name_of(op)), Code::option,
+                     {std::string(name) + " for " + std::string(softfold::name_of(op)), "none", name}, [&] {
                        softfold::plan(op, {&in, 1}, {&to, 1}, *o);
                      });
   }
+}
+
+TEST(RefuseOptions, AnExecutorThatRunsNothing) {
+  struct Idle final : softfold::Executor {
+    int concurrency() const override { return 0; }
+    void run(std::int64_t, Task, void*) override {}
+  } idle;
+  Problem p = make_problem(matrix(Op::softmax));
+  const Bound b = bind(p);
+  expect_refused("an idle executor", Code::option, {"concurrency 0", "1 or more", "serial_executor"}, [&] {
+    softfold::plan(Op::softmax, b.inputs, b.outputs, b.rows, {&idle, nullptr, nullptr});
+  });
 }
 
 TEST(RefuseOptions, ExecutorsOfNegativeSize) {

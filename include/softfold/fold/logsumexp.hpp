@@ -26,7 +26,11 @@ struct Scale {
 template <class T>
 SOFTFOLD_HD Scale<T> make_scale(double scale) {
   if constexpr (sizeof(T) == 4) {
-    return {scale, static_cast<T>(scale * kLog2E)};
+    const T c = static_cast<T>(scale * kLog2E);
+    // A scale too small for T is not 0: an infinity times it is still an infinity.
+    constexpr auto least = typename Real<T>::Bits{1};
+    if (c == T(0) && scale != 0) return {scale, scale > 0 ? bits_as<T>(least) : -bits_as<T>(least)};
+    return {scale, c};
   } else {
     return {scale, Scalar<double>::fma(scale, kLog2E, Scalar<double>::mul(scale, kLog2ELow))};
   }
@@ -81,8 +85,14 @@ struct LogSumExp {
   /// Whether x can be in a row of state s: no element lies above its row's frame.
   SOFTFOLD_HD bool covers(const State& s, T x) const { return lift(x).m <= s.m; }
 
-  /// The natural logarithm of the sum of exp(scale * x).
-  SOFTFOLD_HD T finish(const State& s) const { return static_cast<T>(log_sum(s)); }
+  /// The natural logarithm of the sum of exp(scale * x). A row of finite numbers has a finite one: beyond the largest
+  /// T it is that, for an infinity would say that the row is empty, or that it holds one.
+  SOFTFOLD_HD T finish(const State& s) const {
+    const double lse = log_sum(s), most = static_cast<double>(largest<T>());
+    if (lse > most && lse < infinity<double>()) return largest<T>();
+    if (lse < -most && lse > -infinity<double>()) return -largest<T>();
+    return static_cast<T>(lse);
+  }
 
   /// finish() before it is rounded to T.
   SOFTFOLD_HD double log_sum(const State& s) const {
