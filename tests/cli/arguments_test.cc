@@ -65,6 +65,16 @@ TEST_F(Arguments, WhatCannotBePrintedIsAnError) {
   EXPECT_EQ(WEXITSTATUS(std::system(hash.c_str())), static_cast<int>(Code::io));
 }
 
+// A file must not be given the number of a standard stream that is closed: what is printed there would land in it.
+TEST_F(Arguments, ClosedStreamsAreNotMistakenForFiles) {
+  write_array(at("x.npy"), DType::float32, {2, 3}, random_elements(DType::float32, 6, 1));
+  expect_ok({"softmax", "@x.npy", "@y.npy"});
+  const std::string call = "SOFTFOLD_VERBOSE=dispatch " SOFTFOLD_COMMAND " softmax " + at("x.npy") + " " + at("z.npy");
+  EXPECT_EQ(std::system((call + " >/dev/null <&- 2>&-").c_str()), 0);
+  EXPECT_EQ(contents(at("z.npy")), contents(at("y.npy")));
+  EXPECT_EQ(WEXITSTATUS(std::system((call + " <&- >&- 2>&-").c_str())), static_cast<int>(Code::io));
+}
+
 TEST_F(Arguments, TheHashIsOfTheElementsAlone) {
   const auto x = random_elements(DType::float32, 6, 1);
   write_array(at("x.npy"), DType::float32, {2, 3}, x);

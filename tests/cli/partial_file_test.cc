@@ -42,12 +42,10 @@ TEST(PartialFile, ReadsBackWhatItWrote) {
 }
 
 TEST(PartialFile, JoinsToTheSameBitsInAnyEnvironmentOfTheCallers) {
-  const auto join = [] {
-    std::vector<io::NamedPartial> parts;
-    parts.push_back({"b", make<float>(1700, 4000, 2, 1.)});
-    parts.push_back({"a", make<float>(0, 1700, 2, 1.)});
-    return io::format_partials(io::join_partials(std::move(parts)));
-  };
+  std::vector<io::NamedPartial> parts;
+  parts.push_back({"b", make<float>(1700, 4000, 2)});
+  parts.push_back({"a", make<float>(0, 1700, 2)});
+  const auto join = [&] { return io::format_partials(io::join_partials(parts)); };
   const auto want = join();
   for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
     std::fesetround(mode);
