@@ -16,6 +16,8 @@ extern const RowKernel softmax_warp_rows_kernel, softmax_cluster_row_kernel, sof
 extern const RowKernel softmax_two_reads_kernel, fold_tiles_kernel;
 /// The same with masks, lengths and scales a row.
 extern const RowKernel softmax_warp_rows_any_kernel, softmax_cluster_row_any_kernel;
+/// Rungs of the ladder, when asked for.
+extern const RowKernel softmax_naive_kernel, softmax_safe_kernel, softmax_online_kernel;
 /// Everything else: any dtype, stride, axis and length.
 extern const RowKernel fold_generic_kernel, finish_generic_kernel, backward_generic_kernel, lse_backward_generic_kernel;
 
