@@ -93,7 +93,8 @@ const State* fold_plain_rows(const RowProblem& p, const PlainRows& rows, char* m
     launch_warp_rows(fold_only, to, stream);
     return states;
   }
-  const Grid grid{ceil_div(p.rows * chunks, 8), 256, 1, 8 * Landing<E, 32>::kBytes};
+  constexpr int runs = kFoldRuns<E>;
+  const Grid grid{ceil_div(p.rows * chunks, 8 * runs), 256, 1, 8 * runs * Landing<E, 32>::kBytes};
   launch("fold_tiles", fold_tiles<E>, grid, stream, rows, chunks, states);
   return merge_levels<fold::LogSumExp<float>>(p, states, stream);
 }

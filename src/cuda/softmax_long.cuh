@@ -161,30 +161,38 @@ struct ChunkOf {
   }
 };
 
+/// Chunks that a warp of fold_tiles has in flight: 16-bit ones are half as long, and too little would be on its way.
+template <class E>
+inline constexpr int kFoldRuns = sizeof(E) == 2 ? 3 : 1;
+
 /// Chunks to states, at reading speed.
 template <class E>
 __global__ void __launch_bounds__(256, 4)
     fold_tiles(const __grid_constant__ PlainRows p, std::int64_t chunks, fold::LogSumExp<float>::State* states) {
   using Place = Landing<E, 32>;
+  constexpr int kRuns = kFoldRuns<E>;
   extern __shared__ __align__(16) char memory[];
-  __shared__ CopyBarrier barriers[8];
+  __shared__ CopyBarrier barriers[8][kRuns];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * 8 + warp;
-  if (item >= p.rows * chunks) return;
-  const ChunkOf<E> chunk(p, item, chunks);
-  const Place landing(memory + warp * Place::kBytes, chunk.first, chunk.n);
-  if (lane == 0) {
-    barriers[warp].init(1);
+  const auto item_of = [&](int run) { return (static_cast<std::int64_t>(blockIdx.x) * kRuns + run) * 8 + warp; };
+  const auto place_of = [&](int run) { return memory + (run * 8 + warp) * Place::kBytes; };
+  if (lane < kRuns && item_of(lane) < p.rows * chunks) {
+    const ChunkOf<E> chunk(p, item_of(lane), chunks);
+    barriers[warp][lane].init(1);
     CopyBarrier::publish();
-    landing.fetch(barriers[warp], chunk.first, p);
+    Place(place_of(lane), chunk.first, chunk.n).fetch(barriers[warp][lane], chunk.first, p);
   }
   __syncwarp();
   const lift::Factor factor(p.scale.c);
-  float v[lift::kPerLane];
-  barriers[warp].wait(0);
-  const auto extremes = landing.read(v, chunk.first, factor, p);
-  const auto folded = lift::WarpFold<Place::kWidth>::terms(v, factor.c, extremes);
-  if (lane == 0) states[item] = folded.state;
+#pragma unroll 1
+  for (int run = 0; run < kRuns && item_of(run) < p.rows * chunks; ++run) {
+    const ChunkOf<E> chunk(p, item_of(run), chunks);
+    float v[lift::kPerLane];
+    barriers[warp][run].wait(0);
+    const auto extremes = Place(place_of(run), chunk.first, chunk.n).read(v, chunk.first, factor, p);
+    const auto folded = lift::WarpFold<Place::kWidth>::terms(v, factor.c, extremes);
+    if (lane == 0) states[item_of(run)] = folded.state;
+  }
 }
 
 /// The second read: every element's term again, in its row's frame.

@@ -30,7 +30,8 @@ template <class E, int kLanes>
 void launch_warp_rows(const RowProblem& p, const PlainRows& plain, cudaStream_t stream) {
   constexpr int rows_per_block = kThreads / kLanes, resident = sizeof(E) == 4 ? 3 : 4;
   using Place = Landing<E, kLanes>;
-  const Grid grid{(p.rows + rows_per_block - 1) / rows_per_block, kThreads, 1, rows_per_block * Place::kBytes};
+  constexpr int landed = rows_per_block * kRowRuns<E>;
+  const Grid grid{(p.rows + landed - 1) / landed, kThreads, 1, landed * Place::kBytes};
   PlainRows rows = plain;
   rows.joined = rows.joined && p.n == Place::kSlots && rows.x_stride == p.n * Place::kSize;
   rows.pitch = rows.joined ? static_cast<int>(rows.x_stride) : Place::kBytes;

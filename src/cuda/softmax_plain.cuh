@@ -94,7 +94,7 @@ struct Landing {
       for (int j = 0; j < Elements::kVectors; ++j)
         reinterpret_cast<uint4*>(y)[tile.lane + kLanes * j] = Packed<E>::pack(v + j * kWidth);
     } else {
-      __syncwarp();  // results are written over what other lanes read
+      sync_group();  // results are written over what other lanes read
 #pragma unroll
       for (int j = 0; j < Elements::kVectors; ++j)
         reinterpret_cast<uint4*>(place)[tile.lane + kLanes * j] = Packed<E>::pack(v + j * kWidth);
@@ -173,63 +173,77 @@ struct Landing {
   }
 };
 
+/// Sets of rows that a warp of softmax_warp_rows has in flight: 16-bit ones are half as long.
+template <class E>
+inline constexpr int kRowRuns = sizeof(E) == 2 ? 2 : 1;
+
 /// Several rows a warp, or one: rows of at most 32 * kLanes elements. Rows fly to shared memory on their own while
-/// other warps work; a warp's landing place holds 32 / kLanes rows, as one run where they lie end to end in memory.
+/// other warps work; a landing place holds 32 / kLanes rows, as one run where they lie end to end in memory.
 template <class E, int kLanes, Leaves kLeaves, int kMinBlocks>
 __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __grid_constant__ PlainRows p) {
   using Place = Landing<E, kLanes>;
   using Fold = lift::WarpFold<Place::kWidth, kLanes>;
-  constexpr int kRows = 32 / kLanes, kWarps = 8;
+  constexpr int kRows = 32 / kLanes, kWarps = 8, kRuns = kRowRuns<E>;
   constexpr bool kLog = kLeaves == Leaves::log_softmax;
   extern __shared__ __align__(16) char memory[];
-  __shared__ CopyBarrier barriers[kWarps];
+  __shared__ CopyBarrier barriers[kWarps][kRuns];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t base = (static_cast<std::int64_t>(blockIdx.x) * kWarps + warp) * kRows;
-  if (base >= p.rows) return;
+  const auto base_of = [&](int run) {
+    return ((static_cast<std::int64_t>(blockIdx.x) * kRuns + run) * kWarps + warp) * kRows;
+  };
   // Groups without a row of their own take part with the last row and write nothing.
-  const std::int64_t row = base + lane / kLanes, read_row = min(row, p.rows - 1);
-  const char* first = p.x + read_row * p.x_stride;
-  CopyBarrier& barrier = barriers[warp];
-  const Place landing(memory + warp * kRows * Place::kBytes + static_cast<int>(read_row - base) * p.pitch, first,
-                      static_cast<int>(p.n));
-  if (lane == 0) {
-    barrier.init(p.joined ? 1 : kRows);
-    CopyBarrier::publish();
-  }
+  const auto row_of = [&](int run) { return min(base_of(run) + lane / kLanes, p.rows - 1); };
+  const auto place_of = [&](int run) {
+    return memory + (run * kWarps + warp) * kRows * Place::kBytes +
+           static_cast<int>(row_of(run) - base_of(run)) * p.pitch;
+  };
+  if (lane < kRuns) barriers[warp][lane].init(p.joined ? 1 : kRows);
+  CopyBarrier::publish();
   __syncwarp();
-  if (p.joined) {
-    if (lane == 0) {
-      const int bytes = static_cast<int>(min(static_cast<std::int64_t>(kRows), p.rows - base)) * p.pitch;
-      barrier.expect(bytes);
-      barrier.copy(landing.place, first, bytes);
-    }
-  } else if (lane % kLanes == 0) {
-    if (row < p.rows) {
-      landing.fetch(barrier, first, p);
-    } else {
-      barrier.expect(0);
+#pragma unroll
+  for (int run = 0; run < kRuns; ++run) {
+    const std::int64_t base = base_of(run);
+    if (base >= p.rows) break;
+    CopyBarrier& barrier = barriers[warp][run];
+    const char* first = p.x + row_of(run) * p.x_stride;
+    if (p.joined) {
+      if (lane == 0) {
+        const int bytes = static_cast<int>(min(static_cast<std::int64_t>(kRows), p.rows - base)) * p.pitch;
+        barrier.expect(bytes);
+        barrier.copy(place_of(run), first, bytes);
+      }
+    } else if (lane % kLanes == 0) {
+      if (base + lane / kLanes < p.rows) {
+        Place(place_of(run), first, static_cast<int>(p.n)).fetch(barrier, first, p);
+      } else {
+        barrier.expect(0);
+      }
     }
   }
   const lift::Factor factor(p.scale.c);
-  float v[lift::kPerLane];
-  barrier.wait(0);
-  const auto extremes = landing.read(v, first, factor, p);
-  const auto folded = kLog ? Fold::reduce(v, factor.c, extremes) : Fold::terms(v, factor.c, extremes);
-  if constexpr (kLeaves == Leaves::state) {
-    if (row < p.rows && landing.tile.lane == 0)
-      reinterpret_cast<fold::LogSumExp<float>::State*>(p.y)[row] = folded.state;
-    return;
-  }
-  if (row < p.rows) {
-    char* y = p.y + row * p.y_stride;
-    const fold::Normaliser<float> norm(folded.state);
-    if (norm.regular) {
-      finish<kLog>(v, folded.dense, factor, fold::Scalar<float>::mul(norm.reciprocal, folded.unit), folded.state,
-                   p.scale);
-      landing.store(y, v);
+#pragma unroll 1
+  for (int run = 0; run < kRuns && base_of(run) < p.rows; ++run) {
+    const std::int64_t row = base_of(run) + lane / kLanes;
+    const char* first = p.x + row_of(run) * p.x_stride;
+    const Place landing(place_of(run), first, static_cast<int>(p.n));
+    float v[lift::kPerLane];
+    barriers[warp][run].wait(0);
+    const auto extremes = landing.read(v, first, factor, p);
+    const auto folded = kLog ? Fold::reduce(v, factor.c, extremes) : Fold::terms(v, factor.c, extremes);
+    if (row >= p.rows) continue;
+    if constexpr (kLeaves == Leaves::state) {
+      if (landing.tile.lane == 0) reinterpret_cast<fold::LogSumExp<float>::State*>(p.y)[row] = folded.state;
     } else {
-      fill<E, kLog>(y, nullptr, 0, landing.tile.lane, kLanes, landing.n, landing.n,
-                    constant_of<kLog>(folded.state, p.empty));
+      char* y = p.y + row * p.y_stride;
+      const fold::Normaliser<float> norm(folded.state);
+      if (norm.regular) {
+        finish<kLog>(v, folded.dense, factor, fold::Scalar<float>::mul(norm.reciprocal, folded.unit), folded.state,
+                     p.scale);
+        landing.store(y, v);
+      } else {
+        fill<E, kLog>(y, nullptr, 0, landing.tile.lane, kLanes, landing.n, landing.n,
+                      constant_of<kLog>(folded.state, p.empty));
+      }
     }
   }
   Place::drain();
