@@ -269,7 +269,8 @@ __global__ void __launch_bounds__(128)
   put(o.dtype, o.data + place.offset(o), fold::LogSumExp<T>{fold::make_scale<T>(r.scale)}.finish(states[row]));
 }
 
-/// The results of softmax and log_softmax from the rows' states.
+/// The results of softmax and log_softmax from the rows' states; no states: those that were given, which may not cover
+/// every element.
 template <class T, bool kLog>
 __global__ void __launch_bounds__(128) write_softmax(const __grid_constant__ RowProblem p, std::int64_t items,
                                                      bool across, const typename fold::LogSumExp<T>::State* states) {
@@ -308,6 +309,10 @@ __global__ void __launch_bounds__(128) write_softmax(const __grid_constant__ Row
                                                           : fold::term_wide(x, factor.c, s.m);
         result = fold::Normaliser<T>::probability(term, multiplier);
       }
+    }
+    if (states == nullptr && present) {
+      const T x = factor(element_at<T>(p[Slot::x].dtype, r.x + i * p[Slot::x].axis_stride));
+      if (!Lse{{r.scale, factor.c}}.covers(s, x)) result = fold::canonical_nan<T>();
     }
     put(p[Slot::y].dtype, r.y + i * p[Slot::y].axis_stride, result);
   }

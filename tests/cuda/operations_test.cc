@@ -81,6 +81,27 @@ TEST_F(CudaOperations, StatesAndWhatFollowsFromThem) {
       }
 }
 
+TEST_F(CudaOperations, WhatAStateDoesNotCoverBecomesNaN) {
+  for (const DType t : {DType::float32, DType::float64, DType::bfloat16})
+    for (const double scale : {0.5, -1.25, 0.}) {
+      const std::int64_t rows = 8, n = 3000;
+      Tensor x(t, {rows, n}), other(t, {rows, n}), states(DType::float64, {rows, 4}), y(t, {rows, n});
+      x.fill([&](std::int64_t i) { return i / n == 6 ? -INFINITY : value_of(Values::normal, i / n, i % n, n); });
+      other.fill([&](std::int64_t i) {
+        const std::int64_t row = i / n, k = i % n;
+        const double far[] = {1e4, -1e4, static_cast<double>(INFINITY), -static_cast<double>(INFINITY),
+                              static_cast<double>(NAN)};
+        return k % 700 == 11 && row < 5 ? far[row] : value_of(Values::normal, row, k, n);
+      });
+      softfold::RowOptions o;
+      o.scale = scale;
+      const std::string what = std::string(name_of(t)) + " scale " + std::to_string(scale);
+      expect_same(Op::state, {&x}, {&states}, o, o, what);
+      for (const Op op : {Op::finish_softmax, Op::finish_log_softmax})
+        expect_same(op, {&other, &states}, {&y}, o, o, what);
+    }
+}
+
 TEST_F(CudaOperations, RaggedRows) {
   const std::vector<std::int64_t> sizes{0, 1, 5, 1000, 0, 1024, 1025, 33, 20000, 7, 3000, 2, 0};
   const auto rows = static_cast<std::int64_t>(sizes.size());
