@@ -94,7 +94,8 @@ void choose(Bound<Problem>& b) {
 }
 
 /// Operations on states and on parts have nothing to apply row options to; what would be ignored is refused by name.
-/// (What an empty row becomes asks for nothing there.)
+/// (What an empty row becomes asks for nothing there.) A rung that an operation does not have is unsupported, as
+/// elsewhere.
 void refuse_row_options(Op op, const RowOptions& o) {
   const std::pair<bool, const char*> given[] = {{o.axis != -1, "axis"},         {o.scale != 1, "scale"},
                                                 {o.scales.given(), "scales"},   {o.length.given(), "length"},
@@ -102,7 +103,8 @@ void refuse_row_options(Op op, const RowOptions& o) {
                                                 {o.causal, "causal"},           {o.rung != Rung::automatic, "rung"}};
   for (const auto& [is_given, name] : given)
     if (is_given)
-      throw Error(Code::option, std::string(name) + " for " + std::string(name_of(op)),
+      throw Error(name == std::string_view("rung") ? Code::unsupported : Code::option,
+                  std::string(name) + " for " + std::string(name_of(op)),
                   "none of the row options: states carry their scale, and what did not exist is not in them",
                   std::string("leave ") + name + " as it is by default");
 }
