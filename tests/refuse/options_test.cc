@@ -229,11 +229,13 @@ TEST(RefuseOptions, RowOptionsWhereThereAreOnlyStates) {
     rung.rung = softfold::Rung::tiled;
     const std::pair<const char*, const softfold::RowOptions*> all[] = {
         {"scale", &scaled}, {"length", &limited}, {"causal", &causal}, {"axis", &axis}, {"rung", &rung}};
-    for (const auto& [name, o] : all)
-      expect_refused(std::string(softfold::name_of(op)), o == &rung ? Code::unsupported : Code::option,
+    for (const auto& [name, given] : all) {
+      const softfold::RowOptions& o = *given;
+      expect_refused(std::string(softfold::name_of(op)), given == &rung ? Code::unsupported : Code::option,
                      {std::string(name) + " for " + std::string(softfold::name_of(op)), "none", name}, [&] {
-                       softfold::plan(op, {&in, 1}, {&to, 1}, *o);
+                       softfold::plan(op, {&in, 1}, {&to, 1}, o);
                      });
+    }
   }
 }
 
