@@ -79,7 +79,12 @@ struct Landing {
 #pragma unroll
     for (int j = 0; j < Elements::kVectors; ++j) raw[j] = reinterpret_cast<const uint4*>(place)[tile.lane + kLanes * j];
     if (kLanes == 32 && !patched && tile.shift != 0) rotate(raw[0]);
-    if (patched) fence_for_copy();
+    if (patched) {
+      // The copy engine, or lanes with results, may soon write over what was read: lanes without a row of their own
+      // read another group's.
+      fence_for_copy();
+      __syncwarp();
+    }
 #pragma unroll
     for (int j = 0; j < Elements::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * kWidth);
     if (factor.plain) return Packed<E>::extremes(raw);
@@ -94,7 +99,6 @@ struct Landing {
       for (int j = 0; j < Elements::kVectors; ++j)
         reinterpret_cast<uint4*>(y)[tile.lane + kLanes * j] = Packed<E>::pack(v + j * kWidth);
     } else {
-      sync_group();  // results are written over what other lanes read
 #pragma unroll
       for (int j = 0; j < Elements::kVectors; ++j)
         reinterpret_cast<uint4*>(place)[tile.lane + kLanes * j] = Packed<E>::pack(v + j * kWidth);
