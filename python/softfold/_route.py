@@ -90,8 +90,14 @@ def _through_dlpack(op, inputs, *, axis, keepdims, out, dtype, offsets, **option
     stream = 0
     if _library(x) == "cupy":
         stream = sys.modules["cupy"].cuda.get_current_stream().ptr
-    _core.run_into(op, inputs, out, axis, offsets=offsets, stream=stream, **options)
+    options = {name: _unsynchronised(value) for name, value in {**options, "offsets": offsets}.items()}
+    _core.run_into(op, tuple(map(_unsynchronised, inputs)), _unsynchronised(out), axis, stream=stream, **options)
     return out
+
+
+def _unsynchronised(x):
+    """A CuPy array's DLPack capsule without a wait for another stream: the work goes to the array's own."""
+    return x.__dlpack__(stream=-1) if _library(x) == "cupy" else x
 
 
 def weighted(a, b, return_sign, *, axis, keepdims, out, dtype, **options):

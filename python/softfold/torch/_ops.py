@@ -24,7 +24,7 @@ def viewable(x):
 
 def current_stream(x: Tensor) -> int:
     """The stream that work on x goes to, as a number."""
-    return torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
+    return torch._C._cuda_getCurrentRawStream(x.get_device()) if x.is_cuda else 0
 
 
 def _run(op, inputs, out, axis, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False,
@@ -64,8 +64,6 @@ def _new(x: Tensor, shape=None, dtype: Optional[torch.dtype] = None) -> Tensor:
 
 def _row_shape(x: Tensor, dim: list[int], keepdim: bool, offsets: Optional[Tensor], op: str):
     return _route.result_shape(op, tuple(x.shape), tuple(dim), keepdim, offsets)
-
-
 
 
 @torch.library.custom_op("softfold::softmax", mutates_args=())

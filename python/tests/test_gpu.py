@@ -1,0 +1,88 @@
+"""CuPy and JAX on a GPU: zero copy, the caller's current stream, the CPU's bits. Skipped where there is none."""
+
+import numpy as np
+import pytest
+from conftest import bits
+
+import softfold
+
+SHAPE = (40, 5000)
+
+
+@pytest.fixture
+def cupy():
+    module = pytest.importorskip("cupy", reason="CuPy is not installed")
+    try:
+        module.cuda.runtime.getDeviceCount()
+    except module.cuda.runtime.CUDARuntimeError:
+        pytest.skip("no CUDA device")
+    return module
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_cupy_arrays(rng, cupy, dtype):
+    x = rng.standard_normal(SHAPE).astype(dtype)
+    g = cupy.asarray(x)
+    y = softfold.softmax(g, -1)
+    assert isinstance(y, cupy.ndarray) and bits(cupy.asnumpy(y)) == bits(softfold.softmax(x, -1))
+    strided = softfold.logsumexp(g[:, ::2], 1)
+    assert bits(cupy.asnumpy(strided)) == bits(softfold.logsumexp(x[:, ::2], 1))
+    assert softfold.softmax(g, -1, out=g) is g and bits(cupy.asnumpy(g)) == bits(cupy.asnumpy(y))
+
+
+def test_cupy_options_and_empty_rows(rng, cupy):
+    x = rng.standard_normal((3, 8)).astype(np.float32)
+    lengths = np.array([8, 0, 3])
+    got = softfold.softmax(cupy.asarray(x), -1, lengths=cupy.asarray(lengths))
+    assert bits(cupy.asnumpy(got)) == bits(softfold.softmax(x, -1, lengths=lengths))
+    assert np.isneginf(cupy.asnumpy(softfold.logsumexp(cupy.empty((3, 0)), -1))).all()
+
+
+def test_nothing_is_copied_on_the_device(rng, cupy):
+    x = cupy.asarray(rng.standard_normal(SHAPE))
+    out = cupy.empty_like(x)
+    softfold.softmax(x, -1, out=out)
+    before = cupy.get_default_memory_pool().used_bytes()
+    softfold.softmax(x, -1, out=out)
+    assert cupy.get_default_memory_pool().used_bytes() == before
+
+
+def test_cupy_s_current_stream_is_used(rng, cupy):
+    """A graph captures what is queued on its stream, and nothing of what went elsewhere."""
+    x = cupy.asarray(rng.standard_normal(SHAPE).astype(np.float32))
+    out = cupy.zeros_like(x)
+    want = cupy.asnumpy(softfold.softmax(x, -1))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        softfold.softmax(x, -1, out=out)
+        graph = stream.end_capture()
+    cupy.cuda.Device().synchronize()
+    assert not cupy.asnumpy(out).any()
+    graph.launch(stream)
+    stream.synchronize()
+    assert bits(cupy.asnumpy(out)) == bits(want)
+
+
+@pytest.fixture
+def jax_gpu():
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    try:
+        return jax, jax.devices("cuda")[0]
+    except RuntimeError:
+        pytest.skip("JAX has no CUDA device")
+
+
+def test_jax_on_the_gpu(rng, jax_gpu):
+    import softfold.jax as sf
+
+    jax, device = jax_gpu
+    x = rng.standard_normal(SHAPE).astype(np.float32)
+    g = jax.device_put(x, device)
+    for name in ("softmax", "log_softmax", "logsumexp"):
+        got = jax.jit(lambda x: getattr(sf, name)(x, -1))(g)
+        assert got.devices() == {device} and bits(got) == bits(getattr(softfold, name)(x, -1))
+    loss = jax.jit(jax.grad(lambda x: (sf.softmax(x, -1) ** 2).sum()))
+    want = jax.grad(lambda x: (jax.nn.softmax(x, -1) ** 2).sum())(g)
+    np.testing.assert_allclose(loss(g), want, rtol=1e-3, atol=1e-8)
