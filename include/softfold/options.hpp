@@ -33,7 +33,7 @@ enum class Op : std::uint8_t {
   entropy,
   cross_entropy,
   linear_cross_entropy,
-  attention,
+  attention,  ///< q, k, v -> out
 };
 
 constexpr std::string_view name_of(Op op) {
@@ -106,26 +106,51 @@ struct MergeOptions {
   Statistics statistics = Statistics::lse;
 };
 
-/// A sliding window of keys around the diagonal; -1 is unlimited.
+/// The order of the axes of q, k, v and out. A view's strides say where its elements lie; only D must be contiguous.
+enum class Layout : std::uint8_t {
+  bhtd,  ///< (B, H, T, D), or (H, T, D) or (T, D) with what is missing 1; of Varlen (H, total T, D)
+  bthd,  ///< (B, T, H, D), or (T, H, D) or (T, D); of Varlen (total T, H, D)
+};
+
+/// A sliding window of keys around the diagonal: i + S - T - left <= j <= i + S - T + right, where S is the number of
+/// keys. -1 is unlimited.
 struct Window {
   std::int64_t left = -1, right = -1;
 };
+
+/// Sequences of one size, B of them.
 struct Dense {};
+/// Sequences of any sizes, packed one after the other.
 struct Varlen {
-  View q_offsets, kv_offsets;
+  View q_offsets, kv_offsets;  ///< int32 or int64, [B + 1], ascending: sequence b has rows offsets[b] .. offsets[b+1]
+  /// No sequence has more queries, keys. 0: not known. On the CPU they are checked; elsewhere they are believed.
+  std::int64_t max_q = 0, max_kv = 0;
 };
+/// Keys and values in pages. No kernel of this version has it.
 struct Paged {
   View page_table, kv_lengths;
 };
 
+/// Options of attention. Sizes: B sequences, H query heads, Hkv key heads, T queries and S keys a sequence (of Varlen:
+/// max_q and max_kv), D. Query i stands at key i + S - T, S the sequence's own count of keys: the last query at the
+/// last key.
 struct AttentionOptions {
+  Layout layout = Layout::bhtd;
   double scale = std::numeric_limits<double>::quiet_NaN();  ///< NaN: 1/sqrt(D)
-  bool causal = false;
+  bool causal = false;                                      ///< as window.right = 0
   Window window;
-  float softcap = 0;
-  View sink, bias, mask;
+  float softcap = 0;  ///< score = softcap tanh(scale q.k / softcap); 0: off
+  View sink;          ///< floating, [H]: one more key a head, of this score and of value 0
+  View bias;          ///< floating, broadcasts to (B, H, T, S): added to the score; -inf hides the key
+  View mask;          ///< boolean, broadcasts to (B, H, T, S): only keys where it is true exist
+  View slopes;        ///< float32, [H] or [B, H] (ALiBi): score -= slope |i + S - T - j|
+  View kv_lengths;    ///< int32 or int64, [B]: only the first `length` keys exist
+  View kv_starts;     ///< int32 or int64, [B]: keys before `start` do not exist (padding on the left)
+  View kv_index;      ///< int32 or int64, [B], Dense: sequence b's keys are k[kv_index[b]] of a cache k, v
   std::variant<Dense, Varlen, Paged> kv;
-  View q_positions, kv_positions, lse, state;
+  View q_positions, kv_positions;  ///< no kernel of this version has them
+  View lse;                        ///< result: float32 or float64, (B, H, T) in either layout, of Varlen (H, total T)
+  View state;  ///< result: the fold's (m, d, o): lse's shape + (2 + Dv,), float32 (float64 for float64 operands)
 };
 
 /// Memory that the caller lends for the time of a call.

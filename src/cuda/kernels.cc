@@ -43,5 +43,7 @@ std::span<const Kernel<MergeProblem>> cuda_merge_kernels(Op op) {
   }
 }
 
+std::span<const Kernel<AttentionProblem>> cuda_attention_kernels() { return {}; }
+
 }  // namespace v0
 }  // namespace softfold

@@ -41,5 +41,13 @@ void check_cuda_memory(Device device, const MergeProblem& p) {
   if (p.out_statistic.view.given) check_pointers(device, p.out_statistic, 1);
 }
 
+void check_cuda_memory(Device device, const AttentionProblem& p) {
+  const auto check = [device](const auto&... operands) {
+    ((operands.given ? check_pointer(device, operands.data) : void()), ...);
+  };
+  check(p.q, p.k, p.v, p.out, p.lse, p.state);
+  check(p.sink, p.slopes, p.q_offsets, p.kv_offsets, p.kv_lengths, p.kv_starts, p.kv_index, p.mask, p.bias);
+}
+
 }  // namespace v0
 }  // namespace softfold

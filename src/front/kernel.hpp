@@ -24,12 +24,16 @@ struct Kernel {
 std::span<const Kernel<RowProblem>> cpu_row_kernels(Op op);
 /// The CPU's kernels for merge_states, merge_attention and merge_blocks.
 std::span<const Kernel<MergeProblem>> cpu_merge_kernels(Op op);
+/// The CPU's kernels for attention.
+std::span<const Kernel<AttentionProblem>> cpu_attention_kernels();
 #if defined(SOFTFOLD_WITH_CUDA)
 std::span<const Kernel<RowProblem>> cuda_row_kernels(Op op);
 std::span<const Kernel<MergeProblem>> cuda_merge_kernels(Op op);
+std::span<const Kernel<AttentionProblem>> cuda_attention_kernels();
 /// Refuses operands that do not lie on the device that their views name (Code::device).
 void check_cuda_memory(Device device, const RowProblem& p);
 void check_cuda_memory(Device device, const MergeProblem& p);
+void check_cuda_memory(Device device, const AttentionProblem& p);
 #endif
 
 }  // namespace v0

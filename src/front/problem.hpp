@@ -1,4 +1,4 @@
-// A row operation after every check: sizes and strides in one form that every backend reads. No ownership, no heap.
+// An operation after every check: sizes and strides in one form that every backend reads. No ownership, no heap.
 #pragma once
 
 #include "softfold/options.hpp"
@@ -72,6 +72,66 @@ struct MergeProblem {
   Operands statistic;      ///< lse or (m, d), one a row and part; the states of merge_states
   Operands out_value;      ///< one part (merge_attention) or all (merge_blocks)
   Operands out_statistic;  ///< one part
+};
+
+/// (b, h, t, d) of a tensor lies b * batch + h * head + t * token + d elements behind data. Of packed sequences t
+/// counts through all of them, and batch is 0.
+struct AttentionTensor {
+  char* data;
+  DType dtype;
+  bool given;
+  std::int64_t batch, head, token;
+};
+
+/// Something for each score: (b, h, i, j) lies at those strides, in elements; 0 where it is broadcast. i and j count
+/// from the sequence's first query and key in memory.
+struct ScoreOperand {
+  char* data;
+  DType dtype;
+  bool given;
+  std::array<std::int64_t, 4> strides;
+};
+
+/// A short vector: one number a sequence (`stride`, in elements) or a head (`stride`; `batch` between sequences).
+struct VectorOperand {
+  char* data;
+  DType dtype;
+  bool given;
+  std::int64_t stride, batch;
+};
+
+/// out = softmax(scores) v. Query head h reads key head h / (q_heads / kv_heads).
+///
+/// Sequence b has T queries and keys j in [start, end) of memory: T = tq, end = tk, or of packed sequences
+/// T = q_offsets[b+1] - q_offsets[b] and end = kv_offsets[b+1] - kv_offsets[b]; then end = min(end, lengths[b]) and
+/// start = min(starts[b], end), 0 without `starts`. Query i sees key j if start <= j < end, and
+/// i + end - T - left <= j <= i + end - T + right (a negative left or right is no limit), and mask(b, h, i, j).
+/// Its score is bias + softcap tanh(scale q.k / softcap) - slope |i + end - T - j|, each where given.
+struct AttentionProblem {
+  Op op;
+  bool packed;             ///< Varlen: q, k, v, out, lse and state have one token axis for all sequences
+  std::int64_t rows;       ///< (query, head) pairs in all
+  std::int64_t sequences;  ///< B
+  std::int64_t q_heads, kv_heads;
+  std::int64_t tq, tk;               ///< of packed sequences the largest that may come
+  std::int64_t q_tokens, kv_tokens;  ///< the token axes in memory: tq and tk, or all packed sequences' together
+  std::int64_t kv_sequences;         ///< k's and v's batch size: B, or the cache's behind kv_index
+  int d, dv;                         ///< 1 .. kMaxHeadDim
+  double scale;
+  float softcap;             ///< 0: none
+  std::int64_t left, right;  ///< of the window; -1 unlimited. causal is right = 0
+  AttentionTensor q, k, v, out;
+  AttentionTensor lse;                                                   ///< one element a row: float32 or float64
+  AttentionTensor state;                                                 ///< m, d, o[dv] a row, side by side
+  VectorOperand sink, slopes;                                            ///< a head
+  VectorOperand q_offsets, kv_offsets, kv_lengths, kv_starts, kv_index;  ///< a sequence: int32 or int64
+  ScoreOperand mask, bias;
+
+  static constexpr int kMaxHeadDim = 512;
+  /// The dtype that the fold is computed in: float64 for float64 operands, else float32.
+  constexpr bool is_double() const { return q.dtype == DType::float64; }
+  /// Whether a key may be hidden from a query that its sequence has.
+  constexpr bool windowed() const { return left >= 0 || right >= 0; }
 };
 
 }  // namespace v0
