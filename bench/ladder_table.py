@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the ladder's table into docs/ladder.md from the records of `softfold bench ladder`.
+"""Writes the ladder's tables into docs/ladder.md from the records of `softfold bench ladder` and of ladder_bytes.py.
 
-usage: ladder_table.py RECORDS.jsonl [docs/ladder.md]
+usage: ladder_table.py SPEED.jsonl BYTES.jsonl [docs/ladder.md]
 
-To measure: softfold bench ladder --n 128,1024,8192,65536,262144,4194304 --jsonl RECORDS.jsonl --commit $(git rev-parse
---short HEAD). Times are the shortest of many, in turn with a copy of the same bytes.
+To measure: softfold bench ladder --n 128,1024,8192,65536,262144,4194304 --jsonl SPEED.jsonl --commit $(git rev-parse
+--short HEAD), and ladder_bytes.py --out BYTES.jsonl. Times are the shortest of many, in turn with a copy of the same
+bytes.
 """
 import json
 import pathlib
@@ -39,14 +40,32 @@ def table(records):
     return "\n".join(lines)
 
 
-def main():
-    records = [json.loads(line) for line in pathlib.Path(sys.argv[1]).read_text().splitlines()]
-    page = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else "docs/ladder.md")
-    text, count = re.subn(r"(<!-- ladder: [^\n]*-->\n).*?(<!-- /ladder -->)",
-                          lambda m: m[1] + "\n" + table(records) + "\n\n" + m[2], page.read_text(), flags=re.S)
+def bytes_table(records):
+    shapes = list(dict.fromkeys(tuple(r["shape"]) for r in records))
+    cell = {(r["who"].rsplit("_", 1)[-1], tuple(r["shape"])): r for r in records}
+    lines = ["| bytes moved an element | " + " | ".join(f"{m} x {size(n)}" for m, n in shapes) + " |",
+             "|---|" + "---|" * len(shapes)]
+    for rung in RUNGS:
+        row = [cell[rung, shape] for shape in shapes]
+        lines.append(f"| {rung} | " + " | ".join("not here" if r["bytes"] is None else
+                                                 f"{r['bytes'] / r['shape'][0] / r['shape'][1]:.2f}" for r in row) + " |")
+    r = records[0]
+    return "\n".join(lines + ["", f"{r['op']}, {r['dtype']}; {r['device']}; commit {r['commit']}, {r['date']}."])
+
+
+def put(page, name, text):
+    page_text, count = re.subn(rf"(<!-- {name}: [^\n]*-->\n).*?(<!-- /{name} -->)",
+                               lambda m: m[1] + "\n" + text + "\n\n" + m[2], page.read_text(), flags=re.S)
     if count != 1:
-        sys.exit(f"{page}: no place for the table")
-    page.write_text(text)
+        sys.exit(f"{page}: no place for the table '{name}'")
+    page.write_text(page_text)
+
+
+def main():
+    speed, moved = ([json.loads(line) for line in pathlib.Path(p).read_text().splitlines()] for p in sys.argv[1:3])
+    page = pathlib.Path(sys.argv[3] if len(sys.argv) > 3 else "docs/ladder.md")
+    put(page, "ladder", table(speed))
+    put(page, "bytes", bytes_table(moved))
 
 
 if __name__ == "__main__":

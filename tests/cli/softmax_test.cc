@@ -2,7 +2,9 @@
 #include "cli/support.hpp"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/mount.h>
+#include <regex>
 #include <thread>
 
 namespace softfold_test {
@@ -161,6 +163,30 @@ bool wait_for_temporary(const std::string& folder, pid_t child) {
       return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+// A pause of half a second makes the work long enough for a bar on the terminal that its standard error is.
+TEST_F(LargeFile, ATerminalSeesHowFarHowFastAndHowLongStill) {
+  write_large("x.npy", {kElements});
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  ASSERT_EQ(::grantpt(terminal), 0);
+  ASSERT_EQ(::unlockpt(terminal), 0);
+  const std::string seen_by = ::ptsname(terminal);
+  const pid_t child = start({"softmax", "@x.npy", "@y.npy", "--memory", "32M"}, seen_by);
+  ASSERT_TRUE(wait_for_temporary(folder(), child));
+  ::kill(child, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  ::kill(child, SIGCONT);
+  std::string seen;
+  char buffer[4096];
+  for (ssize_t got; (got = ::read(terminal, buffer, sizeof buffer)) > 0;)
+    seen.append(buffer, static_cast<std::size_t>(got));
+  ::close(terminal);
+  EXPECT_EQ(wait_for(child).status, 0);
+  EXPECT_TRUE(std::regex_search(seen, std::regex(R"(\[#+\.*\] +[0-9]+%  [0-9.]+ [kMG]?B/s  [0-9]+:[0-9]{2} left)")))
+      << seen;
+  EXPECT_TRUE(seen.ends_with("\r\x1b[K")) << "the bar must be gone";
 }
 
 TEST_F(LargeFile, KilledWhileWritingLeavesTheOldResult) {

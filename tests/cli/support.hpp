@@ -59,14 +59,15 @@ class CommandTest : public ::testing::Test {
     std::int64_t peak_rss;  ///< bytes
   };
 
-  /// Starts the command; words that begin with '@' are names in the folder.
-  pid_t start(const Words& words) const {
+  /// Starts the command; words that begin with '@' are names in the folder. Its standard error is a file that wait_for
+  /// reads, or what is given.
+  pid_t start(const Words& words, const std::string& standard_error = {}) const {
     std::vector<std::string> all{SOFTFOLD_COMMAND};
     for (const std::string& word : words) all.push_back(word.starts_with('@') ? at(word.substr(1)) : word);
     std::vector<char*> arguments;
     for (std::string& word : all) arguments.push_back(word.data());
     arguments.push_back(nullptr);
-    const std::string out = folder_ + ".out", err = folder_ + ".err";
+    const std::string out = folder_ + ".out", err = standard_error.empty() ? folder_ + ".err" : standard_error;
     const pid_t child = ::fork();
     if (child != 0) return child;
     ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
