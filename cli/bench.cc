@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <cmath>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 
@@ -88,6 +89,8 @@ struct BenchVerb {
 
   void run() const;
   std::vector<Data> data() const;
+  std::ofstream records_file() const;
+  [[noreturn]] void refuse_records_file() const;
   Race race(Op op, const Data& d, const std::vector<Rung>& rungs, Executor& executor) const;
   Json records(Op op, const Race& race, const Data& d, int concurrency) const;
   void tell(Op op, const Race& race, const Data& d) const;
@@ -196,6 +199,8 @@ std::vector<Data> BenchVerb::data() const {
     const std::size_t comma = n_text.find(',', at);
     const std::vector<std::int64_t> n = parse_shape(n_text.substr(at, comma - at));
     at = comma == std::string::npos ? comma : comma + 1;
+    if (n.size() != 1)
+      throw Error(Code::option, fmt::format("--n {}", n_text), "row lengths joined by commas", "--n 1024,8192");
     const std::int64_t fitting =
         (std::int64_t{64} << 20) / static_cast<std::int64_t>(size_of(dtype)) / std::max<std::int64_t>(1, n[0]);
     all.push_back(make(dtype, rows > 0 ? rows : std::max<std::int64_t>(1, fitting), n[0]));
@@ -206,6 +211,8 @@ std::vector<Data> BenchVerb::data() const {
 
 void BenchVerb::run() const {
   static constexpr std::string_view kinds[] = {"ladder", "softmax", "log-softmax", "logsumexp", "state"};
+  if (!(seconds >= 0) || !(seconds <= 3600))
+    throw Error(Code::option, fmt::format("--seconds {}", seconds), "0 .. 3600", "--seconds 0.3");
   const bool ladder = parse_word(words[0], "benchmark", kinds) == 0;
   const Op op = parse_op(ladder ? op_text : words[0]);
   if (words.size() > 2 || op > Op::state)
@@ -214,19 +221,35 @@ void BenchVerb::run() const {
   const std::vector<Rung> rungs = ladder ? std::vector{Rung::naive, Rung::safe, Rung::online, Rung::tiled, Rung::fused}
                                          : std::vector{Rung::automatic};
   const Workers workers(threads);
+  const std::vector<Data> inputs = data();
+  std::ofstream file = records_file();
   Json all = Json::array();
-  for (const Data& d : data()) {
+  for (const Data& d : inputs) {
     const Race result = race(op, d, rungs, workers.executor());
     for (const Json& record : records(op, result, d, workers.threads())) all.push_back(record);
     if (!json) tell(op, result, d);
   }
   if (json) print(all);
   if (jsonl.empty()) return;
-  std::ofstream file(jsonl, std::ios::app);
   for (const Json& record : all) file << record.dump() << '\n';
   file.flush();
-  if (!file)
-    throw Error(Code::io, fmt::format("the records' file '{}'", jsonl), "a file that can be written", "another folder");
+  if (!file) refuse_records_file();
+}
+
+void BenchVerb::refuse_records_file() const {
+  throw Error(Code::io, fmt::format("the records' file '{}'", jsonl), "a file that can be written", "another folder");
+}
+
+/// Opened before anything is measured, and never the array that is.
+std::ofstream BenchVerb::records_file() const {
+  if (jsonl.empty()) return {};
+  std::error_code no_such_file;
+  if (words.size() == 2 && std::filesystem::equivalent(words[1], jsonl, no_such_file))
+    throw Error(Code::option, fmt::format("--jsonl {}, the same file as the input '{}'", jsonl, words[1]),
+                "a new file, or one of records", "--jsonl records.jsonl");
+  std::ofstream file(jsonl, std::ios::app);
+  if (!file) refuse_records_file();
+  return file;
 }
 
 Json BenchVerb::records(Op op, const Race& race, const Data& d, int concurrency) const {

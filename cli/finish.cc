@@ -33,8 +33,8 @@ struct FinishVerb {
   }
 
   void run() const;
-  void finish_rows(const io::PartialFile& joined, const Compute& compute) const;
-  void finish_lse(const io::PartialFile& joined, const Compute& compute) const;
+  void finish_rows(const io::InputFile& partial, const io::PartialFile& joined, const Compute& compute) const;
+  void finish_lse(const io::InputFile& partial, const io::PartialFile& joined, const Compute& compute) const;
 };
 
 /// Refuses a partial that is not of whole rows, as far as can be known.
@@ -54,14 +54,14 @@ void FinishVerb::run() const {
         Code::usage, fmt::format("{} files{}", count, logsumexp && log ? ", --log and --logsumexp" : ""),
         logsumexp ? "PARTIAL [OUT] with --logsumexp, without --log" : "SHARD PARTIAL OUT",
         logsumexp ? "softfold finish --logsumexp joined.part" : "softfold finish shard.npy joined.part out.npy");
-  const std::string& name = files[logsumexp ? 0 : 1];
-  const io::PartialFile joined = io::read_partials(name);
-  check_complete(name, io::span_of(joined));
+  const io::InputFile partial(files[logsumexp ? 0 : 1]);
+  const io::PartialFile joined = io::read_partials(partial);
+  check_complete(partial.path(), io::span_of(joined));
   const Compute compute(running);
   if (logsumexp) {
-    finish_lse(joined, compute);
+    finish_lse(partial, joined, compute);
   } else {
-    finish_rows(joined, compute);
+    finish_rows(partial, joined, compute);
   }
 }
 
@@ -136,7 +136,8 @@ class Shard {
   const Compute& compute_;
 };
 
-void FinishVerb::finish_rows(const io::PartialFile& joined, const Compute& compute) const {
+void FinishVerb::finish_rows(const io::InputFile& partial, const io::PartialFile& joined,
+                             const Compute& compute) const {
   const io::ArrayFile file = reading.open(files[0]);
   const Geometry g = geometry_of(file.shape(), -1);
   const io::PartialSpan span = io::span_of(joined);
@@ -156,7 +157,8 @@ void FinishVerb::finish_rows(const io::PartialFile& joined, const Compute& compu
   std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end());
   shape.back() = columns.length();
   const std::string tensor = !reading.tensor.empty() ? reading.tensor : log ? "log_softmax" : "softmax";
-  io::ArrayOutput output = io::create_array(files[2], {tensor, out_type, shape}, {&file.file().id(), 1});
+  const io::FileId inputs[] = {file.file().id(), partial.id()};
+  io::ArrayOutput output = io::create_array(files[2], {tensor, out_type, shape}, inputs);
   {
     Progress progress(shard.bytes_moved());
     shard.finish(output, running.memory_bytes(), progress);
@@ -174,7 +176,7 @@ void FinishVerb::finish_rows(const io::PartialFile& joined, const Compute& compu
              watch.seconds());
 }
 
-void FinishVerb::finish_lse(const io::PartialFile& joined, const Compute& compute) const {
+void FinishVerb::finish_lse(const io::InputFile& partial, const io::PartialFile& joined, const Compute& compute) const {
   const io::PartialSpan span = io::span_of(joined);
   const DType type = !dtype.empty() ? parse_dtype(dtype) : span.digits == 53 ? DType::float64 : DType::float32;
   const std::vector<double> states = states_of(joined);
@@ -186,9 +188,9 @@ void FinishVerb::finish_lse(const io::PartialFile& joined, const Compute& comput
   };
   const auto rows = static_cast<std::size_t>(span.rows);
   if (files.size() == 2) {
+    io::ArrayOutput output = io::create_array(files[1], {"logsumexp", type, {span.rows}}, {&partial.id(), 1});
     const Buffer result(rows * size_of(type));
     finish_to(result.data(), type);
-    io::ArrayOutput output = io::create_array(files[1], {"logsumexp", type, {span.rows}});
     output.write(0, {result.data(), rows * size_of(type)});
     output.commit();
     return;

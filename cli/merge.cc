@@ -24,9 +24,14 @@ struct MergeVerb {
   void run() const {
     if (output.empty()) throw Error(Code::usage, "merge without -o", "-o PARTIAL, the file to write", "-o joined.part");
     std::vector<io::NamedPartial> parts;
-    for (const std::string& name : inputs) parts.push_back({name, io::read_partials(name)});
+    std::vector<io::FileId> ids;
+    for (const std::string& name : inputs) {
+      const io::InputFile file(name);
+      ids.push_back(file.id());
+      parts.push_back({name, io::read_partials(file)});
+    }
     const io::PartialFile joined = io::join_partials(std::move(parts));
-    io::write_partials(output, joined);
+    io::write_partials(output, joined, ids);
 
     const io::PartialSpan span = io::span_of(joined);
     const std::int64_t end = span.offset + span.length;
@@ -39,8 +44,8 @@ struct MergeVerb {
                     {"row_length", span.row_length},
                     {"scale", span.scale},
                     {"digits", span.digits}});
-    fmt::print("{} partials -> {}: elements {}:{}{} of {}\n", inputs.size(), output, span.offset, end,
-               span.row_length >= 0 ? fmt::format(" of {}", span.row_length) : "",
+    fmt::print("{} partial{} -> {}: elements {}:{}{} of {}\n", inputs.size(), inputs.size() == 1 ? "" : "s", output,
+               span.offset, end, span.row_length >= 0 ? fmt::format(" of {}", span.row_length) : "",
                span.rows == 1 ? "a row" : fmt::format("{} rows", span.rows));
   }
 };

@@ -7,6 +7,8 @@
 #include "report.hpp"
 #include "verbs.hpp"
 
+#include "softfold/io/output_file.hpp"
+
 #include <fmt/format.h>
 #include <algorithm>
 
@@ -41,18 +43,29 @@ void StateVerb::run() const {
   const Geometry g = geometry_of(file.shape(), -1);
   const Range columns = range.empty() ? Range{0, g.n} : parse_range(range, g.n);
   if (g.outer == 0) throw Error(Code::shape, "an array of shape " + text_of(file.shape()), "at least one row");
+  constexpr std::int64_t most = Partial<float>::kLargestOffset;
+  if (offset < 0 || offset > most - columns.end)
+    throw Error(Code::shape, fmt::format("--offset {} and elements up to {} from there", offset, columns.end),
+                "an offset of at least 0, and an end of at most 2^53",
+                fmt::format("--offset {}", offset < 0 ? 0 : most - columns.end));
   if (row_length < -1 || (row_length >= 0 && row_length - columns.end < offset))
     throw Error(Code::option, fmt::format("--row-length {}", row_length),
                 fmt::format("at least {}, where this shard ends", offset + columns.end));
 
   const Compute compute(running);
-  const Stopwatch watch;
-  io::PartialFile partials = fold(file, columns, compute);
   // A range of a file without an offset: the file has the whole row.
-  partials.row_length = row_length >= 0 ? row_length : !range.empty() && offset == 0 ? g.n : -1;
-  io::write_partials(output, partials, {&file.file().id(), 1});
+  const std::int64_t whole = row_length >= 0 ? row_length : !range.empty() && offset == 0 ? g.n : -1;
+  const io::PartialSpan span{
+      file.dtype() == DType::float64 ? 53 : 24, scale, offset + columns.begin, columns.length(), g.outer, whole};
+  const Stopwatch watch;
+  // Nothing is folded yet, but everything refused: the scale here, a file that cannot be written below.
+  const Folder refusing(file.dtype(), scale, span.offset, 0, compute);
+  io::OutputFile to(output, io::bytes_of(span), {&file.file().id(), 1});
+  io::PartialFile partials = fold(file, columns, compute);
+  partials.row_length = whole;
+  to.write(0, io::format_partials(partials));
+  to.commit();
 
-  const io::PartialSpan span = io::span_of(partials);
   const double seconds = watch.seconds();
   const auto bytes = static_cast<std::uint64_t>(span.rows * span.length) * size_of(file.dtype());
   if (running.json)

@@ -55,7 +55,7 @@ class Verifier {
     return (outer * (op_ == Op::logsumexp ? 1 : g_.n) + column) * g_.inner + inner;
   }
   void note(Worst w, std::int64_t outer, std::int64_t inner) {
-    w.index = flat(outer, std::max<std::int64_t>(0, w.index), inner);
+    w.index = flat(outer, w.index, inner);
     result_.take(w);
   }
   void note_sum(Worst w, std::int64_t outer, std::int64_t inner) {
@@ -78,6 +78,7 @@ class Verifier {
         const Worst worst = one ? compare_lse(truth, ys[0], precision_) : compare(op_, truth, xs, ys, 0, precision_);
         long double sum = 0;
         for (const double v : ys) sum += v;
+        if (worst.index < 0) continue;  // a row of no elements has a logsumexp and nothing else
         const std::lock_guard lock(mutex);
         note(worst, b.outer + o, b.inner + i);
         if (op_ == Op::softmax) note_sum(compare_sum(truth, sum, precision_), b.outer + o, b.inner + i);

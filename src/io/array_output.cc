@@ -2,6 +2,8 @@
 
 #include "detail.hpp"
 
+#include <filesystem>
+
 namespace softfold {
 inline namespace v0 {
 namespace io {
@@ -32,11 +34,28 @@ ArrayOutput create_safetensors(const std::string& destination, std::span<const T
   return ArrayOutput(std::move(file), std::move(layout.arrays));
 }
 
+namespace {
+
+bool is_array_name(const std::string& name) { return name.ends_with(".npy") || name.ends_with(".safetensors"); }
+
+/// The nearest name to `destination` that create_array takes.
+std::string nearest_output(std::string destination) {
+  while (destination.size() > 1 && destination.ends_with('/')) destination.pop_back();
+  if (is_array_name(destination)) return destination;
+  std::error_code unknown;
+  const std::filesystem::file_status status = std::filesystem::status(destination, unknown);
+  if (std::filesystem::is_directory(status)) return destination + "/result.npy";
+  const bool other = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+  return other ? "result.npy" : destination + ".npy";
+}
+
+}  // namespace
+
 ArrayOutput create_array(const std::string& destination, const TensorSpec& tensor, std::span<const FileId> inputs) {
   if (destination.ends_with(".npy")) return create_npy(destination, tensor.dtype, tensor.shape, inputs);
   if (destination.ends_with(".safetensors")) return create_safetensors(destination, {&tensor, 1}, {}, inputs);
   throw Error(Code::option, "the output " + in_quotes(destination), "a name that ends in .npy or .safetensors",
-              destination + ".npy");
+              nearest_output(destination));
 }
 
 }  // namespace io

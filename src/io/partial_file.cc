@@ -174,28 +174,32 @@ void check_head(const Head& head) {
     refuse("a partial file whose head contradicts itself");
 }
 
-template <class T>
-Head head_of(const std::vector<Partial<T>>& rows, std::int64_t row_length) {
-  if (rows.empty()) throw Error(Code::shape, "a partial file of no rows", "at least one row");
+Head head_of(const PartialSpan& span) {
   Head head{};
   std::memcpy(head.magic, kMagic, sizeof kMagic);
   head.format = kFormat;
   head.bits_version = SOFTFOLD_BITS_VERSION;
-  head.digits = fold::Real<T>::kDigits;
+  head.digits = static_cast<std::uint32_t>(span.digits);
   head.chunk = kChunk;
-  head.scale = rows[0].scale();
-  head.offset = rows[0].offset();
-  head.length = rows[0].length();
-  head.rows = std::ssize(rows);
-  head.row_length = row_length;
+  head.scale = span.scale;
+  head.offset = span.offset;
+  head.length = span.length;
+  head.rows = span.rows;
+  head.row_length = span.row_length;
   return head;
 }
 
 template <class T>
+PartialSpan span_of_rows(const std::vector<Partial<T>>& rows, std::int64_t row_length) {
+  if (rows.empty()) throw Error(Code::shape, "a partial file of no rows", "at least one row");
+  return {fold::Real<T>::kDigits, rows[0].scale(), rows[0].offset(), rows[0].length(), std::ssize(rows), row_length};
+}
+
+template <class T>
 std::vector<std::byte> format_rows(const std::vector<Partial<T>>& rows, std::int64_t row_length) {
-  const Head head = head_of(rows, row_length);
-  check_head(head);
-  Writer writer(static_cast<std::size_t>(file_bytes(head).value_or(0)));
+  const PartialSpan span = span_of_rows(rows, row_length);
+  const Head head = head_of(span);
+  Writer writer(static_cast<std::size_t>(bytes_of(span)));
   writer.put(std::span(&head, 1));
   writer.put_checksum();
   std::vector<double> m;
@@ -250,12 +254,15 @@ void check_joins(const NamedPartial& first, std::int64_t end, const NamedPartial
 }  // namespace
 
 PartialSpan span_of(const PartialFile& file) {
-  return std::visit(
-      [&](const auto& rows) {
-        const Head h = head_of(rows, file.row_length);
-        return PartialSpan{static_cast<int>(h.digits), h.scale, h.offset, h.length, h.rows, h.row_length};
-      },
-      file.rows);
+  return std::visit([&](const auto& rows) { return span_of_rows(rows, file.row_length); }, file.rows);
+}
+
+std::uint64_t bytes_of(const PartialSpan& span) {
+  const Head head = head_of(span);
+  check_head(head);
+  const auto bytes = file_bytes(head);
+  if (!bytes) refuse("a partial file of " + std::to_string(span.rows) + " rows, of more than 2^63 bytes");
+  return *bytes;
 }
 
 std::vector<std::byte> format_partials(const PartialFile& file) {
@@ -275,8 +282,7 @@ PartialFile parse_partials(std::span<const std::byte> bytes) {
   return {parse_rows<double>(head, reader), head.row_length};
 }
 
-PartialFile read_partials(const std::string& path) {
-  const InputFile file(path);
+PartialFile read_partials(const InputFile& file) {
   try {
     // Told apart by its first bytes, before a large file of another kind is read.
     char magic[sizeof kMagic] = {};
@@ -287,7 +293,7 @@ PartialFile read_partials(const std::string& path) {
     return parse_partials(bytes);
   } catch (const Error& error) {
     if (error.code == Code::io) throw;
-    throw Error(error.code, in_quotes(path) + ": " + error.got, error.allowed, error.fix);
+    throw Error(error.code, in_quotes(file.path()) + ": " + error.got, error.allowed, error.fix);
   }
 }
 

@@ -52,6 +52,26 @@ TEST_F(Verify, SpecialRows) {
   expect_refused(Code::verification, "softmax", {"verify", "@x.npy", "@zeros.npy"});
 }
 
+TEST_F(Verify, RowsOfNoElementsAndNoRows) {
+  for (const Shape& shape : {Shape{0}, {3, 0}, {0, 3}, {2, 0, 3}, {0, 0}}) {
+    write("x.npy", shape, {});
+    for (int axis = 0; axis < std::ssize(shape); ++axis) {
+      for (const std::string op : {"softmax", "log-softmax", "logsumexp"}) {
+        const Words words{"@x.npy", "--op", op, "--axis", std::to_string(axis)};
+        Words verify{"verify"}, compute{op, "@x.npy", "@y.npy", "--axis", std::to_string(axis)};
+        verify.insert(verify.end(), words.begin(), words.end());
+        EXPECT_NE(expect_ok(verify).find("Inside"), std::string::npos);
+        expect_ok(compute);
+        verify.insert(verify.begin() + 2, "@y.npy");
+        expect_ok(verify);
+      }
+    }
+  }
+  write("x.npy", {3, 0}, {});
+  write("y.npy", {3}, {-INFINITY, 0, -INFINITY});  // the second is wrong
+  expect_refused(Code::verification, "logsumexp", {"verify", "@x.npy", "@y.npy", "--op", "logsumexp"});
+}
+
 TEST_F(Verify, AWrongResultIsFoundWhereItIs) {
   const std::vector<float> x(3000, 1.F);
   std::vector<float> y(3000, 1.F / 1000);
@@ -149,6 +169,19 @@ TEST_F(Bench, AFilesRowsAndOneOperation) {
   expect_refused(Code::option, "try: ladder", {"bench", "lader"});
   expect_refused(Code::option, "rows", {"bench", "softmax", "--n", "0"});
   expect_refused(Code::usage, "one file", {"bench", "softmax", "@x.npy", "@x.npy"});
+  expect_refused(Code::option, "joined by commas", {"bench", "softmax", "--n", "5x6"});
+  for (const std::string seconds : {"inf", "nan", "-1"})
+    expect_refused(Code::option, "--seconds", {"bench", "softmax", "@x.npy", "--seconds", seconds});
+}
+
+TEST_F(Bench, RecordsNeverGoIntoTheInput) {
+  write_array(at("x.npy"), DType::float32, {4, 500}, random_elements(DType::float32, 2000, 5));
+  const std::string before = contents(at("x.npy"));
+  std::filesystem::create_symlink("x.npy", at("link"));
+  for (const std::string name : {"@x.npy", "@link"})
+    expect_refused(Code::option, "same file", {"bench", "softmax", "@x.npy", "--jsonl", name});
+  expect_refused(Code::io, "records", {"bench", "softmax", "@x.npy", "--jsonl", "@no/r.jsonl", "--seconds", "3600"});
+  EXPECT_EQ(contents(at("x.npy")), before);
 }
 
 }  // namespace

@@ -131,5 +131,39 @@ TEST_F(Sharded, WhatDoesNotBelongTogetherIsRefused) {
   EXPECT_EQ(entries(), files);
 }
 
+TEST_F(Sharded, NoInputIsEverReplaced) {
+  write_array(at("x.npy"), DType::float32, {4000}, random_elements(DType::float32, 4000, 5));
+  expect_ok({"state", "@x.npy", "@a.part", "--range", "0:2000"});
+  expect_ok({"state", "@x.npy", "@b.part", "--range", "2000:4000"});
+  expect_ok({"state", "@x.npy", "@p.npy"});  // whatever its name, a partial
+  const std::string x = contents(at("x.npy")), a = contents(at("a.part")), b = contents(at("b.part")),
+                    p = contents(at("p.npy"));
+  for (const std::string file : {"x.npy", "b.part", "p.npy"}) {
+    std::filesystem::create_symlink(file, at("soft-" + file));
+    std::filesystem::create_hard_link(at(file), at("hard-" + file));
+  }
+  for (const std::string link : {"@", "@soft-", "@hard-"}) {
+    expect_refused(Code::option, "same file", {"merge", "@a.part", "@b.part", "-o", link + "b.part"});
+    expect_refused(Code::option, "same file", {"finish", "@x.npy", "@p.npy", link + "p.npy"});
+    expect_refused(Code::option, "same file", {"finish", "@x.npy", "@p.npy", link + "x.npy"});
+    expect_refused(Code::option, "same file", {"finish", "--logsumexp", "@p.npy", link + "p.npy"});
+    expect_refused(Code::option, "same file", {"state", "@x.npy", link + "x.npy"});
+  }
+  EXPECT_EQ(contents(at("x.npy")), x);
+  EXPECT_EQ(contents(at("a.part")), a);
+  EXPECT_EQ(contents(at("b.part")), b);
+  EXPECT_EQ(contents(at("p.npy")), p);
+}
+
+TEST_F(Sharded, RefusedBeforeTheShardIsRead) {
+  write_array(at("x.npy"), DType::float32, {10}, random_elements(DType::float32, 10, 5));
+  for (const std::string offset : {"-1", "9007199254740983", "9223372036854775807"})
+    expect_refused(Code::shape, "--offset", {"state", "@x.npy", "@y.part", "--offset", offset});
+  expect_refused(Code::option, "scale", {"state", "@x.npy", "@y.part", "--scale", "1e300"});
+  expect_refused(Code::io, "No such file", {"state", "@x.npy", "@no/y.part"});
+  EXPECT_EQ(entries(), 1u);
+  expect_ok({"state", "@x.npy", "@y.part", "--offset", "9007199254740982", "--row-length", "9007199254740992"});
+}
+
 }  // namespace
 }  // namespace softfold_test

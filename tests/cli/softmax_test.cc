@@ -228,6 +228,9 @@ TEST_F(SoftmaxCommand, RefusedBeforeAnyWork) {
   expect_refused(Code::option, "try: cuda", {"softmax", "@x.npy", "@y.npy", "--backend", "cud"});
   expect_refused(Code::file, "No such file", {"softmax", "@none.npy", "@y.npy"});
   expect_refused(Code::option, ".npy or .safetensors", {"softmax", "@x.npy", "@y.txt"});
+  expect_refused(Code::option, "/y.npy\n", {"softmax", "@x.npy", "@y.npy/"});
+  expect_refused(Code::option, "try: result.npy", {"softmax", "@x.npy", "/dev/null"});
+  expect_refused(Code::option, "try: " + folder() + "/result.npy", {"softmax", "@x.npy", folder()});
   expect_refused(Code::io, "No such file", {"softmax", "@x.npy", "@no/y.npy"});
   EXPECT_EQ(entries(), 2u);
 }

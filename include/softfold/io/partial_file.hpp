@@ -29,6 +29,9 @@ struct PartialSpan {
 };
 PartialSpan span_of(const PartialFile& file);
 
+/// How many bytes format_partials makes of such rows. Throws Error{Code::file} for a span that no file can have.
+std::uint64_t bytes_of(const PartialSpan& span);
+
 /// The bytes of a partial file. Throws Error: Code::shape (no rows, or rows cut differently).
 std::vector<std::byte> format_partials(const PartialFile& file);
 
@@ -36,11 +39,12 @@ std::vector<std::byte> format_partials(const PartialFile& file);
 /// Throws Error: Code::file (truncated, damaged or lying), Code::state (written with another definition of the bits).
 PartialFile parse_partials(std::span<const std::byte> bytes);
 
-/// Throws Error as InputFile and parse_partials do; `got` begins with the path.
-PartialFile read_partials(const std::string& path);
+/// Throws Error as InputFile::read and parse_partials do; `got` begins with the path.
+PartialFile read_partials(const InputFile& file);
 
-/// Writes beside `destination`, then renames. Throws Error as format_partials and OutputFile do.
-void write_partials(const std::string& destination, const PartialFile& file, std::span<const FileId> inputs = {});
+/// Writes beside `destination`, then renames; `inputs`: files that must not be the destination. Throws Error as
+/// format_partials and OutputFile do.
+void write_partials(const std::string& destination, const PartialFile& file, std::span<const FileId> inputs);
 
 /// A partial and where it comes from, for messages.
 struct NamedPartial {
