@@ -67,7 +67,9 @@ enum class Empty : std::uint8_t {
 
 /// The ladder of algorithms: docs/ladder.md says what each reads and writes. `tiled` and `fused` give the bits of
 /// `automatic`. The first three are softmax's alone, over plain contiguous rows, and add in an order of their own:
-/// `safe` and `online` are right within the contract's bounds, `naive` overflows.
+/// `safe` and `online` are right within the contract's bounds, `naive` overflows. Attention has a ladder of the same
+/// names (docs/attention.md): naive and safe hold all scores, online takes one key at a time, tiled one chunk of keys,
+/// fused tiles of queries and keys.
 enum class Rung : std::uint8_t {
   automatic,
   naive,   ///< exp(x) / sum exp(x): two reads; overflows, on purpose
@@ -75,6 +77,7 @@ enum class Rung : std::uint8_t {
   online,  ///< two reads: maximum and sum element by element, write
   tiled,   ///< two reads: a tile to a state, one merge per tile, write
   fused,   ///< one read: the row stays on chip between its sum and its write
+  merged,  ///< of attention alone: a chunk's probabilities and lse at a time, merged
 };
 
 /// The base of a logarithm that comes from elsewhere. softfold's own are natural, always.
@@ -149,7 +152,8 @@ struct AttentionOptions {
   View kv_index;      ///< int32 or int64, [B], Dense: sequence b's keys are k[kv_index[b]] of a cache k, v
   std::variant<Dense, Varlen, Paged> kv;
   View q_positions, kv_positions;  ///< no kernel of this version has them
-  View lse;                        ///< result: float32 or float64, (B, H, T) in either layout, of Varlen (H, total T)
+  Rung rung = Rung::automatic;
+  View lse;    ///< result: float32 or float64, (B, H, T) in either layout, of Varlen (H, total T)
   View state;  ///< result: the fold's (m, d, o): lse's shape + (2 + Dv,), float32 (float64 for float64 operands)
 };
 

@@ -69,7 +69,8 @@ typedef enum softfold_op {
   SOFTFOLD_OP_FINISH_LOG_SOFTMAX = 9,
   SOFTFOLD_OP_FINISH_LOGSUMEXP = 10,
   SOFTFOLD_OP_MERGE_ATTENTION = 11,
-  SOFTFOLD_OP_MERGE_BLOCKS = 12
+  SOFTFOLD_OP_MERGE_BLOCKS = 12,
+  SOFTFOLD_OP_ATTENTION = 18
 } softfold_op;
 
 typedef enum softfold_empty { SOFTFOLD_EMPTY_ZERO = 0, SOFTFOLD_EMPTY_NAN = 1 } softfold_empty;
@@ -79,9 +80,11 @@ typedef enum softfold_rung {
   SOFTFOLD_RUNG_SAFE = 2,
   SOFTFOLD_RUNG_ONLINE = 3,
   SOFTFOLD_RUNG_TILED = 4,
-  SOFTFOLD_RUNG_FUSED = 5
+  SOFTFOLD_RUNG_FUSED = 5,
+  SOFTFOLD_RUNG_MERGED = 6 /* of attention alone */
 } softfold_rung;
 typedef enum softfold_log_base { SOFTFOLD_BASE_NATURAL = 0, SOFTFOLD_BASE_TWO = 1 } softfold_log_base;
+typedef enum softfold_layout { SOFTFOLD_LAYOUT_BHTD = 0, SOFTFOLD_LAYOUT_BTHD = 1 } softfold_layout;
 typedef enum softfold_statistics { SOFTFOLD_STATISTICS_LSE = 0, SOFTFOLD_STATISTICS_MAX_SUM = 1 } softfold_statistics;
 
 /* softfold::RowOptions; a null tensor is "not given". */
@@ -105,6 +108,35 @@ typedef struct softfold_merge_options {
   int32_t statistics; /* softfold_statistics */
 } softfold_merge_options;
 
+/* softfold::AttentionOptions; a null tensor is "not given". q_offsets and kv_offsets make it Varlen, page_table Paged.
+ */
+typedef struct softfold_attention_options {
+  size_t struct_size;
+  double scale; /* NaN: 1/sqrt(D) */
+  int64_t window_left;
+  int64_t window_right;
+  int64_t max_q;
+  int64_t max_kv;
+  const softfold_tensor* sink;
+  const softfold_tensor* bias;
+  const softfold_tensor* mask;
+  const softfold_tensor* slopes;
+  const softfold_tensor* kv_lengths;
+  const softfold_tensor* kv_starts;
+  const softfold_tensor* kv_index;
+  const softfold_tensor* q_offsets;
+  const softfold_tensor* kv_offsets;
+  const softfold_tensor* page_table;
+  const softfold_tensor* q_positions;
+  const softfold_tensor* kv_positions;
+  const softfold_tensor* lse;   /* a result */
+  const softfold_tensor* state; /* a result */
+  float softcap;
+  int32_t causal;
+  int32_t layout; /* softfold_layout */
+  int32_t rung;   /* softfold_rung */
+} softfold_attention_options;
+
 typedef struct softfold_executor softfold_executor;
 
 /* softfold::Context. */
@@ -126,6 +158,8 @@ typedef struct softfold_plan {
 /* scale 1, axis -1, everything else off. */
 SOFTFOLD_C_API void softfold_row_options_init(softfold_row_options* options);
 SOFTFOLD_C_API void softfold_merge_options_init(softfold_merge_options* options);
+/* Windows unlimited, scale 1/sqrt(D), everything else off. */
+SOFTFOLD_C_API void softfold_attention_options_init(softfold_attention_options* options);
 SOFTFOLD_C_API void softfold_context_init(softfold_context* context);
 
 /* Plans: op is a softfold_op; the order of inputs and outputs is that of softfold::Op. Merge operations take
@@ -138,6 +172,11 @@ SOFTFOLD_C_API softfold_status softfold_plan_merge(softfold_plan* plan, int op, 
                                                    size_t input_count, const softfold_tensor* outputs,
                                                    size_t output_count, const softfold_merge_options* options,
                                                    const softfold_context* context);
+/* inputs: q, k, v; output: out. */
+SOFTFOLD_C_API softfold_status softfold_plan_attention(softfold_plan* plan, const softfold_tensor* inputs,
+                                                       size_t input_count, const softfold_tensor* outputs,
+                                                       size_t output_count, const softfold_attention_options* options,
+                                                       const softfold_context* context);
 /* SOFTFOLD_OPTION for a plan that was refused or copied; its kernel is "" then, and its workspace 0 bytes. */
 SOFTFOLD_C_API softfold_status softfold_plan_run(const softfold_plan* plan);
 SOFTFOLD_C_API const char* softfold_plan_kernel(const softfold_plan* plan);
@@ -153,6 +192,11 @@ SOFTFOLD_C_API softfold_status softfold_logsumexp(const softfold_tensor* x, cons
                                                   const softfold_row_options* options, const softfold_context* context);
 SOFTFOLD_C_API softfold_status softfold_state(const softfold_tensor* x, const softfold_tensor* states,
                                               const softfold_row_options* options, const softfold_context* context);
+
+SOFTFOLD_C_API softfold_status softfold_attention(const softfold_tensor* q, const softfold_tensor* k,
+                                                  const softfold_tensor* v, const softfold_tensor* out,
+                                                  const softfold_attention_options* options,
+                                                  const softfold_context* context);
 
 /* Executors. threads = 0 takes the machine's. softfold_executor_tbb is SOFTFOLD_UNSUPPORTED in a build without oneTBB.
  */

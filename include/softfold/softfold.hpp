@@ -66,6 +66,15 @@ SOFTFOLD_API void merge_attention(std::span<const View> parts, const View& out, 
 SOFTFOLD_API void merge_blocks(std::span<const View> parts, std::span<const View> outputs,
                                const MergeOptions& options = {}, const Context& context = {});
 
+/// out = softmax(scores) v over the keys that each query sees: score = scale q.k, with what the options add. A row that
+/// sees none is 0, its lse -inf. q: (B, H, T, D), k: (B, Hkv, S, D), v: (B, Hkv, S, Dv), out: (B, H, T, Dv), or as
+/// options.layout says; query head h reads key head h / (H / Hkv). D, Dv from 1 to 512. q, k, v: one dtype; out: the
+/// same, or float32. Computed in float32 (float64 for float64), which also holds the probabilities. The last axis is
+/// contiguous. Each row's bits are the same in any batch and on any number of threads. A score that is NaN or infinite
+/// makes its row NaN; a V that is, also those rows that hide it by causal, window, mask or bias (docs/attention.md).
+SOFTFOLD_API void attention(const View& q, const View& k, const View& v, const View& out,
+                            const AttentionOptions& options = {}, const Context& context = {});
+
 /// The definition of the bits that this library computes (SOFTFOLD_BITS_VERSION of its build).
 SOFTFOLD_API int bits_version() noexcept;
 /// "major.minor.patch".

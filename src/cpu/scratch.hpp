@@ -21,7 +21,17 @@ class Scratch {
 
  public:
   /// Each use has a block of its own.
-  enum Use : std::size_t { chunk_terms, row_terms, reduced_chunks, nodes, blocks, columns, uses };
+  enum Use : std::size_t {
+    chunk_terms,
+    row_terms,
+    reduced_chunks,
+    nodes,
+    blocks,
+    columns,
+    attention,
+    attention_state,
+    uses
+  };
 
   ~Scratch() {
     for (Block& b : blocks_) std::free(b.data);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 namespace softfold {
 inline namespace v0 {
@@ -11,6 +12,7 @@ namespace {
 
 static_assert(sizeof(Plan) <= sizeof(softfold_plan) && alignof(Plan) <= 16);
 static_assert(static_cast<int>(Op::merge_blocks) == SOFTFOLD_OP_MERGE_BLOCKS);
+static_assert(static_cast<int>(Op::attention) == SOFTFOLD_OP_ATTENTION);
 static_assert(static_cast<int>(Code::verification) == SOFTFOLD_VERIFICATION);
 
 /// The last refusal of this thread; the message is only built when something was refused.
@@ -102,6 +104,45 @@ MergeOptions merge_options_from(const softfold_merge_options* given) {
   return {enum_from(o.base, LogBase::two, "base"), enum_from(o.statistics, Statistics::max_sum, "statistics")};
 }
 
+softfold_attention_options default_attention_options() {
+  softfold_attention_options o{};
+  o.struct_size = sizeof o;
+  o.scale = std::numeric_limits<double>::quiet_NaN();
+  o.window_left = o.window_right = -1;
+  return o;
+}
+
+AttentionOptions attention_options_from(const softfold_attention_options* given) {
+  if (given == nullptr) return {};
+  const auto o = read_struct(given, default_attention_options(), "attention_options");
+  AttentionOptions a;
+  a.layout = enum_from(o.layout, Layout::bthd, "layout");
+  a.scale = o.scale;
+  a.causal = o.causal != 0;
+  a.window = {o.window_left, o.window_right};
+  a.softcap = o.softcap;
+  a.sink = view_from(o.sink);
+  a.bias = view_from(o.bias);
+  a.mask = view_from(o.mask);
+  a.slopes = view_from(o.slopes);
+  a.kv_lengths = view_from(o.kv_lengths);
+  a.kv_starts = view_from(o.kv_starts);
+  a.kv_index = view_from(o.kv_index);
+  if (o.page_table != nullptr) {
+    a.kv = Paged{view_from(o.page_table), a.kv_lengths};
+  } else if (o.q_offsets != nullptr || o.kv_offsets != nullptr) {
+    a.kv = Varlen{view_from(o.q_offsets), view_from(o.kv_offsets), o.max_q, o.max_kv};
+  } else if (o.max_q != 0 || o.max_kv != 0) {
+    throw Error(Code::option, "max_q or max_kv without q_offsets and kv_offsets", "both offsets, or none of the four");
+  }
+  a.q_positions = view_from(o.q_positions);
+  a.kv_positions = view_from(o.kv_positions);
+  a.lse = view_from(o.lse);
+  a.state = view_from(o.state);
+  a.rung = enum_from(o.rung, Rung::merged, "rung");
+  return a;
+}
+
 /// What softfold_plan holds: the workspace stands beside the plan that points to it.
 struct StoredPlan {
   const void* self;  ///< where it was made; null until then
@@ -177,6 +218,7 @@ using namespace softfold::c_abi;
 
 void softfold_row_options_init(softfold_row_options* options) { *options = default_row_options(); }
 void softfold_merge_options_init(softfold_merge_options* options) { *options = {sizeof(*options), 0, 0}; }
+void softfold_attention_options_init(softfold_attention_options* options) { *options = default_attention_options(); }
 void softfold_context_init(softfold_context* context) { *context = {sizeof(*context), nullptr, nullptr, nullptr, 0}; }
 
 softfold_status softfold_plan_rows(softfold_plan* plan, int op, const softfold_tensor* inputs, size_t input_count,
@@ -191,6 +233,14 @@ softfold_status softfold_plan_merge(softfold_plan* plan, int op, const softfold_
                                     const softfold_merge_options* options, const softfold_context* context) {
   return make_plan(
       plan, op, inputs, input_count, outputs, output_count, [&] { return merge_options_from(options); }, context);
+}
+
+softfold_status softfold_plan_attention(softfold_plan* plan, const softfold_tensor* inputs, size_t input_count,
+                                        const softfold_tensor* outputs, size_t output_count,
+                                        const softfold_attention_options* options, const softfold_context* context) {
+  return make_plan(
+      plan, SOFTFOLD_OP_ATTENTION, inputs, input_count, outputs, output_count,
+      [&] { return attention_options_from(options); }, context);
 }
 
 softfold_status softfold_plan_run(const softfold_plan* plan) {
@@ -226,6 +276,20 @@ softfold_status softfold_logsumexp(const softfold_tensor* x, const softfold_tens
 softfold_status softfold_state(const softfold_tensor* x, const softfold_tensor* states,
                                const softfold_row_options* options, const softfold_context* context) {
   return run_once(Op::state, x, states, options, context);
+}
+
+softfold_status softfold_attention(const softfold_tensor* q, const softfold_tensor* k, const softfold_tensor* v,
+                                   const softfold_tensor* out, const softfold_attention_options* options,
+                                   const softfold_context* context) {
+  return guarded([&] {
+    require(q, "q");
+    require(k, "k");
+    require(v, "v");
+    require(out, "out");
+    ContextStorage c;
+    read_context(c, context);
+    attention(view_from(q), view_from(k), view_from(v), view_from(out), attention_options_from(options), c.context);
+  });
 }
 
 softfold_status softfold_executor_threads(int threads, softfold_executor** executor) {

@@ -19,23 +19,26 @@ constexpr bool is_merge_op(Op op) {
 }
 
 template <class Problem>
-std::span<const Kernel<Problem>> kernels_for(Op op, Device device) {
-  constexpr bool rows = std::is_same_v<Problem, RowProblem>;
-  if (device.kind == DeviceKind::cpu) {
-    if constexpr (rows) {
-      return cpu_row_kernels(op);
-    } else {
-      return cpu_merge_kernels(op);
-    }
-  }
+std::span<const Kernel<Problem>> cpu_kernels(Op op) {
+  if constexpr (std::is_same_v<Problem, RowProblem>) return cpu_row_kernels(op);
+  if constexpr (std::is_same_v<Problem, MergeProblem>) return cpu_merge_kernels(op);
+  if constexpr (std::is_same_v<Problem, AttentionProblem>) return cpu_attention_kernels();
+}
+
 #if defined(SOFTFOLD_WITH_CUDA)
-  if (device.kind == DeviceKind::cuda || device.kind == DeviceKind::cuda_managed) {
-    if constexpr (rows) {
-      return cuda_row_kernels(op);
-    } else {
-      return cuda_merge_kernels(op);
-    }
-  }
+template <class Problem>
+std::span<const Kernel<Problem>> cuda_kernels(Op op) {
+  if constexpr (std::is_same_v<Problem, RowProblem>) return cuda_row_kernels(op);
+  if constexpr (std::is_same_v<Problem, MergeProblem>) return cuda_merge_kernels(op);
+  if constexpr (std::is_same_v<Problem, AttentionProblem>) return cuda_attention_kernels();
+}
+#endif
+
+template <class Problem>
+std::span<const Kernel<Problem>> kernels_for(Op op, Device device) {
+  if (device.kind == DeviceKind::cpu) return cpu_kernels<Problem>(op);
+#if defined(SOFTFOLD_WITH_CUDA)
+  if (device.kind == DeviceKind::cuda || device.kind == DeviceKind::cuda_managed) return cuda_kernels<Problem>(op);
   constexpr const char *allowed = "CPU (1) and CUDA (2, managed 13) tensors", *fix = "copy the data to one of them";
 #else
   constexpr const char *allowed = "CPU tensors: this build has no CUDA backend",
@@ -118,7 +121,7 @@ void check_executor(const Context& context) {
 
 }  // namespace
 
-/// Reads and writes a Plan's storage. Row and merge plans differ by their op alone.
+/// Reads and writes a Plan's storage. The families of plans differ by their op alone.
 class PlanAccess {
  public:
   template <class Problem>
@@ -133,6 +136,7 @@ class PlanAccess {
   template <class Visit>
   static auto visit(const Plan& plan, Visit&& f) {
     const Op op = *std::launder(reinterpret_cast<const Op*>(plan.storage_));
+    if (op == Op::attention) return f(get<AttentionProblem>(plan));
     return is_merge_op(op) ? f(get<MergeProblem>(plan)) : f(get<RowProblem>(plan));
   }
 
@@ -169,8 +173,12 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
                                         [&](MergeProblem& p) { build_merge(p, op, inputs, outputs, options); });
 }
 
-Plan plan(Op op, std::span<const View>, std::span<const View>, const AttentionOptions&, const Context&) {
-  refuse_op(op, "attention options");
+Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const AttentionOptions& options,
+          const Context& context) {
+  if (op != Op::attention) refuse_op(op, "attention options");
+  if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of attention");
+  return PlanAccess::make<AttentionProblem>(op, inputs[0], context,
+                                            [&](AttentionProblem& p) { build_attention(p, inputs, outputs, options); });
 }
 
 void Plan::run() const {

@@ -12,6 +12,8 @@ void build_rows(RowProblem& p, Op op, std::span<const View> inputs, std::span<co
                 const RowOptions& options);
 void build_merge(MergeProblem& p, Op op, std::span<const View> inputs, std::span<const View> outputs,
                  const MergeOptions& options);
+void build_attention(AttentionProblem& p, std::span<const View> inputs, std::span<const View> outputs,
+                     const AttentionOptions& options);
 
 }  // namespace v0
 }  // namespace softfold

@@ -109,6 +109,7 @@ struct VectorOperand {
 /// Its score is bias + softcap tanh(scale q.k / softcap) - slope |i + end - T - j|, each where given.
 struct AttentionProblem {
   Op op;
+  Rung rung;
   bool packed;             ///< Varlen: q, k, v, out, lse and state have one token axis for all sequences
   std::int64_t rows;       ///< (query, head) pairs in all
   std::int64_t sequences;  ///< B

@@ -60,6 +60,12 @@ void merge_blocks(std::span<const View> parts, std::span<const View> outputs, co
   plan(Op::merge_blocks, parts, outputs, options, context).run();
 }
 
+void attention(const View& q, const View& k, const View& v, const View& out, const AttentionOptions& options,
+               const Context& context) {
+  const View inputs[] = {q, k, v};
+  plan(Op::attention, inputs, {&out, 1}, options, context).run();
+}
+
 int bits_version() noexcept { return SOFTFOLD_BITS_VERSION; }
 const char* version() noexcept { return SOFTFOLD_VERSION; }
 

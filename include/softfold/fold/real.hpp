@@ -94,6 +94,8 @@ struct Scalar {
   SOFTFOLD_HD static V set(T a) { return a; }
   SOFTFOLD_HD static V neg(V a) { return -a; }
   SOFTFOLD_HD static V sub(V a, V b) { return add(a, -b); }
+  /// The nearest integer, ties to even.
+  SOFTFOLD_HD static V round(V a) { return static_cast<V>(::rint(a)); }
   /// k <= limit ? a : b, so b for a NaN k.
   SOFTFOLD_HD static V if_at_most(V k, V limit, V a, V b) { return k <= limit ? a : b; }
 

@@ -54,6 +54,7 @@ struct Lanes {
   static HWY_INLINE V add(V a, V b) { return hn::Add(a, b); }
   static HWY_INLINE V sub(V a, V b) { return hn::Sub(a, b); }
   static HWY_INLINE V mul(V a, V b) { return hn::Mul(a, b); }
+  static HWY_INLINE V div(V a, V b) { return hn::Div(a, b); }
   static HWY_INLINE V max(V a, V b) { return hn::Max(a, b); }
   static HWY_INLINE V fma(V a, V b, V c) {
 #if HWY_TARGET == HWY_SCALAR
@@ -63,6 +64,8 @@ struct Lanes {
 #endif
   }
 
+  /// The nearest integer, ties to even.
+  static HWY_INLINE V round(V a) { return hn::Round(a); }
   /// k <= limit ? a : b, so b for a NaN k.
   static HWY_INLINE V if_at_most(V k, V limit, V a, V b) { return hn::IfThenElse(hn::Le(k, limit), a, b); }
   /// a, with every NaN replaced by the canonical one.

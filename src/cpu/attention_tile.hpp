@@ -1,0 +1,98 @@
+// What a SIMD target offers for attention: a tile of query rows against a tile of keys.
+//
+// Lanes run across query rows, so that every row is computed by itself: its products are FMA chains along D, its sums
+// chains along the keys, and which rows stand beside it changes no bit. Rows lie in panels of three vectors (the last
+// panel of a tile has as many as its rows need); what is one number a row and key or a row and dimension is stored
+// panel by panel, rows fastest.
+#pragma once
+
+#include "softfold/fold/attend.hpp"
+#include "softfold/fold/float16.hpp"
+#include "softfold/tensor.hpp"
+
+#include <array>
+#include <cstdint>
+
+namespace softfold {
+inline namespace v0 {
+namespace cpu {
+
+inline constexpr int kTileRows = 96;
+inline constexpr int kTileKeys = 64;
+inline constexpr int kPanelVectors = 3;
+
+/// The state of a tile's rows: sum[r] * 2^m[r] and the values beside it, o[r * stride ..], 64-byte aligned.
+template <class T>
+struct TileState {
+  T *m, *sum, *o;
+};
+
+/// A row's (m, d) as the fold holds it.
+template <class T>
+typename fold::LogSumExp<T>::State state_of_row(const TileState<T>& s, int r) {
+  if (fold::is_nan(s.sum[r])) return fold::LogSumExp<T>::not_a_number();
+  return {static_cast<double>(s.m[r]) / fold::Real<T>::kUnit, s.sum[r]};
+}
+
+/// A tile of query rows.
+template <class T>
+struct RowTile {
+  int rows, d, dv;
+  int stride;  ///< of the rows of o: dv rounded up to 64 bytes
+  const T* q;  ///< scaled, in panels: d numbers a row
+  T* scores;   ///< scratch, in panels: kTileKeys a row
+  T* rescale;  ///< scratch: kTileRows
+  TileState<T> state;
+};
+
+/// Up to kTileKeys keys, their elements T. v can be read up to RowTile::stride numbers a key.
+template <class T>
+struct KeyTile {
+  const T *k, *v;
+  std::int64_t k_stride, v_stride;  ///< elements between keys
+  int count;
+};
+
+/// What the rows see of a tile of keys, and what is added to their scores. One number a row, key 0 being the tile's.
+template <class T>
+struct TileView {
+  const T *first, *last;      ///< a row sees keys first .. last; null: all of them
+  const T *slope, *position;  ///< null: none
+  const T* bias;              ///< in panels, log2(e) not yet applied, -inf hides the key; null: none
+  T cap;                      ///< log2(e) * softcap; 0: none
+};
+
+template <class T>
+struct TileOps {
+  int lanes;
+  /// scores = q.k
+  void (*products)(const RowTile<T>&, const KeyTile<T>&);
+  /// scores = what the options make of them, -inf for a key that is not seen
+  void (*adjust)(const RowTile<T>&, int keys, const TileView<T>&);
+  /// state = the state with the keys pushed
+  void (*push)(const RowTile<T>&, const KeyTile<T>&);
+  /// a = merge(a, b)
+  void (*merge)(int rows, int stride, const TileState<T>& a, const TileState<T>& b);
+  /// y = factor * x, by x's dtype
+  std::array<void (*)(const void* x, int n, T factor, T* y), 4> widen;
+  /// y = factor * x, by y's dtype; x is aligned and readable up to a multiple of 64 bytes
+  std::array<void (*)(const T* x, int n, T factor, void* y), 4> narrow;
+};
+
+/// The table of the chosen target (targets.hpp).
+template <class T>
+const TileOps<T>& tile_ops();
+
+/// Where row r's panel begins in what holds `n` numbers a row, and how many rows the panel has.
+struct Panel {
+  int first, width;
+};
+inline Panel panel_of(int row, int rows, int lanes) {
+  const int full = kPanelVectors * lanes, first = row / full * full;
+  const int left = rows - first;
+  return {first, left >= full ? full : (left + lanes - 1) / lanes * lanes};
+}
+
+}  // namespace cpu
+}  // namespace v0
+}  // namespace softfold
