@@ -2,6 +2,7 @@
 #include "support/bits.hpp"
 #include "support/generators.hpp"
 
+#include "softfold/fold/attend.hpp"
 #include "softfold/lift/chunks.hpp"
 
 #include <gtest/gtest.h>
@@ -58,6 +59,59 @@ TYPED_TEST(Fold, MergeIsAssociativeWithinFourRoundings) {
       RC_ASSERT(difference <= 4 * u * (1 + 4 * u) * static_cast<long double>(left.d));
     }
   }));
+}
+
+// Attention's fold: logsumexp's laws for (m, d); for o the same factors, so commutative bit for bit, and on both sides
+// of an association within four roundings of the largest of its parts.
+template <class T>
+using Attend = fold::Attend<T, 2>;
+static_assert(fold::Fold<Attend<float>> && fold::Fold<Attend<double>>);
+
+template <class T>
+typename Attend<T>::State any_attention() {
+  auto s = Attend<T>::identity();
+  const auto count = *rc::gen::inRange(0, 4);
+  for (int i = 0; i < count; ++i) {
+    const T t = static_cast<T>(*rc::gen::inRange(-30000, 30000)) / T(100);
+    s = Attend<T>::merge(s, Attend<T>::lift({t, {static_cast<T>(*rc::gen::inRange(-9, 9)), T(1)}}));
+  }
+  return s;
+}
+
+TYPED_TEST(Fold, AttentionMergesAsLogSumExpDoes) {
+  using A = Attend<TypeParam>;
+  EXPECT_TRUE(rc::check([] {
+    const auto a = any_attention<TypeParam>(), b = any_attention<TypeParam>(), c = any_attention<TypeParam>();
+    const auto ab = A::merge(a, b), ba = A::merge(b, a), ea = A::merge(A::identity(), a),
+               ae = A::merge(a, A::identity());
+    RC_ASSERT(same(ab.sum, ba.sum) && same(ea.sum, a.sum) && same(ae.sum, a.sum));
+    const auto left = A::merge(ab, c), right = A::merge(a, A::merge(b, c));
+    for (int i = 0; i < 2; ++i) {
+      RC_ASSERT(same(ab.o[i], ba.o[i]) && ea.o[i] == a.o[i] && ae.o[i] == a.o[i]);
+      const double u = std::numeric_limits<TypeParam>::epsilon() / 2;
+      RC_ASSERT(std::abs(static_cast<double>(left.o[i] - right.o[i])) <= 4 * u * 9 * static_cast<double>(left.sum.d));
+    }
+    RC_ASSERT(a.sum.d == TypeParam(0) || std::abs(static_cast<double>(a.o[1] - a.sum.d)) == 0);  // values of 1 sum to d
+  }));
+}
+
+TYPED_TEST(Fold, AttentionFinishes) {
+  using A = Attend<TypeParam>;
+  const A fold;
+  const auto empty = fold.finish(A::identity());
+  EXPECT_EQ(empty.out[0], TypeParam(0));
+  EXPECT_EQ(empty.lse, -std::numeric_limits<double>::infinity());
+  auto s = A::identity();
+  for (const TypeParam t : {TypeParam(3), TypeParam(3), -std::numeric_limits<TypeParam>::infinity()})
+    s = fold.push(s, {t, {t, TypeParam(2)}});
+  const auto two = fold.finish(s);
+  EXPECT_EQ(two.out[0], TypeParam(3));
+  EXPECT_EQ(two.out[1], TypeParam(2));
+  EXPECT_NEAR(two.lse, 4 * std::log(2.), 1e-15);
+  for (const TypeParam t : {std::numeric_limits<TypeParam>::infinity(), std::numeric_limits<TypeParam>::quiet_NaN()}) {
+    const auto bad = fold.finish(fold.push(s, {t, {TypeParam(1), TypeParam(1)}}));
+    EXPECT_TRUE(std::isnan(bad.out[0]) && std::isnan(bad.lse));
+  }
 }
 
 TYPED_TEST(Fold, SumHasTheSignedZeroAsItsIdentityAndCommutes) {
