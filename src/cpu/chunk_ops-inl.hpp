@@ -45,11 +45,11 @@ HWY_INLINE lift::Reduced<T> reduce_beside(const S* x, int n, T c, T* terms, lift
     for (; i + line <= both; i += line) {
       prefetch(x + i);
       for (int j = i; j < i + line; j += w) hn::Store(term(load(x + j)), D(), terms + j);
-      for (int j = head + i; j < head + i + line; j += w) store_as<S, true, T>(value(j), y + j);
+      for (int j = head + i; j < head + i + line; j += w) store_as<S, true, T, kNativeOf<Value>>(value(j), y + j);
     }
     int j = head + i;
     for (; j + line <= y_n; j += line) {
-      for (int k = j; k < j + line; k += w) store_as<S, true, T>(value(k), y + k);
+      for (int k = j; k < j + line; k += w) store_as<S, true, T, kNativeOf<Value>>(value(k), y + k);
     }
     if (j != y_n) write_part<T>(j, y_n, y_n, y, value);
     for (; i + w <= n; i += w) hn::Store(term(load(x + i)), D(), terms + i);
@@ -59,18 +59,18 @@ HWY_INLINE lift::Reduced<T> reduce_beside(const S* x, int n, T c, T* terms, lift
 }
 
 /// Writes what is behind, alone.
-template <class S, class T = fold::FoldType<S>>
+template <class S, bool Native, class T = fold::FoldType<S>>
 void write_behind(const cpu::Behind<T>& b) {
   switch (b.kind) {
     case cpu::Behind<T>::nothing: return;
     case cpu::Behind<T>::terms:
-      return write_terms<S>(static_cast<const T*>(b.from), b.n, b.multiplier, T(0), b.y, true);
-    case cpu::Behind<T>::row: return write<S, S>(b.from, b.n, b.c, *b.normaliser, b.y, true);
+      return write_terms<S, Native>(static_cast<const T*>(b.from), b.n, b.multiplier, T(0), b.y, true);
+    case cpu::Behind<T>::row: return write<S, S, Native>(b.from, b.n, b.c, *b.normaliser, b.y, true);
     case cpu::Behind<T>::log_row: return write_log<S, S>(b.from, b.n, *b.log_normaliser, b.y, true);
   }
 }
 
-template <class S, class T = fold::FoldType<S>>
+template <class S, bool Native, class T = fold::FoldType<S>>
 lift::Reduced<T> reduce_and_write(const void* from, int n, T c, T* terms, lift::Guess<T>& guess,
                                   const cpu::Behind<T>& b) {
   const S* x = static_cast<const S*>(from);
@@ -79,18 +79,18 @@ lift::Reduced<T> reduce_and_write(const void* from, int n, T c, T* terms, lift::
                           SOFTFOLD_LANES_INLINE { return reduce_beside(x, n, c, terms, guess, y, b.n, value); };
   if (are_beside<S>(std::min(n, b.n)) && guess.take()) {
     if (b.kind == cpu::Behind<T>::terms)
-      return beside(ScaledTerms<T, true>(static_cast<const T*>(b.from), b.multiplier));
+      return beside(ScaledTerms<T, true, Native>(static_cast<const T*>(b.from), b.multiplier));
     if (b.kind == cpu::Behind<T>::row && fold::LogSumExp<T>::is_fast(b.normaliser->m))
-      return beside(RowValues<S, false>(static_cast<const S*>(b.from), b.c, *b.normaliser));
+      return beside(RowValues<S, false, Native>(static_cast<const S*>(b.from), b.c, *b.normaliser));
     if (b.kind == cpu::Behind<T>::log_row && b.log_normaliser->fast)
       return beside(LogRowValues<S, false>(static_cast<const S*>(b.from), *b.log_normaliser));
   }
-  write_behind<S>(b);
+  write_behind<S, Native>(b);
   return reduce_chunk<true>(x, n, c, terms, guess, true);
 }
 
 /// A row of at most kChunk elements that is reduced and not yet written.
-template <class S, class T>
+template <class S, bool Native, class T>
 struct SmallRow {
   T* terms;
   S* y;
@@ -103,21 +103,21 @@ struct SmallRow {
   }
   HWY_INLINE void write(int n, bool stream) const {
     constexpr int w = Lanes<T>::kCount;
-    if (n >= w) return write_scaled(terms, n, multiplier, least, y, stream);
+    if (n >= w) return write_scaled<S, Native>(terms, n, multiplier, least, y, stream);
     S vector[w];
-    write_scaled(terms, w, multiplier, least, vector, false);
+    write_scaled<S, Native>(terms, w, multiplier, least, vector, false);
     std::memcpy(y, vector, static_cast<std::size_t>(n) * sizeof(S));
   }
 };
 
 /// Rows that come from a cache and stay in it: one after the other.
-template <class S, class T = fold::FoldType<S>>
+template <class S, bool Native, class T = fold::FoldType<S>>
 std::int64_t small_rows(const char* x, std::int64_t x_stride, char* y, std::int64_t y_stride, std::int64_t rows, int n,
                         T c, T* terms, lift::Guess<T>& guess) {
   for (std::int64_t r = 0; r < rows; ++r, x += x_stride, y += y_stride) {
     const auto reduced = reduce_chunk<true>(reinterpret_cast<const S*>(x), n, c, terms, guess);
     if (HWY_UNLIKELY(fold::is_nan(reduced.frame))) return r;
-    SmallRow<S, T> row{terms, reinterpret_cast<S*>(y), T(0), T(0)};
+    SmallRow<S, Native, T> row{terms, reinterpret_cast<S*>(y), T(0), T(0)};
     row.reduced(reduced);
     row.write(n, false);
   }
@@ -125,12 +125,12 @@ std::int64_t small_rows(const char* x, std::int64_t x_stride, char* y, std::int6
 }
 
 /// Rows that come from memory and go there: each is written while the next one is read.
-template <class S, class T = fold::FoldType<S>>
+template <class S, bool Native, class T = fold::FoldType<S>>
 std::int64_t small_rows_far(const char* x, std::int64_t x_stride, char* y, std::int64_t y_stride, std::int64_t rows,
                             int n, T c, T* terms, lift::Guess<T>& guess) {
   // Two rows' terms, not at the same place of a page: a load would wait for the store that only looks like its own.
   constexpr int other = kTermsRoom<T> + 64 / static_cast<int>(sizeof(T));
-  SmallRow<S, T> behind{}, ahead{};
+  SmallRow<S, Native, T> behind{}, ahead{};
   for (std::int64_t r = 0; r < rows; ++r, x += x_stride, y += y_stride) {
     const S* from = reinterpret_cast<const S*>(x);
     ahead.terms = r % 2 == 0 ? terms : terms + other;
@@ -138,7 +138,7 @@ std::int64_t small_rows_far(const char* x, std::int64_t x_stride, char* y, std::
     const bool beside = r != 0 && are_beside<S>(n) && guess.take();
     if (!beside && r != 0) behind.write(n, true);
     const auto reduced = beside ? reduce_beside(from, n, c, ahead.terms, guess, behind.y, n,
-                                                ScaledTerms<T, true>(behind.terms, behind.multiplier))
+                                                ScaledTerms<T, true, Native>(behind.terms, behind.multiplier))
                                 : reduce_chunk<true>(from, n, c, ahead.terms, guess, true);
     if (HWY_UNLIKELY(fold::is_nan(reduced.frame))) return r;
     ahead.reduced(reduced);
@@ -148,34 +148,37 @@ std::int64_t small_rows_far(const char* x, std::int64_t x_stride, char* y, std::
   return rows;
 }
 
-template <class S, class T>
+/// `Native`: bfloat16 results leave through AVX512-BF16 (store_as).
+template <class S, class T, bool Native>
 void add_source(cpu::ChunkOps<T>& ops) {
+  constexpr bool native = Native && std::is_same_v<S, fold::BFloat16>;
   constexpr auto i = cpu::index(cpu::dtype_of<S>());
   ops.reduce[i] = reduce<false, S>;
   ops.reduce_keeping[i] = reduce<true, S>;
-  ops.reduce_and_write[i] = reduce_and_write<S>;
+  ops.reduce_and_write[i] = reduce_and_write<S, native>;
   ops.covers[i] = covers<S>;
-  ops.write_behind[i] = write_behind<S>;
-  ops.small_rows[i] = small_rows<S>;
-  ops.small_rows_far[i] = small_rows_far<S>;
+  ops.write_behind[i] = write_behind<S, native>;
+  ops.small_rows[i] = small_rows<S, native>;
+  ops.small_rows_far[i] = small_rows_far<S, native>;
   const auto add = [&]<class Y>(Y) {
     constexpr auto j = cpu::index(cpu::dtype_of<Y>());
-    ops.write[i][j] = write_as<S, Y>;
+    constexpr bool native_result = Native && std::is_same_v<Y, fold::BFloat16>;
+    ops.write[i][j] = write_as < S, Y, native_result && native > ;
     ops.write_log[i][j] = write_log_as<S, Y>;
-    ops.write_terms[j] = write_terms<Y, T>;
+    ops.write_terms[j] = write_terms<Y, native_result, T>;
   };
   add(float{}), add(double{}), add(fold::Float16{}), add(fold::BFloat16{});
 }
 
-template <class T>
+template <class T, bool Native = false>
 cpu::ChunkOps<T> make_chunk_ops() {
   using Lse = fold::LogSumExp<T>;
   static_assert(kTermsRoom<T> <= cpu::ChunkOps<T>::kTermsRoom);
   cpu::ChunkOps<T> ops{};
-  add_source<T>(ops);
+  add_source<T, T, Native>(ops);
   if constexpr (sizeof(T) == 4) {
-    add_source<fold::Float16>(ops);
-    add_source<fold::BFloat16>(ops);
+    add_source<fold::Float16, T, Native>(ops);
+    add_source<fold::BFloat16, T, Native>(ops);
   }
   // Here, and not in the schedules, because std::fma is one instruction only where the target has it.
   ops.log_normaliser = [](const typename Lse::State& s, const fold::Scale<T>& scale)

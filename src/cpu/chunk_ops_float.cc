@@ -13,6 +13,9 @@ inline namespace v0 {
 namespace HWY_NAMESPACE {
 
 cpu::ChunkOps<float> chunk_ops_float() { return make_chunk_ops<float>(); }
+#if HWY_TARGET == HWY_AVX3
+cpu::ChunkOps<float> chunk_ops_float_bf16() { return make_chunk_ops<float, true>(); }
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace v0
@@ -28,7 +31,8 @@ namespace cpu {
 
 template <>
 const ChunkOps<float>& chunk_ops<float>() {
-  static const auto tables = make_tables<ChunkOps<float>>(SOFTFOLD_TARGET_FUNCTIONS(chunk_ops_float));
+  static const auto tables =
+      make_tables<ChunkOps<float>>(SOFTFOLD_TARGET_FUNCTIONS_WITH_BF16(chunk_ops_float, chunk_ops_float_bf16));
   return tables[chosen_target()];
 }
 

@@ -18,9 +18,17 @@ namespace {
 constexpr std::string_view name_of_target(std::int64_t id) {
   return id == HWY_AVX3 ? "avx512" : id == HWY_AVX2 ? "avx2" : id == HWY_NEON ? "neon" : "scalar";
 }
-constexpr std::int64_t kIds[kTargetCount] = {HWY_AVX3, HWY_AVX2, HWY_NEON, HWY_STATIC_TARGET};
-constexpr std::string_view kNames[kTargetCount] = {name_of_target(kIds[0]), name_of_target(kIds[1]),
-                                                   name_of_target(kIds[2]), name_of_target(kIds[3])};
+constexpr std::int64_t kIds[kTargetCount] = {HWY_AVX3, HWY_AVX3, HWY_AVX2, HWY_NEON, HWY_STATIC_TARGET};
+constexpr std::string_view kNames[kTargetCount] = {"avx512_bf16", name_of_target(kIds[1]), name_of_target(kIds[2]),
+                                                   name_of_target(kIds[3]), name_of_target(kIds[4])};
+
+bool has_avx512_bf16() {
+#if HWY_ARCH_X86
+  return __builtin_cpu_supports("avx512bf16") != 0;
+#else
+  return false;
+#endif
+}
 
 struct Runnable {
   std::array<std::string_view, kTargetCount> names;
@@ -58,6 +66,7 @@ std::atomic<std::size_t> choice{kTargetCount};
 
 bool target_runs(std::size_t target) {
   if (target == kScalar) return true;
+  if (target == kAvx512Bf16 && !has_avx512_bf16()) return false;
   const bool built = HWY_TARGETS != HWY_STATIC_TARGET && (HWY_TARGETS & kIds[target]) != 0;
   return built && (hwy::SupportedTargets() & kIds[target]) != 0;
 }

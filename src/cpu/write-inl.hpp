@@ -26,6 +26,12 @@ HWY_INLINE int to_line(const S* y) {
   return static_cast<int>((kLine - reinterpret_cast<std::uintptr_t>(y) % kLine) % kLine / sizeof(S));
 }
 
+/// Whether values say that they may be rounded natively (store_as).
+template <class Value>
+inline constexpr bool kNativeOf = false;
+template <class Value>
+requires Value::kNative inline constexpr bool kNativeOf<Value> = true;
+
 /// y[from..to), at most a line, of n >= kCount results, and no byte beside it: a line next to it may be on its way to
 /// memory, and would be fetched again. Nothing beyond n is asked for.
 template <class T, class S, class Value>
@@ -34,8 +40,9 @@ HWY_INLINE void write_part(std::int64_t from, std::int64_t to, std::int64_t n, S
   HWY_ALIGN S buffer[kLineOf<S> + 2 * w];
   S* part = buffer + w;
   std::int64_t i = from;
-  for (int k = 0; k < kLineOf<S> && i < to && i + w <= n; k += w, i += w) store_as<S, false, T>(value(i), part + k);
-  if (i < to) store_as<S, false, T>(value(n - w), part + (n - w - from));
+  for (int k = 0; k < kLineOf<S> && i < to && i + w <= n; k += w, i += w)
+    store_as<S, false, T, kNativeOf<Value>>(value(i), part + k);
+  if (i < to) store_as<S, false, T, kNativeOf<Value>>(value(n - w), part + (n - w - from));
   std::memcpy(y + from, part, static_cast<std::size_t>(to - from) * sizeof(S));
 }
 
@@ -46,7 +53,7 @@ HWY_INLINE void write_lines(std::int64_t n, S* y, const Value& value) {
   std::int64_t i = std::min<std::int64_t>(to_line(y), n);
   if (i != 0) write_part<T>(0, i, n, y, value);
   for (; i + line <= n; i += line) {
-    for (std::int64_t j = i; j < i + line; j += w) store_as<S, true, T>(value(j), y + j);
+    for (std::int64_t j = i; j < i + line; j += w) store_as<S, true, T, kNativeOf<Value>>(value(j), y + j);
   }
   if (i != n) write_part<T>(i, n, n, y, value);
 }
@@ -57,8 +64,8 @@ template <class T, class S, class Value>
 HWY_INLINE void write_vectors(std::int64_t n, S* y, const Value& value) {
   constexpr int w = Lanes<T>::kCount;
   const auto last = value(n - w);
-  for (std::int64_t i = 0; i + w <= n; i += w) store_as<S, false, T>(value(i), y + i);
-  store_as<S, false, T>(last, y + (n - w));
+  for (std::int64_t i = 0; i + w <= n; i += w) store_as<S, false, T, kNativeOf<Value>>(value(i), y + i);
+  store_as<S, false, T, kNativeOf<Value>>(last, y + (n - w));
 }
 
 /// The same for any S and n. Values that have no vector form of their own as S leave through a small buffer.
@@ -88,10 +95,11 @@ HWY_INLINE void write_values(std::int64_t n, S* y, bool stream, const Value& val
 }
 
 /// Stored terms times what brings them to the row's frame. A product too small to be written is looked for, unless
-/// there can be none.
-template <class T, bool MayFlush>
+/// there can be none. None of either is subnormal, so the results may be rounded as `Native` says (store_as).
+template <class T, bool MayFlush, bool Native>
 struct ScaledTerms {
   using A = Lanes<T>;
+  static constexpr bool kNative = Native;
   const T* terms;
   typename A::V factor, least;
 
@@ -104,10 +112,11 @@ struct ScaledTerms {
   }
 };
 
-/// The probabilities of x in the row's frame, if that is fast. `Far`: x is asked for ahead of time.
-template <class S, bool Far, class T = fold::FoldType<S>>
+/// The probabilities of x in the row's frame, if that is fast; none is subnormal. `Far`: x is asked for ahead of time.
+template <class S, bool Far, bool Native, class T = fold::FoldType<S>>
 struct RowValues {
   using A = Lanes<T>;
+  static constexpr bool kNative = Native;
   const S* x;
   ExactTerms<T> term;
   typename A::V factor, least;
@@ -148,31 +157,31 @@ struct LogRowValues {
 };
 
 /// n >= kCount.
-template <class S, class T>
+template <class S, bool Native, class T>
 HWY_INLINE void write_scaled(const T* terms, std::int64_t n, T multiplier, T below, S* y, bool stream) {
   if (multiplier >= fold::Real<T>::kSmallest / below) {
-    write_values<T>(n, y, stream, ScaledTerms<T, false>(terms, multiplier));
+    write_values<T>(n, y, stream, ScaledTerms<T, false, Native>(terms, multiplier));
   } else {
-    write_values<T>(n, y, stream, ScaledTerms<T, true>(terms, multiplier));
+    write_values<T>(n, y, stream, ScaledTerms<T, true, Native>(terms, multiplier));
   }
 }
 
-template <class S, class T>
+template <class S, bool Native, class T>
 HWY_NOINLINE void write_terms(const T* terms, std::int64_t n, T multiplier, T below, void* to, bool stream) {
   S* y = static_cast<S*>(to);
-  if (n >= Lanes<T>::kCount) return write_scaled(terms, n, multiplier, below, y, stream);
+  if (n >= Lanes<T>::kCount) return write_scaled<S, Native>(terms, n, multiplier, below, y, stream);
   for (std::int64_t i = 0; i < n; ++i) y[i] = fold::narrow<S>(fold::Normaliser<T>::probability(terms[i], multiplier));
 }
 
-template <class S, class Y, class T = fold::FoldType<S>>
+template <class S, class Y, bool Native, class T = fold::FoldType<S>>
 HWY_NOINLINE void write(const void* from, std::int64_t n, T c, const fold::Normaliser<T>& row, void* to, bool stream) {
   using Lse = fold::LogSumExp<T>;
   const S* x = static_cast<const S*>(from);
   Y* y = static_cast<Y*>(to);
   const bool fast = Lse::is_fast(row.m);
   if (fast && n >= Lanes<T>::kCount) {
-    if (stream) return write_values<T>(n, y, true, RowValues<S, true>(x, c, row));
-    return write_values<T>(n, y, false, RowValues<S, false>(x, c, row));
+    if (stream) return write_values<T>(n, y, true, RowValues<S, true, Native>(x, c, row));
+    return write_values<T>(n, y, false, RowValues<S, false, Native>(x, c, row));
   }
   const T multiplier = row.multiplier(row.m);
   for (std::int64_t i = 0; i < n; ++i) {
@@ -204,12 +213,12 @@ void write_rounded(std::int64_t n, void* to, const WriteExact& write_exact) {
   for (std::int64_t i = 0; i < n; ++i) y[i] = fold::narrow<Y>(exact[i]);
 }
 
-template <class S, class Y, class T = fold::FoldType<S>>
+template <class S, class Y, bool Native, class T = fold::FoldType<S>>
 void write_as(const void* x, std::int64_t n, T c, const fold::Normaliser<T>& row, void* y, bool stream) {
   if constexpr (std::is_same_v<Y, S> || std::is_same_v<Y, T>) {
-    write<S, Y>(x, n, c, row, y, stream);
+    write<S, Y, Native>(x, n, c, row, y, stream);
   } else {
-    write_rounded<Y, T>(n, y, [&](T* exact) { write<S, T>(x, n, c, row, exact, false); });
+    write_rounded<Y, T>(n, y, [&](T* exact) { write<S, T, false>(x, n, c, row, exact, false); });
   }
 }
 

@@ -137,7 +137,9 @@ template <class T, class S>
 inline constexpr bool kStores = std::is_same_v<T, S> || (std::is_same_v<T, float> && fold::Half<S>);
 
 /// Stores kCount numbers (no NaN) as S, rounded once to nearest even. With `Stream`, past the cache; p is aligned then.
-template <class S, bool Stream, class T, class V>
+/// With `Native`, bfloat16 is rounded by AVX512-BF16's instruction, which takes subnormal numbers for zero: there must
+/// be none.
+template <class S, bool Stream, class T, bool Native = false, class V>
 HWY_INLINE void store_as(V v, S* p) {
   using A = Lanes<T>;
   const auto put = [](auto value, auto d, auto* to) SOFTFOLD_LANES_INLINE {
@@ -157,6 +159,13 @@ HWY_INLINE void store_as(V v, S* p) {
   } else if constexpr (std::is_same_v<S, fold::Float16>) {
     const hn::Rebind<hwy::float16_t, typename A::D> half;
     put(hn::DemoteTo(half, v), half, reinterpret_cast<hwy::float16_t*>(p));
+#if HWY_TARGET == HWY_AVX3
+  } else if constexpr (Native) {
+    const hn::Rebind<std::uint16_t, typename A::D> half;
+    hn::Vec<decltype(half)> narrow;
+    asm("vcvtneps2bf16 %1, %0" : "=v"(narrow.raw) : "v"(v.raw));
+    put(narrow, half, reinterpret_cast<std::uint16_t*>(p));
+#endif
   } else {
     // Highway's own bfloat16 truncates. The 16 bits that go are added to half a last place, ties to even.
     const hn::Rebind<std::uint16_t, typename A::D> half;
