@@ -4,8 +4,8 @@
 //
 //   cpu_softmax [--threads 1,2] [--simd avx2] [--rounds 15] [--bytes 256M] [--only TEXT] [--fused 32K] [--out DIR]
 //
-// A tensor is taken in slices of 36 MB, in turn by everyone; a time is the sixteenth part of all slices and rounds from
-// below, times the slices: what the machine does when nothing else runs, also where something else often does. One
+// A tensor is taken in slices of 36 MB, in turn by everyone, and the figures are those of the turn whose share of the
+// ceiling is the median. In the cache, where there is no ceiling, a time is the sixteenth part of all from below. One
 // thread's time is its processor time.
 #include "cpu/parallel.hpp"
 #include "cpu/targets.hpp"
@@ -24,6 +24,7 @@
 #include <ctime>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <string>
@@ -130,15 +131,15 @@ void for_parts(Executor& e, std::int64_t bytes, const std::function<void(std::in
                [&](std::int64_t i) { f(i * kPart, std::min(kPart, bytes - i * kPart)); });
 }
 
-/// One thing to be timed, and the best time that it took.
+/// One thing to be timed. The names of ceilings begin with '='.
 struct Contender {
   std::string who;
   std::function<void(std::int64_t slice)> run;
-  double best = 0;  ///< seconds for all slices
+  std::vector<double> times = {};  ///< seconds for a slice, one a turn
 };
 
+/// Runs all of them in turn, slice by slice; every turn has one time of each.
 void take_turns(std::vector<Contender>& all, int rounds, std::int64_t slices = 1, double (*clock)() = now) {
-  std::vector<std::vector<double>> times(all.size());
   for (int r = -1; r < rounds; ++r)
     for (std::int64_t i = 0; i < slices; ++i)
       for (std::size_t c = 0; c < all.size(); ++c) {
@@ -147,20 +148,35 @@ void take_turns(std::vector<Contender>& all, int rounds, std::int64_t slices = 1
             (i + static_cast<std::int64_t>(c) * slices / static_cast<std::int64_t>(all.size())) % slices;
         const double start = clock();
         all[c].run(slice);
-        if (r >= 0) times[c].push_back(clock() - start);
+        if (r >= 0) all[c].times.push_back(clock() - start);
       }
-  for (std::size_t c = 0; c < all.size(); ++c) {
-    std::sort(times[c].begin(), times[c].end());
-    all[c].best = times[c][times[c].size() / 16] * static_cast<double>(slices);
-  }
 }
 
-/// The best of the ceilings among the contenders: they come first and their names begin with '='.
-double ceiling(const std::vector<Contender>& all) {
-  double best = 1e30;
-  for (const Contender& c : all)
-    if (c.who[0] == '=') best = std::min(best, c.best);
-  return best;
+/// A short time of many.
+double shortest(const Contender& c) {
+  std::vector<double> times = c.times;
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 16];
+}
+
+struct Turn {
+  double seconds, ceiling;
+};
+
+/// The turn whose share of the ceiling is the median one: a host that gives its cores now more and now less memory
+/// moves both times of a turn, and their quotient hardly.
+Turn median_turn(const std::vector<Contender>& all, const Contender& who) {
+  std::vector<Turn> turns;
+  for (std::size_t i = 0; i < who.times.size(); ++i) {
+    Turn turn{who.times[i], 1e30};
+    for (const Contender& c : all)
+      if (c.who[0] == '=') turn.ceiling = std::min(turn.ceiling, c.times[i]);
+    turns.push_back(turn);
+  }
+  const auto middle = turns.begin() + static_cast<std::ptrdiff_t>(turns.size() / 2);
+  std::nth_element(turns.begin(), middle, turns.end(),
+                   [](const Turn& a, const Turn& b) { return a.ceiling * b.seconds < b.ceiling * a.seconds; });
+  return *middle;
 }
 
 struct Case {
@@ -187,7 +203,9 @@ std::string commit() {
   return id;
 }
 
-void record(const Settings& s, const Case& c, const Contender& who, std::int64_t bytes, double ceiling_s, int threads) {
+/// `ceiling`: nothing where the case has none.
+void record(const Settings& s, const Case& c, const std::string& who, double seconds, std::int64_t bytes,
+            std::optional<double> ceiling, int threads) {
   if (s.out.empty()) return;
   char date[32];
   const std::time_t t = std::time(nullptr);
@@ -195,9 +213,14 @@ void record(const Settings& s, const Case& c, const Contender& who, std::int64_t
   static const std::string device = machine(), id = commit();
   std::ofstream f(s.out + "/" + std::string(name_of(c.op)) + ".jsonl", std::ios::app);
   f << "{\"op\":\"" << name_of(c.op) << "\",\"dtype\":\"" << name_of(c.dtype) << "\",\"shape\":[" << c.rows << ","
-    << c.n << "],\"case\":\"" << c.label << ", " << threads << " threads\",\"who\":\"" << who.who
-    << "\",\"ms\":" << who.best * 1e3 << ",\"bytes\":" << bytes << ",\"flops\":null,\"copy_ms\":" << ceiling_s * 1e3
-    << ",\"bits\":" << bits_version() << ",\"device\":\"" << device << "\",\"driver\":\"" << cpu::current_target()
+    << c.n << "],\"case\":\"" << c.label << ", " << threads << " threads\",\"who\":\"" << who
+    << "\",\"ms\":" << seconds * 1e3 << ",\"bytes\":" << bytes << ",\"flops\":null,\"copy_ms\":";
+  if (ceiling) {
+    f << *ceiling * 1e3;
+  } else {
+    f << "null";
+  }
+  f << ",\"bits\":" << bits_version() << ",\"device\":\"" << device << "\",\"driver\":\"" << cpu::current_target()
     << "\",\"commit\":\"" << id << "\",\"date\":\"" << date << "\"}\n";
 }
 
@@ -248,14 +271,16 @@ void run_case(const Settings& s, const Case& c, int threads) {
   all.push_back({"softfold:" + std::string(plans[0].kernel()),
                  [&](std::int64_t i) { plans[static_cast<std::size_t>(i)].run(); }});
   take_turns(all, s.rounds, slices, threads == 1 ? thread_time : now);
-  const double floor = ceiling(all);
   const double moved = static_cast<double>(bytes * slices) * (writes ? huge ? 3 : 2 : 1);
   for (const Contender& who : all) {
     if (who.who[0] == '=') continue;
+    const Turn turn = median_turn(all, who);
+    const double seconds = turn.seconds * static_cast<double>(slices),
+                 ceiling = turn.ceiling * static_cast<double>(slices);
     std::printf("%-34s %d threads  %-28s %9.3f ms  %6.2f GB/s  ceiling %6.2f GB/s  ratio %.3f\n", title.c_str(),
-                threads, who.who.c_str(), who.best * 1e3, moved / who.best / 1e9, moved / floor / 1e9,
-                floor / who.best);
-    record(s, c, who, static_cast<std::int64_t>(moved), floor, threads);
+                threads, who.who.c_str(), seconds * 1e3, moved / seconds / 1e9, moved / ceiling / 1e9,
+                ceiling / seconds);
+    record(s, c, who.who, seconds, static_cast<std::int64_t>(moved), ceiling, threads);
   }
   std::fflush(stdout);
 }
@@ -294,11 +319,10 @@ void run_cached(const Settings& s, DType t, std::int64_t n) {
                    for (int i = 0; i < repeats; ++i) p.run();
                  }});
   take_turns(all, 2000);
-  all[0].best /= repeats;
-  const double elements = static_cast<double>(c.rows * n);
+  const double seconds = shortest(all[0]) / repeats, elements = static_cast<double>(c.rows * n);
   std::printf("%-34s %d thread   %-28s %9.3f us  %.2f cycles an element\n", title.c_str(), 1, all[0].who.c_str(),
-              all[0].best * 1e6, all[0].best * 1e9 * cycles_per_ns() / elements);
-  record(s, c, all[0], static_cast<std::int64_t>(2 * bytes), std::nan(""), 1);
+              seconds * 1e6, seconds * 1e9 * cycles_per_ns() / elements);
+  record(s, c, all[0].who, seconds, static_cast<std::int64_t>(2 * bytes), {}, 1);
 }
 
 void run_one_call(const Settings& s) {
@@ -312,9 +336,9 @@ void run_one_call(const Settings& s) {
                    for (int i = 0; i < repeats; ++i) softmax({x, DType::float32, shape}, {y, DType::float32, shape});
                  }});
   take_turns(all, 2000);
-  all[0].best /= repeats;
-  std::printf("one call of softmax, 1x64 float32: %.0f ns\n", all[0].best * 1e9);
-  record(s, c, all[0], 512, std::nan(""), 1);
+  const double seconds = shortest(all[0]) / repeats;
+  std::printf("one call of softmax, 1x64 float32: %.0f ns\n", seconds * 1e9);
+  record(s, c, all[0].who, seconds, 512, {}, 1);
 }
 
 std::int64_t number_of(const std::string& text) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the measured tables into README.md from the records in bench/results: readme_tables.py [README.md]
+"""Writes the measured tables of README.md and docs/performance.md from the records in bench/results: readme_tables.py
 
 Each figure is a time of one run divided into another's of the same run. Nothing is typed.
 """
@@ -68,14 +68,53 @@ def cpu():
                     "`bench/results/h200-host`, [docs/performance.md](docs/performance.md)."]
 
 
-def main():
-    page = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else HERE.parent / "README.md")
-    tables = "\n".join([*gpu(), "", *cpu()])
-    text, count = re.subn(r"(<!-- measured: [^\n]*-->\n).*?(<!-- /measured -->)", lambda m: f"{m[1]}\n{tables}\n\n{m[2]}",
+def share(record):
+    return f"{record['copy_ms'] / record['ms']:.2f}"
+
+
+def host():
+    """Every record of the 16-core host: times PyTorch, and the share of the ceiling."""
+    lines = ["| times PyTorch's speed (share of the ceiling) | " + " | ".join(WORDS.values()) + " |",
+             "|---|" + "---|" * len(WORDS)]
+    for op in ("softmax", "logsumexp"):
+        rows = records("h200-host", op)
+        for dtype, shape in dict.fromkeys((r["dtype"], tuple(r["shape"])) for r in rows):
+            cells = []
+            for threads in WORDS:
+                ours, theirs = (pick(rows, who, dtype, list(shape), f"{threads} threads") for who in ("softfold", "torch"))
+                cells.append(f"{theirs['ms'] / ours['ms']:.1f}× ({share(ours)})" if ours and theirs else "not run")
+            lines.append(f"| {op} {dtype}, {size(shape[0])} × {size(shape[1])} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def two_cores():
+    """Shares of a streaming copy (softmax) or a pure read (logsumexp) with 2 threads, and cycles in the cache."""
+    rows = {op: records("xeon-2core", op) for op in ("softmax", "logsumexp")}
+    lengths = [1 << 10, 1 << 12, 1 << 14, 1 << 15, 50257, 1 << 17, 1 << 26]
+    lines = ["| share of the ceiling | " + " | ".join(size(n) for n in lengths[:-1]) + " | one row of 64M |",
+             "|---|" + "---|" * len(lengths)]
+    for op in rows:
+        for dtype in ("float32", "bfloat16", "float16"):
+            found = {r["shape"][1]: r for r in rows[op] if r["dtype"] == dtype and r["case"].endswith(", 2 threads")}
+            lines.append(f"| {op} {dtype} | " + " | ".join(share(found[n]) if n in found else "" for n in lengths) + " |")
+    r = rows["softmax"][-1]
+    return lines + ["", f"{r['device']}, commit {r['commit']}, {r['date']}."]
+
+
+def put(page, name, lines):
+    body = "\n".join(lines)
+    text, count = re.subn(rf"(<!-- {name}: [^\n]*-->\n).*?(<!-- /{name} -->)", lambda m: f"{m[1]}\n{body}\n\n{m[2]}",
                           page.read_text(), flags=re.S)
     if count != 1:
-        sys.exit(f"{page}: no place for the tables")
+        sys.exit(f"{page}: no place for the table '{name}'")
     page.write_text(text)
+
+
+def main():
+    root = HERE.parent
+    put(root / "README.md", "measured", [*gpu(), "", *cpu()])
+    put(root / "docs" / "performance.md", "host", host())
+    put(root / "docs" / "performance.md", "two-cores", two_cores())
 
 
 if __name__ == "__main__":
