@@ -104,6 +104,10 @@ enum class Statistics : std::uint8_t {
   max_sum,  ///< two numbers a row in a last axis: (m, d) with sum exp(x) = d exp(m) (in LogBase::two: d 2^m)
 };
 
+/// No merge takes more parts at once. Merging merged parts gives the same result within the bounds, and the same bits
+/// for states of aligned cuts.
+inline constexpr int kMaxMergeParts = 16;
+
 struct MergeOptions {
   LogBase base = LogBase::natural;  ///< of the statistics, given and returned
   Statistics statistics = Statistics::lse;

@@ -182,7 +182,8 @@ SOFTFOLD_C_API softfold_status softfold_plan_run(const softfold_plan* plan);
 SOFTFOLD_C_API const char* softfold_plan_kernel(const softfold_plan* plan);
 SOFTFOLD_C_API size_t softfold_plan_workspace_bytes(const softfold_plan* plan);
 
-/* One-shot calls: a plan, run. */
+/* One-shot calls: a plan, run. Shapes, dtypes and formulas are those of the functions of the same names in
+ * softfold.hpp; options may be null. */
 SOFTFOLD_C_API softfold_status softfold_softmax(const softfold_tensor* x, const softfold_tensor* y,
                                                 const softfold_row_options* options, const softfold_context* context);
 SOFTFOLD_C_API softfold_status softfold_log_softmax(const softfold_tensor* x, const softfold_tensor* y,
@@ -192,6 +193,41 @@ SOFTFOLD_C_API softfold_status softfold_logsumexp(const softfold_tensor* x, cons
                                                   const softfold_row_options* options, const softfold_context* context);
 SOFTFOLD_C_API softfold_status softfold_state(const softfold_tensor* x, const softfold_tensor* states,
                                               const softfold_row_options* options, const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_softmax_backward(const softfold_tensor* y, const softfold_tensor* dy,
+                                                         const softfold_tensor* dx, const softfold_row_options* options,
+                                                         const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_log_softmax_backward(const softfold_tensor* y, const softfold_tensor* dy,
+                                                             const softfold_tensor* dx,
+                                                             const softfold_row_options* options,
+                                                             const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_logsumexp_backward(const softfold_tensor* x, const softfold_tensor* states,
+                                                           const softfold_tensor* dlse, const softfold_tensor* dx,
+                                                           const softfold_row_options* options,
+                                                           const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_finish_softmax(const softfold_tensor* x, const softfold_tensor* states,
+                                                       const softfold_tensor* y, const softfold_row_options* options,
+                                                       const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_finish_log_softmax(const softfold_tensor* x, const softfold_tensor* states,
+                                                           const softfold_tensor* y,
+                                                           const softfold_row_options* options,
+                                                           const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_finish_logsumexp(const softfold_tensor* states, const softfold_tensor* lse,
+                                                         const softfold_context* context);
+
+/* Merges of 1 to SOFTFOLD_MAX_MERGE_PARTS parts, all of one shape, dtype and strides. merge_states: parts[part_count].
+ * The others: parts[2 * part_count], each part's values followed by its statistics; merge_attention has outputs[2], the
+ * values and their statistics, merge_blocks outputs[part_count + 1], every part's values and the joint statistics. */
+#define SOFTFOLD_MAX_MERGE_PARTS 16
+SOFTFOLD_C_API softfold_status softfold_merge_states(const softfold_tensor* parts, size_t part_count,
+                                                     const softfold_tensor* merged, const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_merge_attention(const softfold_tensor* parts, size_t part_count,
+                                                        const softfold_tensor* outputs,
+                                                        const softfold_merge_options* options,
+                                                        const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_merge_blocks(const softfold_tensor* parts, size_t part_count,
+                                                     const softfold_tensor* outputs,
+                                                     const softfold_merge_options* options,
+                                                     const softfold_context* context);
 
 SOFTFOLD_C_API softfold_status softfold_attention(const softfold_tensor* q, const softfold_tensor* k,
                                                   const softfold_tensor* v, const softfold_tensor* out,
@@ -212,6 +248,20 @@ SOFTFOLD_C_API softfold_status softfold_stream_create(int dtype_code, int dtype_
 SOFTFOLD_C_API void softfold_stream_destroy(softfold_stream* stream);
 /* The next elements: 1-D. */
 SOFTFOLD_C_API softfold_status softfold_stream_push(softfold_stream* stream, const softfold_tensor* piece);
+/* softfold::Partial: what a stream holds, as numbers to be sent to the process that joins the shards of a row (in any
+ * order of their arrival, pushed in the order of their offsets). Bit for bit, the joined stream is that of the row.
+ *
+ * get_partial writes *count <= SOFTFOLD_PARTIAL_DOUBLES numbers: definition of the bits, digits of the fold, scale,
+ * offset, how many head elements, nodes and tail elements, then these: the raw elements before the first boundary of a
+ * chunk; the level, m and d of each node of the tree; the raw elements after the last boundary. With too little
+ * capacity it is SOFTFOLD_SHAPE, and *count says how much is needed.
+ * push_partial takes them: the next elements of the row. SOFTFOLD_STATE: of another scale, bits or place in the row, or
+ * numbers that no stream holds; SOFTFOLD_DTYPE: folded in another precision. */
+#define SOFTFOLD_PARTIAL_DOUBLES 2311
+SOFTFOLD_C_API softfold_status softfold_stream_get_partial(const softfold_stream* stream, double* partial,
+                                                           size_t capacity, size_t* count);
+SOFTFOLD_C_API softfold_status softfold_stream_push_partial(softfold_stream* stream, const double* partial,
+                                                            size_t count);
 /* (m, d, scale, digits) and the logsumexp of what has come. */
 SOFTFOLD_C_API softfold_status softfold_stream_state(const softfold_stream* stream, double state[4]);
 SOFTFOLD_C_API softfold_status softfold_stream_logsumexp(const softfold_stream* stream, double* lse);

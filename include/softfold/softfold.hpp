@@ -8,6 +8,9 @@
 // is accepted too). dtypes: float32, float64, float16, bfloat16, each operand its own; a float64 x is folded in
 // float64, everything else in float32. Strides are in elements and may be anything that reaches valid memory, also
 // negative or 0 for inputs. An output may be the very same view as the input (in place); any other overlap is refused.
+// Three limits, each refused by name: the last axis of states and of (m, d) statistics is contiguous (Code::shape); the
+// parts of a merge are at most kMaxMergeParts (Code::shape), all of the first one's shape, dtype and strides
+// (Code::strides); y and dy are both float64 or neither is (Code::dtype).
 #pragma once
 
 #include "softfold/plan.hpp"

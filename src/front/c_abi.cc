@@ -1,4 +1,4 @@
-// The C ABI: plain structs in, views out, exceptions turned into status codes and a message per thread.
+// The C ABI: plain structs in, views out.
 #include "front/c_bridge.hpp"
 
 #include <algorithm>
@@ -14,70 +14,6 @@ static_assert(sizeof(Plan) <= sizeof(softfold_plan) && alignof(Plan) <= 16);
 static_assert(static_cast<int>(Op::merge_blocks) == SOFTFOLD_OP_MERGE_BLOCKS);
 static_assert(static_cast<int>(Op::attention) == SOFTFOLD_OP_ATTENTION);
 static_assert(static_cast<int>(Code::verification) == SOFTFOLD_VERIFICATION);
-
-/// The last refusal of this thread; the message is only built when something was refused.
-struct LastError {
-  std::string message, got, allowed, fix;
-};
-LastError& last_error() {
-  thread_local LastError error;
-  return error;
-}
-
-}  // namespace
-
-softfold_status fail(const Error& e) {
-  LastError& last = last_error();
-  last = {e.what(), e.got, e.allowed, e.fix};
-  return static_cast<softfold_status>(e.code);
-}
-
-DType dtype_from(int code, int bits, int lanes) {
-  struct Known {
-    int code, bits;
-    DType dtype;
-  };
-  constexpr Known known[] = {{2, 32, DType::float32},  {2, 64, DType::float64}, {2, 16, DType::float16},
-                             {4, 16, DType::bfloat16}, {6, 8, DType::boolean},  {0, 32, DType::int32},
-                             {0, 64, DType::int64}};
-  for (const Known& k : known)
-    if (k.code == code && k.bits == bits && lanes == 1) return k.dtype;
-  throw Error(Code::dtype,
-              "DLPack dtype code " + std::to_string(code) + ", bits " + std::to_string(bits) + ", lanes " +
-                  std::to_string(lanes),
-              "float32, float64, float16, bfloat16, bool, int32, int64");
-}
-
-View view_from(const softfold_tensor* t) {
-  if (t == nullptr) return {};
-  if (t->ndim < 0 || (t->ndim > 0 && t->shape == nullptr))
-    throw Error(Code::shape, "a tensor with ndim " + std::to_string(t->ndim) + " and no shape",
-                "ndim >= 0 and a shape");
-  const auto rank = static_cast<std::size_t>(t->ndim);
-  std::span<const std::int64_t> strides;
-  if (t->strides != nullptr) strides = {t->strides, rank};
-  char* data = static_cast<char*>(t->data);
-  return {static_cast<void*>(data == nullptr ? nullptr : data + t->byte_offset),
-          dtype_from(t->dtype.code, t->dtype.bits, t->dtype.lanes),
-          {t->shape, rank},
-          strides,
-          {static_cast<DeviceKind>(t->device.device_type), t->device.device_id}};
-}
-
-void read_context(ContextStorage& to, const softfold_context* given) {
-  if (given == nullptr) return;
-  const auto c = read_struct(given, {sizeof(softfold_context), nullptr, nullptr, nullptr, 0}, "context");
-  to.context.cpu = c.cpu != nullptr ? c.cpu->impl.get() : nullptr;
-  to.context.stream = c.stream;
-  to.workspace = {c.workspace, c.workspace_bytes};
-  if (c.workspace != nullptr) to.context.workspace = &to.workspace;
-}
-
-void require(const void* p, const char* what) {
-  if (p == nullptr) throw Error(Code::shape, std::string("a null ") + what, std::string("a pointer to a ") + what);
-}
-
-namespace {
 
 softfold_row_options default_row_options() {
   return {sizeof(softfold_row_options), 1., nullptr, nullptr, nullptr, nullptr, -1, 0, 0, 0};
@@ -158,7 +94,8 @@ Op op_from(int number) {
   return static_cast<Op>(number);
 }
 
-constexpr std::size_t kMaxViews = 2 * 16 + 1;
+constexpr std::size_t kMaxViews = 2 * kMaxMergeParts + 1;
+static_assert(kMaxMergeParts == SOFTFOLD_MAX_MERGE_PARTS);
 
 struct Views {
   std::array<View, kMaxViews> storage;
@@ -189,15 +126,35 @@ softfold_status make_plan(softfold_plan* to, int op, const softfold_tensor* inpu
   });
 }
 
-softfold_status run_once(Op op, const softfold_tensor* x, const softfold_tensor* y, const softfold_row_options* options,
-                         const softfold_context* context) {
+softfold_status run_rows(Op op, std::initializer_list<const softfold_tensor*> inputs, const softfold_tensor* output,
+                         const softfold_row_options* options, const softfold_context* context) {
   return guarded([&] {
-    require(x, "input tensor");
-    require(y, "output tensor");
+    View in[3];
+    std::size_t count = 0;
+    for (const softfold_tensor* t : inputs) {
+      require(t, "input tensor");
+      in[count++] = view_from(t);
+    }
+    require(output, "output tensor");
+    const View out = view_from(output);
     ContextStorage c;
     read_context(c, context);
-    const View in = view_from(x), out = view_from(y);
-    plan(op, {&in, 1}, {&out, 1}, row_options_from(options), c.context).run();
+    plan(op, {in, count}, {&out, 1}, row_options_from(options), c.context).run();
+  });
+}
+
+softfold_status run_merge(Op op, const softfold_tensor* parts, std::size_t part_count, const softfold_tensor* outputs,
+                          const softfold_merge_options* options, const softfold_context* context) {
+  return guarded([&] {
+    if (part_count > kMaxMergeParts)
+      throw Error(Code::shape, std::to_string(part_count) + " parts", "1 to " + std::to_string(kMaxMergeParts),
+                  "merge more parts in several calls");
+    const bool states = op == Op::merge_states;
+    const Views in(parts, (states ? 1 : 2) * part_count);
+    const Views out(outputs, states ? 1 : op == Op::merge_attention ? 2 : part_count + 1);
+    ContextStorage c;
+    read_context(c, context);
+    plan(op, in, out, merge_options_from(options), c.context).run();
   });
 }
 
@@ -263,19 +220,61 @@ size_t softfold_plan_workspace_bytes(const softfold_plan* plan) {
 
 softfold_status softfold_softmax(const softfold_tensor* x, const softfold_tensor* y,
                                  const softfold_row_options* options, const softfold_context* context) {
-  return run_once(Op::softmax, x, y, options, context);
+  return run_rows(Op::softmax, {x}, y, options, context);
 }
 softfold_status softfold_log_softmax(const softfold_tensor* x, const softfold_tensor* y,
                                      const softfold_row_options* options, const softfold_context* context) {
-  return run_once(Op::log_softmax, x, y, options, context);
+  return run_rows(Op::log_softmax, {x}, y, options, context);
 }
 softfold_status softfold_logsumexp(const softfold_tensor* x, const softfold_tensor* lse,
                                    const softfold_row_options* options, const softfold_context* context) {
-  return run_once(Op::logsumexp, x, lse, options, context);
+  return run_rows(Op::logsumexp, {x}, lse, options, context);
 }
 softfold_status softfold_state(const softfold_tensor* x, const softfold_tensor* states,
                                const softfold_row_options* options, const softfold_context* context) {
-  return run_once(Op::state, x, states, options, context);
+  return run_rows(Op::state, {x}, states, options, context);
+}
+softfold_status softfold_softmax_backward(const softfold_tensor* y, const softfold_tensor* dy,
+                                          const softfold_tensor* dx, const softfold_row_options* options,
+                                          const softfold_context* context) {
+  return run_rows(Op::softmax_backward, {y, dy}, dx, options, context);
+}
+softfold_status softfold_log_softmax_backward(const softfold_tensor* y, const softfold_tensor* dy,
+                                              const softfold_tensor* dx, const softfold_row_options* options,
+                                              const softfold_context* context) {
+  return run_rows(Op::log_softmax_backward, {y, dy}, dx, options, context);
+}
+softfold_status softfold_logsumexp_backward(const softfold_tensor* x, const softfold_tensor* states,
+                                            const softfold_tensor* dlse, const softfold_tensor* dx,
+                                            const softfold_row_options* options, const softfold_context* context) {
+  return run_rows(Op::logsumexp_backward, {x, states, dlse}, dx, options, context);
+}
+softfold_status softfold_finish_softmax(const softfold_tensor* x, const softfold_tensor* states,
+                                        const softfold_tensor* y, const softfold_row_options* options,
+                                        const softfold_context* context) {
+  return run_rows(Op::finish_softmax, {x, states}, y, options, context);
+}
+softfold_status softfold_finish_log_softmax(const softfold_tensor* x, const softfold_tensor* states,
+                                            const softfold_tensor* y, const softfold_row_options* options,
+                                            const softfold_context* context) {
+  return run_rows(Op::finish_log_softmax, {x, states}, y, options, context);
+}
+softfold_status softfold_finish_logsumexp(const softfold_tensor* states, const softfold_tensor* lse,
+                                          const softfold_context* context) {
+  return run_rows(Op::finish_logsumexp, {states}, lse, nullptr, context);
+}
+softfold_status softfold_merge_states(const softfold_tensor* parts, size_t part_count, const softfold_tensor* merged,
+                                      const softfold_context* context) {
+  return run_merge(Op::merge_states, parts, part_count, merged, nullptr, context);
+}
+softfold_status softfold_merge_attention(const softfold_tensor* parts, size_t part_count,
+                                         const softfold_tensor* outputs, const softfold_merge_options* options,
+                                         const softfold_context* context) {
+  return run_merge(Op::merge_attention, parts, part_count, outputs, options, context);
+}
+softfold_status softfold_merge_blocks(const softfold_tensor* parts, size_t part_count, const softfold_tensor* outputs,
+                                      const softfold_merge_options* options, const softfold_context* context) {
+  return run_merge(Op::merge_blocks, parts, part_count, outputs, options, context);
 }
 
 softfold_status softfold_attention(const softfold_tensor* q, const softfold_tensor* k, const softfold_tensor* v,
@@ -305,11 +304,6 @@ softfold_status softfold_executor_tbb(int threads, softfold_executor** executor)
   });
 }
 void softfold_executor_destroy(softfold_executor* executor) { delete executor; }
-
-const char* softfold_last_error(void) { return last_error().message.c_str(); }
-const char* softfold_last_error_got(void) { return last_error().got.c_str(); }
-const char* softfold_last_error_allowed(void) { return last_error().allowed.c_str(); }
-const char* softfold_last_error_fix(void) { return last_error().fix.c_str(); }
 
 const char* softfold_version(void) { return version(); }
 int softfold_bits_version(void) { return bits_version(); }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
 
 struct softfold_executor {
   std::unique_ptr<softfold::Executor> impl;
@@ -17,8 +18,13 @@ namespace softfold {
 inline namespace v0 {
 namespace c_abi {
 
-/// Keeps the refusal for softfold_last_error() and gives its code.
-softfold_status fail(const Error& e);
+/// Why a call failed, in texts that are read before this returns.
+struct Failure {
+  Code code;
+  std::string_view got, allowed, fix;
+};
+/// Keeps it for softfold_last_error() and gives its code. It allocates nothing: what failed may be an allocation.
+softfold_status fail(const Failure& failure) noexcept;
 
 template <class F>
 softfold_status guarded(F&& f) noexcept {
@@ -26,11 +32,13 @@ softfold_status guarded(F&& f) noexcept {
     f();
     return SOFTFOLD_OK;
   } catch (const Error& e) {
-    return fail(e);
+    return fail({e.code, e.got, e.allowed, e.fix});
   } catch (const std::bad_alloc&) {
-    return fail(Error(Code::out_of_memory, "an allocation that failed", "more memory"));
+    return fail({Code::out_of_memory, "an allocation that failed", "a call with enough memory", "free some"});
   } catch (const std::exception& e) {
-    return fail(Error(Code::internal, e.what(), "no such failure", "report it"));
+    return fail({Code::internal, e.what(), "no such failure", "report it"});
+  } catch (...) {
+    return fail({Code::internal, "an exception of an unknown type", "no such failure", "report it"});
   }
 }
 

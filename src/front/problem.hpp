@@ -55,7 +55,7 @@ struct RowProblem {
 
 /// Parts of the same rows, to be merged: part p of an operand lies at data[p].
 struct MergeProblem {
-  static constexpr int kMaxParts = 16;
+  static constexpr int kMaxParts = kMaxMergeParts;
   struct Operands {
     std::array<char*, kMaxParts> data;
     Operand view;  ///< dtype and strides, the same for all parts; view.data is unused

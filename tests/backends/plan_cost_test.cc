@@ -1,5 +1,6 @@
 // Making a plan allocates nothing, and neither does running one of a small row: what a one-shot call costs is its
-// checks.
+// checks. And where something must be allocated and cannot, the C ABI says so.
+#include "softfold/softfold.h"
 #include "softfold/softfold.hpp"
 
 #include <gtest/gtest.h>
@@ -10,16 +11,19 @@
 
 namespace {
 std::atomic<long> allocations{0};
-}
+std::atomic<bool> exhausted{false};
+}  // namespace
 
 // Replaces the allocation functions of the whole program, the library's calls included.
 void* operator new(std::size_t bytes) {
   ++allocations;
+  if (exhausted) throw std::bad_alloc();
   if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
   throw std::bad_alloc();
 }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   ++allocations;
+  if (exhausted) throw std::bad_alloc();
   const auto a = static_cast<std::size_t>(alignment);
   if (void* p = std::aligned_alloc(a, (bytes + a - 1) / a * a)) return p;
   throw std::bad_alloc();
@@ -93,6 +97,31 @@ TEST(PlanCost, ASmallCallAllocatesNothingAfterTheFirst) {
   const auto call = [&] { softmax(vx, vy); };
   call();
   EXPECT_EQ(allocations_in(call), 0);
+}
+
+TEST(PlanCost, TheCAbiAnswersAFailedAllocationWithAStatus) {
+  float x[4] = {};
+  std::int64_t four[] = {4}, three[] = {3};
+  const softfold_tensor in{x, {1, 0}, 1, {2, 32, 1}, four, nullptr, 0};
+  softfold_tensor out = in;
+  out.shape = three;
+  softfold_stream* stream = nullptr;
+  ASSERT_EQ(softfold_stream_create(2, 32, 1, 0, nullptr, &stream), SOFTFOLD_OK);
+  softfold_executor* executor = nullptr;
+  exhausted = true;
+  const softfold_status refused = softfold_softmax(&in, &out, nullptr, nullptr);  // a refusal's words
+  const softfold_status pushed = softfold_stream_push(stream, &in);
+  const softfold_status made = softfold_executor_threads(2, &executor);
+  softfold_stream* another = nullptr;
+  const softfold_status created = softfold_stream_create(2, 32, 1, 0, nullptr, &another);
+  exhausted = false;
+  for (const softfold_status status : {refused, pushed, made, created}) EXPECT_EQ(status, SOFTFOLD_OUT_OF_MEMORY);
+  EXPECT_STREQ(softfold_last_error(),
+               "softfold: got an allocation that failed; allowed: a call with enough memory; try: free some");
+  EXPECT_EQ(executor, nullptr);
+  EXPECT_EQ(another, nullptr);
+  EXPECT_EQ(softfold_stream_push(stream, &in), SOFTFOLD_OK);
+  softfold_stream_destroy(stream);
 }
 
 }  // namespace

@@ -54,6 +54,66 @@ TEST(CAbi, OneShotCallsGiveTheCppFrontsBits) {
   EXPECT_EQ(lse.data, expected);
 }
 
+// Each beside a plan of the same operands, which the other tests judge.
+TEST(CAbi, EveryOperationHasAOneShotCall) {
+  CTensor x({2, 4}), dy({2, 4}), y({2, 4}), rows({2}), rows_b({2}), planned({2, 4});
+  x.data = {1, 2, 3, 4, 4, 3, 2, -1};
+  dy.data = {1, 0, 0, 2, -1, 5, 0, 0.5};
+  std::vector<double> stored(8), merged(8);
+  std::int64_t shape[] = {2, 4};
+  softfold_tensor s{stored.data(), {1, 0}, 2, {2, 64, 1}, shape, nullptr, 0}, m = s;
+  m.data = merged.data();
+  ASSERT_EQ(softfold_state(&x.tensor, &s, nullptr, nullptr), SOFTFOLD_OK) << last();
+
+  const auto expect_as_planned = [&](int op, std::vector<softfold_tensor> inputs, softfold_status status,
+                                     const CTensor& result) {
+    ASSERT_EQ(status, SOFTFOLD_OK) << op << last();
+    softfold_tensor out = planned.tensor;
+    out.ndim = result.tensor.ndim;
+    softfold_plan plan;
+    ASSERT_EQ(softfold_plan_rows(&plan, op, inputs.data(), inputs.size(), &out, 1, nullptr, nullptr), SOFTFOLD_OK)
+        << op << last();
+    ASSERT_EQ(softfold_plan_run(&plan), SOFTFOLD_OK) << op << last();
+    EXPECT_EQ(std::memcmp(result.data.data(), planned.data.data(), result.data.size() * sizeof(float)), 0) << op;
+  };
+  expect_as_planned(SOFTFOLD_OP_FINISH_SOFTMAX, {x.tensor, s},
+                    softfold_finish_softmax(&x.tensor, &s, &y.tensor, nullptr, nullptr), y);
+  expect_as_planned(SOFTFOLD_OP_SOFTMAX_BACKWARD, {x.tensor, dy.tensor},
+                    softfold_softmax_backward(&x.tensor, &dy.tensor, &y.tensor, nullptr, nullptr), y);
+  expect_as_planned(SOFTFOLD_OP_LOG_SOFTMAX_BACKWARD, {x.tensor, dy.tensor},
+                    softfold_log_softmax_backward(&x.tensor, &dy.tensor, &y.tensor, nullptr, nullptr), y);
+  expect_as_planned(SOFTFOLD_OP_FINISH_LOGSUMEXP, {s}, softfold_finish_logsumexp(&s, &rows.tensor, nullptr), rows);
+  expect_as_planned(SOFTFOLD_OP_LOGSUMEXP_BACKWARD, {x.tensor, s, rows.tensor},
+                    softfold_logsumexp_backward(&x.tensor, &s, &rows.tensor, &y.tensor, nullptr, nullptr), y);
+  expect_as_planned(SOFTFOLD_OP_FINISH_LOG_SOFTMAX, {x.tensor, s},
+                    softfold_finish_log_softmax(&x.tensor, &s, &y.tensor, nullptr, nullptr), y);
+
+  const softfold_tensor twice[] = {s, s};
+  ASSERT_EQ(softfold_merge_states(twice, 2, &m, nullptr), SOFTFOLD_OK) << last();
+  EXPECT_EQ(merged[1], 2 * stored[1]);
+  softfold_merge_options two;
+  softfold_merge_options_init(&two);
+  two.base = SOFTFOLD_BASE_TWO;
+  // Two parts of one weight: their mean, 1 more in base 2.
+  const softfold_tensor parts[] = {x.tensor, rows.tensor, dy.tensor, rows.tensor};
+  const softfold_tensor results[] = {y.tensor, rows_b.tensor};
+  ASSERT_EQ(softfold_merge_attention(parts, 2, results, &two, nullptr), SOFTFOLD_OK) << last();
+  EXPECT_EQ(y.data[0], (x.data[0] + dy.data[0]) / 2);
+  EXPECT_EQ(rows_b.data[1], rows.data[1] + 1);
+  const softfold_tensor blocks[] = {y.tensor, planned.tensor, rows_b.tensor};
+  ASSERT_EQ(softfold_merge_blocks(parts, 2, blocks, &two, nullptr), SOFTFOLD_OK) << last();
+  EXPECT_EQ(y.data[3], x.data[3] / 2);
+  EXPECT_EQ(planned.data[3], dy.data[3] / 2);
+
+  EXPECT_EQ(softfold_merge_states(twice, 0, &m, nullptr), SOFTFOLD_SHAPE);
+  const std::vector<softfold_tensor> many(SOFTFOLD_MAX_MERGE_PARTS + 1, s);
+  EXPECT_EQ(softfold_merge_states(many.data(), many.size() - 1, &m, nullptr), SOFTFOLD_OK) << last();
+  EXPECT_EQ(softfold_merge_states(many.data(), many.size(), &m, nullptr), SOFTFOLD_SHAPE);
+  EXPECT_EQ(softfold_merge_attention(parts, SIZE_MAX / 2 + 2, results, &two, nullptr), SOFTFOLD_SHAPE);
+  EXPECT_EQ(softfold_merge_blocks(parts, 2, nullptr, &two, nullptr), SOFTFOLD_SHAPE);
+  EXPECT_EQ(softfold_softmax_backward(&x.tensor, nullptr, &y.tensor, nullptr, nullptr), SOFTFOLD_SHAPE);
+}
+
 TEST(CAbi, PlansStatesAndMerges) {
   CTensor x({2, 4}), y({2, 4});
   x.data = {1, 2, 3, 4, 4, 3, 2, 1};
