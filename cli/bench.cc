@@ -32,14 +32,14 @@ struct Data {
 struct Measured {
   std::string kernel, why_not;  ///< why_not: refused, nothing was measured
   std::optional<Traffic> traffic;
-  double seconds = 0;
+  Turn turn{};
   std::int64_t nan_rows = 0;  ///< rows with a NaN in their result
   std::string hash;
 };
 
 struct Race {
   std::int64_t rows, n;
-  double ceiling;  ///< seconds of a copy, or of a read where nothing of x's size is written
+  double ceiling;  ///< seconds of a copy, or of a read where nothing of x's size is written: of a turn in the middle
   std::vector<std::pair<std::string, Measured>> runners;
 };
 
@@ -84,7 +84,8 @@ struct BenchVerb {
     command.option("--commit", commit, "what the records say about the code");
     command.flag("--json", json, "print the records as a list");
     reading.declare(command);
-    command.footer("Times are the shortest of many, in turn with a copy of the same bytes (logsumexp, state: a read).");
+    command.footer(
+        "Times are of the median of many turns, each with a copy of the same bytes (logsumexp, state: a read).");
   }
 
   void run() const;
@@ -167,11 +168,12 @@ Race BenchVerb::race(Op op, const Data& d, const std::vector<Rung>& rungs, Execu
   } else {
     work.emplace_back([&] { pure_read(executor, d.x.data(), d.x_bytes); });
   }
-  const std::vector<double> times = shortest_times(work, seconds);
-  race.ceiling = *std::min_element(times.begin() + first_ceiling, times.end());
+  const auto times = take_turns(work, seconds);
+  const auto ceilings = std::span(times).subspan(static_cast<std::size_t>(first_ceiling));
+  race.ceiling = median_turn(ceilings[0], ceilings).ceiling;
   std::size_t next = 0;
   for (auto& [name, m] : race.runners)
-    if (m.why_not.empty()) m.seconds = times[next++];
+    if (m.why_not.empty()) m.turn = median_turn(times[next++], ceilings);
   return race;
 }
 
@@ -262,10 +264,10 @@ Json BenchVerb::records(Op op, const Race& race, const Data& d, int concurrency)
                 {"shape", {race.rows, race.n}},
                 {"case", fmt::format("{} threads", concurrency)},
                 {"who", r.kernel.empty() ? fmt::format("softfold:{}_{}", name_of(op), name) : "softfold:" + r.kernel},
-                {"ms", r.why_not.empty() ? Json(milliseconds(r.seconds)) : Json()},
+                {"ms", r.why_not.empty() ? Json(milliseconds(r.turn.seconds)) : Json()},
                 {"bytes", d.x_bytes + result_bytes(op, d)},
                 {"flops", nullptr},
-                {"copy_ms", milliseconds(race.ceiling)},
+                {"copy_ms", milliseconds(r.why_not.empty() ? r.turn.ceiling : race.ceiling)},
                 {"bits", r.why_not.empty() ? Json(r.hash) : Json()},
                 {"device", fmt::format("{}, {} processors", m.cpu, m.processors)},
                 {"driver", m.system},
@@ -291,12 +293,13 @@ void BenchVerb::tell(Op op, const Race& race, const Data& d) const {
       continue;
     }
     const auto count = static_cast<double>(race.rows) * static_cast<double>(race.n);
-    const std::string moved = r.traffic ? human_bytes(r.traffic->bytes_per_element * count / r.seconds) + "/s" : "";
+    const std::string moved =
+        r.traffic ? human_bytes(r.traffic->bytes_per_element * count / r.turn.seconds) + "/s" : "";
     const std::string result = r.nan_rows > 0 ? fmt::format("NaN in {} of {} rows", r.nan_rows, race.rows) : r.hash;
     fmt::print("{:<10}{:>6}{:>10}{:>11.3f}{:>12}{:>8.0f}%   {}\n", name,
                r.traffic ? fmt::to_string(r.traffic->reads) : "",
-               r.traffic ? fmt::to_string(r.traffic->bytes_per_element) : "", r.seconds * 1e3, moved,
-               100 * race.ceiling / r.seconds, result);
+               r.traffic ? fmt::to_string(r.traffic->bytes_per_element) : "", r.turn.seconds * 1e3, moved,
+               100 * r.turn.ceiling / r.turn.seconds, result);
   }
   fmt::print("\n");
 }
