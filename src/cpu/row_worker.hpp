@@ -115,8 +115,7 @@ class RowWorker {
         write_chunk(source, sink, row, i, chunk_size(present, i));
     } else {
       auto log_row = ops_.log_normaliser(s, scale);
-      log_row.c = source.c();
-      log_row.half_c = T(0.5) * source.c();
+      log_row.set_c(source.c());
       for (std::int64_t i = begin; i < present; i += lift::kChunk)
         write_chunk(source, sink, log_row, i, chunk_size(present, i));
     }
