@@ -80,6 +80,11 @@ TEST(Matrix, SameBitsOnEverySchedule) {
         t.task_elements = t.far_task_elements = 4096;
         t.block_elements = 2048;
         t.shared_row_elements = shared ? 1 : std::int64_t{1} << 40;
+        t.result_stream_bytes = far;
+        t.gradient_task_bytes = t.merge_task_bytes = 512;
+        t.gradient_row_bytes = shared ? 0 : std::int64_t{1} << 40;
+        t.gradient_run_chunks = 1;
+        t.merge_piece_elements = shared ? 7 : std::int64_t{1} << 40;
         const WithTuning with(t);
         const std::string what = "fused up to " + std::to_string(fused) + ", far from " + std::to_string(far) +
                                  (shared ? ", shared rows" : "");
