@@ -1,5 +1,6 @@
 // softfold bench ladder | softmax | log-softmax | logsumexp | state [FILE]
 #include "arguments.hpp"
+#include "bench_attention.hpp"
 #include "blocks.hpp"
 #include "elements.hpp"
 #include "ladder.hpp"
@@ -64,10 +65,10 @@ void fill(std::byte* x, DType dtype, std::int64_t count) {
 struct BenchVerb {
   std::vector<std::string> words;
   std::string op_text = "softmax", n_text = "1024,8192,131072", dtype_text = "float32", jsonl, commit;
-  std::int64_t rows = 0;
+  std::int64_t rows = 0, heads = 1, head_dim = 64;
   int threads = 0;
   double scale = 1, seconds = 0.3;
-  bool json = false;
+  bool json = false, causal = false;
   InputOptions reading;
 
   void declare(Command& command) {
@@ -82,6 +83,9 @@ struct BenchVerb {
     command.option("--seconds", seconds, "about how long each is measured; default 0.3");
     command.option("--jsonl", jsonl, "append one record a line to this file");
     command.option("--commit", commit, "what the records say about the code");
+    command.option("--heads", heads, "of attention, whose lengths are --n: heads; default 1");
+    command.option("--d", head_dim, "of attention: D; default 64");
+    command.flag("--causal", causal, "of attention");
     command.flag("--json", json, "print the records as a list");
     reading.declare(command);
     command.footer(
@@ -89,6 +93,8 @@ struct BenchVerb {
   }
 
   void run() const;
+  void run_attention() const;
+  std::vector<std::int64_t> lengths() const;
   std::vector<Data> data() const;
   std::ofstream records_file() const;
   [[noreturn]] void refuse_records_file() const;
@@ -182,6 +188,39 @@ Race BenchVerb::race(Op op, const Data& d, const std::vector<Rung>& rungs, Execu
   return race;
 }
 
+std::vector<std::int64_t> BenchVerb::lengths() const {
+  std::vector<std::int64_t> all;
+  for (std::size_t at = 0; at != std::string::npos;) {
+    const std::size_t comma = n_text.find(',', at);
+    const std::vector<std::int64_t> n = parse_shape(n_text.substr(at, comma - at));
+    at = comma == std::string::npos ? comma : comma + 1;
+    if (n.size() != 1)
+      throw Error(Code::option, fmt::format("--n {}", n_text), "row lengths joined by commas", "--n 1024,8192");
+    all.push_back(n[0]);
+  }
+  return all;
+}
+
+/// Every rung in a process of its own: before this one has threads.
+void BenchVerb::run_attention() const {
+  std::ofstream file = records_file();
+  const AttentionRace race{lengths(), heads, head_dim, parse_dtype(dtype_text), causal, threads, seconds};
+  for (const std::int64_t n : race.lengths)
+    if (n < 1 || n > 1 << 20 || heads < 1 || heads > 4096 || head_dim < 1 || head_dim > 512)
+      throw Error(Code::option, fmt::format("{} heads of T = {}, D = {}", heads, n, head_dim),
+                  "1 .. 4096 heads, T to 2^20, D to 512", "--n 2048 --heads 1 --d 64");
+  const Json all = race_attention(race, commit);
+  if (json) {
+    print(all);
+  } else {
+    tell_attention(race, all);
+  }
+  if (jsonl.empty()) return;
+  for (const Json& record : all) file << record.dump() << '\n';
+  file.flush();
+  if (!file) refuse_records_file();
+}
+
 std::vector<Data> BenchVerb::data() const {
   const auto make = [](DType dtype, std::int64_t m, std::int64_t n) {
     std::int64_t bytes = 0;
@@ -202,16 +241,11 @@ std::vector<Data> BenchVerb::data() const {
     return all;
   }
   const DType dtype = parse_dtype(dtype_text);
-  for (std::size_t at = 0; at != std::string::npos;) {
-    const std::size_t comma = n_text.find(',', at);
-    const std::vector<std::int64_t> n = parse_shape(n_text.substr(at, comma - at));
-    at = comma == std::string::npos ? comma : comma + 1;
-    if (n.size() != 1)
-      throw Error(Code::option, fmt::format("--n {}", n_text), "row lengths joined by commas", "--n 1024,8192");
+  for (const std::int64_t n : lengths()) {
     const std::int64_t fitting =
-        (std::int64_t{64} << 20) / static_cast<std::int64_t>(size_of(dtype)) / std::max<std::int64_t>(1, n[0]);
-    all.push_back(make(dtype, rows > 0 ? rows : std::max<std::int64_t>(1, fitting), n[0]));
-    fill(all.back().x.data(), dtype, all.back().rows * n[0]);
+        (std::int64_t{64} << 20) / static_cast<std::int64_t>(size_of(dtype)) / std::max<std::int64_t>(1, n);
+    all.push_back(make(dtype, rows > 0 ? rows : std::max<std::int64_t>(1, fitting), n));
+    fill(all.back().x.data(), dtype, all.back().rows * n);
   }
   return all;
 }
@@ -222,6 +256,7 @@ void BenchVerb::run() const {
     throw Error(Code::option, fmt::format("--seconds {}", seconds), "0 .. 3600", "--seconds 0.3");
   const bool ladder = parse_word(words[0], "benchmark", kinds) == 0;
   const Op op = parse_op(ladder ? op_text : words[0]);
+  if (ladder && op == Op::attention && words.size() == 1) return run_attention();
   if (words.size() > 2 || op > Op::state)
     throw Error(Code::usage, fmt::format("bench {}{}", fmt::join(words, " "), ladder ? " --op " + op_text : ""),
                 "one of softmax, log-softmax, logsumexp, state, and at most one file", "softfold bench ladder");
