@@ -15,6 +15,7 @@ const RowKernel kFold[] = {fold_tiles_kernel, fold_generic_kernel};
 const RowKernel kFinish[] = {finish_generic_kernel};
 const RowKernel kBackward[] = {backward_generic_kernel};
 const RowKernel kLseBackward[] = {lse_backward_generic_kernel};
+const AttentionKernel kAttention[] = {attention_sm90_kernel, attention_portable_kernel};
 
 }  // namespace
 
@@ -43,7 +44,7 @@ std::span<const Kernel<MergeProblem>> cuda_merge_kernels(Op op) {
   }
 }
 
-std::span<const Kernel<AttentionProblem>> cuda_attention_kernels() { return {}; }
+std::span<const Kernel<AttentionProblem>> cuda_attention_kernels() { return kAttention; }
 
 }  // namespace v0
 }  // namespace softfold

@@ -9,6 +9,7 @@ namespace cuda {
 
 using RowKernel = Kernel<RowProblem>;
 using MergeKernel = Kernel<MergeProblem>;
+using AttentionKernel = Kernel<AttentionProblem>;
 
 /// softmax and log_softmax of plain problems, with one read.
 extern const RowKernel softmax_warp_rows_kernel, softmax_cluster_row_kernel, softmax_grid_row_kernel;
@@ -20,6 +21,9 @@ extern const RowKernel softmax_warp_rows_any_kernel, softmax_cluster_row_any_ker
 extern const RowKernel softmax_naive_kernel, softmax_safe_kernel, softmax_online_kernel;
 /// Everything else: any dtype, stride, axis and length.
 extern const RowKernel fold_generic_kernel, finish_generic_kernel, backward_generic_kernel, lse_backward_generic_kernel;
+
+/// Attention: on Hopper's tensor cores; everything else.
+extern const AttentionKernel attention_sm90_kernel, attention_portable_kernel;
 
 std::span<const MergeKernel> merge_states_kernels();
 std::span<const MergeKernel> merge_parts_kernels();

@@ -57,11 +57,13 @@ const DeviceTraits& traits_of(int device) {
   const auto at = static_cast<std::size_t>(device);
   std::call_once(once[at], [&] {
     DeviceTraits& t = traits[at];
-    int major = 0;
+    int major = 0, minor = 0;
     check(cudaDeviceGetAttribute(&t.processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
     check(cudaDeviceGetAttribute(&t.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
           "cudaDeviceGetAttribute");
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+    t.is_hopper = major == 9 && minor == 0;
     t.largest_cluster = major < 9 ? 1 : major == 12 ? 8 : 16;
   });
   return traits[at];

@@ -37,6 +37,7 @@ struct DeviceTraits {
   int processors;       ///< streaming multiprocessors
   int shared_bytes;     ///< that a block can opt in to
   int largest_cluster;  ///< blocks in a cluster of the row kernels; 1 where the device has no clusters
+  bool is_hopper;       ///< compute capability 9.0: runs code for sm_90a
 };
 const DeviceTraits& traits_of(int device);
 

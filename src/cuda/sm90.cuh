@@ -11,7 +11,7 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-/// A barrier in shared memory that one thread arrives at and asynchronous copies complete.
+/// A barrier in shared memory that threads arrive at and asynchronous copies complete.
 struct CopyBarrier {
   std::uint64_t word;
 
@@ -26,6 +26,10 @@ struct CopyBarrier {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&word)), "r"(bytes)
                  : "memory");
   }
+  __device__ __forceinline__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&word)) : "memory");
+  }
+  /// Returns once the phase of this parity is complete.
   __device__ __forceinline__ void wait(unsigned parity) {
     asm volatile(
         "{\n"

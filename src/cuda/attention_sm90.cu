@@ -1,0 +1,127 @@
+// Which problems Hopper's kernel takes, its tile shapes, and its launch.
+#include "cuda/attention_sm90_consume.cuh"
+#include "cuda/kernels.hpp"
+#include "cuda/launch.hpp"
+#include "cuda/sm90/tensor_map.hpp"
+
+#include <algorithm>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+constexpr double kLog2E = 1.4426950408889634;
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 29;  ///< sums of three fit into an int
+
+const char* refuses_problem(const AttentionProblem& p) {
+  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (p.q.dtype != DType::bfloat16 && p.q.dtype != DType::float16) return "q, k and v are not of 16 bits";
+  if (p.out.dtype != p.q.dtype) return "out has another dtype than q";
+  if (p.d > 256 || p.dv > 256) return "D is over 256";
+  if (p.dv % 8 != 0) return "v's D is not a multiple of 8";
+  if (p.bias.given || p.mask.given || p.slopes.given) return "bias, mask or slopes";
+  if (p.state.given) return "a state is wanted";
+  if (!(p.scale > 0)) return "scale is not positive";
+  return nullptr;
+}
+
+const char* refuses_memory(const AttentionProblem& p) {
+  if (p.q_tokens >= kMaxTokens || p.kv_tokens >= kMaxTokens) return "2^29 queries or keys or more";
+  const std::int64_t batches = p.packed ? 1 : p.sequences;
+  if (const char* why = refuses_tiles(p.q, batches, p.q_heads, p.q_tokens)) return why;
+  if (p.kv_tokens > 0) {
+    const std::int64_t kv_batches = p.packed ? 1 : p.kv_sequences;
+    if (const char* why = refuses_tiles(p.k, kv_batches, p.kv_heads, p.kv_tokens)) return why;
+    if (const char* why = refuses_tiles(p.v, kv_batches, p.kv_heads, p.kv_tokens)) return why;
+  }
+  if (reinterpret_cast<std::uintptr_t>(p.out.data) % 16 != 0 || (p.out.token | p.out.head | p.out.batch) % 8 != 0)
+    return "out's rows are not aligned to 16 bytes";
+  if (p.sequences * p.q_heads * (p.tq / 64 + 1) > INT32_MAX) return "2^31 tiles or more";
+  return nullptr;
+}
+
+const char* refuses(const AttentionProblem& p, const Context&) {
+#if defined(SOFTFOLD_SM90A)
+  const DeviceOf device(p.out.data);
+  if (!traits_of(device.device()).is_hopper) return "not a Hopper device";
+  if (const char* why = refuses_problem(p)) return why;
+  return refuses_memory(p);
+#else
+  static_cast<void>(p);
+  return "this build has no code for sm_90a";
+#endif
+}
+
+/// Whether tiles differ in length; then blocks take the next tile when they are done with one.
+bool is_uneven(const AttentionProblem& p) {
+  return p.windowed() || p.packed || p.kv_lengths.given || p.kv_starts.given;
+}
+
+/// In a section are as many heads as have their keys and values in L2 together; without a mask the tiles of one head
+/// are neighbours.
+AttentionCut cut_of(const AttentionProblem& p, int rows) {
+  AttentionCut cut{};
+  cut.q_tiles = static_cast<int>((p.tq + rows - 1) / rows);
+  cut.heads = static_cast<int>(p.sequences * p.q_heads);
+  cut.tiles = cut.heads * cut.q_tiles;
+  constexpr std::int64_t kCache = std::int64_t{32} << 20;
+  const std::int64_t bytes = p.sequences * p.kv_heads * p.tk * 2 * (p.d + p.dv);
+  cut.sections = cut.heads;
+  if (is_uneven(p))
+    cut.sections = static_cast<int>(std::clamp<std::int64_t>((bytes + kCache - 1) / kCache, 1, cut.heads));
+  const auto bound = [](std::int64_t x) {
+    return x < 0 || x > kMaxTokens ? AttentionCut::kNoBound : static_cast<int>(x);
+  };
+  cut.left = bound(p.left), cut.right = bound(p.right);
+  const double cap = static_cast<double>(p.softcap);
+  cut.scale_log2 = static_cast<float>((cap != 0 ? cap : p.scale) * kLog2E);
+  cut.cap_scale = cap != 0 ? static_cast<float>(2 * kLog2E * p.scale / cap) : 0.F;
+  return cut;
+}
+
+std::size_t workspace(const AttentionProblem& p, const Context&) { return is_uneven(p) ? sizeof(int) : 0; }
+
+template <class C>
+void run_tile(const AttentionProblem& p, const Context& context) {
+  const DeviceOf device(p.out.data);
+  const Scratch counter(workspace(p, context), context);
+  AttentionCut cut = cut_of(p, C::kRows);
+  const std::int64_t batches = p.packed ? 1 : p.sequences;
+  const CUtensorMap q = tile_map(p.q, batches, p.q_heads, p.q_tokens, p.d, C::kRows);
+  // Without keys no tile is read, but a map needs an address.
+  AttentionTensor k = p.k, v = p.v;
+  if (p.kv_tokens == 0) k.data = v.data = p.q.data;
+  const std::int64_t kv_batches = p.packed ? 1 : p.kv_sequences;
+  const CUtensorMap k_map = tile_map(k, kv_batches, p.kv_heads, p.kv_tokens, p.d, C::kKeys);
+  const CUtensorMap v_map = tile_map(v, kv_batches, p.kv_heads, p.kv_tokens, p.dv, C::kKeys);
+  if (counter.data() != nullptr) {
+    cut.counter = reinterpret_cast<int*>(counter.data());
+    check(cudaMemsetAsync(cut.counter, 0, sizeof(int), stream_of(context)), "cudaMemsetAsync");
+  }
+  launch("attention_forward_sm90", attention_forward_sm90<C>,
+         {std::min(cut.tiles, traits_of(device.device()).processors), C::kThreads, 1, C::kShared}, stream_of(context),
+         q, k_map, v_map, p, cut);
+}
+
+template <class E>
+void run_dtype(const AttentionProblem& p, const Context& context) {
+  const int d = std::max(p.d, p.dv);
+  if (d <= 64) return run_tile<AttentionTile<E, 64, 64, 3, 128>>(p, context);
+  if (d <= 128 && !p.windowed()) return run_tile<AttentionTile<E, 128, 128, 2, 176>>(p, context);
+  if (d <= 128) return run_tile<AttentionTile<E, 128, 128, 2, 128>>(p, context);
+  if (d <= 192 && p.dv <= 128) return run_tile<AttentionTile<E, 192, 128, 2, 128>>(p, context);
+  return run_tile<AttentionTile<E, 256, 256, 2, 80>>(p, context);
+}
+
+void run(const AttentionProblem& p, const Context& context) {
+  p.q.dtype == DType::bfloat16 ? run_dtype<fold::BFloat16>(p, context) : run_dtype<fold::Float16>(p, context);
+}
+
+}  // namespace
+
+const AttentionKernel attention_sm90_kernel{"attention_forward_sm90", refuses, run, workspace};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
