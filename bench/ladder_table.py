@@ -4,8 +4,8 @@
 usage: ladder_table.py SPEED.jsonl BYTES.jsonl [docs/ladder.md]
 
 To measure: softfold bench ladder --n 128,1024,8192,65536,262144,4194304 --jsonl SPEED.jsonl --commit $(git rev-parse
---short HEAD), and ladder_bytes.py --out BYTES.jsonl. Times are the shortest of many, in turn with a copy of the same
-bytes.
+--short HEAD), and ladder_bytes.py --out BYTES.jsonl. Times are of the median of many turns, each with a copy of the
+same bytes.
 """
 import json
 import pathlib

@@ -92,9 +92,9 @@ Empty parse_empty(const std::string& text) {
 
 Rung parse_rung(const std::string& text) {
   static constexpr std::pair<std::string_view, Rung> names[] = {
-      {"automatic", Rung::automatic}, {"naive", Rung::naive}, {"safe", Rung::safe},
-      {"online", Rung::online},       {"tiled", Rung::tiled}, {"fused", Rung::fused}};
-  return look_up<Rung>(text, "rung", names, 6);
+      {"automatic", Rung::automatic}, {"naive", Rung::naive}, {"safe", Rung::safe},    {"online", Rung::online},
+      {"tiled", Rung::tiled},         {"fused", Rung::fused}, {"merged", Rung::merged}};
+  return look_up<Rung>(text, "rung", names, 7);
 }
 
 DeviceKind parse_backend(const std::string& text) {

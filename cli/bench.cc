@@ -1,5 +1,6 @@
 // softfold bench ladder | softmax | log-softmax | logsumexp | state [FILE]
 #include "arguments.hpp"
+#include "bench_attention.hpp"
 #include "blocks.hpp"
 #include "elements.hpp"
 #include "ladder.hpp"
@@ -32,14 +33,14 @@ struct Data {
 struct Measured {
   std::string kernel, why_not;  ///< why_not: refused, nothing was measured
   std::optional<Traffic> traffic;
-  double seconds = 0;
+  Turn turn{};
   std::int64_t nan_rows = 0;  ///< rows with a NaN in their result
   std::string hash;
 };
 
 struct Race {
   std::int64_t rows, n;
-  double ceiling;  ///< seconds of a copy, or of a read where nothing of x's size is written
+  double ceiling;  ///< seconds of a copy, or of a read where nothing of x's size is written: of a turn in the middle
   std::vector<std::pair<std::string, Measured>> runners;
 };
 
@@ -64,10 +65,10 @@ void fill(std::byte* x, DType dtype, std::int64_t count) {
 struct BenchVerb {
   std::vector<std::string> words;
   std::string op_text = "softmax", n_text = "1024,8192,131072", dtype_text = "float32", jsonl, commit;
-  std::int64_t rows = 0;
+  std::int64_t rows = 0, heads = 1, head_dim = 64;
   int threads = 0;
   double scale = 1, seconds = 0.3;
-  bool json = false;
+  bool json = false, causal = false;
   InputOptions reading;
 
   void declare(Command& command) {
@@ -82,12 +83,18 @@ struct BenchVerb {
     command.option("--seconds", seconds, "about how long each is measured; default 0.3");
     command.option("--jsonl", jsonl, "append one record a line to this file");
     command.option("--commit", commit, "what the records say about the code");
+    command.option("--heads", heads, "of attention, whose lengths are --n: heads; default 1");
+    command.option("--d", head_dim, "of attention: D; default 64");
+    command.flag("--causal", causal, "of attention");
     command.flag("--json", json, "print the records as a list");
     reading.declare(command);
-    command.footer("Times are the shortest of many, in turn with a copy of the same bytes (logsumexp, state: a read).");
+    command.footer(
+        "Times are of the median of many turns, each with a copy of the same bytes (logsumexp, state: a read).");
   }
 
   void run() const;
+  void run_attention() const;
+  std::vector<std::int64_t> lengths() const;
   std::vector<Data> data() const;
   std::ofstream records_file() const;
   [[noreturn]] void refuse_records_file() const;
@@ -95,6 +102,9 @@ struct BenchVerb {
   Json records(Op op, const Race& race, const Data& d, int concurrency) const;
   void tell(Op op, const Race& race, const Data& d) const;
 };
+
+/// An input from this size on does not stay in the cache together with its result.
+constexpr std::size_t kStreamedBytes = std::size_t{1} << 24;
 
 constexpr bool writes_all(Op op) { return op == Op::softmax || op == Op::log_softmax; }
 
@@ -162,17 +172,53 @@ Race BenchVerb::race(Op op, const Data& d, const std::vector<Rung>& rungs, Execu
   }
   const auto first_ceiling = std::ssize(work);
   if (writes_all(op)) {
-    work.emplace_back([&] { streaming_copy(executor, d.y.data(), d.x.data(), d.x_bytes); });
+    // Stores past the cache throw y out of it, and whoever comes next would pay for that.
+    if (d.x_bytes >= kStreamedBytes)
+      work.emplace_back([&] { streaming_copy(executor, d.y.data(), d.x.data(), d.x_bytes); });
     work.emplace_back([&] { plain_copy(executor, d.y.data(), d.x.data(), d.x_bytes); });
   } else {
     work.emplace_back([&] { pure_read(executor, d.x.data(), d.x_bytes); });
   }
-  const std::vector<double> times = shortest_times(work, seconds);
-  race.ceiling = *std::min_element(times.begin() + first_ceiling, times.end());
+  const auto times = take_turns(work, seconds);
+  const auto ceilings = std::span(times).subspan(static_cast<std::size_t>(first_ceiling));
+  race.ceiling = median_turn(ceilings[0], ceilings).ceiling;
   std::size_t next = 0;
   for (auto& [name, m] : race.runners)
-    if (m.why_not.empty()) m.seconds = times[next++];
+    if (m.why_not.empty()) m.turn = median_turn(times[next++], ceilings);
   return race;
+}
+
+std::vector<std::int64_t> BenchVerb::lengths() const {
+  std::vector<std::int64_t> all;
+  for (std::size_t at = 0; at != std::string::npos;) {
+    const std::size_t comma = n_text.find(',', at);
+    const std::vector<std::int64_t> n = parse_shape(n_text.substr(at, comma - at));
+    at = comma == std::string::npos ? comma : comma + 1;
+    if (n.size() != 1)
+      throw Error(Code::option, fmt::format("--n {}", n_text), "row lengths joined by commas", "--n 1024,8192");
+    all.push_back(n[0]);
+  }
+  return all;
+}
+
+/// Every rung in a process of its own: before this one has threads.
+void BenchVerb::run_attention() const {
+  std::ofstream file = records_file();
+  const AttentionRace race{lengths(), heads, head_dim, parse_dtype(dtype_text), causal, threads, seconds};
+  for (const std::int64_t n : race.lengths)
+    if (n < 1 || n > 1 << 20 || heads < 1 || heads > 4096 || head_dim < 1 || head_dim > 512)
+      throw Error(Code::option, fmt::format("{} heads of T = {}, D = {}", heads, n, head_dim),
+                  "1 .. 4096 heads, T to 2^20, D to 512", "--n 2048 --heads 1 --d 64");
+  const Json all = race_attention(race, commit);
+  if (json) {
+    print(all);
+  } else {
+    tell_attention(race, all);
+  }
+  if (jsonl.empty()) return;
+  for (const Json& record : all) file << record.dump() << '\n';
+  file.flush();
+  if (!file) refuse_records_file();
 }
 
 std::vector<Data> BenchVerb::data() const {
@@ -195,16 +241,11 @@ std::vector<Data> BenchVerb::data() const {
     return all;
   }
   const DType dtype = parse_dtype(dtype_text);
-  for (std::size_t at = 0; at != std::string::npos;) {
-    const std::size_t comma = n_text.find(',', at);
-    const std::vector<std::int64_t> n = parse_shape(n_text.substr(at, comma - at));
-    at = comma == std::string::npos ? comma : comma + 1;
-    if (n.size() != 1)
-      throw Error(Code::option, fmt::format("--n {}", n_text), "row lengths joined by commas", "--n 1024,8192");
+  for (const std::int64_t n : lengths()) {
     const std::int64_t fitting =
-        (std::int64_t{64} << 20) / static_cast<std::int64_t>(size_of(dtype)) / std::max<std::int64_t>(1, n[0]);
-    all.push_back(make(dtype, rows > 0 ? rows : std::max<std::int64_t>(1, fitting), n[0]));
-    fill(all.back().x.data(), dtype, all.back().rows * n[0]);
+        (std::int64_t{64} << 20) / static_cast<std::int64_t>(size_of(dtype)) / std::max<std::int64_t>(1, n);
+    all.push_back(make(dtype, rows > 0 ? rows : std::max<std::int64_t>(1, fitting), n));
+    fill(all.back().x.data(), dtype, all.back().rows * n);
   }
   return all;
 }
@@ -215,6 +256,7 @@ void BenchVerb::run() const {
     throw Error(Code::option, fmt::format("--seconds {}", seconds), "0 .. 3600", "--seconds 0.3");
   const bool ladder = parse_word(words[0], "benchmark", kinds) == 0;
   const Op op = parse_op(ladder ? op_text : words[0]);
+  if (ladder && op == Op::attention && words.size() == 1) return run_attention();
   if (words.size() > 2 || op > Op::state)
     throw Error(Code::usage, fmt::format("bench {}{}", fmt::join(words, " "), ladder ? " --op " + op_text : ""),
                 "one of softmax, log-softmax, logsumexp, state, and at most one file", "softfold bench ladder");
@@ -262,10 +304,10 @@ Json BenchVerb::records(Op op, const Race& race, const Data& d, int concurrency)
                 {"shape", {race.rows, race.n}},
                 {"case", fmt::format("{} threads", concurrency)},
                 {"who", r.kernel.empty() ? fmt::format("softfold:{}_{}", name_of(op), name) : "softfold:" + r.kernel},
-                {"ms", r.why_not.empty() ? Json(milliseconds(r.seconds)) : Json()},
+                {"ms", r.why_not.empty() ? Json(milliseconds(r.turn.seconds)) : Json()},
                 {"bytes", d.x_bytes + result_bytes(op, d)},
                 {"flops", nullptr},
-                {"copy_ms", milliseconds(race.ceiling)},
+                {"copy_ms", milliseconds(r.why_not.empty() ? r.turn.ceiling : race.ceiling)},
                 {"bits", r.why_not.empty() ? Json(r.hash) : Json()},
                 {"device", fmt::format("{}, {} processors", m.cpu, m.processors)},
                 {"driver", m.system},
@@ -291,12 +333,13 @@ void BenchVerb::tell(Op op, const Race& race, const Data& d) const {
       continue;
     }
     const auto count = static_cast<double>(race.rows) * static_cast<double>(race.n);
-    const std::string moved = r.traffic ? human_bytes(r.traffic->bytes_per_element * count / r.seconds) + "/s" : "";
+    const std::string moved =
+        r.traffic ? human_bytes(r.traffic->bytes_per_element * count / r.turn.seconds) + "/s" : "";
     const std::string result = r.nan_rows > 0 ? fmt::format("NaN in {} of {} rows", r.nan_rows, race.rows) : r.hash;
     fmt::print("{:<10}{:>6}{:>10}{:>11.3f}{:>12}{:>8.0f}%   {}\n", name,
                r.traffic ? fmt::to_string(r.traffic->reads) : "",
-               r.traffic ? fmt::to_string(r.traffic->bytes_per_element) : "", r.seconds * 1e3, moved,
-               100 * race.ceiling / r.seconds, result);
+               r.traffic ? fmt::to_string(r.traffic->bytes_per_element) : "", r.turn.seconds * 1e3, moved,
+               100 * r.turn.ceiling / r.turn.seconds, result);
   }
   fmt::print("\n");
 }

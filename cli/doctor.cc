@@ -30,7 +30,11 @@ Part part_of(const std::string& name, const std::function<void()>& attempt) {
 
 void plan_tiny(Op op, DeviceKind device) {
   const Fabricated o(op, {2, 8}, -1, DType::float32, DType::float32, {device, 0});
-  plan(op, o.inputs(), o.outputs(), RowOptions{});
+  if (op == Op::attention) {
+    plan(op, o.inputs(), o.outputs(), AttentionOptions{});
+  } else {
+    plan(op, o.inputs(), o.outputs(), RowOptions{});
+  }
 }
 
 std::vector<std::string_view> operations() {

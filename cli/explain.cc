@@ -5,6 +5,9 @@
 #include "report.hpp"
 #include "verbs.hpp"
 
+#include "cpu/attention_tile.hpp"
+#include "cpu/targets.hpp"
+#include "softfold/lift/tree.hpp"
 #include "softfold/softfold.hpp"
 
 #include <fmt/format.h>
@@ -15,6 +18,7 @@ namespace {
 struct ExplainVerb {
   std::string op, shape_text, dtype_text, output, rung = "automatic", backend = "cpu";
   int axis = -1, threads = 0;
+  std::int64_t keys = 0, kv_heads = 0, dv = 0;
   double scale = 1;
   bool causal = false, json = false;
 
@@ -29,17 +33,22 @@ struct ExplainVerb {
     command.option("--threads", threads, "threads that compute; 0: all of the machine");
     command.option("--backend", backend, "cpu or cuda");
     command.flag("--causal", causal, "row i of the last two axes has its first i + 1 + S - T elements");
+    command.option("--keys", keys, "of attention, whose SHAPE is q's BxHxTxD: keys a sequence; default T");
+    command.option("--kv-heads", kv_heads, "of attention: heads of k and v; default H");
+    command.option("--dv", dv, "of attention: v's D; default D");
     command.flag("--json", json, "print an object");
     command.footer("Nothing is computed: the plan that a call with such tensors would make is shown.");
   }
 
   void run() const;
+  void explain_attention(DType in, DType out) const;
   void tell(Op which, const Plan& plan) const;
 };
 
 void ExplainVerb::run() const {
   const Op which = parse_op(op);
   const DType in = parse_dtype(dtype_text), out = output.empty() ? in : parse_dtype(output);
+  if (which == Op::attention) return explain_attention(in, out);
   const Fabricated o(which, parse_shape(shape_text), axis, in, out, {parse_backend(backend), 0});
   const Workers workers(threads);
   RowOptions options;
@@ -48,6 +57,20 @@ void ExplainVerb::run() const {
   options.causal = causal;
   options.rung = parse_rung(rung);
   tell(which, plan(which, o.inputs(), o.outputs(), options, workers.context()));
+}
+
+void ExplainVerb::explain_attention(DType in, DType out) const {
+  const std::vector<std::int64_t> q = parse_shape(shape_text);
+  if (q.size() != 4) throw Error(Code::shape, "attention of q " + shape_text, "q's shape BxHxTxD", "1x32x4096x128");
+  const AttentionSizes sizes{
+      q[0], q[1], kv_heads != 0 ? kv_heads : q[1], q[2], keys != 0 ? keys : q[2], q[3], dv != 0 ? dv : q[3]};
+  const Fabricated o(sizes, in, out, {parse_backend(backend), 0});
+  const Workers workers(threads);
+  AttentionOptions options;
+  if (scale != 1) options.scale = scale;
+  options.causal = causal;
+  options.rung = parse_rung(rung);
+  tell(Op::attention, plan(Op::attention, o.inputs(), o.outputs(), options, workers.context()));
 }
 
 void ExplainVerb::tell(Op which, const Plan& plan) const {
@@ -70,6 +93,10 @@ void ExplainVerb::tell(Op which, const Plan& plan) const {
     fmt::print("traffic    {} of x{}: {} bytes an element\n",
                traffic->reads == 1 ? "one read" : fmt::format("{} reads", traffic->reads),
                traffic->writes == 0 ? "" : ", one write", traffic->bytes_per_element);
+  if (plan.kernel() == "attention_fused")
+    fmt::print("tiles      {} rows x {} keys, in chunks of {} keys that merge in one tree; in {} on {}\n",
+               cpu::kTileRows, cpu::kTileKeys, lift::kChunk, in == DType::float64 ? "float64" : "float32",
+               cpu::current_target());
   fmt::print("workspace  {}\n", human_bytes(static_cast<double>(plan.workspace_bytes())));
   for (const auto& [name, why] : rejected) fmt::print("not        {}: {}\n", name, why);
 }

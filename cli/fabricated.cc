@@ -31,8 +31,15 @@ Fabricated::Fabricated(Op op, const std::vector<std::int64_t>& full, int axis, D
     case Op::finish_logsumexp: inputs_ = {states()}, outputs_ = {add(out, rows)}; break;
     case Op::merge_attention: inputs_ = {x(), lse(), x(), lse()}, outputs_ = {y(), lse()}; break;
     case Op::merge_blocks: inputs_ = {x(), lse(), x(), lse()}, outputs_ = {y(), y(), lse()}; break;
+    case Op::attention: inputs_ = {x(), x(), x()}, outputs_ = {y()}; break;
     default: inputs_ = {x()}, outputs_ = {y()}; break;
   }
+}
+
+Fabricated::Fabricated(const AttentionSizes& a, DType in, DType out, Device device) : device_(device) {
+  inputs_ = {add(in, {a.batch, a.heads, a.queries, a.d}), add(in, {a.batch, a.kv_heads, a.keys, a.d}),
+             add(in, {a.batch, a.kv_heads, a.keys, a.dv})};
+  outputs_ = {add(out, {a.batch, a.heads, a.queries, a.dv})};
 }
 
 View Fabricated::add(DType dtype, std::vector<std::int64_t> shape) {

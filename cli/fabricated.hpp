@@ -8,12 +8,19 @@
 
 namespace softfold::cli {
 
+/// Of attention: q (batch, heads, queries, d), k (batch, kv_heads, keys, d), v (..., dv).
+struct AttentionSizes {
+  std::int64_t batch, heads, kv_heads, queries, keys, d, dv;
+};
+
 /// The operands of an operation on x of a given shape, at addresses that are never read: a plan looks at shapes,
 /// strides and overlap alone.
 class Fabricated {
  public:
   /// Throws Error{Code::shape} for tensors beyond what addresses can count.
   Fabricated(Op op, const std::vector<std::int64_t>& shape, int axis, DType in, DType out, Device device);
+
+  Fabricated(const AttentionSizes& sizes, DType in, DType out, Device device);
 
   std::span<const View> inputs() const { return inputs_; }
   std::span<const View> outputs() const { return outputs_; }

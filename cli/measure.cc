@@ -63,8 +63,8 @@ std::uint64_t folded(const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-std::vector<double> shortest_times(std::span<const std::function<void()>> work, double seconds) {
-  std::vector<double> best(work.size(), std::numeric_limits<double>::infinity());
+std::vector<std::vector<double>> take_turns(std::span<const std::function<void()>> work, double seconds) {
+  std::vector<std::vector<double>> times(work.size());
   std::vector<int> calls(work.size(), 1);
   const Stopwatch all;
   for (int round = 0; round < 4 || all.seconds() < seconds * static_cast<double>(work.size()); ++round) {
@@ -72,11 +72,28 @@ std::vector<double> shortest_times(std::span<const std::function<void()>> work, 
       check_interrupt();
       const Stopwatch watch;
       for (int call = 0; call < calls[i]; ++call) work[i]();
-      best[i] = std::min(best[i], watch.seconds() / calls[i]);
-      if (round == 0) calls[i] = static_cast<int>(std::clamp(kShortest / best[i], 1., 1000.));
+      const double taken = watch.seconds() / calls[i];
+      if (round > 0) {
+        times[i].push_back(taken);
+      } else {
+        calls[i] = static_cast<int>(std::clamp(kShortest / taken, 1., 1000.));
+      }
     }
   }
-  return best;
+  return times;
+}
+
+Turn median_turn(std::span<const double> times, std::span<const std::vector<double>> ceilings) {
+  std::vector<Turn> turns;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    Turn turn{times[i], std::numeric_limits<double>::infinity()};
+    for (const std::vector<double>& c : ceilings) turn.ceiling = std::min(turn.ceiling, c[i]);
+    turns.push_back(turn);
+  }
+  const auto middle = turns.begin() + std::ssize(turns) / 2;
+  std::nth_element(turns.begin(), middle, turns.end(),
+                   [](const Turn& a, const Turn& b) { return a.ceiling * b.seconds < b.ceiling * a.seconds; });
+  return *middle;
 }
 
 void streaming_copy(Executor& executor, std::byte* to, const std::byte* from, std::size_t bytes) {

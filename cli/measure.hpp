@@ -10,10 +10,18 @@
 
 namespace softfold::cli {
 
-/// Runs all of `work` in turn, again and again, for about `seconds` each and at least four times; returns the shortest
-/// time of each, in seconds. In turn, so that whatever slows the machine slows all of them. What is too short for the
-/// clock is called several times at once.
-std::vector<double> shortest_times(std::span<const std::function<void()>> work, double seconds);
+/// Runs all of `work` in turn, again and again, for about `seconds` each and at least four times; returns the times of
+/// each, in seconds, one a turn. In turn, so that whatever slows the machine slows all of them. What is too short for
+/// the clock is called several times at once.
+std::vector<std::vector<double>> take_turns(std::span<const std::function<void()>> work, double seconds);
+
+/// Of one turn: what was timed, and the fastest of its ceilings.
+struct Turn {
+  double seconds, ceiling;
+};
+/// The turn whose share of the ceiling is the median one: a machine that is fast now and slow then moves both times of
+/// a turn, and their quotient hardly.
+Turn median_turn(std::span<const double> times, std::span<const std::vector<double>> ceilings);
 
 /// Copies with all threads; the stores go past the cache where the processor can do that.
 void streaming_copy(Executor& executor, std::byte* to, const std::byte* from, std::size_t bytes);

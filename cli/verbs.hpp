@@ -9,6 +9,7 @@ void add_softmax(Program& program);  ///< softmax, log-softmax, logsumexp
 void add_state(Program& program);
 void add_merge(Program& program);
 void add_finish(Program& program);
+void add_attention(Program& program);
 void add_hash(Program& program);
 void add_verify(Program& program);
 void add_explain(Program& program);

@@ -16,8 +16,8 @@ dtypes=(float64 float32 float16 bfloat16)
 operations=(softmax log_softmax logsumexp state softmax_backward log_softmax_backward logsumexp_backward
   finish_softmax finish_log_softmax finish_logsumexp merge_states merge_attention merge_blocks)
 
-# kernel OPERATION SHAPE DTYPE
-kernel() { "$softfold" explain "$1" "$2" "$3" 2>/dev/null | sed -n 's/^kernel *//p'; }
+# kernel OPERATION SHAPE DTYPE OPTION...
+kernel() { "$softfold" explain "$@" 2>/dev/null | sed -n 's/^kernel *//p'; }
 
 # cell OPERATION SHAPE: one kernel where all dtypes have the same.
 cell() {
@@ -55,8 +55,26 @@ HEAD
 softmax has three more kernels, `softmax_naive`, `softmax_safe` and `softmax_online`, that only run when asked for: they
 are the rungs of [the ladder](ladder.md). The kernels of the GPU are listed in [cuda.md](cuda.md).
 
-Planned operations (`topk`, `sample`, `entropy`, `cross_entropy`, `linear_cross_entropy`, `attention`) stand in `Op`, and
-a plan for one is refused by name.
+Planned operations (`topk`, `sample`, `entropy`, `cross_entropy`, `linear_cross_entropy`) stand in `Op`, and a plan for
+one is refused by name.
+
+## Attention
+
+On the CPU, of any D and Dv from 1 to 512, any numbers of heads, queries and keys, and every option of
+[attention.md](attention.md) but pages and positions, which are refused by name.
+
+| q, k, v | computed in | 8 heads of 4096 x 128 | one query, 64 K keys |
+|---|---|---|---|
+TAIL
+  local dtype
+  for dtype in "${dtypes[@]}"; do
+    printf '| %s | %s | `%s` | `%s` |\n' "$dtype" "$([[ $dtype == float64 ]] && echo float64 || echo float32)" \
+      "$(kernel attention 1x8x4096x128 "$dtype")" "$(kernel attention 1x8x1x128 "$dtype" --keys 65536)"
+  done
+  printf '\n'
+  cat <<'TAIL'
+`attention_naive`, `attention_safe`, `attention_merged`, `attention_online` and `attention_tiled` run when asked for: they
+are the rungs of attention's ladder.
 TAIL
 }
 

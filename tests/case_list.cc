@@ -81,6 +81,9 @@ void add_options(List& list) {
         c.empty = bits % 2 != 0 ? softfold::Empty::nan : softfold::Empty::zero;
         list.add(c);
       }
+      RowCase faint = row_case(op, t, {21, 1100});
+      faint.scales = faint.faint = true;
+      list.add(faint);
       for (const Shape& shape : {Shape{2, 40, 40}, Shape{2, 7, 1300}, Shape{30, 12}}) {
         RowCase c = row_case(op, t, shape, Kind::gaussian);
         c.causal = true;

@@ -170,6 +170,10 @@ void make_ragged(Problem& p, const RowCase& c, Layout layout) {
 std::int64_t RowCase::rows() const { return count_of(outer_shape(*this)); }
 
 double RowCase::scale_of_row(std::int64_t r) const {
+  if (faint) {
+    constexpr double narrow[] = {1e-60, 1e-42, 5e-39, -1e-42}, wide[] = {5e-324, 1e-310, 1.2e-308, -1e-310};
+    return (in == DType::float64 ? wide : narrow)[(first_row + r) % 4];
+  }
   return scales ? scale * (0.25 + 0.125 * static_cast<double>((first_row + r) % 13)) : scale;
 }
 
@@ -212,7 +216,7 @@ std::string RowCase::name() const {
   s.append(number);
   if (axis != -1) s.append(".axis").append(std::to_string(axis));
   if (mask != MaskShape::none) s.append(".mask-").append(1, "-flr"[static_cast<int>(mask)]);
-  if (scales) s.append(".scales");
+  if (scales) s.append(faint ? ".faint-scales" : ".scales");
   if (length) s.append(".length");
   if (ragged) s.append(".ragged");
   if (causal) s.append(".causal");

@@ -28,6 +28,7 @@ struct RowCase {
   double scale = 1;
   MaskShape mask = MaskShape::none;
   bool scales = false, length = false, ragged = false, causal = false;
+  bool faint = false;  ///< with scales: they are those whose product with log2(e) is subnormal
   softfold::Empty empty = softfold::Empty::zero;
   softfold::Rung rung = softfold::Rung::automatic;
   std::int64_t first_row = 0;

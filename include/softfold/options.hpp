@@ -101,7 +101,8 @@ struct RowOptions {
 /// How the parts given to merge_attention and merge_blocks say what they hold.
 enum class Statistics : std::uint8_t {
   lse,      ///< one number a row: the logarithm of the part's sum of exponentials
-  max_sum,  ///< two numbers a row in a last axis: (m, d) with sum exp(x) = d exp(m) (in LogBase::two: d 2^m)
+  max_sum,  ///< two numbers a row in a last axis: (m, d) with sum exp(x) = d exp(m) (in LogBase::two: d 2^m). Of a
+            ///< merge m is the largest of the parts' with d > 0; larger only if d would leave its dtype's range.
 };
 
 /// No merge takes more parts at once. Merging merged parts gives the same result within the bounds, and the same bits

@@ -24,8 +24,8 @@ class SOFTFOLD_API Stream {
  public:
   /// A row of elements of `dtype` (float64 is folded in float64, every other floating dtype in float32), each
   /// multiplied by `scale`. `offset`: where in its row the first element stands, for a shard that another process will
-  /// join. Refused: a dtype that is not floating (Code::dtype), a scale whose product with log2(e) is not finite
-  /// (Code::option), an offset outside 0 .. 2^53 (Code::shape).
+  /// join. Refused: a dtype that is not floating (Code::dtype), a scale that plan() refuses: one whose product
+  /// with log2(e) is not finite, or subnormal (Code::option), an offset outside 0 .. 2^53 (Code::shape).
   explicit Stream(DType dtype = DType::float32, double scale = 1, std::int64_t offset = 0, const Context& context = {});
 
   /// The next element. A double is taken by a float64 stream alone, a float by the others (Code::dtype).
@@ -35,7 +35,9 @@ class SOFTFOLD_API Stream {
   void push(std::span<const float> elements);
   void push(std::span<const double> elements);
   /// The next elements: a 1-D view on the CPU, strided as it may be, of float64 for a float64 stream and of any other
-  /// floating dtype for the rest. Long pieces are folded by the context's threads.
+  /// floating dtype for the rest. Long pieces are folded by the context's threads. Refused, the stream being left as it
+  /// was: another dtype, another rank or an end() beyond 2^53 (Code::dtype, shape), memory that is not the host's
+  /// (Code::unsupported).
   void push(const View& piece);
   /// What another stream, file or process holds of the same row, from end() on (Code::state).
   void push(const Partial<float>& piece);

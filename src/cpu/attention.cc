@@ -1,4 +1,5 @@
 // attention on the CPU: tiles of query rows in parallel, and where those are fewer than the threads, their keys too.
+#include "cpu/attention_ladder.hpp"
 #include "cpu/attention_tiles.hpp"
 #include "cpu/parallel.hpp"
 #include "front/kernel.hpp"
@@ -14,14 +15,16 @@ namespace {
 /// are the same and meet in the same tree.
 struct Cut {
   std::int64_t group;      ///< query heads a key head
+  std::int64_t rows;       ///< a tile
   std::int64_t row_tiles;  ///< a sequence and key head, of the longest sequence
   std::int64_t items;      ///< row tiles in all
   int node_level;          ///< a task folds nodes of 2^node_level chunks
   std::int64_t nodes;      ///< a row tile, of the longest sequence
 
-  Cut(const AttentionProblem& p, int threads)
+  Cut(const AttentionProblem& p, std::int64_t tile_rows, int threads)
       : group(p.q_heads / p.kv_heads),
-        row_tiles((group * p.tq + kTileRows - 1) / kTileRows),
+        rows(tile_rows),
+        row_tiles((group * p.tq + rows - 1) / rows),
         items(p.sequences * p.kv_heads * row_tiles),
         node_level(0),
         nodes(1) {
@@ -40,10 +43,9 @@ void with_tile(const AttentionProblem& p, const Cut& cut, std::int64_t item, con
   const std::int64_t tile = cut.row_tiles - 1 - item % cut.row_tiles;  // of causal ones those that see most come first
   item /= cut.row_tiles;
   const AttentionSequence s(p, item / p.kv_heads);
-  const std::int64_t rows = cut.group * s.queries, first = tile * kTileRows;
+  const std::int64_t rows = cut.group * s.queries, first = tile * cut.rows;
   if (first >= rows) return;
-  body(TileRows{&s, item % p.kv_heads, cut.group, first,
-                static_cast<int>(std::min<std::int64_t>(kTileRows, rows - first))});
+  body(TileRows{&s, item % p.kv_heads, cut.group, first, static_cast<int>(std::min(cut.rows, rows - first))});
 }
 
 template <class S, class T>
@@ -94,7 +96,7 @@ template <class S>
 void run_as(const AttentionProblem& p, const Context& context) {
   using T = fold::FoldType<S>;
   Executor& executor = executor_of(context);
-  const Cut cut(p, executor.concurrency());
+  const Cut cut(p, p.rung == Rung::tiled ? 1 : kTileRows, executor.concurrency());
   if (cut.nodes == 1) return run_whole<S, T>(p, cut, executor);
   run_split<S, T>(p, cut, executor);
 }
@@ -103,11 +105,19 @@ void run(const AttentionProblem& p, const Context& context) {
   with_dtype(p.q.dtype, [&]<class S>(S) { run_as<S>(p, context); });
 }
 
-const char* refuses(const AttentionProblem& p, const Context&) {
+const char* tiles_refuse(const AttentionProblem& p, const Context&) {
   return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
 }
+const char* rows_refuse(const AttentionProblem& p, const Context&) {
+  return p.rung == Rung::tiled ? nullptr : "a rung of the ladder: only when asked for";
+}
 
-constexpr Kernel<AttentionProblem> kKernels[] = {{"attention_tiles", refuses, run, nullptr}};
+constexpr Kernel<AttentionProblem> kKernels[] = {{"attention_fused", tiles_refuse, run, nullptr},
+                                                 {"attention_tiled", rows_refuse, run, nullptr},
+                                                 {"attention_online", online_refuses, run_attention_ladder, nullptr},
+                                                 {"attention_merged", merged_refuses, run_attention_ladder, nullptr},
+                                                 {"attention_safe", safe_refuses, run_attention_ladder, nullptr},
+                                                 {"attention_naive", naive_refuses, run_attention_ladder, nullptr}};
 
 }  // namespace
 }  // namespace cpu

@@ -233,6 +233,33 @@ void merge(int rows, int stride, const TileState<T>& a, const TileState<T>& b) {
   }
 }
 
+template <class T>
+void row_products(const T* q, int d, const T* k, std::int64_t k_stride, std::int64_t keys, T* s) {
+  using A = Lanes<T>;
+  const typename A::D tag;
+  for (std::int64_t j = 0; j < keys; ++j, k += k_stride) {
+    auto sum = A::zero();
+    int c = 0;
+    for (; c + A::kCount <= d; c += A::kCount) sum = A::fma(hn::LoadU(tag, q + c), hn::LoadU(tag, k + c), sum);
+    T total = A::halve(sum);
+    for (; c < d; ++c) total = fold::Scalar<T>::fma(q[c], k[c], total);
+    s[j] = total;
+  }
+}
+
+template <class T>
+void row_values(const T* p, std::int64_t keys, const T* v, std::int64_t v_stride, int dv, T* o) {
+  using A = Lanes<T>;
+  const typename A::D tag;
+  for (std::int64_t j = 0; j < keys; ++j, v += v_stride) {
+    const auto weight = A::set(p[j]);
+    int c = 0;
+    for (; c + A::kCount <= dv; c += A::kCount)
+      hn::StoreU(A::fma(weight, hn::LoadU(tag, v + c), hn::LoadU(tag, o + c)), tag, o + c);
+    for (; c < dv; ++c) o[c] = fold::Scalar<T>::fma(p[j], v[c], o[c]);
+  }
+}
+
 template <class S, class T>
 void widen_run(const void* from, int n, T factor, T* y) {
   using A = Lanes<T>;
@@ -261,6 +288,8 @@ cpu::TileOps<T> make_tile_ops() {
           adjust<T>,
           push<T>,
           merge<T>,
+          row_products<T>,
+          row_values<T>,
           {widen_run<float, T>, widen_run<double, T>, widen_run<fold::Float16, T>, widen_run<fold::BFloat16, T>},
           {narrow_run<float, T>, narrow_run<double, T>, narrow_run<fold::Float16, T>, narrow_run<fold::BFloat16, T>}};
 }

@@ -73,6 +73,10 @@ struct TileOps {
   void (*push)(const RowTile<T>&, const KeyTile<T>&);
   /// a = merge(a, b)
   void (*merge)(int rows, int stride, const TileState<T>& a, const TileState<T>& b);
+  /// s[j] = q . k_j, lanes along d: for one row by itself
+  void (*row_products)(const T* q, int d, const T* k, std::int64_t k_stride, std::int64_t keys, T* s);
+  /// o += sum p[j] v_j
+  void (*row_values)(const T* p, std::int64_t keys, const T* v, std::int64_t v_stride, int dv, T* o);
   /// y = factor * x, by x's dtype
   std::array<void (*)(const void* x, int n, T factor, T* y), 4> widen;
   /// y = factor * x, by y's dtype; x is aligned and readable up to a multiple of 64 bytes

@@ -4,6 +4,7 @@
 #include "cpu/parallel.hpp"
 #include "cpu/row_kernels.hpp"
 #include "cpu/scratch.hpp"
+#include "cpu/tuning.hpp"
 
 #include <hwy/cache_control.h>
 #include <bit>
@@ -12,13 +13,6 @@ namespace softfold {
 inline namespace v0 {
 namespace cpu {
 namespace {
-
-/// Bytes that are worth a task of their own.
-constexpr std::int64_t kTaskBytes = 65536;
-/// A row with more bytes than this does not stay in a core's cache between its two reads: all threads share it.
-constexpr std::int64_t kRowBytes = std::int64_t{3} << 20;
-/// Results of more bytes than this leave past the cache.
-constexpr std::int64_t kStreamBytes = std::int64_t{8} << 20;
 
 std::int64_t row_bytes(const RowProblem& p) {
   std::size_t bytes = 0;
@@ -30,7 +24,7 @@ std::int64_t row_bytes(const RowProblem& p) {
 bool streams(const RowProblem& p) {
   const Operand& dx = p[Slot::y];
   const bool in_place = dx.data == p[Slot::x].data || (p[Slot::dy].given && dx.data == p[Slot::dy].data);
-  return !in_place && p.rows * p.n * static_cast<std::int64_t>(size_of(dx.dtype)) > kStreamBytes;
+  return !in_place && p.elements > tuning().result_stream_bytes / static_cast<std::int64_t>(size_of(dx.dtype));
 }
 
 /// A row that all threads share: runs of a power of two of chunks, each a node of the canonical tree.
@@ -40,8 +34,8 @@ void shared_row(const RowProblem& p, const Row& r, Executor& executor, bool stre
   if (!Worker(p, stream).begin(r)) return;
   const std::int64_t share = lift::chunk_count(r.length) / (8 * executor.concurrency());
   const std::int64_t run =
-      lift::kChunk *
-      static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(8, share))));
+      lift::kChunk * static_cast<std::int64_t>(
+                         std::bit_ceil(static_cast<std::uint64_t>(std::max(tuning().gradient_run_chunks, share))));
   const std::int64_t runs = (r.length + run - 1) / run;
   T total = T(0);
   if constexpr (Worker::kSums) {
@@ -70,10 +64,10 @@ template <class Worker>
 void all_rows(const RowProblem& p, const Context& context) {
   const bool stream = streams(p);
   const std::int64_t bytes = std::max<std::int64_t>(1, row_bytes(p));
-  const std::int64_t rows_per_task = std::max<std::int64_t>(1, kTaskBytes / bytes);
-  if (p.rows <= rows_per_task && bytes <= 2 * kTaskBytes) return some_rows<Worker>(p, 0, p.rows, stream);
+  const std::int64_t task = tuning().gradient_task_bytes, rows_per_task = std::max<std::int64_t>(1, task / bytes);
+  if (p.rows <= rows_per_task && bytes <= 2 * task) return some_rows<Worker>(p, 0, p.rows, stream);
   Executor& executor = executor_of(context);
-  if (bytes > kRowBytes || (p.rows < executor.concurrency() && bytes > 4 * kTaskBytes)) {
+  if (bytes > tuning().gradient_row_bytes || (p.rows < executor.concurrency() && bytes > 4 * task)) {
     RowCursor cursor(p, 0);
     for (std::int64_t i = 0; i < p.rows; ++i, cursor.next()) shared_row<Worker>(p, cursor.row(), executor, stream);
     return;

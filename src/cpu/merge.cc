@@ -11,10 +11,6 @@ inline namespace v0 {
 namespace cpu {
 namespace {
 
-/// A row longer than this is cut into pieces of as much, which then run in parallel.
-constexpr std::int64_t kPiece = 16384;
-/// Results of more bytes than this leave past the cache.
-constexpr std::int64_t kStreamBytes = std::int64_t{8} << 20;
 /// Elements that are gathered at a time where operands are strided.
 constexpr std::int64_t kGathered = 256;
 
@@ -70,8 +66,9 @@ class MergedRow {
     if (p_.statistics == Statistics::lse) {
       write_float(t, to, 0, ops_.log_of(joint_, p_.base == LogBase::two));
     } else {
-      write_float(t, to, 0, joint_.log);
-      write_float(t, to, 1, joint_.sum);
+      const auto joint = t == DType::float64 ? joint_ : fold::for_float32(joint_, p_.base == LogBase::two);
+      write_float(t, to, 0, joint.log);
+      write_float(t, to, 1, joint.sum);
     }
   }
 
@@ -144,7 +141,8 @@ class MergedRow {
 /// Whether results leave past the cache: they are many, and lie where no part does.
 bool streams(const MergeProblem& p) {
   const std::int64_t results = p.op == Op::merge_blocks ? p.parts : 1;
-  if (p.rows * p.n * results * static_cast<std::int64_t>(size_of(p.out_value.view.dtype)) <= kStreamBytes) return false;
+  const std::int64_t bytes_each = results * static_cast<std::int64_t>(size_of(p.out_value.view.dtype));
+  if (p.rows * p.n <= tuning().result_stream_bytes / bytes_each) return false;
   for (std::size_t i = 0; i < static_cast<std::size_t>(p.parts); ++i)
     for (std::size_t j = 0; j < static_cast<std::size_t>(results); ++j)
       if (p.value.data[i] == p.out_value.data[j]) return false;
@@ -154,7 +152,8 @@ bool streams(const MergeProblem& p) {
 void run(const MergeProblem& p, const Context& context) {
   const MergeOps& ops = merge_ops();
   const bool stream = streams(p);
-  if (p.n <= kPiece) {
+  const std::int64_t piece = tuning().merge_piece_elements;
+  if (p.n <= piece) {
     const auto sizes = size_of(p.value.view.dtype) + size_of(p.out_value.view.dtype);
     const std::int64_t bytes = static_cast<std::int64_t>(sizes) * p.parts * p.n + 64 * p.parts;
     return for_merge_rows(p, context, bytes, [&](const MergeCursor& row) {
@@ -167,8 +166,8 @@ void run(const MergeProblem& p, const Context& context) {
   for (std::int64_t r = 0; r < p.rows; ++r, row.next()) {
     const MergedRow merged(p, ops, row, stream);
     merged.write_statistic(row.out_statistic());
-    parallel_for(executor_of(context), (p.n + kPiece - 1) / kPiece, [&](std::int64_t i) {
-      merged.write_values(i * kPiece, std::min(p.n, (i + 1) * kPiece));
+    parallel_for(executor_of(context), (p.n + piece - 1) / piece, [&](std::int64_t i) {
+      merged.write_values(i * piece, std::min(p.n, (i + 1) * piece));
       hwy::FlushStream();
     });
   }

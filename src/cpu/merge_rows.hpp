@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/parallel.hpp"
+#include "cpu/tuning.hpp"
 #include "front/problem.hpp"
 
 #include <hwy/cache_control.h>
@@ -57,9 +58,6 @@ class MergeCursor {
   std::array<std::int64_t, kMaxRank> at_;
 };
 
-/// Bytes that are worth a task of their own.
-inline constexpr std::int64_t kTaskBytes = 32768;
-
 /// Calls body(cursor) for every row, in parallel where there is enough to do.
 template <class Body>
 void for_merge_rows(const MergeProblem& p, const Context& context, std::int64_t bytes_per_row, const Body& body) {
@@ -68,7 +66,8 @@ void for_merge_rows(const MergeProblem& p, const Context& context, std::int64_t 
     for (std::int64_t r = from; r < to; ++r, cursor.next()) body(cursor);
     hwy::FlushStream();  // what went past the cache is seen by whoever sees that the task is done
   };
-  const std::int64_t rows_per_task = std::max<std::int64_t>(1, kTaskBytes / std::max<std::int64_t>(1, bytes_per_row));
+  const std::int64_t rows_per_task =
+      std::max<std::int64_t>(1, tuning().merge_task_bytes / std::max<std::int64_t>(1, bytes_per_row));
   if (p.rows <= 2 * rows_per_task) return run(0, p.rows);
   Executor& executor = executor_of(context);
   const std::int64_t tasks =

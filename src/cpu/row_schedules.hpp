@@ -11,8 +11,8 @@ namespace cpu {
 /// Calls body(first, last) for runs of rows that together are all.
 template <class Body>
 void split_rows(const RowProblem& p, const Context& context, const Body& body) {
-  const std::int64_t n = std::max<std::int64_t>(p.n, 1);
-  if (p.rows == 1 || p.rows * n <= tuning().inline_elements) return body(std::int64_t{0}, p.rows);
+  const std::int64_t n = std::max<std::int64_t>(p.elements / p.rows, 1);  // of ragged rows, the mean
+  if (p.rows == 1 || std::max(p.elements, p.rows) <= tuning().inline_elements) return body(std::int64_t{0}, p.rows);
   Executor& executor = executor_of(context);
   const int threads = executor.concurrency();
   if (threads == 1) return body(std::int64_t{0}, p.rows);
@@ -26,7 +26,7 @@ void split_rows(const RowProblem& p, const Context& context, const Body& body) {
 /// Whether the threads share the rows themselves: there are too few of them to go round.
 inline bool splits_inside_rows(const RowProblem& p, const Context& context) {
   const std::int64_t least = tuning().shared_row_elements;
-  if (p.n < least || p.rows * p.n <= 2 * least || p.rows >= 1024) return false;
+  if (p.n < least || p.elements <= 2 * least || p.rows >= 1024) return false;
   const int threads = executor_of(context).concurrency();
   return threads > 1 && p.rows < 4 * threads;
 }

@@ -16,14 +16,14 @@ namespace cpu {
 enum class Result : std::uint8_t { softmax, log_softmax, lse, state };
 
 inline bool reads_far(const RowProblem& p) {
-  return p.rows * p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)) > tuning().far_bytes;
+  return p.elements > tuning().far_bytes / static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
 }
 
 /// Whether y is written past the cache. In place that gains nothing: the line has been read.
 inline bool streams(const RowProblem& p) {
   if (!p[Slot::y].given || p[Slot::x].data == p[Slot::y].data) return false;
   const auto size = size_of(p[Slot::x].dtype) + size_of(p[Slot::y].dtype);
-  return p.rows * p.n * static_cast<std::int64_t>(size) > tuning().stream_bytes;
+  return p.elements > tuning().stream_bytes / static_cast<std::int64_t>(size);
 }
 
 /// What one thread needs to work on rows.
@@ -115,8 +115,7 @@ class RowWorker {
         write_chunk(source, sink, row, i, chunk_size(present, i));
     } else {
       auto log_row = ops_.log_normaliser(s, scale);
-      log_row.c = source.c();
-      log_row.half_c = T(0.5) * source.c();
+      log_row.set_c(source.c());
       for (std::int64_t i = begin; i < present; i += lift::kChunk)
         write_chunk(source, sink, log_row, i, chunk_size(present, i));
     }

@@ -30,16 +30,6 @@ StoredState stored(const typename fold::LogSumExp<T>::State& s, double scale) {
   return {s.m, static_cast<double>(s.d), scale, static_cast<double>(fold::Real<T>::kDigits)};
 }
 
-/// (m, d) that a fold in T can have led to.
-template <class T>
-bool is_state(const StoredState& s) {
-  if (s.m == fold::infinity<double>()) return s.d == 1 || std::isnan(s.d);
-  if (s.m == -fold::infinity<double>()) return s.d == 0;
-  const double n = s.m * fold::Real<T>::kUnit;
-  if (!std::isfinite(s.m) || (std::isfinite(n) && n != std::rint(n))) return false;
-  return s.d > 0 && s.d < fold::infinity<double>() && static_cast<double>(static_cast<T>(s.d)) == s.d;
-}
-
 /// A number as an error message shows it.
 inline std::string shown(double a) {
   char buffer[32];
@@ -49,7 +39,8 @@ inline std::string shown(double a) {
 
 /// Digits and (m, d) that go together.
 inline bool is_sound(const StoredState& s) {
-  return s.is_double() ? is_state<double>(s) : s.digits == fold::Real<float>::kDigits && is_state<float>(s);
+  if (s.is_double()) return fold::LogSumExp<double>::is_state(s.m, s.d);
+  return s.digits == fold::Real<float>::kDigits && fold::LogSumExp<float>::is_state(s.m, s.d);
 }
 
 /// Refuses one that is not sound. `where` completes the sentence: " in the state of row 3".

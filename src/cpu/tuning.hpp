@@ -31,6 +31,20 @@ struct Tuning {
   std::int64_t far_bytes = std::int64_t{1} << 22;
   /// x and y larger than this together leave the cache before anyone can read them there again: y is written past it.
   std::int64_t stream_bytes = std::int64_t{1} << 25;
+
+  /// Gradients. What one task does, about, in bytes of a row's operands.
+  std::int64_t gradient_task_bytes = std::int64_t{1} << 16;
+  /// A row with more bytes than this does not stay in a core's cache between its two reads: all threads share it.
+  std::int64_t gradient_row_bytes = std::int64_t{3} << 20;
+  /// The least chunks of a shared row that one task does.
+  std::int64_t gradient_run_chunks = 8;
+  /// Gradients, and results of merges, of more bytes than this leave past the cache.
+  std::int64_t result_stream_bytes = std::int64_t{1} << 23;
+
+  /// Merges. What one task does, about.
+  std::int64_t merge_task_bytes = std::int64_t{1} << 15;
+  /// A row of values longer than this is cut into pieces of as much, which then run in parallel.
+  std::int64_t merge_piece_elements = std::int64_t{1} << 14;
 };
 
 /// The process's. Not changed while operations run.

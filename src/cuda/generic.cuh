@@ -222,21 +222,12 @@ struct StoredState {
   double m, d, scale, digits;
 };
 
-template <class T>
-__device__ __forceinline__ bool is_sound(const StoredState& s) {
-  if (s.digits != fold::Real<T>::kDigits) return false;
-  if (s.m == fold::infinity<double>()) return s.d == 1. || fold::is_nan(s.d);
-  if (s.m == -fold::infinity<double>()) return s.d == 0.;
-  const double n = s.m * fold::Real<T>::kUnit;
-  if (fold::is_nan(s.m) || (::fabs(n) < fold::infinity<double>() && n != ::rint(n))) return false;
-  return s.d > 0. && s.d < fold::infinity<double>() && static_cast<double>(static_cast<T>(s.d)) == s.d;
-}
-
 /// The state that a row is given. What no row can have, or another scale's, cannot be refused from here: it is NaN.
 template <class T>
 __device__ __forceinline__ typename fold::LogSumExp<T>::State given_state(const StoredState& s, double scale) {
   const bool same = s.scale == scale || (fold::is_nan(s.scale) && fold::is_nan(scale));
-  if (!same || !is_sound<T>(s)) return fold::LogSumExp<T>::not_a_number();
+  const bool sound = s.digits == fold::Real<T>::kDigits && fold::LogSumExp<T>::is_state(s.m, s.d);
+  if (!same || !sound) return fold::LogSumExp<T>::not_a_number();
   return {s.m, static_cast<T>(s.d)};
 }
 
@@ -285,8 +276,7 @@ __global__ void __launch_bounds__(128) write_softmax(const __grid_constant__ Row
   const RowFactor<T> factor(r.scale);
   const fold::Normaliser<T> norm(s);
   fold::LogNormaliser<T> log_norm(s, factor.scale);
-  log_norm.c = factor.c;
-  log_norm.half_c = fold::Scalar<T>::mul(T(0.5), factor.c);
+  log_norm.set_c(factor.c);
   const T nothing = kLog ? -fold::infinity<T>() : T(0), multiplier = norm.regular ? norm.multiplier(s.m) : T(0);
   const bool fast = Lse::is_fast(s.m);
 #pragma unroll 1

@@ -76,9 +76,11 @@ __device__ void share_row(const MergeProblem& p, std::int64_t row, Shares& s) {
 __device__ void write_statistic(const MergeProblem& p, std::int64_t row, const fold::PartSum& joint) {
   const DType t = p.out_statistic.view.dtype;
   char* to = p.out_statistic.data[0] + row_offset(p, p.out_statistic.view, row);
-  const double first = p.statistics == Statistics::lse ? fold::log_of(joint, p.base == LogBase::two) : joint.log;
-  put(t, to, first);
-  if (p.statistics != Statistics::lse) put(t, to + size_of(t), joint.sum);
+  const bool base_two = p.base == LogBase::two;
+  if (p.statistics == Statistics::lse) return put(t, to, fold::log_of(joint, base_two));
+  const fold::PartSum stored = t == DType::float64 ? joint : fold::for_float32(joint, base_two);
+  put(t, to, stored.log);
+  put(t, to + size_of(t), stored.sum);
 }
 
 /// Element i of the merged row: share_0 x_0, then an FMA for each further part.

@@ -46,8 +46,7 @@ __device__ __forceinline__ void write_waiting(const PlainRows& p, const lift::Fa
   const Elements tile(first);
   const float multiplier = fold::Scalar<float>::mul(norm.multiplier(chunk.m), chunk.unit);
   fold::LogNormaliser<float> log_norm(row, p.scale);
-  log_norm.c = factor.c;
-  log_norm.half_c = 0.5F * factor.c;
+  log_norm.set_c(factor.c);
   const bool dense = chunk.dense && multiplier >= 0x1p-60F;
 #pragma unroll
   for (int j = 0; j < Elements::kVectors; ++j) {

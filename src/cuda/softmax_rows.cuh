@@ -45,8 +45,7 @@ __device__ __forceinline__ void finish(float (&v)[lift::kPerLane], bool dense, c
   using S = fold::Scalar<float>;
   if constexpr (kLog) {
     fold::LogNormaliser<float> log_norm(row, scale);
-    log_norm.c = factor.c;
-    log_norm.half_c = 0.5F * factor.c;
+    log_norm.set_c(factor.c);
 #pragma unroll
     for (int i = 0; i < lift::kPerLane; ++i) v[i] = log_norm.log_probability(v[i]);
   } else {

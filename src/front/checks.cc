@@ -1,9 +1,9 @@
 #include "front/checks.hpp"
 
-#include "softfold/fold/logsumexp.hpp"
+#include "softfold/float_env.hpp"
+#include "softfold/lift/stream.hpp"
 
 #include <cmath>
-#include <cstdio>
 
 namespace softfold {
 inline namespace v0 {
@@ -177,21 +177,18 @@ void check_overlap(const View& out, const char* out_name, const View& in, const 
               std::string("give ") + out_name + " a buffer of its own");
 }
 
+/// Not inlined, so that the product with log2(e) is computed inside the portable environment.
+template <class T>
+[[gnu::noinline]] void check_scale_of(double scale) {
+  (void)lift::checked_scale<T>(scale);
+}
+
 void check_scale(double scale, bool is_double) {
-  const bool fits = is_double ? std::isfinite(fold::make_scale<double>(scale).c)
-                              : std::isfinite(scale) && std::abs(scale * fold::kLog2E) < 0x1.ffffffp127;
-  if (!fits)
-    throw Error(Code::option, "scale " + std::to_string(scale),
-                "a finite scale whose product with log2(e) is finite in the fold's precision");
-  // A subnormal product has too few digits for the bounds of the contract.
-  const double c = std::abs(scale * fold::kLog2E);
-  if (scale != 0 && c < (is_double ? 0x1p-1022 : 0x1p-126)) {
-    char got[40];
-    std::snprintf(got, sizeof got, "scale %.17g", scale);
-    throw Error(Code::option, got,
-                is_double ? "0, or a scale of at least 1.6e-308 for float64 elements"
-                          : "0, or a scale of at least 8.2e-39 for elements folded in float32",
-                is_double ? "0, which such a scale cannot be told from" : "0, or give x as float64");
+  const FloatEnv environment;
+  if (is_double) {
+    check_scale_of<double>(scale);
+  } else {
+    check_scale_of<float>(scale);
   }
 }
 

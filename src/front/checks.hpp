@@ -30,7 +30,7 @@ std::int64_t element_count(const View& v);
 void check_output(const View& out, const char* what);
 void check_overlap(const View& out, const char* out_name, const View& in, const char* in_name, bool in_place_allowed);
 
-/// c = scale * log2(e) must be finite in the fold's precision.
+/// Refuses what lift::checked_scale does, whatever the caller's floating-point environment.
 void check_scale(double scale, bool is_double);
 
 }  // namespace checks

@@ -145,7 +145,7 @@ void set_ragged(RowProblem& p, const View& x, const RowOptions& o) {
   if (o.length.given() || o.causal)
     throw Error(Code::option, "offsets together with length or causal", "one way to say how long a row is");
   p.outer_rank = 1;
-  p.ragged_elements = x.shape[0];
+  p.ragged_elements = p.elements = x.shape[0];
   p.rows = p.outer[0] = o.offsets.shape[0] - 1;
   if (x.device.kind != DeviceKind::cpu) {
     p.n = x.shape[0];
@@ -287,6 +287,7 @@ void set_outer(RowProblem& p, std::span<const std::int64_t> shape, int axis) {
     p.outer[static_cast<std::size_t>(p.outer_rank++)] = shape[static_cast<std::size_t>(i)];
     p.rows *= shape[static_cast<std::size_t>(i)];
   }
+  p.elements = p.rows * p.n;
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ struct RowProblem {
   int outer_rank;
   std::int64_t rows;
   std::int64_t n;                ///< N; for ragged rows the longest one
+  std::int64_t elements;         ///< in all rows together; for ragged rows, whose rows * n may be far more, x's
   std::int64_t ragged_elements;  ///< of ragged rows: x's, which no offset may pass
   double scale;
   std::array<std::int64_t, kMaxRank> outer;

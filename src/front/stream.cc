@@ -165,7 +165,13 @@ void Stream::push(const View& piece) {
     throw Error(Code::unsupported, "a piece on another device", "a piece in the host's memory", "copy it to the host");
   if ((piece.dtype == DType::float64) != (dtype_ == DType::float64))
     throw wrong_precision("a piece of " + std::string(name_of(piece.dtype)), dtype_);
-  with_partial([&](auto& partial) { push_view(partial, piece, context_); });
+  with_partial([&](auto& partial) {
+    partial.check_room(piece.shape[0]);
+    if (piece.shape[0] < kChunk) return push_view(partial, piece, context_);
+    auto grown = partial;  // the stream stays as it is if a run of chunks cannot be folded
+    push_view(grown, piece, context_);
+    partial = std::move(grown);
+  });
 }
 
 void Stream::push(const Partial<float>& piece) {

@@ -119,17 +119,13 @@ class Reader {
   Checksum checksum_;
 };
 
-/// Every state that a fold can produce over 2^level chunks, and no other.
+/// Every state that a fold can produce over 2^level chunks, in the bits that it has.
 template <class T>
 bool is_state(double m, T d, int level) {
   using R = fold::Real<T>;
-  if (m == fold::infinity<double>())
-    return d == T(1) || fold::bits_as<typename R::Bits>(d) == typename R::Bits{R::kCanonicalNaN};
-  if (m == -fold::infinity<double>()) return fold::bits_as<typename R::Bits>(d) == 0;
-  if (!(std::abs(m) <= fold::largest<double>()) || !(d > T(0)) || !(d <= fold::largest<T>())) return false;
-  if (m * R::kUnit != std::rint(m * R::kUnit)) return false;
-  if (sizeof(T) == 8 && !fold::LogSumExp<T>::is_fast(m)) return true;
-  return static_cast<double>(d) >= 0.7 && static_cast<double>(d) <= 1.5 * std::ldexp(1024., level);
+  const auto elements = static_cast<double>(kChunk << level);
+  if (!fold::LogSumExp<T>::is_state(m, static_cast<double>(d), elements)) return false;
+  return fold::is_nan(d) ? fold::bits_as<typename R::Bits>(d) == R::kCanonicalNaN : !std::signbit(d);
 }
 
 template <class T>
@@ -157,8 +153,7 @@ std::vector<Partial<T>> parse_rows(const Head& head, Reader& reader) {
 }
 
 bool is_scale(double scale, std::uint32_t digits) {
-  if (digits == 24) return std::abs(scale * fold::kLog2E) <= static_cast<double>(fold::largest<float>());
-  return std::abs(fold::make_scale<double>(scale).c) <= fold::largest<double>();
+  return digits == 24 ? fold::make_scale<float>(scale).is_regular() : fold::make_scale<double>(scale).is_regular();
 }
 
 void check_head(const Head& head) {
@@ -266,10 +261,12 @@ std::uint64_t bytes_of(const PartialSpan& span) {
 }
 
 std::vector<std::byte> format_partials(const PartialFile& file) {
+  const FloatEnv environment;
   return std::visit([&](const auto& rows) { return format_rows(rows, file.row_length); }, file.rows);
 }
 
 PartialFile parse_partials(std::span<const std::byte> bytes) {
+  const FloatEnv environment;
   Reader reader(bytes);
   Head head{};
   reader.take(std::span(&head, 1));

@@ -80,6 +80,11 @@ TEST(Matrix, SameBitsOnEverySchedule) {
         t.task_elements = t.far_task_elements = 4096;
         t.block_elements = 2048;
         t.shared_row_elements = shared ? 1 : std::int64_t{1} << 40;
+        t.result_stream_bytes = far;
+        t.gradient_task_bytes = t.merge_task_bytes = 512;
+        t.gradient_row_bytes = shared ? 0 : std::int64_t{1} << 40;
+        t.gradient_run_chunks = 1;
+        t.merge_piece_elements = shared ? 7 : std::int64_t{1} << 40;
         const WithTuning with(t);
         const std::string what = "fused up to " + std::to_string(fused) + ", far from " + std::to_string(far) +
                                  (shared ? ", shared rows" : "");
@@ -225,6 +230,28 @@ TEST(Matrix, SameBitsInAnyFloatingPointEnvironmentWhichIsLeftAsItWas) {
       EXPECT_EQ(before, after) << cases()[i].name;
       return p;
     });
+}
+
+TEST(Matrix, TheSameIsRefusedInAnyFloatingPointEnvironment) {
+  double x[] = {1, 2}, y[2];
+  const std::int64_t shape[] = {2};
+  const View in(static_cast<const void*>(x), DType::float64, shape), out(y, DType::float64, shape);
+  for (const double scale : {5e-324, -1e-310, 1.5e-308, 1.3e308, 1.6e-308, -1.2e308, -0.})
+    for (const int rounding : {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO})
+      for (const bool flush : {false, true}) {
+        softfold::RowOptions options;
+        options.scale = scale;
+        bool refused = false;
+        {
+          const CallersEnvironment environment(rounding, flush);
+          try {
+            softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, options);
+          } catch (const softfold::Error& e) {
+            refused = e.code == softfold::Code::option;
+          }
+        }
+        EXPECT_EQ(refused, scale != 0 && (std::abs(scale) < 1.55e-308 || scale > 1.25e308)) << scale << flush;
+      }
 }
 
 // A plan is a value: it may be copied, and run again.

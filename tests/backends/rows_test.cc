@@ -4,6 +4,7 @@
 #include "support/row_reference.hpp"
 
 #include "softfold/lift/stream.hpp"
+#include "softfold/softfold.hpp"
 
 #include <gtest/gtest.h>
 
@@ -222,6 +223,32 @@ TYPED_TEST(Shards, BareStatesOfAlignedShardsMergeToTheWholeRowsBits) {
     softfold::plan(Op::merge_states, in, {&out, 1}, softfold::MergeOptions{}).run();
     for (std::size_t k = 0; k < 4; ++k) EXPECT_EQ(bits(merged[k]), bits(row.state[k]));
   }
+}
+
+// Ragged rows are as many elements as there are, not rows times the longest.
+TEST(Rows, OneLongRowAmongManyShortOnesDoesNotMakeEachOfThemATask) {
+  struct Counting final : softfold::Executor {
+    std::int64_t tasks = 0;
+    int concurrency() const override { return 4; }
+    void run(std::int64_t n, Task task, void* argument) override {
+      tasks += n;
+      for (std::int64_t i = 0; i < n; ++i) task(argument, i);
+    }
+  } executor;
+  constexpr std::int64_t rows = 4096, longest = 1 << 20;
+  std::vector<std::int64_t> offsets(rows + 1);
+  for (std::int64_t r = 0; r < rows; ++r)
+    offsets[static_cast<std::size_t>(r + 1)] = offsets[static_cast<std::size_t>(r)] + (r == 1000 ? longest : 1);
+  const std::vector<float> x(static_cast<std::size_t>(offsets.back()));
+  std::vector<float> lse(rows);
+  const std::int64_t x_shape[] = {offsets.back()}, offsets_shape[] = {rows + 1}, lse_shape[] = {rows};
+  softfold::RowOptions options;
+  options.offsets = View(offsets.data(), DType::int64, offsets_shape);
+  softfold::logsumexp(View(x.data(), DType::float32, x_shape), View(lse.data(), DType::float32, lse_shape), options,
+                      {&executor, nullptr, nullptr});
+  EXPECT_LE(executor.tasks, 32);
+  EXPECT_EQ(lse[1000], std::log(static_cast<float>(longest)));
+  EXPECT_EQ(lse[999], 0.F);
 }
 
 }  // namespace

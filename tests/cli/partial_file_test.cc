@@ -42,10 +42,12 @@ TEST(PartialFile, ReadsBackWhatItWrote) {
 }
 
 TEST(PartialFile, JoinsToTheSameBitsInAnyEnvironmentOfTheCallers) {
-  std::vector<io::NamedPartial> parts;
-  parts.push_back({"b", make<float>(1700, 4000, 2)});
-  parts.push_back({"a", make<float>(0, 1700, 2)});
-  const auto join = [&] { return io::format_partials(io::join_partials(parts)); };
+  // A scale whose product with log2(e) is rounded: to other numbers in other directions.
+  const auto b = io::format_partials(make<double>(1700, 4000, 2, 1. / 3));
+  const auto a = io::format_partials(make<double>(0, 1700, 2, 1. / 3));
+  const auto join = [&] {
+    return io::format_partials(io::join_partials({{"b", io::parse_partials(b)}, {"a", io::parse_partials(a)}}));
+  };
   const auto want = join();
   for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
     std::fesetround(mode);
@@ -113,6 +115,7 @@ TEST(PartialFile, LiesAreRefused) {
   refused(Code::file, 20, std::uint32_t{512});     // chunk
   refused(Code::file, 24, std::nan(""));           // scale
   refused(Code::file, 24, 1e300);                  // scale
+  refused(Code::file, 24, 1e-42);                  // scale
   refused(Code::file, 32, std::int64_t{-1});       // offset
   refused(Code::file, 40, std::int64_t{1} << 60);  // length
   refused(Code::file, 48, std::int64_t{0});        // rows

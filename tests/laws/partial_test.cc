@@ -131,6 +131,9 @@ TEST(PartialRefuses, WhatDoesNotBelongTogether) {
   EXPECT_EQ(code_of([&] { Partial<float>(std::nan(""), 0); }), Code::option);
   EXPECT_EQ(code_of([&] { Partial<float>(1e300, 0); }), Code::option);
   EXPECT_EQ(code_of([&] { Partial<double>(1.5e308, 0); }), Code::option);
+  for (const double tiny : {1e-60, 1e-42, -8e-39}) EXPECT_EQ(code_of([&] { Partial<float>(tiny, 0); }), Code::option);
+  EXPECT_EQ(code_of([&] { Partial<double>(5e-324, 0); }), Code::option);
+  EXPECT_EQ(code_of([&] { Partial<double>(-0., 0); }), Code::ok);
 
   using Node = Partial<float>::Node;
   const std::span<const float> none, raw(x);
@@ -148,6 +151,47 @@ TEST(PartialRefuses, WhatDoesNotBelongTogether) {
   EXPECT_EQ(make(0, none, {{0, 48, {0., 1.F}}}, none), Code::state);
   EXPECT_EQ(make(0, none, {}, raw.first(1024)), Code::state);  // a tail that is a chunk
   EXPECT_EQ(make(1000, raw.first(3), {}, raw.first(3)), Code::state);
+  const float inf = fold::infinity<float>();
+  for (const auto& s : {Partial<float>::State{0, 0},
+                        {0, 1e-45F},
+                        {0, 0.69F},
+                        {0, 1537},
+                        {0, -1},
+                        {0, inf},
+                        {0.5, 1},
+                        {std::nan(""), 1},
+                        {double{inf}, 2},
+                        {-double{inf}, 1}})
+    EXPECT_EQ(make(0, none, {{0, 0, s}}, none), Code::state) << s.m << " " << static_cast<double>(s.d);
+  for (const auto& s : {Partial<float>::State{0, 0.71F}, {-3, 1448}, {double{inf}, 1}, {-double{inf}, 0}})
+    EXPECT_EQ(make(0, none, {{0, 0, s}}, none), Code::ok) << s.m << " " << static_cast<double>(s.d);
+}
+
+// A row has at most 2^53 elements, however it is said to be longer.
+TEST(PartialRefuses, ToGrowBeyondTheLargestOffset) {
+  constexpr std::int64_t most = Partial<float>::kLargestOffset;
+  const auto refused = [](const Partial<float>& p, auto&& f) {
+    const auto end = p.end();
+    try {
+      f();
+      ADD_FAILURE() << "taken";
+    } catch (const softfold::Error& e) {
+      EXPECT_EQ(e.code, softfold::Code::shape) << e.what();
+    }
+    EXPECT_EQ(p.end(), end);
+  };
+  Partial<float> last(1., most - 1500), more(1., most - 1500);
+  last.append(std::vector<float>(1500));
+  EXPECT_EQ(last.end(), most);
+  refused(last, [&] { last.append(std::vector<float>(1)); });
+  refused(last, [&] { last.push_node({0., 1.F}, 0); });
+  refused(more, [&] { more.append(std::vector<float>(1501)); });
+  Partial<float> tall(1., 0);
+  for (int i = 0; i < 8; ++i) tall.push_node({0., 1.F}, 40);
+  refused(tall, [&] { tall.push_node({0., 1.F}, 40); });
+  Partial<float> beyond(1., most);
+  refused(more, [&] { Partial<float>(1., 0, {}, std::vector<Partial<float>::Node>(64, {0, 47, {0., 1.F}}), {}); });
+  EXPECT_NO_THROW(last.join(beyond));
 }
 
 }  // namespace

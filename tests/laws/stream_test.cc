@@ -222,6 +222,40 @@ TEST(StreamRefusals, WhatDoesNotFit) {
   EXPECT_EQ(wide.length(), 0);
 }
 
+// What plan() refuses, a stream does not take first and refuse later.
+TEST(StreamRefusals, AScaleBelowTheFoldsPrecision) {
+  for (const double tiny : {1e-60, 1e-42, -8e-39}) {
+    const auto e = refusal([&] { (void)Stream(DType::float32, tiny); });
+    EXPECT_EQ(e.code, Code::option);
+    EXPECT_NE(e.allowed.find("at least 8.2e-39"), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(refusal([] { (void)Stream(DType::float64, -1e-308); }).code, Code::option);
+  EXPECT_EQ(refusal([] { (void)Stream(DType::float64, 1e-60); }).code, Code::ok);
+}
+
+TEST(StreamRefusals, APieceThatCannotBeFoldedLeavesTheStreamAsItWas) {
+  struct Broken final : softfold::Executor {
+    int concurrency() const override { return 0; }
+    void run(std::int64_t, Task, void*) override {}
+  } broken;
+  Stream stream(DType::float32, 1., 0, {&broken, nullptr, nullptr});
+  const std::vector<float> x(3000, 1.F);
+  stream.push(std::span(x).first(500));
+  const auto before = stream.state();
+  EXPECT_EQ(refusal([&] { stream.push(x); }).code, Code::option);
+  EXPECT_EQ(stream.length(), 500);
+  EXPECT_EQ(stream.state(), before);
+
+  constexpr std::int64_t most = Partial<float>::kLargestOffset;
+  Stream last(DType::float32, 1., most - 600);
+  EXPECT_EQ(refusal([&] { last.push(std::span(x).first(601)); }).code, Code::shape);
+  EXPECT_EQ(refusal([&] { last.push(x); }).code, Code::shape);
+  EXPECT_EQ(last.length(), 0);
+  last.push(std::span(x).first(600));
+  EXPECT_EQ(refusal([&] { last.push(1.F); }).code, Code::shape);
+  EXPECT_EQ(last.end(), most);
+}
+
 TEST(StreamRefusals, GapsAndOverlapsWhenJoining) {
   const std::vector<float> x(2000, 1.F);
   const auto part = [&](std::int64_t begin, std::int64_t end) {

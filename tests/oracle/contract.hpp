@@ -87,6 +87,7 @@ class Contract {
   }
 
   Measured measured;
+  long double wider = 0;  ///< u by which the bounds of what depends on differences of scores are wider
 
  private:
   static constexpr long double kSmallest = static_cast<long double>(softfold::fold::Real<T>::kSmallest);
@@ -100,7 +101,8 @@ class Contract {
     for (std::size_t i = 0; i < r.softmax.size(); ++i) {
       const long double y = r.softmax[i], p = exact.probability[i];
       sum += y;
-      const long double relative = std::isinf(exact.distance[i]) ? 0 : (8 + exact.distance[i] + 2.5L * ln_n) * u;
+      const long double relative =
+          std::isinf(exact.distance[i]) ? 0 : (8 + wider + exact.distance[i] + 2.5L * ln_n) * u;
       const long double bound = relative * p + half_ulp(p);
       const bool flushed = y == 0 && p < kSmallest * (1 + relative);
       if (!flushed) measured.softmax.take(p > 0 ? std::abs(y - p) / p : y, p > 0 ? bound / p : u, u, at);
@@ -128,7 +130,7 @@ class Contract {
         continue;
       }
       const long double bound =
-          (3 * std::abs(lp) + 8 + 2 * exact.distance[i] + 5 * ln_n) * u + beyond(exact.top) + half_ulp(lp);
+          (3 * std::abs(lp) + 8 + wider + 2 * exact.distance[i] + 5 * ln_n) * u + beyond(exact.top) + half_ulp(lp);
       if (std::isinf(y) && std::abs(lp) + bound >= Storage<S>::largest) continue;  // below the lowest number
       measured.log_softmax.take(std::abs(y - lp), bound, u, at);
       if ((std::abs(y - lp) <= bound && y <= 0) || ++reported > 3) continue;

@@ -25,9 +25,14 @@ constexpr DType dtype_of() {
 struct Library {
   template <class S>
   static Results run(std::span<const S> x, double scale) {
-    const std::int64_t shape[] = {std::ssize(x)}, none[] = {1};
     softfold::RowOptions options;
     options.scale = scale;
+    return run(x, options);
+  }
+
+  template <class S>
+  static Results run(std::span<const S> x, const softfold::RowOptions& options) {
+    const std::int64_t shape[] = {std::ssize(x)}, none[] = {1};
     const View in(x.data(), dtype_of<S>(), shape);
     std::vector<S> y(x.size() + 1), log_y(x.size() + 1), lse(1);
     softfold::softmax(in, View(y.data(), dtype_of<S>(), shape), options);
@@ -46,12 +51,23 @@ struct Library {
   }
 };
 
+/// The scale given as data.
+struct LibraryScales {
+  template <class S>
+  static Results run(std::span<const S> x, double scale) {
+    softfold::RowOptions options;
+    options.scales = View(&scale, DType::float64, std::span<const std::int64_t>{});
+    return Library::run(x, options);
+  }
+};
+
 template <class S>
 class PlanOracle : public testing::Test {};
 using Storages = testing::Types<float, double, fold::Float16, fold::BFloat16>;
 TYPED_TEST_SUITE(PlanOracle, Storages);
 
 TYPED_TEST(PlanOracle, ShortRows) { check_short_rows<Library, TypeParam>(); }
+TYPED_TEST(PlanOracle, FaintScales) { check_faint_scales<LibraryScales, TypeParam>(); }
 TYPED_TEST(PlanOracle, MediumRows) { check_medium_rows<Library, TypeParam>(); }
 TYPED_TEST(PlanOracle, HugeRows) { check_huge_rows<Library, TypeParam>(std::int64_t{1} << 20); }
 TYPED_TEST(PlanOracle, LongHugeRows) { check_huge_rows<Library, TypeParam>(std::int64_t{1} << 24); }

@@ -61,6 +61,17 @@ void check_short_rows() {
   contract.measured.print(storage_name<S>());
 }
 
+/// Scales whose product with log2(e) is subnormal: c's own error moves every score, by up to 2^-21 (float64: 2^-50).
+template <class Compute, class S>
+void check_faint_scales() {
+  Contract<S> contract;
+  contract.wider = 8;
+  const std::vector<double> narrow{1e-60, 1e-42, -1e-42, 5e-39}, wide{5e-324, 1e-310, -1e-310, 1.2e-308};
+  check_kinds<Compute, S>(contract, {1, 2, 33, 1025}, sizeof(S) == 8 ? wide : narrow, all_kinds());
+  check_kinds<Compute, S>(contract, {20000}, sizeof(S) == 8 ? wide : narrow, {Kind::equal, Kind::huge});
+  contract.measured.print(storage_name<S>());
+}
+
 template <class Compute, class S>
 void check_medium_rows() {
   Contract<S> contract;

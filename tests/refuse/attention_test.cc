@@ -182,7 +182,7 @@ TEST(RefuseAttentionC, ThroughTheCInterface) {
   EXPECT_EQ(softfold_plan_run(&plan), SOFTFOLD_OPTION);
   out.shape = shape;
   EXPECT_EQ(softfold_plan_attention(&plan, inputs, 3, &out, 1, nullptr, nullptr), SOFTFOLD_OK);
-  EXPECT_STREQ(softfold_plan_kernel(&plan), "attention_tiles");
+  EXPECT_STREQ(softfold_plan_kernel(&plan), "attention_fused");
   EXPECT_EQ(softfold_plan_run(&plan), SOFTFOLD_OK);
   EXPECT_EQ(softfold_attention(&in, nullptr, &in, &out, nullptr, nullptr), SOFTFOLD_SHAPE);
 }

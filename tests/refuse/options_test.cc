@@ -187,7 +187,8 @@ TEST(RefuseOptions, StatesThatAreNone) {
     spoil(4 * 2 + 2, 0.5, {"scale 0.5", "the scale asked for", "one scale"});
     spoil(4 * 3 + 3, 53, {"digits 53", "24", "dtype"});
     spoil(4 * 1 + 3, 11, {"digits 11", "24", ""});
-    for (const double d : {-1., 0., inf, nan, 1. + 0x1p-40}) spoil(4 * 1 + 1, d, {"row 1", "a state"});
+    for (const double d : {-1., 0., inf, nan, 1. + 0x1p-40, 0x1p-149, 0x1p-100, 0.6875, 0x1p65})
+      spoil(4 * 1 + 1, d, {"row 1", "a state"});
     for (const double m : {0.5, nan, inf}) spoil(0, m, {"row 0", "a state"});
     spoil(4, -inf, {"row 1", "a state"});
   }
@@ -211,6 +212,22 @@ TEST(RefuseOptions, MergedStatesThatDoNotBelongTogether) {
   });
   expect_refused("no state", Code::state, {"part 1", "a state"}, [&] { merge(good, {3, -1, 1, 24}); });
   expect_refused("half an m", Code::state, {"part 0", "a state"}, [&] { merge({0.5, 1, 1, 24}, good); });
+  // float64 from |t| = 2^51 on has states that no other row has.
+  const std::vector<double> far{0x1p52, 0x1p-256, 1, 53}, near{3, 0x1p-256, 1, 53};
+  EXPECT_NO_THROW(merge(far, far));
+  expect_refused("a small d near 0", Code::state, {"part 0", "a state"}, [&] { merge(near, far); });
+}
+
+TEST(RefuseOptions, LogsumexpOfWhatIsNoState) {
+  for (const double d : {0x1p-149, 0x1p-100, 0.6875}) {
+    std::vector<double> states{0, d, 1, 24}, lse{-7};
+    const Shape four{1, 4}, one{1};
+    expect_refused("d = " + std::to_string(d), Code::state, {"row 0", "a state"}, [&] {
+      const View in(states.data(), DType::float64, four), out(lse.data(), DType::float64, one);
+      softfold::plan(Op::finish_logsumexp, {&in, 1}, {&out, 1}).run();
+    });
+    EXPECT_EQ(lse[0], -7);
+  }
 }
 
 TEST(RefuseOptions, RowOptionsWhereThereAreOnlyStates) {

@@ -16,11 +16,25 @@ struct Scale {
   double value;  ///< scale
   T c;           ///< scale * log2(e), rounded once
 
-  /// ln(2) as seen through the rounded c: kappa = scale / c, in two parts, cancels c's rounding error.
-  SOFTFOLD_HD double kappa() const { return c == T(0) ? kLn2 : value / static_cast<double>(c); }
-  SOFTFOLD_HD double kappa_low() const {
-    return c == T(0) ? 0. : Scalar<double>::fma(-kappa(), static_cast<double>(c), value) / static_cast<double>(c);
+  /// Whether c is 0 or subnormal, so that every |t| < 4.
+  SOFTFOLD_HD bool is_faint() const { return exponent() == 0; }
+  /// What a caller's own scale must be (scales that are data may be anything): c is finite, and normal unless scale is
+  /// 0. Looks at bits, so that a scale which the environment takes for 0 is none.
+  SOFTFOLD_HD bool is_regular() const {
+    if (exponent() == Real<T>::kInfinity) return false;
+    return !is_faint() || (bits_as<std::uint64_t>(value) << 1) == 0;
   }
+
+  /// ln(2) as seen through the rounded c: kappa = scale / c, in two parts, cancels c's rounding error. A faint c has
+  /// next to no digits: there the quotient would be far from ln(2), by which the exponent of d is multiplied too.
+  SOFTFOLD_HD double kappa() const { return is_faint() ? kLn2 : value / static_cast<double>(c); }
+  SOFTFOLD_HD double kappa_low() const {
+    return is_faint() ? 0. : Scalar<double>::fma(-kappa(), static_cast<double>(c), value) / static_cast<double>(c);
+  }
+
+ private:
+  using Bits = typename Real<T>::Bits;
+  SOFTFOLD_HD Bits exponent() const { return bits_as<Bits>(c) & Bits{Real<T>::kInfinity}; }
 };
 
 template <class T>
@@ -84,6 +98,18 @@ struct LogSumExp {
 
   /// Whether x can be in a row of state s: no element lies above its row's frame.
   SOFTFOLD_HD bool covers(const State& s, T x) const { return lift(x).m <= s.m; }
+
+  /// Whether (m, d) is a state that at most `elements` numbers can have; d is given as it may be stored, in double.
+  SOFTFOLD_HD static bool is_state(double m, double d, double elements = 0x1p63) {
+    if (m == infinity<double>()) return d == 1. || is_nan(d);
+    if (m == -infinity<double>()) return d == 0.;
+    const double n = m * Real<T>::kUnit;
+    if (is_nan(m) || (::fabs(n) < infinity<double>() && n != ::rint(n))) return false;
+    // The wide split of double may leave the largest element 2^-256.5 in its own frame, and others 2^256 above that.
+    const bool wide = sizeof(T) == 8 && !is_fast(m);
+    if (!(d >= (wide ? 0x1p-257 : 0.7)) || !(d <= (wide ? largest<double>() : 1.5 * elements))) return false;
+    return static_cast<double>(static_cast<T>(d)) == d;
+  }
 
   /// The natural logarithm of the sum of exp(scale * x). A row of finite numbers has a finite one: beyond the largest
   /// T it is that, for an infinity would say that the row is empty, or that it holds one.
@@ -154,7 +180,8 @@ struct Normaliser {
 };
 
 /// How one row's log-probabilities are written: min(0, kappa * ((t - m) - log2 d)), never x - lse. All but kappa is
-/// held halved: t - m would overflow where kappa (ln 2) brings the result back into range.
+/// held halved: t - m would overflow where kappa (ln 2) brings the result back into range. (Not for a faint c: half of
+/// it would lose its last digit, and nothing overflows.)
 template <class T>
 struct LogNormaliser {
   using Lse = LogSumExp<T>;
@@ -168,17 +195,27 @@ struct LogNormaliser {
         fast(Lse::is_fast(s.m)),
         regular(s.m != infinity<double>() && s.d > T(0)),
         empty(s.m == -infinity<double>()),
-        c(scale.c),
-        half_c(Scalar<T>::mul(T(0.5), scale.c)),
+        c(0),
+        half_c(0),
         half_frame(0),
         half_log2_d(0),
-        two_kappa(T(2) * static_cast<T>(scale.kappa())),
+        two_kappa(static_cast<T>(scale.kappa())),
         exponent(0) {
+    const bool faint = scale.is_faint();
+    if (!faint) two_kappa *= T(2);
+    set_c(scale.c);
     if (!regular) return;
-    if (fast) half_frame = T(0.5) * Lse::narrow(s.m);
+    const T half = faint ? T(1) : T(0.5);
+    if (fast) half_frame = half * Lse::narrow(s.m);
     const Binade b = binade_of(static_cast<double>(s.d));
     if (!fast) exponent = b.e;
-    half_log2_d = static_cast<T>(Scalar<double>::mul(0.5, Scalar<double>::fma(ln(b.g), kLog2E, fast ? b.e : 0.)));
+    half_log2_d = static_cast<T>(Scalar<double>::mul(half, Scalar<double>::fma(ln(b.g), kLog2E, fast ? b.e : 0.)));
+  }
+
+  /// The c of elements that have been brought to another one (its magnitude, for elements negated where c < 0).
+  SOFTFOLD_HD void set_c(T to) {
+    c = to;
+    half_c = Scale<T>{0, to}.is_faint() ? to : Scalar<T>::mul(T(0.5), to);
   }
 
   /// (t - m) / 2 with one rounding (outside the fast range: less `exponent`); t = -inf gives -inf.

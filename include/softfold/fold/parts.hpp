@@ -9,20 +9,42 @@ inline namespace v0 {
 namespace fold {
 
 /// A part's sum of exponentials, `sum` * base^`log`: (lse, 1), or a maximum and a sum as flash attention keeps them.
-/// Empty: log = -inf or sum = 0. In double, right for sums within 2^±480.
+/// Empty: log = -inf or sum = 0.
 struct PartSum {
   double log, sum;
 };
 
-/// The joint sum of all parts, and share[i] = part i's sum / joint sum, 0 for an empty part or one too far below.
-/// With a NaN among the parts the result is (+inf, NaN), with a +inf (+inf, 1), and every share is NaN; with nothing
-/// but empty parts it is (-inf, 0).
+/// A sum outside 2^±480 as its mantissa, its exponent moved into `log` (rounded there); any other as it is. Products
+/// with a weight, and sums of several, then stay within double's range.
+SOFTFOLD_HD PartSum moderate(const PartSum& p, bool base_two) {
+  if (!(p.sum > 0. && p.sum < infinity<double>()) || (p.sum >= 0x1p-480 && p.sum <= 0x1p480)) return p;
+  const double up = p.sum < 1. ? 600. : 0.;  // a subnormal number has no exponent to take
+  const Binade b = binade_of(Scalar<double>::mul(p.sum, p.sum < 1. ? 0x1p600 : 1.));
+  return {Scalar<double>::fma(b.e - up, base_two ? 1. : kLn2, p.log), b.g};
+}
+
+/// A joint sum as float32 can hold it: from 2^128 on with its exponent in `log`, which is rounded to float32 first, so
+/// that `sum` makes up for what the rounding took. Where log's own steps are too coarse for that, the largest number.
+SOFTFOLD_HD PartSum for_float32(const PartSum& p, bool base_two) {
+  using A = Scalar<double>;
+  const auto most = static_cast<double>(largest<float>());
+  if (!(p.sum > most && p.sum < infinity<double>())) return p;
+  const Binade b = binade_of(p.sum);
+  const double log = A::fma(b.e, base_two ? 1. : kLn2, p.log);
+  const double stored = log > most ? most : static_cast<double>(static_cast<float>(log));
+  const double sum = A::mul(p.sum, term<A>(A::sub(p.log, stored), base_two ? 1. : kLog2E, 0.));
+  return {stored, sum < most ? sum : most};
+}
+
+/// The joint sum of all parts, at the largest `log` among them, and share[i] = part i's sum / joint sum, 0 for an empty
+/// part or one too far below. With a NaN among the parts the result is (+inf, NaN), with a +inf (+inf, 1), and every
+/// share is NaN; with nothing but empty parts it is (-inf, 0).
 SOFTFOLD_HD PartSum join_parts(const PartSum* parts, int count, bool base_two, double* share) {
   using A = Scalar<double>;
   bool nan = false, plus = false;
   double m = -infinity<double>();
   for (int i = 0; i < count; ++i) {
-    const PartSum p = parts[i];
+    const PartSum p = moderate(parts[i], base_two);
     if (is_nan(p.log) || is_nan(p.sum) || p.sum < 0.) {
       nan = true;
     } else if (p.log == infinity<double>() || p.sum == infinity<double>()) {
@@ -42,8 +64,9 @@ SOFTFOLD_HD PartSum join_parts(const PartSum* parts, int count, bool base_two, d
   double total = 0.;
   for (int i = 0; i < count; ++i) {
     // log - m <= 0 without rounding for float32 statistics; -inf, or one that overflows to it, gives a weight of 0.
-    const double weight = term<A>(A::sub(parts[i].log, m), base_two ? 1. : kLog2E, 0.);
-    share[i] = A::mul(parts[i].sum, weight);
+    const PartSum p = moderate(parts[i], base_two);
+    const double weight = term<A>(A::sub(p.log, m), base_two ? 1. : kLog2E, 0.);
+    share[i] = A::mul(p.sum, weight);
     total = A::add(total, share[i]);
   }
   for (int i = 0; i < count; ++i) share[i] = A::div(share[i], total);

@@ -6,12 +6,34 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace softfold {
 inline namespace v0 {
+
+namespace lift {
+
+/// The scale of a fold that a caller asks for. Refused (Code::option): one whose product with log2(e) is not finite, or
+/// subnormal, with too few digits for the stated bounds.
+template <class T>
+fold::Scale<T> checked_scale(double scale) {
+  const auto s = fold::make_scale<T>(scale);
+  if (s.is_regular()) return s;
+  char got[40];
+  std::snprintf(got, sizeof got, "scale %.17g", scale);
+  if (!s.is_faint())
+    throw Error(Code::option, got, "a finite scale whose product with log2(e) is finite in the fold's precision");
+  constexpr bool wide = sizeof(T) == 8;
+  throw Error(Code::option, got,
+              wide ? "0, or a scale of at least 1.6e-308 for float64 elements"
+                   : "0, or a scale of at least 8.2e-39 for elements folded in float32",
+              wide ? "0, which such a scale cannot be told from" : "0, or give x as float64");
+}
+
+}  // namespace lift
 
 /// Elements [offset, offset + length) of a row, folded as far as the canonical tree allows without its neighbours:
 /// the raw elements before the first chunk boundary, complete nodes of the tree, the raw elements after the last
@@ -34,14 +56,14 @@ class Partial {
 
   static constexpr std::int64_t kLargestOffset = std::int64_t{1} << 53;
 
-  explicit Partial(double scale = 1, std::int64_t offset = 0) : scale_(fold::make_scale<T>(scale)), offset_(offset) {
+  /// Of no elements. Refused: a scale that no plan takes (Code::option), an offset outside 0 .. 2^53 (Code::shape).
+  explicit Partial(double scale = 1, std::int64_t offset = 0) : scale_(lift::checked_scale<T>(scale)), offset_(offset) {
     if (offset < 0 || offset > kLargestOffset)
       throw Error(Code::shape, "a partial at offset " + std::to_string(offset), "an offset from 0 to 2^53");
-    if (!(std::abs(scale_.c) < fold::infinity<T>()))
-      throw Error(Code::option, "scale " + std::to_string(scale), "a scale whose product with log2(e) is finite");
   }
 
-  /// A partial from its parts, as a file holds them; refused if they do not lie end to end from offset on.
+  /// A partial from its parts, as a file holds them. Refused (Code::state): parts that do not lie end to end from
+  /// offset on, a state that no such run of elements has.
   Partial(double scale, std::int64_t offset, std::span<const T> head, std::span<const Node> nodes,
           std::span<const T> tail, Reduce reduce = reduce_scalar)
       : Partial(scale, offset) {
@@ -52,8 +74,7 @@ class Partial {
     if (std::ssize(head) > (chunk - offset % chunk) % chunk) refuse("a partial whose head passes a chunk boundary");
     append(head, reduce);
     for (const Node& n : nodes) {
-      if (n.level < 0 || n.level >= lift::kMaxLevels || end() % (chunk << n.level) != 0 || n.begin != end() / chunk)
-        refuse("a partial with a node out of place");
+      if (end() % chunk != 0 || n.begin != end() / chunk) refuse("a partial with a node out of place");
       push_node(n.state, n.level);
     }
     if (std::ssize(tail) >= chunk || (!tail.empty() && end() % chunk != 0))
@@ -69,10 +90,18 @@ class Partial {
   std::span<const Node> nodes() const { return nodes_; }
   std::span<const T> tail() const { return tail_; }
 
-  /// Takes the next elements of the row.
+  /// Refuses (Code::shape) what `n` more elements would be: a row of more than 2^53.
+  void check_room(std::int64_t n) const {
+    if (n > kLargestOffset - end())
+      throw Error(Code::shape, std::to_string(n) + " elements more for a partial that ends at " + std::to_string(end()),
+                  "rows of at most 2^53 elements");
+  }
+
+  /// Takes the next elements of the row: O(n). Refused as check_room says, before any is taken.
   void append(std::span<const T> x, Reduce reduce = reduce_scalar) {
     const T* p = x.data();
     std::int64_t n = static_cast<std::int64_t>(x.size());
+    check_room(n);
     while (n > 0) {
       const std::int64_t room = lift::kChunk - end() % lift::kChunk;
       const std::int64_t take = std::min(n, room);
@@ -86,9 +115,19 @@ class Partial {
     }
   }
 
-  /// Takes the next 2^level chunks as one node. end() must be a multiple of 2^level chunks.
+  /// Takes the next 2^level chunks as one node: at most log2(length) merges. Refused (Code::state): an end() that is no
+  /// multiple of 2^level chunks, a state that so many elements cannot have; and as check_room says.
   void push_node(State s, int level) {
-    std::int64_t begin = end() / lift::kChunk;
+    constexpr std::int64_t chunk = lift::kChunk;
+    if (level < 0 || level >= lift::kMaxLevels || end() % (chunk << level) != 0)
+      throw Error(Code::state,
+                  "a node of level " + std::to_string(level) + " from element " + std::to_string(end()) + " on",
+                  "nodes of 2^level chunks that begin at a multiple of as many");
+    if (!Lse::is_state(s.m, static_cast<double>(s.d), static_cast<double>(chunk << level)))
+      throw Error(Code::state, "a node of a state (m, d) that no run of 2^" + std::to_string(level) + " chunks has",
+                  "states as a fold of those elements gives them");
+    check_room(chunk << level);
+    std::int64_t begin = end() / chunk;
     length_ += static_cast<std::int64_t>(lift::kChunk) << level;
     while (!nodes_.empty() && nodes_.back().level == level && nodes_.back().begin % (std::int64_t{2} << level) == 0) {
       s = Lse::merge(nodes_.back().state, s);
@@ -99,7 +138,8 @@ class Partial {
     nodes_.push_back({begin, level, s});
   }
 
-  /// Takes the partial that begins where this one ends.
+  /// Takes the partial that begins where this one ends: at most 2 * 1023 elements to fold, 2 log2(length) merges.
+  /// Refused (Code::state): one of another scale, one that begins elsewhere; and as check_room says.
   void join(const Partial& next, Reduce reduce = reduce_scalar) {
     if (next.scale_.value != scale_.value)
       throw Error(Code::state,
@@ -108,6 +148,7 @@ class Partial {
     if (next.offset_ != end())
       throw Error(Code::state, "a partial that begins at " + std::to_string(next.offset_),
                   "one that begins at " + std::to_string(end()), "join partials in the order of their offsets");
+    check_room(next.length_);
     append(next.head_, reduce);
     for (const Node& n : next.nodes_) push_node(n.state, n.level);
     append(next.tail_, reduce);

@@ -1,0 +1,195 @@
+// softfold attention Q K V OUT
+#include "arguments.hpp"
+#include "blocks.hpp"
+#include "elements.hpp"
+#include "measure.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "verbs.hpp"
+
+#include "softfold/io/array_output.hpp"
+#include "softfold/softfold.hpp"
+
+#include <fmt/format.h>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+namespace softfold::cli {
+namespace {
+
+/// An array in memory.
+struct Loaded {
+  std::vector<std::int64_t> shape;
+  DType dtype;
+  Buffer bytes;
+
+  Loaded(DType t, std::vector<std::int64_t> s)
+      : shape(std::move(s)), dtype(t), bytes(static_cast<std::size_t>(*io::bytes_of(t, shape))) {}
+  explicit Loaded(const io::ArrayFile& file) : Loaded(file.dtype(), {file.shape().begin(), file.shape().end()}) {
+    file.read(0, all());
+  }
+  std::span<std::byte> all() { return {bytes.data(), static_cast<std::size_t>(*io::bytes_of(dtype, shape))}; }
+  std::int64_t count() const { return static_cast<std::int64_t>(*io::bytes_of(dtype, shape) / size_of(dtype)); }
+  View view() { return View(static_cast<void*>(bytes.data()), dtype, shape); }
+
+  Loaded widened() {
+    Loaded wide(DType::float64, shape);
+    with_floating(dtype, [&]<class S>(S) {
+      for (std::int64_t i = 0; i < count(); ++i)
+        reinterpret_cast<double*>(wide.bytes.data())[i] =
+            static_cast<double>(fold::widen(reinterpret_cast<const S*>(bytes.data())[i]));
+    });
+    return wide;
+  }
+};
+
+/// How far a result is from the materialised one in float64.
+struct Checked {
+  double largest_error, largest_value;
+};
+
+struct AttentionVerb {
+  std::string q_path, k_path, v_path, out_path, lse_path, mask_path, bias_path;
+  std::string layout = "bhtd", dtype, rung = "automatic";
+  InputOptions q_reading, k_reading, v_reading;
+  RunOptions running;
+  double scale = std::numeric_limits<double>::quiet_NaN(), softcap = 0;
+  std::int64_t left = -1, right = -1;
+  bool causal = false, check = false;
+
+  void declare(Command& command) {
+    command.positional("Q", q_path, "queries, .npy or .safetensors: (B, H, T, D), (H, T, D) or (T, D)");
+    command.positional("K", k_path, "keys: (B, Hkv, S, D); query head h reads key head h / (H / Hkv)");
+    command.positional("V", v_path, "values: (B, Hkv, S, Dv)");
+    command.positional("OUT", out_path, "the result: its ending, .npy or .safetensors, decides the format");
+    q_reading.declare(command, "q");
+    k_reading.declare(command, "k");
+    v_reading.declare(command, "v");
+    command.option("--layout", layout, "bhtd, or bthd for (B, T, H, D)");
+    command.option("--scale", scale, "of the scores; default 1/sqrt(D)");
+    command.flag("--causal", causal, "the last query sees all keys, the one before all but the last, ...");
+    command.option("--left", left, "keys that a query sees before its own position; default all");
+    command.option("--right", right, "keys that it sees behind it; default all");
+    command.option("--softcap", softcap, "scores become softcap tanh(score / softcap)");
+    command.option("--mask", mask_path, "a bool array that broadcasts to (B, H, T, S): true where a key exists");
+    command.option("--bias", bias_path, "an array that broadcasts to (B, H, T, S), added to the scores");
+    command.option("--lse", lse_path, "write the scores' logsumexp there, (B, H, T)");
+    command.option("--dtype", dtype, "of the result: the input's (default) or float32");
+    command.option("--rung", rung, "the algorithm: automatic, naive, safe, merged, online, tiled, fused");
+    command.flag("--check", check, "compare with the same attention materialised in float64");
+    running.declare(command, false);
+  }
+
+  void run() const;
+  AttentionOptions options() const;
+  Checked checked(Loaded& q, Loaded& k, Loaded& v, Loaded& out, AttentionOptions o, const Context& context) const;
+};
+
+AttentionOptions AttentionVerb::options() const {
+  static constexpr std::string_view layouts[] = {"bhtd", "bthd"};
+  AttentionOptions o;
+  o.layout = static_cast<Layout>(parse_word(layout, "layout", layouts));
+  o.scale = scale;
+  o.causal = causal;
+  o.window = {left, right};
+  o.softcap = static_cast<float>(softcap);
+  o.rung = parse_rung(rung);
+  return o;
+}
+
+Checked AttentionVerb::checked(Loaded& q, Loaded& k, Loaded& v, Loaded& out, AttentionOptions o,
+                               const Context& context) const {
+  Loaded wide_q = q.widened(), wide_k = k.widened(), wide_v = v.widened(), right_out(DType::float64, out.shape);
+  o.rung = Rung::safe;
+  o.lse = {};
+  attention(wide_q.view(), wide_k.view(), wide_v.view(), right_out.view(), o, context);
+  Loaded got = out.widened();
+  Checked c{0, 0};
+  for (std::int64_t i = 0; i < got.count(); ++i) {
+    const double a = reinterpret_cast<const double*>(got.bytes.data())[i];
+    const double b = reinterpret_cast<const double*>(right_out.bytes.data())[i];
+    const double error = std::abs(a - b);
+    if (!(error <= c.largest_error) && !(std::isnan(a) && std::isnan(b))) c.largest_error = error;
+    if (std::abs(b) > c.largest_value) c.largest_value = std::abs(b);
+  }
+  return c;
+}
+
+void AttentionVerb::run() const {
+  if (parse_backend(running.backend) != DeviceKind::cpu)
+    throw Error(Code::unsupported, "attention of files with --backend " + running.backend, "--backend cpu",
+                "call softfold::attention on tensors that lie on the device");
+  AttentionOptions o = options();
+  const io::ArrayFile q_file = q_reading.open(q_path), k_file = k_reading.open(k_path), v_file = v_reading.open(v_path);
+  std::vector<std::int64_t> shape(q_file.shape().begin(), q_file.shape().end());
+  if (!shape.empty() && !v_file.shape().empty()) shape.back() = v_file.shape().back();
+  Loaded q(q_file), k(k_file), v(v_file), out(dtype.empty() ? q.dtype : parse_dtype(dtype), shape);
+  std::optional<Loaded> mask, bias, lse;
+  const auto open = [](const std::string& path) { return io::open_array(path); };
+  if (!mask_path.empty()) o.mask = mask.emplace(open(mask_path)).view();
+  if (!bias_path.empty()) o.bias = bias.emplace(open(bias_path)).view();
+  if (!lse_path.empty()) {
+    std::vector<std::int64_t> rows(shape.begin(), shape.end() - (shape.empty() ? 0 : 1));
+    if (o.layout == Layout::bthd && rows.size() >= 2) std::swap(rows[rows.size() - 1], rows[rows.size() - 2]);
+    o.lse = lse.emplace(q.dtype == DType::float64 ? DType::float64 : DType::float32, rows).view();
+  }
+  const Workers workers(running.threads);
+  const View inputs[] = {q.view(), k.view(), v.view()}, output = out.view();
+  const Plan plan = softfold::plan(Op::attention, inputs, {&output, 1}, o, workers.context());
+
+  const Stopwatch watch;
+  plan.run();
+  const double seconds = watch.seconds();
+  const std::uint64_t peak = peak_memory();
+  const io::FileId ids[] = {q_file.file().id(), k_file.file().id(), v_file.file().id()};
+  const auto write = [&](const std::string& path, const char* name, Loaded& from) {
+    io::ArrayOutput file = io::create_array(path, {name, from.dtype, from.shape}, ids);
+    file.write(0, from.all());
+    file.commit();
+  };
+  write(out_path, "out", out);
+  if (lse) write(lse_path, "lse", *lse);
+
+  const bool heads_first = o.layout == Layout::bhtd;
+  const auto tokens = [&](const Loaded& x) {
+    return x.shape[x.shape.size() - (heads_first || x.shape.size() < 3 ? 2 : 3)];
+  };
+  const double scores =
+      static_cast<double>(q.count()) / static_cast<double>(q.shape.back()) * static_cast<double>(tokens(k));
+  const double score_bytes = scores * static_cast<double>(q.dtype == DType::float64 ? 8 : 4);
+  const double flops = 2 * scores * static_cast<double>(q.shape.back() + v.shape.back());
+  std::optional<Checked> c;
+  if (check) c = checked(q, k, v, out, o, workers.context());
+  if (running.json) {
+    Json object{{"op", "attention"},
+                {"q", q.shape},
+                {"k", k.shape},
+                {"v", v.shape},
+                {"dtype", name_of(q.dtype)},
+                {"output_dtype", name_of(out.dtype)},
+                {"kernel", plan.kernel()},
+                {"threads", workers.threads()},
+                {"seconds", seconds},
+                {"flops", flops},
+                {"score_bytes", score_bytes},
+                {"peak_memory_bytes", peak}};
+    if (c) object["largest_error"] = c->largest_error, object["largest_value"] = c->largest_value;
+    return print(object);
+  }
+  fmt::print("attention of q {}, k {}, v {} {} -> {} ({})\n", text_of(q.shape), text_of(k.shape), text_of(v.shape),
+             name_of(q.dtype), out_path, name_of(out.dtype));
+  fmt::print("{}: {:.3g} ms, {:.3g} GFLOP/s; peak memory {}, its scores would take {}\n", plan.kernel(), seconds * 1e3,
+             flops / seconds * 1e-9, human_bytes(static_cast<double>(peak)), human_bytes(score_bytes));
+  if (c)
+    fmt::print("largest error {:.2g}, of results up to {:.3g}, against scores materialised in float64\n",
+               c->largest_error, c->largest_value);
+}
+
+}  // namespace
+
+void add_attention(Program& program) {
+  program.add<AttentionVerb>("attention", "softmax(scale Q K^T) V, without ever holding the scores");
+}
+
+}  // namespace softfold::cli
