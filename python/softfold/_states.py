@@ -25,17 +25,18 @@ def _empty_like(x, shape=None, dtype=None):
     return np.empty(np.shape(x) if shape is None else shape, dtype or np.asarray(x).dtype)
 
 
-def _operands(arrays):
-    """What softfold._core can view, and the stream to run on."""
-    if arrays and _route._library(arrays[0]) == "torch":
+def _operands(inputs, outputs):
+    """What softfold._core can view and write, and the stream to run on."""
+    if inputs and _route._library(inputs[0]) == "torch":
         face = importlib.import_module("softfold.torch")
-        return tuple(face.viewable(a) for a in arrays), face.current_stream(arrays[0])
-    return tuple(arrays), 0
+        viewed = tuple(map(face.viewable, inputs)), tuple(map(face.writable, outputs))
+        return *viewed, face.current_stream(inputs[0])
+    return tuple(inputs), tuple(outputs), 0
 
 
 def _merge(op, inputs, outputs, **options):
-    viewed, stream = _operands(inputs + outputs)
-    _core.merge_into(op, viewed[: len(inputs)], viewed[len(inputs) :], stream=stream, **options)
+    *operands, stream = _operands(inputs, outputs)
+    _core.merge_into(op, *operands, stream=stream, **options)
 
 
 def merge(*parts, out=None):
@@ -69,8 +70,8 @@ def finish_logsumexp(states, *, out=None, dtype=None):
     fresh = out is None
     if fresh:
         out = _empty_like(states, tuple(np.shape(states))[:-1], dtype)
-    viewed, stream = _operands((states, out))
-    _core.run_into("finish_logsumexp", viewed[:1], viewed[1], stream=stream)
+    viewed, (viewed_out,), stream = _operands((states,), (out,))
+    _core.run_into("finish_logsumexp", viewed, viewed_out, stream=stream)
     return out[()] if fresh and isinstance(out, np.ndarray) else out
 
 

@@ -1,4 +1,5 @@
 #include "array.hpp"
+#include "exchange.hpp"
 
 #include <atomic>
 #include <cstring>
@@ -50,6 +51,17 @@ std::string dtype_text(nb::handle object) {
   return nb::cast<std::string>(nb::steal<nb::object>(PyObject_Str(dtype.ptr())));
 }
 
+template <class Source>
+nb::dlpack::dltensor fields_of(const Source& source) {
+  return {const_cast<void*>(static_cast<const void*>(source.data())),
+          {source.device_type(), source.device_id()},
+          static_cast<std::int32_t>(source.ndim()),
+          source.dtype(),
+          const_cast<std::int64_t*>(source.shape_ptr()),
+          const_cast<std::int64_t*>(source.stride_ptr()),
+          0};
+}
+
 void check_rank(Py_ssize_t rank, const char* name) {
   if (rank > kMaxRank)
     throw Error(Code::shape, std::string(name) + " of rank " + std::to_string(rank),
@@ -85,6 +97,7 @@ bool Array::open(nb::handle object, const char* name, Access access) {
   tensor.given = true;
   if (nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))).is(names().ndarray))
     return open_buffer(object, name, access);
+  if (is_exchanged(object)) return adopt(exchanged(object), object, name);
   return open_dlpack(object, name, access);
 }
 
@@ -135,19 +148,21 @@ bool Array::open_buffer(nb::handle object, const char* name, Access access) {
   return true;
 }
 
-template <class Source>
-bool Array::adopt(const Source& source, nb::handle object, const char* name) {
-  if (!dtype_of(source.dtype(), tensor.dtype)) {
+bool Array::adopt(const nb::dlpack::dltensor& from, nb::handle object, const char* name) {
+  if (!dtype_of(from.dtype, tensor.dtype)) {
     dtype_name = dtype_text(object);
     return false;
   }
-  check_rank(static_cast<Py_ssize_t>(source.ndim()), name);
-  tensor.data = const_cast<void*>(static_cast<const void*>(source.data()));
-  tensor.device = {static_cast<DeviceKind>(source.device_type()), static_cast<std::int32_t>(source.device_id())};
-  tensor.rank = static_cast<int>(source.ndim());
-  for (std::size_t i = 0; i < source.ndim(); ++i) {
-    tensor.shape[i] = static_cast<std::int64_t>(source.shape(i));
-    tensor.strides[i] = source.stride(i);
+  check_rank(from.ndim, name);
+  tensor.data = static_cast<char*>(from.data) + from.byte_offset;
+  tensor.device = {static_cast<DeviceKind>(from.device.device_type), from.device.device_id};
+  tensor.rank = from.ndim;
+  std::int64_t step = 1;  // DLPack's strides may be absent for a contiguous tensor
+  for (int i = from.ndim - 1; i >= 0; --i) {
+    const auto at = static_cast<std::size_t>(i);
+    tensor.shape[at] = from.shape[i];
+    tensor.strides[at] = from.strides != nullptr ? from.strides[i] : step;
+    step *= from.shape[i];
   }
   return true;
 }
@@ -157,12 +172,12 @@ bool Array::open_dlpack(nb::handle object, const char* name, Access access) {
     if (!nb::try_cast(object, written_))
       throw Error(Code::option, std::string(name) + ", a " + kind_name(object) + " that is no writable array",
                   "a writable array with DLPack or the buffer protocol");
-    return adopt(written_, object, name);
+    return adopt(fields_of(written_), object, name);
   }
   if (!nb::try_cast(object, read_))
     throw Error(Code::dtype, std::string(name) + ", a " + kind_name(object),
                 "an array with DLPack or the buffer protocol", "pass numpy.asarray of it");
-  return adopt(read_, object, name);
+  return adopt(fields_of(read_), object, name);
 }
 
 const Names& names() {

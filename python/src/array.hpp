@@ -1,4 +1,5 @@
-// A Python array seen as a softfold::View: by the buffer protocol where it is NumPy's, by DLPack everywhere else.
+// A Python array seen as a softfold::View: by the buffer protocol where it is NumPy's, by DLPack everywhere else (from C
+// where its library offers that, see exchange.hpp).
 // Nothing is ever converted or copied here: what cannot be viewed is refused or left to the caller.
 #pragma once
 
@@ -67,8 +68,7 @@ class Array {
  private:
   bool open_buffer(nb::handle object, const char* name, Access access);
   bool open_dlpack(nb::handle object, const char* name, Access access);
-  template <class Source>
-  bool adopt(const Source& source, nb::handle object, const char* name);
+  bool adopt(const nb::dlpack::dltensor& from, nb::handle object, const char* name);
   void release();
 
   Py_buffer buffer_{};

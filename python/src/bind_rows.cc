@@ -1,4 +1,5 @@
 // The Python functions of the row operations, with what help() says about them.
+#include "exchange.hpp"
 #include "rows.hpp"
 
 namespace softfold::python {
@@ -171,6 +172,8 @@ void bind_rows(nb::module_& m) {
         R"(Runs one operation on viewable arrays, into out: what the faces for other kinds of arrays call.
 
 op: the operation's name; inputs: a tuple of its 1 to 3 inputs; stream: a cudaStream_t as an integer.)");
+  m.def("use_exchange", &use_exchange, arg("type"), nb::sig("def use_exchange(type: type) -> bool"),
+        "View objects of exactly this type through its __dlpack_c_exchange_api__; False if it has none.");
 }
 
 }  // namespace softfold::python

@@ -1,5 +1,7 @@
 """softfold.torch: torch's values, gradients, transforms and routing; on CUDA too where there is one."""
 
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -177,6 +179,44 @@ def test_merges_and_their_gradients(device, base):
     assert torch.autograd.gradcheck(blocks_of, (*ps, *lses))
 
 
+def parts(device, dtype=torch.float64):
+    outs = [scores(5, 3, 4, device=device, dtype=dtype) * (i + 1) for i in range(2)]
+    return outs, [out.sum(-1) / 3 for out in outs]
+
+
+@pytest.mark.parametrize("base", ["natural", 2])
+def test_second_gradients_of_merges(device, base):
+    outs, lses = ([t.clone().requires_grad_() for t in ts] for ts in parts(device))
+
+    def attention(*a):
+        return sf.merge_attention(a[:2], a[2:], base=base)
+
+    def blocks(*a):
+        merged, lse = sf.merge_blocks(a[:2], a[2:], base=base)
+        return *merged, lse
+
+    for function in (attention, blocks):
+        assert torch.autograd.gradgradcheck(function, (*outs, *lses))
+
+
+def test_vmap_of_merges(device):
+    x = scores(5, 3, 8, device=device)
+    s = sf.state(x, -1)
+    assert torch.equal(torch.vmap(sf.merge_states, (1, 1), 1)(s, s), sf.merge_states(s, s))
+    assert torch.equal(torch.vmap(sf.finish)(s), sf.finish(s))
+    got = torch.vmap(lambda s, x: sf.finish(s, x, 0), (0, 0))(s, x.mT)
+    assert torch.equal(got, sf.finish(s, x, -1).mT)
+    outs, lses = parts(device)
+    want = sf.merge_attention(outs, [lses[0], lses[1][:1].expand(5, 3).contiguous()])
+    got = torch.vmap(lambda a, b, c, d: sf.merge_attention([a, b], [c, d]), (0, 0, 0, None))(*outs, lses[0], lses[1][0])
+    assert all(map(torch.equal, got, want))
+    want, lse = sf.merge_blocks(outs, lses)
+    got = torch.vmap(lambda a, b, c, d: sf.merge_blocks([a, b], [c, d]), (1, 0, 1, 0))(
+        outs[0].transpose(0, 1), outs[1], lses[0].T, lses[1]
+    )
+    assert torch.equal(got[1], lse) and all(map(torch.equal, got[0], want))
+
+
 def test_opcheck_of_merges(device):
     x = scores(3, 8, device=device)
     states, lse = sf.state(x, -1), sf.logsumexp(x, -1)
@@ -232,7 +272,48 @@ def test_routed(device):
         torch.testing.assert_close(torch.softmax(deep, -1), deep.softmax(-1))
     assert "not routed: 2 softmax" in str(report)
     with sf.routed():
+        assert torch.equal(torch.nn.functional.softmin(x, -1), sf.softmax(x, -1, scale=-1.0))
         assert torch.isnan(torch.softmax(torch.full((2,), -torch.inf, device=device), 0)).all()
+
+
+def test_what_routing_cannot_reach_is_said(device):
+    x = scores(2, 5, 8, device=device, dtype=torch.float32)
+    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True, device=device).eval()
+    with sf.routed(warn=False) as report, torch.no_grad():
+        torch.nn.functional.cross_entropy(x, torch.zeros(2, 8, dtype=torch.long, device=device))
+        torch.nn.functional.scaled_dot_product_attention(x, x, x)
+        torch.nn.functional.gumbel_softmax(x, dim=-1)
+        attention(x, x, x)
+        torch.nn.Softmax(-1)(x)
+    assert report.routed == {"softmax": 1}
+    for name in ("cross_entropy", "scaled_dot_product_attention", "gumbel_softmax", "multi_head_attention"):
+        assert name in str(report)
+
+
+def test_lazily_negated_tensors(device):
+    x = torch.view_as_complex(scores(7, 2, device=device)).conj().imag
+    assert x.is_neg()
+    for name in NAMES:
+        want = getattr(torch, name)(x, 0)
+        torch.testing.assert_close(mine(name, x, 0), want)
+        torch.testing.assert_close(mine(name, x.detach().requires_grad_(), 0).detach(), want)
+    y = sf.softmax(x, 0)
+    torch.testing.assert_close(softfold.softmax_backward(y, x, 0), softfold.softmax_backward(y, x.resolve_neg(), 0))
+    with pytest.raises(softfold.Error, match="negated"):
+        softfold.merge(sf.state(x, 0), out=torch.view_as_complex(scores(4, 2, device=device)).conj().imag)
+    with pytest.raises(softfold.UnsupportedError, match="negated"):
+        softfold.softmax(x.resolve_neg(), out=x)
+
+
+def test_nothing_is_left_behind(device):
+    x, held = scores(3, 8, device=device), scores(3, 8, device=device)
+    states = sf.state(x, -1)
+    counts = [sys.getrefcount(t) for t in (x, held, states)]
+    for _ in range(300):
+        sf.softmax(x, -1), sf.logsumexp(x, -1), softfold.softmax(x, -1, out=held), sf.merge_states(states, states)
+        with pytest.raises(softfold.Error):
+            sf.softmax(x, 2)
+    assert [sys.getrefcount(t) for t in (x, held, states)] == counts
 
 
 def test_refusals(device):

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from softfold._errors import DTypeError, Error
 from softfold.torch._merges import finish, merge_attention, merge_blocks, merge_states
-from softfold.torch._ops import _log_softmax, _logsumexp, _new, _run, _softmax, _state
-from softfold.torch._ops import current_stream, is_plain, viewable
+from softfold.torch._ops import _log_softmax, _logsumexp, _new, _row_shape, _run, _softmax, _state
+from softfold.torch._ops import current_stream, is_plain, run_plain, viewable, writable
 from softfold.torch._routing import routed
 
 __all__ = [
     "LogSoftmax", "Softmax", "current_stream", "finish", "log_softmax", "logsumexp", "merge_attention", "merge_blocks",
-    "merge_states", "routed", "softmax", "state", "viewable",
+    "merge_states", "routed", "softmax", "state", "viewable", "writable",
 ]  # fmt: skip
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -39,9 +39,10 @@ def _checked(x: Tensor, dtype, scales) -> tuple[Tensor, Optional[torch.dtype]]:
     """torch's rules: integers need a dtype; with one, the input is taken in that precision; autocast gives float32."""
     if scales is not None and scales.requires_grad:
         raise Error("unsupported", "scales that require a gradient", "scales without one", "softmax(x * scales)")
-    if dtype is None and torch.is_autocast_enabled(x.device.type) and x.dtype in (torch.float16, torch.bfloat16):
-        dtype = torch.float32
     if x.dtype in _FLOATS:
+        if dtype is None:
+            half = x.dtype not in (torch.float32, torch.float64)
+            return x, torch.float32 if half and torch.is_autocast_enabled(x.device.type) else None
         if dtype == torch.float64 and x.dtype != torch.float64:
             return x.to(dtype), None  # folded in float64, as asked
         return x, dtype
@@ -59,7 +60,8 @@ def softmax(input, dim=None, _stacklevel=3, dtype=None, *, scale=1.0, scales=Non
     """
     x, dtype = _checked(input, dtype, scales)
     if is_plain(x):
-        return _run("softmax", (x,), _new(x, dtype=dtype), dim, scale, scales, lengths, offsets, mask, causal, _nan(empty))
+        out = _new(x, dtype=dtype)
+        return run_plain("softmax", x, out, dim, scale, scales, lengths, offsets, mask, causal, _nan(empty))
     return _softmax(x, _dims(x, dim), float(scale), scales, lengths, offsets, mask, causal, _nan(empty), dtype)
 
 
@@ -68,7 +70,8 @@ def log_softmax(input, dim=None, _stacklevel=3, dtype=None, *, scale=1.0, scales
     """torch.nn.functional.log_softmax, with softfold's options. See softmax."""
     x, dtype = _checked(input, dtype, scales)
     if is_plain(x):
-        return _run("log_softmax", (x,), _new(x, dtype=dtype), dim, scale, scales, lengths, offsets, mask, causal, _nan(empty))
+        out = _new(x, dtype=dtype)
+        return run_plain("log_softmax", x, out, dim, scale, scales, lengths, offsets, mask, causal, _nan(empty))
     return _log_softmax(x, _dims(x, dim), float(scale), scales, lengths, offsets, mask, causal, _nan(empty), dtype)
 
 
@@ -76,7 +79,11 @@ def logsumexp(input, dim=None, keepdim=False, *, dtype=None, scale=1.0, scales=N
               mask=None, causal=False):  # fmt: skip
     """torch.logsumexp, with softfold's options. See softmax."""
     x, dtype = _checked(input, dtype, scales)
-    return _logsumexp(x, _dims(x, dim), keepdim, float(scale), scales, lengths, offsets, mask, causal, dtype)
+    dims = _dims(x, dim)
+    if is_plain(x):
+        out = _new(x, _row_shape(x, dims, keepdim, offsets, "logsumexp"), dtype)
+        return run_plain("logsumexp", x, out, dims, scale, scales, lengths, offsets, mask, causal, False)
+    return _logsumexp(x, dims, keepdim, float(scale), scales, lengths, offsets, mask, causal, dtype)
 
 
 def state(input, dim=None, keepdim=False, *, scale=1.0, scales=None, lengths=None, offsets=None, mask=None,

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from softfold import _core
 from softfold._errors import Error
-from softfold.torch._ops import _run, current_stream, viewable
+from softfold.torch._ops import _run, batched_first, current_stream, viewable, writable
 
 _LN2 = 0.6931471805599453
 
 
 def _merge(op, inputs, outputs, **options):
-    _core.merge_into(op, tuple(viewable(x) for x in inputs), tuple(viewable(x) for x in outputs),
+    _core.merge_into(op, tuple(map(viewable, inputs)), tuple(map(writable, outputs)),
                      stream=current_stream(inputs[0]), **options)  # fmt: skip
 
 
@@ -124,6 +124,39 @@ def _blocks_vjp(ctx, grads):
 
 _merge_attention.register_autograd(_attention_vjp, setup_context=_save)
 _merge_blocks.register_autograd(_blocks_vjp, setup_context=_save)
+
+
+# vmap: a batch is one more row axis, in front.
+
+
+@_merge_states.register_vmap
+def _(info, in_dims, states):
+    return _merge_states([t.contiguous() for t in batched_first(info, in_dims[0], states)]), 0
+
+
+@_finish_logsumexp.register_vmap
+def _(info, in_dims, states, dtype):
+    return _finish_logsumexp(states.movedim(in_dims[0], 0), dtype), 0
+
+
+@_finish_softmax.register_vmap
+def _(info, in_dims, x, states, dim, scale, log, dtype):
+    rank = x.dim() - (in_dims[0] is not None)
+    x, states = batched_first(info, in_dims, (x, states))
+    return _finish_softmax(x, states.contiguous(), [d - rank if d >= 0 else d for d in dim], scale, log, dtype), 0
+
+
+def _register_parts_vmap(op, several):
+    @op.register_vmap
+    def _(info, in_dims, values, lses, base2):
+        # Parts have the same strides, which batches along different dims have not.
+        values, lses = ([t.contiguous() for t in batched_first(info, d, of)] for d, of in zip(in_dims, (values, lses)))
+        merged = op(values, lses, base2)
+        return merged, [0] * len(merged) if several else (0, 0)
+
+
+_register_parts_vmap(_merge_attention, False)
+_register_parts_vmap(_merge_blocks, True)
 
 
 def _is_base2(base) -> bool:

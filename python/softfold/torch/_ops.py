@@ -10,16 +10,32 @@ from typing import Optional
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from softfold import _core, _route
-from softfold._errors import Error
+from softfold._errors import Error, UnsupportedError
+
+
+_IS_EXCHANGED = _core.use_exchange(Tensor)  # torch 2.10 and newer: no capsule is needed
 
 
 def viewable(x):
-    """What softfold._core can view without copying: a DLPack capsule of a tensor, anything else as it is."""
+    """What softfold._core can view: a tensor, a DLPack capsule of one, anything else as it is. Nothing is copied but a
+    tensor that torch negates lazily, as torch's own functions do."""
     if x is None or not isinstance(x, Tensor):  # isinstance of another class asks Tensor's metaclass: slow
         return x
+    if x.is_neg():
+        x = x.resolve_neg()
+    if _IS_EXCHANGED and type(x) is Tensor:
+        return x
     return torch._C._to_dlpack(x.detach() if x.requires_grad else x)
+
+
+def writable(out):
+    """viewable() of what will be written."""
+    if out.is_neg():
+        raise UnsupportedError("unsupported", "out, a tensor that is negated lazily", "a tensor that holds its values")
+    return viewable(out)
 
 
 def current_stream(x: Tensor) -> int:
@@ -29,27 +45,41 @@ def current_stream(x: Tensor) -> int:
 
 def _run(op, inputs, out, axis, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False,
          empty_nan=False):  # fmt: skip
-    if scales is lengths is offsets is mask is None:
-        options = {}
-    else:
+    options = {}
+    if not (scales is lengths is offsets is mask is None):
         options = {"scales": viewable(scales), "lengths": viewable(lengths), "offsets": viewable(offsets),
                    "mask": viewable(mask)}  # fmt: skip
-    _core.run_into(op, tuple([viewable(x) for x in inputs]), viewable(out), axis, scale=scale, causal=causal,
+    _core.run_into(op, tuple(map(viewable, inputs)), writable(out), axis, scale=scale, causal=causal,
                    empty="nan" if empty_nan else "zero", stream=current_stream(inputs[0]), **options)  # fmt: skip
     return out
 
 
+def run_plain(op, x, out, axis, scale, scales, lengths, offsets, mask, causal, empty_nan):
+    """_run of a tensor that is_plain() and an output of its own; the straight way where no option is a tensor."""
+    if not (_IS_EXCHANGED and scales is lengths is offsets is mask is None):
+        return _run(op, (x,), out, axis, scale, scales, lengths, offsets, mask, causal, empty_nan)
+    _core.run_into(op, (x,), out, axis, scale=scale, causal=causal, empty="nan" if empty_nan else "zero",
+                   stream=current_stream(x))  # fmt: skip
+    return out
+
+
+_transform = torch._C._functorch.peek_interpreter_stack
+_modes = torch._C._len_torch_dispatch_stack
+_trace = torch._C._get_tracing_state
+
+
 def is_plain(x: Tensor) -> bool:
-    """Whether nothing watches x: no autograd, tracing, transform or mode. The custom op's machinery (tens of
-    microseconds) then has nothing to do, and the operation may run at once."""
+    """Whether nothing watches x: no autograd, tracing, transform or mode, no lazy negation. The custom op's machinery
+    (tens of microseconds) then has nothing to do, and the operation may run at once."""
     return (
         type(x) is Tensor
         and not (x.requires_grad and torch.is_grad_enabled())
         and not torch.compiler.is_compiling()
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch.autograd.forward_ad._current_level < 0
-        and torch._C._get_tracing_state() is None
+        and not x.is_neg()
+        and _transform() is None
+        and _modes() == 0
+        and forward_ad._current_level < 0
+        and _trace() is None
     )
 
 
@@ -57,8 +87,8 @@ def _new(x: Tensor, shape=None, dtype: Optional[torch.dtype] = None) -> Tensor:
     """A contiguous tensor on x's device."""
     if shape is not None:
         return x.new_empty(shape, dtype=dtype)
-    if dtype is None:
-        return torch.empty_like(x, memory_format=torch.contiguous_format)
+    if dtype is None and x.is_contiguous():
+        return torch.empty_like(x)  # each keyword costs a tenth of the call
     return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
@@ -242,6 +272,13 @@ _logsumexp.register_autograd(_logsumexp_vjp, setup_context=_save_logsumexp)
 # vmap and autocast ----------------------------------------------------------------------------------------------
 
 
+def batched_first(info, in_dims, tensors):
+    """The tensors with vmap's axis in front, which those that are not batched gain."""
+    return [
+        t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape) for t, d in zip(tensors, in_dims)
+    ]
+
+
 def _register_vmap(op, own):
     """A batch is one more outer axis: dims count from the end. `own`: how many leading tensors fold along dim."""
 
@@ -250,10 +287,7 @@ def _register_vmap(op, own):
         if any(isinstance(a, Tensor) and d is not None for a, d in zip(rest, in_dims[own:])):
             raise Error("unsupported", "vmap over an option of " + op._name, "vmap over its first operands")
         rank = max(a.dim() - (d is not None) for a, d in zip(operands, in_dims))
-        operands = [
-            a.movedim(d, 0) if d is not None else a.expand(info.batch_size, *a.shape)
-            for a, d in zip(operands, in_dims)
-        ]
+        operands = batched_first(info, in_dims, operands)
         dim = [d - rank if d >= 0 else d for d in rest[0]]
         return op(*operands, dim, *rest[1:]), 0
 

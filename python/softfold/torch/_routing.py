@@ -19,9 +19,9 @@ class routed(contextlib.ContextDecorator):
             model(x)
         print(report)        # what was routed, and what could not be, with the reason
 
-    What softfold refuses runs in torch as before and is counted; a warning at the end names it (warn=False: not).
-    Empty rows are NaN here, as in torch. Code inside torch's own kernels (scaled_dot_product_attention, cross_entropy)
-    does not pass here.
+    What softfold refuses runs in torch as before and is counted, as is what has a softmax inside where this cannot
+    reach (cross_entropy, scaled_dot_product_attention, MultiheadAttention, gumbel_softmax, ...); a warning at the end
+    names both (warn=False: not). Empty rows are NaN here, as in torch.
     """
 
     def __init__(self, warn=True):
@@ -53,16 +53,20 @@ class _Routing(torch.overrides.TorchFunctionMode):
         kwargs = kwargs or {}
         ours = _ROUTES.get(function)
         if ours is None:
+            if function in _OUT_OF_REACH:
+                self._refuse(function.__name__, "the softmax inside it is out of reach")
             return function(*args, **kwargs)
         name = ours.__name__.removeprefix("_as_")
         try:
             result = ours(*args, **kwargs)
         except (Error, TypeError) as refusal:
-            key = name, getattr(refusal, "got", str(refusal))
-            self.report.refused[key] = self.report.refused.get(key, 0) + 1
+            self._refuse(name, getattr(refusal, "got", str(refusal)))
             return function(*args, **kwargs)
         self.report.routed[name] = self.report.routed.get(name, 0) + 1
         return result
+
+    def _refuse(self, name, why):
+        self.report.refused[name, why] = self.report.refused.get((name, why), 0) + 1
 
 
 def _as_softmax(input, dim=None, _stacklevel=3, dtype=None):
@@ -75,6 +79,12 @@ def _as_log_softmax(input, dim=None, _stacklevel=3, dtype=None):
     if dim is None:
         raise Error("option", "no dim", "dim as an integer", "pass dim=-1")
     return face.log_softmax(input, dim, dtype=dtype, empty="nan")
+
+
+def _as_softmin(input, dim=None, _stacklevel=3, dtype=None):
+    if dim is None:
+        raise Error("option", "no dim", "dim as an integer", "pass dim=-1")
+    return face.softmax(input, dim, dtype=dtype, scale=-1.0, empty="nan")
 
 
 def _as_logsumexp(input, dim, keepdim=False):
@@ -94,6 +104,7 @@ def _torch_signature(ours):
 _ROUTES = {
     torch.nn.functional.softmax: _as_softmax,
     torch.nn.functional.log_softmax: _as_log_softmax,
+    torch.nn.functional.softmin: _as_softmin,
     torch.softmax: _torch_signature(_as_softmax),
     torch.log_softmax: _torch_signature(_as_log_softmax),
     torch.logsumexp: _as_logsumexp,
@@ -104,3 +115,15 @@ _ROUTES = {
     Tensor.log_softmax: _torch_signature(_as_log_softmax),
     Tensor.logsumexp: _as_logsumexp,
 }
+
+# Functions that compute a softmax where no other function of torch's is called, or none that a mode sees.
+_OUT_OF_REACH = {
+    getattr(space, name)
+    for space, names in (
+        (torch.nn.functional, ("cross_entropy", "gumbel_softmax", "multi_head_attention_forward",
+                               "scaled_dot_product_attention")),
+        (torch, ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")),
+    )
+    for name in names
+    if hasattr(space, name)
+}  # fmt: skip
