@@ -17,8 +17,8 @@ from torch import Tensor
 
 from softfold._errors import DTypeError, Error
 from softfold.torch._merges import finish, merge_attention, merge_blocks, merge_states
-from softfold.torch._ops import _log_softmax, _logsumexp, _new, _row_shape, _run, _softmax, _state
-from softfold.torch._ops import current_stream, is_plain, run_plain, viewable, writable
+from softfold.torch._ops import _log_softmax, _LogSoftmax, _logsumexp, _LogSumExp, _new, _row_shape, _run, _softmax
+from softfold.torch._ops import _Softmax, _state, current_stream, is_eager, needs_grad, run_plain, viewable, writable
 from softfold.torch._routing import routed
 
 __all__ = [
@@ -59,20 +59,24 @@ def softmax(input, dim=None, _stacklevel=3, dtype=None, *, scale=1.0, scales=Non
     result; the fold itself is in float32, or in float64 where input or dtype is. Options as in softfold.softmax.
     """
     x, dtype = _checked(input, dtype, scales)
-    if is_plain(x):
+    eager = is_eager(x)
+    if eager and not needs_grad(x):
         out = _new(x, dtype=dtype)
         return run_plain("softmax", x, out, dim, scale, scales, lengths, offsets, mask, causal, _nan(empty))
-    return _softmax(x, _dims(x, dim), float(scale), scales, lengths, offsets, mask, causal, _nan(empty), dtype)
+    op = _Softmax.apply if eager else _softmax
+    return op(x, _dims(x, dim), float(scale), scales, lengths, offsets, mask, causal, _nan(empty), dtype)
 
 
 def log_softmax(input, dim=None, _stacklevel=3, dtype=None, *, scale=1.0, scales=None, lengths=None, offsets=None,
                 mask=None, causal=False, empty="zero"):  # fmt: skip
     """torch.nn.functional.log_softmax, with softfold's options. See softmax."""
     x, dtype = _checked(input, dtype, scales)
-    if is_plain(x):
+    eager = is_eager(x)
+    if eager and not needs_grad(x):
         out = _new(x, dtype=dtype)
         return run_plain("log_softmax", x, out, dim, scale, scales, lengths, offsets, mask, causal, _nan(empty))
-    return _log_softmax(x, _dims(x, dim), float(scale), scales, lengths, offsets, mask, causal, _nan(empty), dtype)
+    op = _LogSoftmax.apply if eager else _log_softmax
+    return op(x, _dims(x, dim), float(scale), scales, lengths, offsets, mask, causal, _nan(empty), dtype)
 
 
 def logsumexp(input, dim=None, keepdim=False, *, dtype=None, scale=1.0, scales=None, lengths=None, offsets=None,
@@ -80,10 +84,12 @@ def logsumexp(input, dim=None, keepdim=False, *, dtype=None, scale=1.0, scales=N
     """torch.logsumexp, with softfold's options. See softmax."""
     x, dtype = _checked(input, dtype, scales)
     dims = _dims(x, dim)
-    if is_plain(x):
+    eager = is_eager(x)
+    if eager and not needs_grad(x):
         out = _new(x, _row_shape(x, dims, keepdim, offsets, "logsumexp"), dtype)
         return run_plain("logsumexp", x, out, dims, scale, scales, lengths, offsets, mask, causal, False)
-    return _logsumexp(x, dims, keepdim, float(scale), scales, lengths, offsets, mask, causal, dtype)
+    op = _LogSumExp.apply if eager else _logsumexp
+    return op(x, dims, keepdim, float(scale), scales, lengths, offsets, mask, causal, dtype)
 
 
 def state(input, dim=None, keepdim=False, *, scale=1.0, scales=None, lengths=None, offsets=None, mask=None,
@@ -122,9 +128,11 @@ class LogSoftmax(Softmax):
 
 
 def run_rows(op, inputs, *, axis, keepdims, out, dtype, empty, **options):
-    """softfold.softmax and its kin, called with tensors: the result is a tensor, with autograd where there is no out."""
+    """softfold.softmax and its kin, called with tensors: a tensor results, with autograd where there is no out."""
     x = inputs[0]
-    options = {k: torch.as_tensor(v, device=x.device) if isinstance(v, (list, tuple)) else v for k, v in options.items()}
+    for name, value in options.items():
+        if isinstance(value, (list, tuple)):
+            options[name] = torch.as_tensor(value, device=x.device)
     forward = {"softmax": softmax, "log_softmax": log_softmax}
     if out is None and op in forward:
         return forward[op](x, axis, dtype=dtype, empty=empty, **options)
