@@ -2,10 +2,11 @@
 """From the textbook's softmax to one that can be computed in pieces, on several machines, with the same bits.
 
     python examples/online_softmax.py            runs every step and prints the page
-    python examples/online_softmax.py --write    writes the page to docs/online_softmax.md
+    python examples/online_softmax.py --write    writes the page to docs/online_softmax.md, its pictures to docs/img
+    python examples/online_softmax.py --check    says whether they are what would be written
 
 Every step is a few lines of Python beside softfold's own function. The page is made by running them: what it shows is
-what they printed, and the tests compare the two.
+what they printed, the pictures are drawn from what they computed, and the tests compare all of it.
 """
 
 import contextlib
@@ -13,6 +14,8 @@ import io
 import pathlib
 import sys
 import textwrap
+
+import online_pictures
 
 PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "online_softmax.md"
 
@@ -140,6 +143,49 @@ STEPS = [
         """,
     ),
     (
+        "Attention, a block of keys at a time",
+        "With the state (m, d, o), o being the sum of the values weighted so far, attention reads keys and values block "
+        "by block and never holds all scores: when the maximum grows, d and o are rescaled alike.",
+        """
+        q, k, v = rng.standard_normal((3, 8, 4))
+        c = 1 / math.sqrt(q.shape[1])
+
+        def attention(q, k, v, size):
+            m, d, o = np.full(len(q), -np.inf), np.zeros(len(q)), np.zeros((len(q), v.shape[1]))
+            for at in range(0, len(k), size):
+                s = c * q @ k[at : at + size].T
+                top = np.maximum(m, s.max(-1))
+                old, e = np.exp(m - top), np.exp(s - top[:, None])
+                m, d, o = top, d * old + e.sum(-1), o * old[:, None] + e @ v[at : at + size]
+            return o / d[:, None]
+
+        whole = softfold.softmax(q @ k.T, -1, scale=c) @ v
+        print(whole[:2].round(6))
+        for size in (1, 3, 8):
+            print(f"{size} keys at a time:", np.allclose(attention(q, k, v, size), whole, rtol=0, atol=1e-14))
+        """,
+    ),
+    (
+        "Ring attention",
+        "Four ranks hold a quarter of the queries, keys and values each. Keys and values travel around the ring; every "
+        "rank attends to the block that it holds and merges the result into what it has. No rank ever sees all keys, and "
+        "what travels does not grow with the number of queries.",
+        """
+        ranks = 4
+        qs, ks, vs = (np.split(a, ranks) for a in (q, k, v))
+        outs, lses, held = [None] * ranks, [None] * ranks, []
+        for step in range(ranks):
+            held.append([(rank - step) % ranks for rank in range(ranks)])
+            for rank, block in enumerate(held[-1]):
+                out, lse = attend(c * qs[rank] @ ks[block].T, vs[block])
+                if step > 0:
+                    out, lse = softfold.merge_attention([outs[rank], out], [lses[rank], lse])
+                outs[rank], lses[rank] = out, lse
+            print(f"step {step}: rank 0 has seen blocks", [row[0] for row in held])
+        print("all queries over all keys:", np.allclose(np.concatenate(outs), whole, rtol=0, atol=1e-14))
+        """,
+    ),
+    (
         "One answer",
         "Floating-point addition is not associative, so an ordinary merge gives other last bits for other cuts. "
         "softfold's partials keep what the fixed tree of additions needs: however a row is cut, whoever folds the pieces, "
@@ -155,16 +201,16 @@ STEPS = [
             print(f"cut at {cut}: the same bits is", bytes(joined.state()) == bytes(whole))
         """,
     ),
-    (
-        "Where the mass is",
-        "How much of the row's sum its largest elements hold, as bars.",
-        """
-        p = np.sort(softfold.softmax(x))[::-1]
-        for share in p:
-            print(f"{share:8.4f} " + "#" * round(60 * share))
-        """,
-    ),
 ]
+
+# By the step's title: the picture's name, what it shows, and how it is drawn from the names that the steps defined.
+PICTURES = {
+    "Online: maximum and sum in one pass": (
+        "online_push.svg", "The row, its running maximum and the running sum", online_pictures.push),
+    "Merging results instead of states: logsumexp": (
+        "online_blocks.svg", "Two blocks' softmaxes and their shares of the whole row", online_pictures.blocks),
+    "Ring attention": ("online_ring.svg", "Which rank holds which block of keys at which step", online_pictures.ring),
+}  # fmt: skip
 
 HEAD = """\
 # Online softmax, step by step
@@ -174,21 +220,37 @@ printed. A step uses what the steps before it defined.
 """
 
 
-def page():
-    """The page, with every step run."""
-    names, parts = {}, [HEAD]
+def made():
+    """The page, with every step run, and its pictures by their names."""
+    names, parts, pictures = {}, [HEAD], {}
     for number, (title, text, code) in enumerate(STEPS, 1):
         code = textwrap.dedent(code).strip()
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(code, f"<step {number}>", "exec"), names)
         words = "\n".join(textwrap.wrap(text, 120))
-        parts.append(f"## {number}. {title}\n\n{words}\n\n```python\n{code}\n```\n\n```text\n{printed.getvalue().rstrip()}\n```\n")
-    return "\n".join(parts)
+        output = printed.getvalue().rstrip()
+        parts.append(f"## {number}. {title}\n\n{words}\n\n```python\n{code}\n```\n\n```text\n{output}\n```\n")
+        if title in PICTURES:
+            name, shows, draw = PICTURES[title]
+            parts.append(f"![{shows}](img/{name})\n")
+            pictures[name] = draw(names)
+    return "\n".join(parts), pictures
+
+
+def main(arguments):
+    page, pictures = made()
+    files = {PAGE: page} | {PAGE.parent / "img" / name: picture for name, picture in pictures.items()}
+    if arguments == ["--write"]:
+        for path, content in files.items():
+            path.write_text(content)
+    elif arguments == ["--check"]:
+        stale = [path.name for path, content in files.items() if not path.exists() or path.read_text() != content]
+        if stale:
+            sys.exit(f"not what would be written: {', '.join(stale)}; run: python examples/online_softmax.py --write")
+    else:
+        print(page)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(page())
-    else:
-        print(page())
+    main(sys.argv[1:])
