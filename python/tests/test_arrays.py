@@ -117,6 +117,26 @@ def test_any_library_of_the_array_api(rng):
     assert softfold.state(other, -1).shape == (4, 4)
 
 
+def test_array_api_strict(rng):
+    strict = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
+    for dtype in (np.float64, np.float32):
+        x = rng.standard_normal((4, 30)).astype(dtype)
+        theirs = strict.asarray(x)
+        for name in ("softmax", "log_softmax", "logsumexp"):
+            y = getattr(softfold, name)(theirs, -1)
+            assert type(y) is type(theirs) and y.dtype == theirs.dtype
+            assert bits(np.asarray(y)) == bits(getattr(softfold, name)(x, -1))
+        lengths = np.array([30, 0, 7, 1])
+        y = softfold.softmax(theirs, -1, scale=0.5, lengths=strict.asarray(lengths), mask=theirs > 0)
+        assert bits(np.asarray(y)) == bits(softfold.softmax(x, -1, scale=0.5, lengths=lengths, mask=x > 0))
+        dx = softfold.softmax_backward(y, theirs, -1)
+        assert type(dx) is type(theirs) and bits(np.asarray(dx)) == bits(softfold.softmax_backward(np.asarray(y), x, -1))
+        out = strict.empty_like(theirs)
+        assert softfold.softmax(theirs, -1, out=out) is out and bits(np.asarray(out)) == bits(softfold.softmax(x, -1))
+    with pytest.raises(softfold.DTypeError):
+        softfold.softmax(strict.asarray([1, 2]))
+
+
 def test_subclasses_and_other_buffers(rng):
     import array
 

@@ -17,6 +17,11 @@ def test_the_page_is_what_its_steps_print_and_its_pictures_what_they_draw():
     assert done.returncode == 0, done.stderr
 
 
+def test_the_readme_s_python_runs():
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL).group(1)
+    exec(compile(code, "README.md", "exec"), {})
+
+
 @pytest.mark.parametrize("way", ["functools", "processes", "dask"])
 def test_shards(way):
     if way == "dask":

@@ -6,6 +6,7 @@ import gc
 import inspect
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -118,6 +119,20 @@ def test_stubs_name_what_there_is():
         if isinstance(node, ast.ClassDef):
             members = {m.name for m in node.body if isinstance(m, ast.FunctionDef) and not m.name.startswith("_")}
             assert members == {n for n in dir(getattr(_core, node.name)) if not n.startswith("_")}
+
+
+def test_stubs_take_what_the_functions_take():
+    tree = ast.parse((pathlib.Path(softfold.__file__).parent / "_core.pyi").read_text())
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        shown = re.sub(r"\\\d+", "None", getattr(_core, node.name).__nb_signature__[0][0])  # defaults stand as numbers
+        there = ast.parse(shown + ": ...").body[0].args
+
+        def names(a):
+            return [x.arg for x in a.posonlyargs + a.args], [x.arg for x in a.kwonlyargs]
+
+        assert names(node.args) == names(there), node.name
 
 
 @pytest.mark.parametrize("name", [n for n in softfold.__all__ if n != "bits_version"])
