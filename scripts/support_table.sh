@@ -75,6 +75,18 @@ TAIL
   cat <<'TAIL'
 `attention_naive`, `attention_safe`, `attention_merged`, `attention_online` and `attention_tiled` run when asked for: they
 are the rungs of attention's ladder.
+
+## From Python
+
+See [python.md](python.md); `gradient`: differentiable there.
+
+| operation | NumPy, array API | CuPy, CUDA tensors | `softfold.torch` | `softfold.jax` |
+|---|---|---|---|---|
+| `softmax`, `log_softmax`, `logsumexp` | yes | yes | yes, gradient | yes, gradient |
+| `state` | yes | yes | yes | yes |
+| `merge`, `finish` | yes | yes | yes | no |
+| `merge_attention`, `merge_blocks` | yes | yes | yes, gradient | no |
+| `attention` | yes | no | yes | no |
 TAIL
 }
 

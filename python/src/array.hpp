@@ -1,6 +1,6 @@
-// A Python array seen as a softfold::View: by the buffer protocol where it is NumPy's, by DLPack everywhere else (from C
-// where its library offers that, see exchange.hpp).
-// Nothing is ever converted or copied here: what cannot be viewed is refused or left to the caller.
+// A Python array seen as a softfold::View: by the buffer protocol where it is NumPy's, by DLPack everywhere else (from
+// C where its library offers that, see exchange.hpp). Nothing is ever converted or copied here: what cannot be viewed
+// is refused or left to the caller.
 #pragma once
 
 #include <nanobind/nanobind.h>

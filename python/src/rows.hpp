@@ -24,6 +24,7 @@ void run_rows_into(Op op, std::span<const nb::handle> inputs, const RowArguments
 Op op_of(std::string_view name);
 
 void bind_rows(nb::module_& m);
+void bind_attention(nb::module_& m);
 void bind_merges(nb::module_& m);
 void bind_streams(nb::module_& m);
 void bind_threads(nb::module_& m);

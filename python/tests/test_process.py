@@ -3,6 +3,7 @@
 import ast
 import concurrent.futures
 import gc
+import importlib
 import inspect
 import os
 import pathlib
@@ -133,6 +134,21 @@ def test_stubs_take_what_the_functions_take():
             return [x.arg for x in a.posonlyargs + a.args], [x.arg for x in a.kwonlyargs]
 
         assert names(node.args) == names(there), node.name
+
+
+def test_the_support_table_s_faces():
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/support.md").read_text()
+    rows = [line.split("|")[1:-1] for line in page.partition("From Python")[2].splitlines() if line.startswith("| `")]
+    assert len(rows) >= 5
+    for operations, numpy, _, torch, jax in rows:
+        for face, cell in (("softfold", numpy), ("softfold.torch", torch), ("softfold.jax", jax)):
+            try:
+                module = importlib.import_module(face)
+            except ImportError:
+                continue
+            for name in re.findall(r"`(\w+)`", operations):
+                there = hasattr(module, name) or hasattr(module, name + "_states")
+                assert there == cell.strip().startswith("yes"), (face, name)
 
 
 @pytest.mark.parametrize("name", [n for n in softfold.__all__ if n != "bits_version"])

@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from softfold._errors import DTypeError, Error
+from softfold.torch._attention import attention, run_attention, scaled_dot_product_attention
 from softfold.torch._merges import finish, merge_attention, merge_blocks, merge_states
 from softfold.torch._ops import _log_softmax, _LogSoftmax, _logsumexp, _LogSumExp, _new, _row_shape, _run, _softmax
 from softfold.torch._ops import _Softmax, _state, current_stream, is_eager, needs_grad, run_plain, viewable, writable
 from softfold.torch._routing import routed
 
 __all__ = [
-    "LogSoftmax", "Softmax", "current_stream", "finish", "log_softmax", "logsumexp", "merge_attention", "merge_blocks",
-    "merge_states", "routed", "softmax", "state", "viewable", "writable",
+    "LogSoftmax", "Softmax", "attention", "current_stream", "finish", "log_softmax", "logsumexp", "merge_attention",
+    "merge_blocks", "merge_states", "routed", "scaled_dot_product_attention", "softmax", "state", "viewable", "writable",
 ]  # fmt: skip
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
