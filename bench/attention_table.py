@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the table of attention's ladder into docs/attention.md, and its plot beside it, from the records of
-`softfold bench ladder --op attention`.
+"""Writes attention's tables into docs/attention.md: the ladder, with its plot beside it, from the records of `softfold
+bench ladder --op attention`, and the share of the FMA peak from those of bench/cpu_attention.
 
-usage: attention_table.py RECORDS.jsonl [docs/attention.md]
+usage: attention_table.py LADDER.jsonl SPEED.jsonl [docs/attention.md]
 
-To measure: softfold bench ladder --op attention --n 2048,4096,8192 --d 64 --jsonl RECORDS.jsonl --commit $(git rev-parse
+To measure: softfold bench ladder --op attention --n 2048,4096,8192 --d 64 --jsonl LADDER.jsonl --commit $(git rev-parse
 --short HEAD). Every rung runs in a process of its own: its memory is the most that was resident, less that of a process
-with the operands alone.
+with the operands alone. cpu_attention --threads 1 --out SPEED.jsonl, also with --simd avx2.
 """
 import json
 import pathlib
@@ -37,6 +37,17 @@ def table(cell, lengths, records):
                               "![Time and memory of the six rungs over T](img/attention-ladder.png)"])
 
 
+def speed_table(records):
+    lines = ["| case | dtype | B, H, Hkv, T, S, D | GFLOP/s | of the FMA peak | GB/s of operands |", "|---|---|---|---:|---:|---:|"]
+    for r in records:
+        rate = r["flops"] / r["ms"] * 1e-6
+        lines.append(f"| {r['case']} | {r['dtype']} | {', '.join(map(str, r['shape']))} | {rate:.3g} "
+                     f"| {100 * rate / r['fma_gflops']:.0f}% | {r['bytes'] / r['ms'] * 1e-6:.2g} |")
+    r = records[0]
+    return "\n".join(lines + ["", f"{r['device']}; commit {r['commit']}, {r['date']}. The peak is taken in turn with each case: "
+                              "chains of FMAs in registers, of the same SIMD target."])
+
+
 def plot(cell, lengths, records, path):
     import matplotlib
     matplotlib.use("Agg")
@@ -59,13 +70,14 @@ def plot(cell, lengths, records, path):
 
 
 def main():
-    if not 2 <= len(sys.argv) <= 3:
+    if not 3 <= len(sys.argv) <= 4:
         sys.exit(__doc__)
-    records = [json.loads(line) for line in pathlib.Path(sys.argv[1]).read_text().splitlines()]
-    page = pathlib.Path(sys.argv[2] if len(sys.argv) == 3 else "docs/attention.md")
+    records, speed = ([json.loads(line) for line in pathlib.Path(p).read_text().splitlines()] for p in sys.argv[1:3])
+    page = pathlib.Path(sys.argv[3] if len(sys.argv) == 4 else "docs/attention.md")
     lengths = list(dict.fromkeys(r["shape"][3] for r in records))
     cell = {(r["who"].rsplit("_", 1)[-1], r["shape"][3]): r for r in records}
     put(page, "ladder", table(cell, lengths, records))
+    put(page, "speed", speed_table(speed))
     plot(cell, lengths, records, page.parent / "img" / "attention-ladder.png")
 
 

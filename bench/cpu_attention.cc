@@ -45,12 +45,13 @@ double thread_time() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-constexpr int kSteps = 100000, kChains = 12;
+constexpr int kSteps = 1000000, kChains = 12;
 
 #if defined(__x86_64__)
 /// Chains that start from different numbers, or the compiler would make one of them.
 __attribute__((target("avx512f"), noinline)) void fma_chains_512() {
   __m512 a[kChains];
+#pragma GCC unroll 12
   for (int k = 0; k < kChains; ++k) a[k] = _mm512_set1_ps(0.1F * static_cast<float>(k));
   const __m512 b = _mm512_set1_ps(0.999F), c = _mm512_set1_ps(1e-3F);
   for (int i = 0; i < kSteps; ++i) {
@@ -62,6 +63,7 @@ __attribute__((target("avx512f"), noinline)) void fma_chains_512() {
 }
 __attribute__((target("avx2,fma"), noinline)) void fma_chains_256() {
   __m256 a[kChains];
+#pragma GCC unroll 12
   for (int k = 0; k < kChains; ++k) a[k] = _mm256_set1_ps(0.1F * static_cast<float>(k));
   const __m256 b = _mm256_set1_ps(0.999F), c = _mm256_set1_ps(1e-3F);
   for (int i = 0; i < kSteps; ++i) {
@@ -71,9 +73,9 @@ __attribute__((target("avx2,fma"), noinline)) void fma_chains_256() {
 #pragma GCC unroll 12
   for (int k = 0; k < kChains; ++k) asm volatile("" ::"x"(a[k]));
 }
-/// Seconds a FLOP of one thread, given the seconds of fma_peak().
-double flops_of_peak() { return 2. * kSteps * kChains * (cpu::current_target() == "avx512" ? 16 : 8); }
-void fma_peak() { cpu::current_target() == "avx512" ? fma_chains_512() : fma_chains_256(); }
+/// What one thread's fma_peak() does.
+double flops_of_peak() { return 2. * kSteps * kChains * (cpu::current_target().starts_with("avx512") ? 16 : 8); }
+void fma_peak() { cpu::current_target().starts_with("avx512") ? fma_chains_512() : fma_chains_256(); }
 #else
 double flops_of_peak() { return 0; }
 void fma_peak() {}
