@@ -269,7 +269,10 @@ void VerifyVerb::run() const {
     if (!(check.worst.ratio <= 1))
       throw Error(Code::verification, fmt::format("a {} outside its bound in '{}'", check.name, given ? result : input),
                   "errors within docs/accuracy.md",
-                  given ? "compute RESULT with softfold" : "report it, with the file");
+                  given ? "compute RESULT with softfold"
+                  : rung == "safe" || rung == "online" || rung == "naive"
+                      ? "--rung automatic: this one adds in sequence, and its error grows with the row's length"
+                      : "report it, with the file");
 }
 
 void VerifyVerb::tell(const io::ArrayFile& file, DType output, const std::vector<Check>& checks) const {

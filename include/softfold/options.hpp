@@ -67,9 +67,9 @@ enum class Empty : std::uint8_t {
 
 /// The ladder of algorithms: docs/ladder.md says what each reads and writes. `tiled` and `fused` give the bits of
 /// `automatic`. The first three are softmax's alone, over plain contiguous rows, and add in an order of their own:
-/// `safe` and `online` are right within the contract's bounds, `naive` overflows. Attention has a ladder of the same
-/// names (docs/attention.md): naive and safe hold all scores, online takes one key at a time, tiled one chunk of keys,
-/// fused tiles of queries and keys.
+/// the errors of `safe` and `online` grow with n / W, W the lanes of a vector (docs/accuracy.md), `naive` overflows.
+/// Attention has a ladder of the same names (docs/attention.md): naive and safe hold all scores, online takes one key
+/// at a time, tiled one chunk of keys, fused tiles of queries and keys.
 enum class Rung : std::uint8_t {
   automatic,
   naive,   ///< exp(x) / sum exp(x): two reads; overflows, on purpose

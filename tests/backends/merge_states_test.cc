@@ -53,6 +53,38 @@ void check_states() {
 
 TEST(MergeStates, AlignedShardsGiveTheWholeRowsBits) { check_states<float>(), check_states<double>(); }
 
+// Shards of any lengths: the lse within logsumexp's bound and 1 u more for each level in which they meet.
+template <class T>
+void check_bound() {
+  constexpr DType dtype = sizeof(T) == 4 ? DType::float32 : DType::float64;
+  const long double u = sizeof(T) == 4 ? 0x1p-24L : 0x1p-53L;
+  Random random(29);
+  for (const std::size_t parts : {1U, 2U, 3U, 7U, 16U}) {
+    std::vector<States> states(parts, States(4));
+    const std::int64_t four[] = {4};
+    std::vector<View> views;
+    long double total = 0, n = 0;
+    for (States& s : states) {
+      std::vector<T> x(static_cast<std::size_t>(1 + random.below(3000)));
+      for (T& v : x) v = static_cast<T>(random.uniform(-9., 3.));
+      for (const T v : x) total += std::exp(static_cast<long double>(v));
+      n += static_cast<long double>(x.size());
+      const std::int64_t shape[] = {std::ssize(x)};
+      softfold::state(View(x.data(), dtype, shape), View(s.data(), DType::float64, four));
+      views.emplace_back(static_cast<const void*>(s.data()), DType::float64, four);
+    }
+    States merged(4);
+    double lse = 0;
+    softfold::merge_states(views, View(merged.data(), DType::float64, four));
+    softfold::finish_logsumexp(View(merged.data(), DType::float64, four),
+                               View(&lse, DType::float64, std::span<const std::int64_t>{}));
+    const long double want = std::log(total), levels = std::ceil(std::log2(static_cast<long double>(parts)));
+    EXPECT_LE(std::abs(lse - want), (std::abs(want) + 8 + 3 * std::log(n) + levels) * u) << parts;
+  }
+}
+
+TEST(MergeStates, WithinTheStatedBound) { check_bound<float>(), check_bound<double>(); }
+
 TEST(MergeStates, SpecialRows) {
   const States parts[] = {{-kInf, 0, 1, 24, kInf, 1, 1, 24, kInf, kNaN, 1, 24, 3, 1.5, 1, 24},
                           {-kInf, 0, 1, 24, 5, 1, 1, 24, kInf, 1, 1, 24, -kInf, 0, 1, 24}};

@@ -100,6 +100,17 @@ TEST_F(Verify, ResultsOfEveryOperation) {
   expect_refused(Code::option, "softmax", {"verify", "@x.npy", "--op", "state"});
 }
 
+// The rungs that add in sequence are outside of the contract on a row made for it, which is no defect.
+TEST_F(Verify, SaysWhatTheFirstRungsCost) {
+  std::vector<float> x(1 << 17, -25 * 0.693147181F);
+  x[0] = 0;
+  write_array(at("x.npy"), DType::float32, {1 << 17}, std::as_bytes(std::span(x)));
+  expect_ok({"verify", "@x.npy", "--op", "softmax"});
+  for (const std::string rung : {"safe", "online"})
+    expect_refused(Code::verification, "grows with the row's length",
+                   {"verify", "@x.npy", "--op", "softmax", "--rung", rung});
+}
+
 using Explain = CommandTest;
 
 TEST_F(Explain, NamesTheKernelAndWhyNotTheOthers) {
