@@ -16,11 +16,14 @@
 namespace softfold {
 inline namespace v0 {
 
-/// One operation on given tensors, checked and bound to a kernel. A plain value: making one allocates nothing, and it
-/// holds no reference to the views it was made from, only to the memory that they describe.
+/// One operation on given tensors, checked and bound to a kernel. A plain value: making one allocates nothing. It keeps
+/// no views, shapes or strides, but the memory that they describe, and what the context points to, the executor and the
+/// Workspace itself: these must live until its last run().
 class SOFTFOLD_API Plan {
  public:
-  /// Runs it. May be called again, also from several threads when the outputs are not shared.
+  /// Runs it. May be called again, also from several threads when the outputs are not shared. Throws what only the data
+  /// can tell, outputs untouched: states that no row has led to, or of another scale or precision (Code::state); and
+  /// what the work lacks: memory (std::bad_alloc; on a device Code::out_of_memory), the device (Code::device).
   void run() const;
   /// The name of the kernel that will run.
   std::string_view kernel() const;

@@ -1,5 +1,8 @@
 // softfold's C++ front: one function per operation. Each makes a plan and runs it; keep the Plan (plan.hpp) to run it
 // again. Everything is refused before any work with softfold::Error; nothing is copied or allocated behind your back.
+// Refused are: sizes and ranks (Code::shape), dtypes (dtype), strides and overlaps (strides), another device (device),
+// scale, axis and the like (option), lengths and offsets (data), states (state), what no kernel does (unsupported).
+// Every result's error has a bound, in docs/accuracy.md.
 //
 //   const std::int64_t shape[] = {4096, 128256};
 //   softfold::softmax({x, softfold::DType::float32, shape}, {y, softfold::DType::float32, shape});
@@ -33,23 +36,26 @@ SOFTFOLD_API void logsumexp(const View& x, const View& lse, const RowOptions& op
 /// sum exp(scale x) = d 2^m with digits 24; with digits 53 m is held halved, and the sum is d 2^(2m).
 SOFTFOLD_API void state(const View& x, const View& states, const RowOptions& options = {}, const Context& context = {});
 
-/// dx = scale y (dy - sum y dy). y is softmax's result; y, dy, dx of one shape.
+/// dx = scale y (dy - sum y dy). y is softmax's result as it was stored; y, dy, dx of one shape, each of any floating
+/// dtype (y and dy both float64, or neither). A row whose y is all 0, as an empty one's is, has dx = 0.
 SOFTFOLD_API void softmax_backward(const View& y, const View& dy, const View& dx, const RowOptions& options = {},
                                    const Context& context = {});
 
-/// dx = scale (dy - exp(y) sum dy). y is log_softmax's result.
+/// dx = scale (dy - exp(y) sum dy). y is log_softmax's result, -inf throughout for an empty row; else as above.
 SOFTFOLD_API void log_softmax_backward(const View& y, const View& dy, const View& dx, const RowOptions& options = {},
                                        const Context& context = {});
 
-/// dx = scale softmax(x) dlse, from the saved states. dlse: rows.
+/// dx = scale softmax(x) dlse, from the states that `state` gave of x with the same scale. dlse: rows, floating,
+/// rounded to the precision of the fold; dx: x's shape.
 SOFTFOLD_API void logsumexp_backward(const View& x, const View& states, const View& dlse, const View& dx,
                                      const RowOptions& options = {}, const Context& context = {});
 
 /// The state of what all parts hold together, neighbours first. Each part and the result: float64, (..., 4).
-/// States of another scale or precision are refused.
+/// States of another scale or precision are refused, all of them before one is written (Code::state).
 SOFTFOLD_API void merge_states(std::span<const View> parts, const View& merged, const Context& context = {});
 
-/// y = softmax of a shard x, given the merged states of all shards. options.scale must be the states'.
+/// y = softmax of a shard x, given the merged states of all shards: float64, x's rows + (4,). options.scale must be the
+/// states' (Code::state). An element that cannot be in a row of that state becomes NaN.
 SOFTFOLD_API void finish_softmax(const View& x, const View& states, const View& y, const RowOptions& options = {},
                                  const Context& context = {});
 /// The same for log_softmax.
@@ -60,7 +66,8 @@ SOFTFOLD_API void finish_logsumexp(const View& states, const View& lse, const Co
 
 /// Attention outputs over disjoint keys, merged: out = sum exp(lse_p) out_p / sum exp(lse_p), lse = ln sum exp(lse_p).
 /// parts: out_0, lse_0, out_1, lse_1, ...; out (..., D), lse (...) float32 or float64. Known elsewhere as
-/// merge_attn_states or _update_out_and_lse. The result may be the views of one of the parts.
+/// merge_attn_states or _update_out_and_lse. out: floating, computed in float32 (float64 for float64 parts). The result
+/// may be the views of one of the parts. Of parts that are empty (lse = -inf) out is not read.
 SOFTFOLD_API void merge_attention(std::span<const View> parts, const View& out, const View& lse,
                                   const MergeOptions& options = {}, const Context& context = {});
 
