@@ -107,7 +107,7 @@ Op parse_op(const std::string& text) {
   std::string name = text;
   for (char& c : name)
     if (c == '-') c = '_';
-  std::array<std::pair<std::string_view, Op>, static_cast<std::size_t>(Op::attention) + 1> names;
+  std::array<std::pair<std::string_view, Op>, static_cast<std::size_t>(kLastOp) + 1> names;
   for (std::size_t i = 0; i < names.size(); ++i) names[i] = {name_of(static_cast<Op>(i)), static_cast<Op>(i)};
   return look_up<Op>(name, "operation", names, names.size());
 }

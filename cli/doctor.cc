@@ -39,7 +39,7 @@ void plan_tiny(Op op, DeviceKind device) {
 
 std::vector<std::string_view> operations() {
   std::vector<std::string_view> names;
-  for (int i = 0; i <= static_cast<int>(Op::attention); ++i) {
+  for (int i = 0; i <= static_cast<int>(kLastOp); ++i) {
     const Op op = static_cast<Op>(i);
     if (part_of("", [op] { plan_tiny(op, DeviceKind::cpu); }).why_not.empty()) names.push_back(name_of(op));
   }

@@ -16,7 +16,7 @@ class List {
  public:
   std::vector<Case> cases;
 
-  void add(const RowCase& c) { cases.push_back({c.name(), c, -1}); }
+  void add(const RowCase& c) { cases.push_back({c.name(), c}); }
   void add_merge(const char* name, int merge) { cases.push_back({name, std::nullopt, merge}); }
 };
 
@@ -152,8 +152,9 @@ void add_shards(List& list) {
 
 }  // namespace
 
-/// Defined in merge_cases.cc.
+/// Defined in merge_cases.cc and own_cases.cc.
 void add_merges(std::vector<Case>& cases);
+void add_own(std::vector<Case>& cases);
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = [] {
@@ -165,6 +166,7 @@ const std::vector<Case>& cases() {
     add_gradients(list);
     add_shards(list);
     add_merges(list.cases);
+    add_own(list.cases);
     return list.cases;
   }();
   return all;

@@ -288,6 +288,7 @@ Bound bind(Problem& p, const std::vector<unsigned char*>& bases, softfold::Devic
   if (p.offsets) b.rows.offsets = p.offsets->view_at(bases[next++], device);
   if (p.mask) b.rows.mask = p.mask->view_at(bases[next++], device);
   b.merge = p.merge;
+  b.own = p.own;
   return b;
 }
 

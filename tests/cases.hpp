@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace softfold_test {
@@ -45,6 +46,9 @@ struct RowCase {
   std::vector<double> row(std::int64_t r) const;
 };
 
+/// Options of operations that have structs of their own; views are bound with the operands.
+using OwnOptions = std::variant<std::monostate, softfold::CrossEntropyOptions>;
+
 /// Operands in memory. Views of them stay valid as long as the problem stays where it is.
 struct Problem {
   Op op = Op::softmax;
@@ -56,6 +60,7 @@ struct Problem {
   softfold::Empty empty = softfold::Empty::zero;
   softfold::Rung rung = softfold::Rung::automatic;
   softfold::MergeOptions merge;
+  OwnOptions own;
 
   bool is_merge() const { return op == Op::merge_states || op == Op::merge_attention || op == Op::merge_blocks; }
   std::vector<Array*> operands();
@@ -68,15 +73,17 @@ struct Bound {
   std::vector<View> inputs, outputs;
   softfold::RowOptions rows;
   softfold::MergeOptions merge;
+  OwnOptions own;
 };
 Bound bind(Problem& p);
 Bound bind(Problem& p, const std::vector<unsigned char*>& bases, softfold::Device device);
 
-/// A case of the list: a row problem or a merge.
+/// A case of the list: a row problem, a merge, or an operation with options of its own.
 struct Case {
   std::string name;
   std::optional<RowCase> rows;
   int merge = -1;  ///< which of the merge problems, if it is one
+  int own = -1;    ///< which of the operations with options of their own
   Problem make(Layout layout = Layout::contiguous) const;
 };
 

@@ -116,6 +116,12 @@ void add_merges(std::vector<Case>& cases) {
   for (int i = 0; i < static_cast<int>(std::size(kMerges)); ++i) cases.push_back({kMerges[i].name, std::nullopt, i});
 }
 
-Problem Case::make(Layout layout) const { return rows ? make_problem(*rows, layout) : make_merge(merge, layout); }
+/// Defined in own_cases.cc.
+Problem make_own(int index, Layout layout);
+
+Problem Case::make(Layout layout) const {
+  if (own >= 0) return make_own(own, layout);
+  return rows ? make_problem(*rows, layout) : make_merge(merge, layout);
+}
 
 }  // namespace softfold_test

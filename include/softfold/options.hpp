@@ -31,10 +31,12 @@ enum class Op : std::uint8_t {
   topk,
   sample,
   entropy,
-  cross_entropy,
+  cross_entropy,  ///< x, targets -> loss
   linear_cross_entropy,
-  attention,  ///< q, k, v -> out
+  attention,               ///< q, k, v -> out
+  cross_entropy_backward,  ///< x, targets, states, dloss -> dx
 };
+inline constexpr Op kLastOp = Op::cross_entropy_backward;
 
 constexpr std::string_view name_of(Op op) {
   constexpr std::string_view names[] = {"softmax",
@@ -55,7 +57,8 @@ constexpr std::string_view name_of(Op op) {
                                         "entropy",
                                         "cross_entropy",
                                         "linear_cross_entropy",
-                                        "attention"};
+                                        "attention",
+                                        "cross_entropy_backward"};
   return names[static_cast<int>(op)];
 }
 
@@ -96,6 +99,30 @@ struct RowOptions {
   bool causal = false;  ///< x is (..., T, S), axis -1: row i has its first i + 1 + S - T elements
   Empty empty = Empty::zero;
   Rung rung = Rung::automatic;
+};
+
+/// How the losses of rows become one number.
+enum class Reduction : std::uint8_t {
+  none,  ///< they do not: one loss a row
+  sum,
+  mean,  ///< the sum over the weights of the targets of all rows that are not ignored (of no such row: 0)
+};
+
+/// Options of cross_entropy and its backward pass. With w the weight of a class, lp its log-probability, K the number
+/// of classes that exist, t the target: the loss of a row is
+///   (1 - label_smoothing) w_t (-lp_t) + label_smoothing / K sum w (-lp) + z_loss w_t lse^2.
+/// The losses are added by the canonical tree over rows, in float64.
+struct CrossEntropyOptions {
+  RowOptions rows;  ///< of the logits
+  Reduction reduction = Reduction::mean;
+  std::int64_t ignore_index = -100;  ///< a row with this target has loss, log-probability and gradient 0
+  double label_smoothing = 0;        ///< 0 .. 1
+  double z_loss = 0;                 ///< 0 or more
+  View weight;                       ///< floating, [classes]; 1 each if not given
+  View log_probability;              ///< result, one a row: lp_t
+  View states;                       ///< result: the rows' states, for a backward pass
+  View dx;     ///< result, of x's shape: the gradient, in the same call. May be x's own view: then in place
+  View dloss;  ///< for dx: what comes in, of the loss's shape; 1 if not given
 };
 
 /// How the parts given to merge_attention and merge_blocks say what they hold.

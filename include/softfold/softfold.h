@@ -152,7 +152,7 @@ typedef struct softfold_context {
  * Do not copy it: it is bound to the place where it was made. */
 typedef struct softfold_plan {
   /* In C11 and C++11 terms: 16-byte aligned. */
-  unsigned char opaque[1408] __attribute__((aligned(16)));
+  unsigned char opaque[1792] __attribute__((aligned(16)));
 } softfold_plan;
 
 /* scale 1, axis -1, everything else off. */

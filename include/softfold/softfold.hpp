@@ -64,6 +64,17 @@ SOFTFOLD_API void finish_log_softmax(const View& x, const View& states, const Vi
 /// lse of merged states. states: (..., 4); lse: (...).
 SOFTFOLD_API void finish_logsumexp(const View& states, const View& lse, const Context& context = {});
 
+/// The loss of class logits x against targets (int32 or int64, rows): -log_softmax(x)[target], from the state, never as
+/// a difference of logits and lse. loss: rows for Reduction::none, else one number ([]). CrossEntropyOptions says what
+/// else it can hold and give, the gradient in the same call among it. A target that is no class is refused before
+/// anything is written.
+SOFTFOLD_API void cross_entropy(const View& x, const View& targets, const View& loss,
+                                const CrossEntropyOptions& options = {}, const Context& context = {});
+/// dx = the gradient of that loss times dloss, from the saved states. dloss: the loss's shape; dx: x's shape.
+SOFTFOLD_API void cross_entropy_backward(const View& x, const View& targets, const View& states, const View& dloss,
+                                         const View& dx, const CrossEntropyOptions& options = {},
+                                         const Context& context = {});
+
 /// Attention outputs over disjoint keys, merged: out = sum exp(lse_p) out_p / sum exp(lse_p), lse = ln sum exp(lse_p).
 /// parts: out_0, lse_0, out_1, lse_1, ...; out (..., D), lse (...) float32 or float64. Known elsewhere as
 /// merge_attn_states or _update_out_and_lse. out: floating, computed in float32 (float64 for float64 parts). The result

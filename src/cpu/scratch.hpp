@@ -30,6 +30,9 @@ class Scratch {
     columns,
     attention,
     attention_state,
+    block_sums,
+    row_values,
+    weights,
     uses
   };
 

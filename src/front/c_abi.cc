@@ -89,7 +89,7 @@ static_assert(sizeof(StoredPlan) <= sizeof(softfold_plan));
 
 /// Judged before it is cut to Op's one byte.
 Op op_from(int number) {
-  if (number < 0 || number > static_cast<int>(Op::attention))
+  if (number < 0 || number > static_cast<int>(kLastOp))
     throw Error(Code::unsupported, "operation number " + std::to_string(number), "the values of softfold_op");
   return static_cast<Op>(number);
 }

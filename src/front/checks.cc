@@ -137,6 +137,11 @@ void check_floating(const View& v, const char* what) {
                 "float32, float64, float16, bfloat16", "convert it to float32");
 }
 
+void check_integer(const View& v, const char* what) {
+  if (v.dtype != DType::int32 && v.dtype != DType::int64)
+    throw Error(Code::dtype, std::string(what) + " of dtype " + std::string(name_of(v.dtype)), "int32, int64");
+}
+
 void check_device(const View& reference, const View& v, const char* what) {
   if (!(v.device == reference.device))
     throw Error(Code::device, std::string(what) + " on another device than the first operand",

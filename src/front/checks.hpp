@@ -19,6 +19,7 @@ std::string describe(std::span<const std::int64_t> shape);
 /// Rank, sizes, strides, pointer, alignment; `what` names the operand.
 void check_view(const View& v, const char* what);
 void check_floating(const View& v, const char* what);
+void check_integer(const View& v, const char* what);
 /// All given operands on one device that this build can reach.
 void check_device(const View& reference, const View& v, const char* what);
 

@@ -26,6 +26,8 @@ std::span<const Kernel<RowProblem>> cpu_row_kernels(Op op);
 std::span<const Kernel<MergeProblem>> cpu_merge_kernels(Op op);
 /// The CPU's kernels for attention.
 std::span<const Kernel<AttentionProblem>> cpu_attention_kernels();
+/// The CPU's kernels for cross_entropy and cross_entropy_backward.
+std::span<const Kernel<LossProblem>> cpu_loss_kernels(Op op);
 #if defined(SOFTFOLD_WITH_CUDA)
 std::span<const Kernel<RowProblem>> cuda_row_kernels(Op op);
 std::span<const Kernel<MergeProblem>> cuda_merge_kernels(Op op);
@@ -34,6 +36,8 @@ std::span<const Kernel<AttentionProblem>> cuda_attention_kernels();
 void check_cuda_memory(Device device, const RowProblem& p);
 void check_cuda_memory(Device device, const MergeProblem& p);
 void check_cuda_memory(Device device, const AttentionProblem& p);
+std::span<const Kernel<LossProblem>> cuda_loss_kernels(Op op);
+void check_cuda_memory(Device device, const LossProblem& p);
 #endif
 
 }  // namespace v0

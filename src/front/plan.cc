@@ -18,11 +18,14 @@ constexpr bool is_merge_op(Op op) {
   return op == Op::merge_states || op == Op::merge_attention || op == Op::merge_blocks;
 }
 
+constexpr bool is_loss_op(Op op) { return op == Op::cross_entropy || op == Op::cross_entropy_backward; }
+
 template <class Problem>
 std::span<const Kernel<Problem>> cpu_kernels(Op op) {
   if constexpr (std::is_same_v<Problem, RowProblem>) return cpu_row_kernels(op);
   if constexpr (std::is_same_v<Problem, MergeProblem>) return cpu_merge_kernels(op);
   if constexpr (std::is_same_v<Problem, AttentionProblem>) return cpu_attention_kernels();
+  if constexpr (std::is_same_v<Problem, LossProblem>) return cpu_loss_kernels(op);
 }
 
 #if defined(SOFTFOLD_WITH_CUDA)
@@ -31,6 +34,7 @@ std::span<const Kernel<Problem>> cuda_kernels(Op op) {
   if constexpr (std::is_same_v<Problem, RowProblem>) return cuda_row_kernels(op);
   if constexpr (std::is_same_v<Problem, MergeProblem>) return cuda_merge_kernels(op);
   if constexpr (std::is_same_v<Problem, AttentionProblem>) return cuda_attention_kernels();
+  if constexpr (std::is_same_v<Problem, LossProblem>) return cuda_loss_kernels(op);
 }
 #endif
 
@@ -90,7 +94,7 @@ void choose(Bound<Problem>& b) {
 }
 
 [[noreturn]] void refuse_op(Op op, const char* options) {
-  if (static_cast<std::size_t>(op) > static_cast<std::size_t>(Op::attention))
+  if (op > kLastOp)
     throw Error(Code::unsupported, "operation number " + std::to_string(static_cast<int>(op)), "the values of Op");
   throw Error(Code::unsupported, std::string(name_of(op)) + " with " + options,
               "the operations that this version has: see `softfold doctor`");
@@ -137,6 +141,7 @@ class PlanAccess {
   static auto visit(const Plan& plan, Visit&& f) {
     const Op op = *std::launder(reinterpret_cast<const Op*>(plan.storage_));
     if (op == Op::attention) return f(get<AttentionProblem>(plan));
+    if (is_loss_op(op)) return f(get<LossProblem>(plan));
     return is_merge_op(op) ? f(get<MergeProblem>(plan)) : f(get<RowProblem>(plan));
   }
 
@@ -159,6 +164,11 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
           const Context& context) {
   if (is_merge_op(op) || op == Op::finish_logsumexp) refuse_row_options(op, options);
   if (is_merge_op(op)) return plan(op, inputs, outputs, MergeOptions{}, context);
+  if (is_loss_op(op)) {
+    CrossEntropyOptions loss;
+    loss.rows = options;
+    return plan(op, inputs, outputs, loss, context);
+  }
   if (!is_row_op(op)) refuse_op(op, "row options");
   if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of " + std::string(name_of(op)));
   return PlanAccess::make<RowProblem>(op, inputs[0], context,
@@ -173,6 +183,14 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
                                         [&](MergeProblem& p) { build_merge(p, op, inputs, outputs, options); });
 }
 
+Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const CrossEntropyOptions& options,
+          const Context& context) {
+  if (!is_loss_op(op)) refuse_op(op, "cross-entropy options");
+  if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of " + std::string(name_of(op)));
+  return PlanAccess::make<LossProblem>(op, inputs[0], context,
+                                       [&](LossProblem& p) { build_loss(p, op, inputs, outputs, options); });
+}
+
 Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const AttentionOptions& options,
           const Context& context) {
   if (op != Op::attention) refuse_op(op, "attention options");
@@ -183,7 +201,8 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
 
 void Plan::run() const {
   PlanAccess::visit(*this, [](const auto& b) {
-    if (b.problem.rows == 0) return;
+    // Of no rows there is still a sum.
+    if (b.problem.rows == 0 && b.op != Op::cross_entropy) return;
 #if defined(SOFTFOLD_WITH_CUDA)
     if (b.device.kind != DeviceKind::cpu) {
       check_cuda_memory(b.device, b.problem);

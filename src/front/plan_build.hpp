@@ -14,6 +14,8 @@ void build_merge(MergeProblem& p, Op op, std::span<const View> inputs, std::span
                  const MergeOptions& options);
 void build_attention(AttentionProblem& p, std::span<const View> inputs, std::span<const View> outputs,
                      const AttentionOptions& options);
+void build_loss(LossProblem& p, Op op, std::span<const View> inputs, std::span<const View> outputs,
+                const CrossEntropyOptions& options);
 
 }  // namespace v0
 }  // namespace softfold

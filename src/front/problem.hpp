@@ -32,6 +32,18 @@ struct Operand {
   std::array<std::int64_t, kMaxRank> strides;  ///< bytes along each outer axis; 0 where it is broadcast
 };
 
+/// Where row r of an operand lies, relative to the operand's data, by its coordinates in `outer`.
+constexpr std::int64_t row_offset(const Operand& o, const std::array<std::int64_t, kMaxRank>& outer, int outer_rank,
+                                  std::int64_t row) {
+  std::int64_t at = 0;
+  for (int d = outer_rank - 1; d > 0; --d) {
+    const auto axis = static_cast<std::size_t>(d);
+    at += row % outer[axis] * o.strides[axis];
+    row /= outer[axis];
+  }
+  return outer_rank > 0 ? at + row * o.strides[0] : 0;
+}
+
 /// rows() rows of n elements; row r's coordinates are the mixed-radix digits of r in `outer` (last fastest).
 struct RowProblem {
   Op op;
@@ -50,8 +62,25 @@ struct RowProblem {
   constexpr const Operand& operator[](Slot s) const { return operands[static_cast<std::size_t>(s)]; }
   Operand& operator[](Slot s) { return operands[static_cast<std::size_t>(s)]; }
 
+  /// Where row r of an operand with one value a row lies.
+  char* at(const Operand& o, std::int64_t row) const { return o.data + row_offset(o, outer, outer_rank, row); }
+
   /// The dtype that the fold is computed in: float64 for float64 elements, else float32.
   constexpr bool is_double() const { return (*this)[Slot::x].dtype == DType::float64; }
+};
+
+/// What cross_entropy and its backward pass have beyond the rows; x, dx (Slot::y) and states are the rows' own.
+enum class LossSlot : std::uint8_t { targets, loss, log_probability, dloss, weight, count };
+
+struct LossProblem : RowProblem {
+  Reduction reduction;
+  std::int64_t ignore_index;
+  double label_smoothing, z_loss;
+  std::array<Operand, static_cast<std::size_t>(LossSlot::count)> more;
+
+  using RowProblem::operator[];
+  constexpr const Operand& operator[](LossSlot s) const { return more[static_cast<std::size_t>(s)]; }
+  Operand& operator[](LossSlot s) { return more[static_cast<std::size_t>(s)]; }
 };
 
 /// Parts of the same rows, to be merged: part p of an operand lies at data[p].

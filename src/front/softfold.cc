@@ -59,6 +59,16 @@ void merge_blocks(std::span<const View> parts, std::span<const View> outputs, co
                   const Context& context) {
   plan(Op::merge_blocks, parts, outputs, options, context).run();
 }
+void cross_entropy(const View& x, const View& targets, const View& loss, const CrossEntropyOptions& options,
+                   const Context& context) {
+  const View inputs[] = {x, targets};
+  plan(Op::cross_entropy, inputs, {&loss, 1}, options, context).run();
+}
+void cross_entropy_backward(const View& x, const View& targets, const View& states, const View& dloss, const View& dx,
+                            const CrossEntropyOptions& options, const Context& context) {
+  const View inputs[] = {x, targets, states, dloss};
+  plan(Op::cross_entropy_backward, inputs, {&dx, 1}, options, context).run();
+}
 
 void attention(const View& q, const View& k, const View& v, const View& out, const AttentionOptions& options,
                const Context& context) {

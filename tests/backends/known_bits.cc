@@ -3,7 +3,7 @@
 // added. No test framework, so that it can be built for any machine that the library is.
 //
 // The hash of a case is FNV-1a, 64 bits, over the elements of its outputs in order, little-endian.
-#include "cases.hpp"
+#include "own_plan.hpp"
 
 #include "softfold/softfold.hpp"
 
@@ -22,11 +22,7 @@ using namespace softfold_test;
 std::uint64_t hash_of(const Case& c) {
   Problem p = c.make();
   const Bound b = bind(p);
-  if (p.is_merge()) {
-    softfold::plan(p.op, b.inputs, b.outputs, b.merge).run();
-  } else {
-    softfold::plan(p.op, b.inputs, b.outputs, b.rows).run();
-  }
+  plan_of(b, p.op, p.is_merge()).run();
   return hash_of_outputs(p);
 }
 

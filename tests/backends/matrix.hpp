@@ -1,9 +1,7 @@
 // What the tests of the matrix share: running a problem, comparing outputs, naming what differs.
 #pragma once
 
-#include "cases.hpp"
-
-#include "softfold/plan.hpp"
+#include "own_plan.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,11 +9,6 @@
 #include <string>
 
 namespace softfold_test {
-
-inline softfold::Plan plan_of(const Bound& b, Op op, bool merge, const softfold::Context& context = {}) {
-  return merge ? softfold::plan(op, b.inputs, b.outputs, b.merge, context)
-               : softfold::plan(op, b.inputs, b.outputs, b.rows, context);
-}
 
 inline void run(Problem& p, const softfold::Context& context = {}) {
   const Bound b = bind(p);

@@ -33,3 +33,21 @@ SOFTFOLD_HD typename A::V logsumexp_gradient(typename A::V x, typename A::V c, t
   const auto dx = A::mul(A::mul(dlse, A::if_at_most(least, t, t, zero)), scale);
   return A::if_at_most(k, zero, dx, A::set(fold::canonical_nan<T>()));
 }
+
+/// The probability of x in a row of frame m, which is fast; NaN for what cannot be in that row.
+template <class A>
+SOFTFOLD_HD typename A::V row_probability(typename A::V x, typename A::V c, typename A::V m, typename A::V multiplier) {
+  using T = typename A::Element;
+  const auto zero = A::set(T(0)), least = A::set(fold::Real<T>::kSmallest);
+  const auto part = split<A>(x, c);
+  const auto k = A::sub(part.n, m);
+  const auto p = A::mul(A::times_power_of_two(exp2_fraction<A>(part.f), A::if_at_most(k, zero, k, zero)), multiplier);
+  return A::if_at_most(k, zero, A::if_at_most(least, p, p, zero), A::set(fold::canonical_nan<T>()));
+}
+
+/// Through cross-entropy, for a class of weight w that is not the target: (pull p - spread w) * factor.
+template <class A>
+SOFTFOLD_HD typename A::V cross_entropy_gradient(typename A::V p, typename A::V w, typename A::V pull,
+                                                 typename A::V spread, typename A::V factor) {
+  return A::mul(A::sub(A::mul(pull, p), A::mul(spread, w)), factor);
+}

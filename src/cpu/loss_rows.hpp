@@ -1,0 +1,191 @@
+// Cross-entropy of one row: its sums, its loss, its gradient. cross_entropy.cc decides which thread does what.
+#pragma once
+
+#include "cpu/backward_rows.hpp"
+#include "cpu/loss_ops.hpp"
+#include "cpu/row_worker.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cpu {
+
+inline double number_at(const Operand& o, const char* at) {
+  return with_dtype(o.dtype,
+                    [&]<class S>(S) { return static_cast<double>(fold::widen(*reinterpret_cast<const S*>(at))); });
+}
+inline void put_number(const Operand& o, char* at, double value) {
+  with_dtype(o.dtype, [&]<class S>(S) { *reinterpret_cast<S*>(at) = fold::narrow<S>(value); });
+}
+inline std::int64_t integer_at(const Operand& o, const char* at) {
+  return o.dtype == DType::int32 ? *reinterpret_cast<const std::int32_t*>(at)
+                                 : *reinterpret_cast<const std::int64_t*>(at);
+}
+
+/// What all rows share.
+template <class T>
+struct LossShared {
+  const T* weight;  ///< [n]: also where none are given, if there is smoothing; else null
+  double weights;   ///< their sum by the canonical tree
+  double
+      one_factor;  ///< of the gradient: dloss of a sum, over the denominator of a mean; NaN where rows have their own
+};
+
+template <class T>
+class LossRow {
+ public:
+  using Lse = fold::LogSumExp<T>;
+  using State = typename Lse::State;
+
+  LossRow(const LossProblem& p, const LossShared<T>& shared, const Row& row, std::int64_t index)
+      : p_(p),
+        shared_(shared),
+        row_(row),
+        source_(p, row, fold::make_scale<T>(row.scale)),
+        index_(index),
+        target_(integer_at(p[LossSlot::targets], p.at(p[LossSlot::targets], index))) {}
+
+  bool ignored() const { return target_ == p_.ignore_index; }
+  double target_weight() const {
+    return p_[LossSlot::weight].given ? static_cast<double>(shared_.weight[target_]) : 1.;
+  }
+
+  /// The sum of w lp over [from, to), from a multiple of a power of two of chunks that is no less than to - from.
+  T sum_log(const State& s, std::int64_t from, std::int64_t to) {
+    lift::TreeBuilder<fold::Sum<T>> tree;
+    const auto row = log_normaliser(s);
+    to = std::min(to, row_.length);
+    for (std::int64_t i = from; i < to; i += lift::kChunk) tree.push(sum_chunk(row, i, chunk_size(i, to)));
+    return from < to ? tree.root() : fold::Sum<T>::identity();
+  }
+
+  /// The loss, in double; writes what is asked of each row. `sum` is sum_log of the whole row.
+  double finish(const State& s, T sum) {
+    const auto put = [&](LossSlot slot, double value) {
+      if (p_[slot].given) put_number(p_[slot], p_.at(p_[slot], index_), value);
+    };
+    const bool each = p_.reduction == Reduction::none;
+    if (ignored()) {
+      put(LossSlot::log_probability, 0.);
+      if (each) put(LossSlot::loss, 0.);
+      return fold::Sum<double>::identity();
+    }
+    const T lp = target_log_probability(s);
+    put(LossSlot::log_probability, static_cast<double>(lp));
+    const double all = special(s) ? static_cast<double>(lp) : static_cast<double>(sum);
+    const double loss = terms().loss(static_cast<double>(lp), all, lse(s));
+    if (each) put(LossSlot::loss, loss);
+    return loss;
+  }
+
+  /// Elements [from, to) of dx.
+  void write(const State& s, std::int64_t from, std::int64_t to, bool stream) {
+    Sink sink(p_, row_);
+    const fold::Normaliser<T> norm(s);
+    to = std::min(to, row_.n);
+    if (ignored() || norm.empty) return sink.fill(from, to, 0.);
+    const std::int64_t present = std::clamp(row_.length, from, to);
+    sink.fill(present, to, 0.);
+    if (!norm.regular) {
+      sink.fill(from, present, 0.);
+      return sink.fill_present(from, present, fold::canonical_nan<double>());
+    }
+    const fold::CrossEntropyGradient<T> row(norm, source_.c(), terms(), lse(s), factor());
+    const bool has_target = from <= target_ && target_ < present && exists(target_);
+    const T at_target = has_target ? row.at_target(element(target_), weight_at(target_)) : T(0);
+    const auto gradient = loss_ops<T>().gradient[index(source_.dtype())][index(sink.dtype())];
+    for (std::int64_t i = from; i < present;) {
+      const int n = piece_size(sink, i, present);
+      const bool here = has_target && i <= target_ && target_ < i + n;
+      const T* weight = row.spread != T(0) ? shared_.weight + i : nullptr;
+      gradient(source_.at(i, n, gathered_), n, row, weight, sink.begin(i), stream && !here);
+      sink.end(i, n);
+      i += n;
+    }
+    clear_missing(p_, row_, sink, from, present);
+    if (has_target) sink.fill(target_, target_ + 1, static_cast<double>(at_target));
+  }
+
+ private:
+  static int chunk_size(std::int64_t begin, std::int64_t end) { return cpu::chunk_size(begin, end); }
+  bool exists(std::int64_t i) const {
+    return i < row_.length && (row_.mask == nullptr || row_.mask[i * p_[Slot::mask].axis_stride] != 0);
+  }
+  T weight_at(std::int64_t i) const { return shared_.weight != nullptr ? shared_.weight[i] : T(1); }
+  static bool special(const State& s) { return !fold::Normaliser<T>(s).regular; }
+
+  T element(std::int64_t i) {
+    T one[1];
+    const void* at = source_.at(i, 1, one);
+    return with_dtype(source_.dtype(),
+                      [&]<class S>(S) -> T { return static_cast<T>(fold::widen(*static_cast<const S*>(at))); });
+  }
+
+  fold::LogNormaliser<T> log_normaliser(const State& s) const {
+    auto row = chunk_ops<T>().log_normaliser(s, fold::make_scale<T>(row_.scale));
+    row.set_c(source_.c());
+    return row;
+  }
+  double lse(const State& s) const {
+    return static_cast<double>(chunk_ops<T>().finish(s, fold::make_scale<T>(row_.scale)));
+  }
+
+  T target_log_probability(const State& s) {
+    const auto row = log_normaliser(s);
+    if (row.empty) return p_.empty == Empty::nan ? fold::canonical_nan<T>() : -fold::infinity<T>();
+    if (!row.regular) return fold::canonical_nan<T>();
+    if (!exists(target_)) return -fold::infinity<T>();
+    T one[1], lp = T(0);
+    const void* at = source_.at(target_, 1, one);
+    chunk_ops<T>().write_log[index(source_.dtype())][index(dtype_of<T>())](at, 1, row, &lp, false);
+    return lp;
+  }
+
+  T sum_chunk(const fold::LogNormaliser<T>& row, std::int64_t begin, int n) {
+    const T* weight = shared_.weight + begin;
+    const void* x = source_.at(begin, n, gathered_);
+    if (row_.mask == nullptr) return loss_ops<T>().sum_log[index(source_.dtype())](x, n, row, weight, room_);
+    // Gathered, in T. What is hidden has no logarithm.
+    for (int i = 0; i < n; ++i)
+      room_[i] = exists(begin + i) ? fold::Scalar<T>::mul(weight[i], row.log_probability(gathered_[i])) : -T(0);
+    return lift::halve<fold::Sum<T>>(room_, n);
+  }
+
+  fold::CrossEntropy terms() const {
+    double classes = static_cast<double>(row_.length), weights = shared_.weights;
+    if (p_.label_smoothing > 0 && (row_.mask != nullptr || row_.length != p_.n)) {
+      classes = 0;
+      lift::TreeBuilder<fold::Sum<double>> tree;
+      double leaves[lift::kChunk];
+      for (std::int64_t i = 0; i < row_.length; i += lift::kChunk) {
+        const int n = chunk_size(i, row_.length);
+        for (int k = 0; k < n; ++k) {
+          leaves[k] = exists(i + k) ? static_cast<double>(shared_.weight[i + k]) : -0.;
+          classes += exists(i + k) ? 1. : 0.;
+        }
+        tree.push(lift::halve<fold::Sum<double>>(leaves, n));
+      }
+      weights = tree.root();
+    }
+    return {p_.label_smoothing, p_.z_loss, target_weight(), classes, weights};
+  }
+
+  /// What the gradient is multiplied by.
+  double factor() const {
+    const double dloss = p_.reduction == Reduction::none && p_[LossSlot::dloss].given
+                             ? number_at(p_[LossSlot::dloss], p_.at(p_[LossSlot::dloss], index_))
+                             : shared_.one_factor;
+    return fold::Scalar<double>::mul(dloss, row_.scale);
+  }
+
+  const LossProblem& p_;
+  const LossShared<T>& shared_;
+  const Row& row_;
+  Source<T> source_;
+  std::int64_t index_, target_;
+  alignas(64) T gathered_[lift::kChunk];
+  alignas(64) T room_[lift::kChunk];
+};
+
+}  // namespace cpu
+}  // namespace v0
+}  // namespace softfold

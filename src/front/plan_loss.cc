@@ -1,0 +1,133 @@
+// cross_entropy and its backward pass: operands matched and checked.
+#include "front/checks.hpp"
+#include "front/named_views.hpp"
+#include "front/plan_build.hpp"
+#include "front/row_builder.hpp"
+
+#include <cmath>
+
+namespace softfold {
+inline namespace v0 {
+namespace {
+
+using checks::describe;
+
+void check_terms(const CrossEntropyOptions& o) {
+  if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
+    throw Error(Code::option, "label_smoothing " + std::to_string(o.label_smoothing), "0 .. 1");
+  if (!(o.z_loss >= 0 && std::isfinite(o.z_loss)))
+    throw Error(Code::option, "z_loss " + std::to_string(o.z_loss), "a finite number, 0 or more");
+  if (o.reduction > Reduction::mean)
+    throw Error(Code::option, "reduction number " + std::to_string(static_cast<int>(o.reduction)), "none, sum, mean");
+  if (o.rows.rung != Rung::automatic)
+    throw Error(Code::unsupported, "a rung for cross-entropy", "none", "leave rung as it is by default");
+}
+
+/// A loss, or what comes in for it: one a row, or one number.
+void add_loss(RowBuilder& b, Operand& o, const char* name, const View& v, Reduction reduction) {
+  checks::check_floating(v, name);
+  if (reduction == Reduction::none) return b.per_row(o, name, v);
+  if (checks::element_count(v) != 1)
+    throw Error(Code::shape, std::string(name) + " of shape " + describe(v.shape), "one number: []",
+                "Reduction::none gives one a row");
+  o = {static_cast<char*>(v.data), v.dtype, true, 0, {}};
+}
+
+void add_weight(LossProblem& p, const View& v) {
+  checks::check_floating(v, "weight");
+  if (v.rank() != 1 || v.shape[0] != p.n || p[Slot::offsets].given)
+    throw Error(
+        Code::shape, "weight of shape " + describe(v.shape),
+        p[Slot::offsets].given ? "no weight where rows are ragged" : "one a class: [" + std::to_string(p.n) + "]");
+  p[LossSlot::weight] = {static_cast<char*>(v.data),
+                         v.dtype,
+                         true,
+                         checks::stride_of(v, 0) * static_cast<std::int64_t>(size_of(v.dtype)),
+                         {}};
+}
+
+void check_counts(Op op, std::size_t inputs, std::size_t outputs) {
+  const std::size_t wanted = op == Op::cross_entropy ? 2 : 4;
+  if (inputs != wanted || outputs != 1)
+    throw Error(
+        Code::shape,
+        std::to_string(inputs) + " inputs and " + std::to_string(outputs) + " outputs for " + std::string(name_of(op)),
+        std::to_string(wanted) + " inputs and 1 output");
+}
+
+/// What the backward pass takes and gives otherwise than by its options.
+void refuse_results(const CrossEntropyOptions& o) {
+  const std::pair<const View*, const char*> results[] = {
+      {&o.log_probability, "log_probability"}, {&o.states, "states"}, {&o.dx, "dx"}, {&o.dloss, "dloss"}};
+  for (const auto& [v, name] : results)
+    if (v->given())
+      throw Error(Code::option, std::string(name) + " among the options of cross_entropy_backward",
+                  "x, targets, states, dloss as inputs and dx as output");
+}
+
+}  // namespace
+
+void build_loss(LossProblem& p, Op op, std::span<const View> inputs, std::span<const View> outputs,
+                const CrossEntropyOptions& o) {
+  const bool backward = op == Op::cross_entropy_backward;
+  check_counts(op, inputs.size(), outputs.size());
+  check_terms(o);
+  if (backward) refuse_results(o);
+  const View none;
+  const View &x = inputs[0], &targets = inputs[1], &loss = backward ? none : outputs[0];
+  const View &states = backward ? inputs[2] : o.states, &dloss = backward ? inputs[3] : o.dloss;
+  const View& dx = backward ? outputs[0] : o.dx;
+  NamedViews views;
+  views.add("x", x, true);
+  views.add("targets", targets, true);
+  views.add("loss", loss, !backward, NamedViews::output);
+  views.add("states", states, backward, backward ? NamedViews::input : NamedViews::output);
+  views.add("dloss", dloss, backward);
+  views.add("dx", dx, backward, NamedViews::output_over_x);
+  views.add("log_probability", o.log_probability, false, NamedViews::output);
+  views.add("weight", o.weight, false);
+  views.add_options(o.rows);
+  if (dloss.given() && !dx.given())
+    throw Error(Code::option, "dloss without dx", "both, or neither", "give dx, or call cross_entropy_backward");
+  checks::check_floating(x, "x");
+  checks::check_integer(targets, "targets");
+
+  p.op = op;
+  p.empty = o.rows.empty;
+  p.rung = o.rows.rung;
+  p.causal = o.rows.causal;
+  p.scale = o.rows.scale;
+  p.reduction = o.reduction;
+  p.ignore_index = o.ignore_index;
+  p.label_smoothing = o.label_smoothing;
+  p.z_loss = o.z_loss;
+  for (Operand& operand : p.operands) operand.given = false;
+  for (Operand& operand : p.more) operand.given = false;
+  RowBuilder b(p, x, o.rows);
+  checks::check_scale(o.rows.scale, x.dtype == DType::float64);
+  b.full(p[Slot::x], "x", x);
+  b.per_row(p[LossSlot::targets], "targets", targets);
+  if (loss.given()) add_loss(b, p[LossSlot::loss], "loss", loss, o.reduction);
+  if (dloss.given()) add_loss(b, p[LossSlot::dloss], "dloss", dloss, o.reduction);
+  if (states.given()) {
+    if (states.dtype != DType::float64)
+      throw Error(Code::dtype, "states of dtype " + std::string(name_of(states.dtype)),
+                  "float64 (m, d, scale, digits)");
+    b.per_row(p[Slot::states], "states", states, 4);
+  }
+  if (dx.given()) {
+    checks::check_floating(dx, "dx");
+    b.full(p[Slot::y], "dx", dx);
+  }
+  if (o.log_probability.given()) {
+    checks::check_floating(o.log_probability, "log_probability");
+    b.per_row(p[LossSlot::log_probability], "log_probability", o.log_probability);
+  }
+  if (o.weight.given()) add_weight(p, o.weight);
+  b.add_options(o.rows);
+  views.check_apart();
+  collapse(p, p.more);
+}
+
+}  // namespace v0
+}  // namespace softfold

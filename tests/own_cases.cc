@@ -1,0 +1,184 @@
+// The problems of operations with options of their own: cross-entropy with every option, forward and backward.
+#include "cases.hpp"
+
+#include "support/row_reference.hpp"
+
+namespace softfold_test {
+namespace {
+
+using softfold::Reduction;
+
+struct LossCase {
+  RowCase rows;
+  Reduction reduction = Reduction::mean;
+  double smoothing = 0, z_loss = 0;
+  bool weighted = false;
+  bool alone = false;  ///< nothing but the loss
+
+  std::string name() const {
+    constexpr const char* reductions[] = {"none", "sum", "mean"};
+    std::string s = rows.name();
+    s.append(".").append(reductions[static_cast<int>(reduction)]);
+    if (smoothing > 0) s.append(".smooth");
+    if (z_loss > 0) s.append(".z");
+    if (weighted) s.append(".weight");
+    if (alone) s.append(".alone");
+    return s;
+  }
+};
+
+Shape shape_of_rows(const RowCase& c) {
+  Shape shape = c.shape;
+  if (c.ragged) return {c.rows()};
+  shape.erase(shape.begin() + (c.axis < 0 ? c.axis + std::ssize(shape) : c.axis));
+  return shape;
+}
+
+/// Every fourth target is ignored, and so is that of a row without classes.
+Array targets_of(const RowCase& c, Layout layout) {
+  Array t(c.in == DType::float64 ? DType::int32 : DType::int64, shape_of_rows(c), layout);
+  for (std::int64_t r = 0; r < c.rows(); ++r) {
+    Random random(static_cast<std::uint64_t>(r) * 7919 + static_cast<std::uint64_t>(c.n()));
+    const std::int64_t classes = c.ragged ? c.length_of_row(r) : c.n();
+    t.set_value(r, classes == 0 || r % 4 == 3 ? -100. : static_cast<double>(random.below(classes)));
+  }
+  return t;
+}
+
+Array dloss_of(const LossCase& c, Layout layout) {
+  const bool each = c.reduction == Reduction::none;
+  Array t(c.rows.out, each ? shape_of_rows(c.rows) : Shape{}, layout);
+  for (std::int64_t r = 0; r < t.count(); ++r) t.set_value(r, each ? 0.25 * static_cast<double>(r % 9) - 1. : -1.5);
+  return t;
+}
+
+template <class T>
+void fill_states(const RowCase& c, Array& t) {
+  for (std::int64_t r = 0; r < c.rows(); ++r) {
+    ReferenceRow<T> row;
+    row.scale = c.scale_of_row(r);
+    const auto x = c.row(r);
+    for (std::int64_t i = 0; i < c.n(); ++i) {
+      row.x.push_back(static_cast<T>(x[static_cast<std::size_t>(i)]));
+      row.present.push_back(c.exists(r, i));
+    }
+    const auto s = reference_state(row);
+    const double stored[] = {s.m, static_cast<double>(s.d), row.scale, softfold::fold::Real<T>::kDigits};
+    for (std::int64_t k = 0; k < 4; ++k) t.set(4 * r + k, stored[k]);
+  }
+}
+
+Problem make_loss(const LossCase& c, Layout layout) {
+  RowCase base = c.rows;
+  base.op = base.ragged ? Op::softmax : Op::state;
+  Problem p = make_problem(base, layout);
+  p.op = c.rows.op;
+  softfold::CrossEntropyOptions o;
+  o.reduction = c.reduction;
+  o.label_smoothing = c.smoothing;
+  o.z_loss = c.z_loss;
+  p.own = o;
+  Array dx = base.ragged ? std::move(p.outputs[0]) : Array(c.rows.out, c.rows.shape, layout);
+  Shape four = shape_of_rows(c.rows);
+  four.push_back(4);
+  const Layout states_layout = layout == Layout::padded ? layout : Layout::contiguous;
+  const bool each = c.reduction == Reduction::none;
+  p.inputs.push_back(targets_of(c.rows, layout));
+  p.outputs.clear();
+  if (c.rows.op == Op::cross_entropy_backward) {
+    Array states(DType::float64, four, states_layout);
+    if (c.rows.in == DType::float64) {
+      fill_states<double>(c.rows, states);
+    } else {
+      fill_states<float>(c.rows, states);
+    }
+    p.inputs.push_back(std::move(states));
+  } else {
+    p.outputs.emplace_back(c.rows.out, each ? shape_of_rows(c.rows) : Shape{}, layout);
+  }
+  p.inputs.push_back(dloss_of(c, layout));
+  if (c.weighted) {
+    p.inputs.emplace_back(DType::float32, Shape{c.rows.n()}, layout);
+    for (std::int64_t i = 0; i < c.rows.n(); ++i) p.inputs.back().set_value(i, 0.25 * static_cast<double>(i % 7));
+  }
+  if (c.rows.op == Op::cross_entropy && !c.alone) {
+    p.outputs.emplace_back(c.rows.out, shape_of_rows(c.rows), layout);
+    p.outputs.emplace_back(DType::float64, four, states_layout);
+  }
+  if (!c.alone) p.outputs.push_back(std::move(dx));
+  return p;
+}
+
+LossCase loss_case(Op op, DType t, Shape shape, Kind kind = Kind::count) {
+  LossCase c;
+  c.rows.op = op;
+  c.rows.in = c.rows.out = t;
+  c.rows.shape = std::move(shape);
+  c.rows.kind = kind;
+  return c;
+}
+
+void add_losses(std::vector<LossCase>& list, DType t) {
+  for (const std::int64_t n : {1, 7, 33, 1023, 1024, 1025, 2500}) {
+    for (const Reduction reduction : {Reduction::none, Reduction::mean}) {
+      LossCase c = loss_case(Op::cross_entropy, t, {19, n});
+      c.reduction = reduction;
+      list.push_back(c);
+    }
+    LossCase c = loss_case(Op::cross_entropy_backward, t, {19, n});
+    c.smoothing = 0.1;
+    list.push_back(c);
+  }
+  for (int bits = 1; bits < 8; ++bits) {
+    LossCase c = loss_case(Op::cross_entropy, t, {19, 1300});
+    c.smoothing = (bits & 1) != 0 ? 0.125 : 0;
+    c.z_loss = (bits & 2) != 0 ? 1e-3 : 0;
+    c.weighted = (bits & 4) != 0;
+    c.reduction = static_cast<Reduction>(bits % 3);
+    list.push_back(c);
+    c.rows.mask = MaskShape::full;
+    c.rows.length = bits % 2 == 0;
+    c.rows.scale = bits % 4 == 1 ? -0.5 : 1;
+    list.push_back(c);
+    c.rows.op = Op::cross_entropy_backward;
+    list.push_back(c);
+  }
+  LossCase c = loss_case(Op::cross_entropy, t, {3, 70, 5}, Kind::gaussian);
+  c.rows.axis = 1;
+  c.smoothing = 0.1;
+  list.push_back(c);
+  c = loss_case(Op::cross_entropy, t, {19, 1400});
+  c.rows.ragged = true;
+  list.push_back(c);
+  c = loss_case(Op::cross_entropy, t, {2, 40000}, Kind::gaussian);
+  c.smoothing = 0.1;
+  list.push_back(c);
+  c = loss_case(Op::cross_entropy, t, {3000, 9}, Kind::gaussian);
+  c.alone = true;
+  list.push_back(c);
+}
+
+const std::vector<LossCase>& loss_cases() {
+  static const std::vector<LossCase> all = [] {
+    std::vector<LossCase> list;
+    for (const DType t : kFloating) add_losses(list, t);
+    for (const DType out : {DType::float32, DType::float64, DType::float16}) {
+      LossCase c = loss_case(Op::cross_entropy, DType::bfloat16, {19, 131});
+      c.rows.out = out;
+      list.push_back(c);
+    }
+    return list;
+  }();
+  return all;
+}
+
+}  // namespace
+
+Problem make_own(int index, Layout layout) { return make_loss(loss_cases()[static_cast<std::size_t>(index)], layout); }
+
+void add_own(std::vector<Case>& cases) {
+  for (std::size_t i = 0; i < loss_cases().size(); ++i)
+    cases.push_back({loss_cases()[i].name(), std::nullopt, -1, static_cast<int>(i)});
+}
+
+}  // namespace softfold_test
