@@ -70,7 +70,9 @@ typedef enum softfold_op {
   SOFTFOLD_OP_FINISH_LOGSUMEXP = 10,
   SOFTFOLD_OP_MERGE_ATTENTION = 11,
   SOFTFOLD_OP_MERGE_BLOCKS = 12,
-  SOFTFOLD_OP_ATTENTION = 18
+  SOFTFOLD_OP_CROSS_ENTROPY = 16,
+  SOFTFOLD_OP_ATTENTION = 18,
+  SOFTFOLD_OP_CROSS_ENTROPY_BACKWARD = 19
 } softfold_op;
 
 typedef enum softfold_empty { SOFTFOLD_EMPTY_ZERO = 0, SOFTFOLD_EMPTY_NAN = 1 } softfold_empty;
@@ -137,6 +139,27 @@ typedef struct softfold_attention_options {
   int32_t rung;   /* softfold_rung */
 } softfold_attention_options;
 
+typedef enum softfold_reduction {
+  SOFTFOLD_REDUCTION_NONE = 0,
+  SOFTFOLD_REDUCTION_SUM = 1,
+  SOFTFOLD_REDUCTION_MEAN = 2
+} softfold_reduction;
+
+/* softfold::CrossEntropyOptions; a null tensor is "not given", null rows are the defaults. */
+typedef struct softfold_cross_entropy_options {
+  size_t struct_size;
+  const softfold_row_options* rows;
+  int64_t ignore_index;
+  double label_smoothing;
+  double z_loss;
+  const softfold_tensor* weight;
+  const softfold_tensor* log_probability;
+  const softfold_tensor* states;
+  const softfold_tensor* dx;
+  const softfold_tensor* dloss;
+  int32_t reduction; /* softfold_reduction */
+} softfold_cross_entropy_options;
+
 typedef struct softfold_executor softfold_executor;
 
 /* softfold::Context. */
@@ -160,6 +183,8 @@ SOFTFOLD_C_API void softfold_row_options_init(softfold_row_options* options);
 SOFTFOLD_C_API void softfold_merge_options_init(softfold_merge_options* options);
 /* Windows unlimited, scale 1/sqrt(D), everything else off. */
 SOFTFOLD_C_API void softfold_attention_options_init(softfold_attention_options* options);
+/* Reduction mean, ignore_index -100, everything else off. */
+SOFTFOLD_C_API void softfold_cross_entropy_options_init(softfold_cross_entropy_options* options);
 SOFTFOLD_C_API void softfold_context_init(softfold_context* context);
 
 /* Plans: op is a softfold_op; the order of inputs and outputs is that of softfold::Op. Merge operations take
@@ -177,6 +202,11 @@ SOFTFOLD_C_API softfold_status softfold_plan_attention(softfold_plan* plan, cons
                                                        size_t input_count, const softfold_tensor* outputs,
                                                        size_t output_count, const softfold_attention_options* options,
                                                        const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_plan_cross_entropy(softfold_plan* plan, int op, const softfold_tensor* inputs,
+                                                           size_t input_count, const softfold_tensor* outputs,
+                                                           size_t output_count,
+                                                           const softfold_cross_entropy_options* options,
+                                                           const softfold_context* context);
 /* SOFTFOLD_OPTION for a plan that was refused or copied; its kernel is "" then, and its workspace 0 bytes. */
 SOFTFOLD_C_API softfold_status softfold_plan_run(const softfold_plan* plan);
 SOFTFOLD_C_API const char* softfold_plan_kernel(const softfold_plan* plan);
@@ -228,6 +258,16 @@ SOFTFOLD_C_API softfold_status softfold_merge_blocks(const softfold_tensor* part
                                                      const softfold_tensor* outputs,
                                                      const softfold_merge_options* options,
                                                      const softfold_context* context);
+
+SOFTFOLD_C_API softfold_status softfold_cross_entropy(const softfold_tensor* x, const softfold_tensor* targets,
+                                                      const softfold_tensor* loss,
+                                                      const softfold_cross_entropy_options* options,
+                                                      const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_cross_entropy_backward(const softfold_tensor* x, const softfold_tensor* targets,
+                                                               const softfold_tensor* states,
+                                                               const softfold_tensor* dloss, const softfold_tensor* dx,
+                                                               const softfold_cross_entropy_options* options,
+                                                               const softfold_context* context);
 
 SOFTFOLD_C_API softfold_status softfold_attention(const softfold_tensor* q, const softfold_tensor* k,
                                                   const softfold_tensor* v, const softfold_tensor* out,

@@ -1,8 +1,6 @@
 // The C ABI: plain structs in, views out.
 #include "front/c_bridge.hpp"
 
-#include <algorithm>
-#include <array>
 #include <limits>
 
 namespace softfold {
@@ -14,6 +12,8 @@ static_assert(sizeof(Plan) <= sizeof(softfold_plan) && alignof(Plan) <= 16);
 static_assert(static_cast<int>(Op::merge_blocks) == SOFTFOLD_OP_MERGE_BLOCKS);
 static_assert(static_cast<int>(Op::attention) == SOFTFOLD_OP_ATTENTION);
 static_assert(static_cast<int>(Code::verification) == SOFTFOLD_VERIFICATION);
+
+}  // namespace
 
 softfold_row_options default_row_options() {
   return {sizeof(softfold_row_options), 1., nullptr, nullptr, nullptr, nullptr, -1, 0, 0, 0};
@@ -34,6 +34,8 @@ RowOptions row_options_from(const softfold_row_options* given) {
   r.rung = enum_from(o.rung, Rung::fused, "rung");
   return r;
 }
+
+namespace {
 
 MergeOptions merge_options_from(const softfold_merge_options* given) {
   const auto o = read_struct(given, {sizeof(softfold_merge_options), 0, 0}, "merge_options");
@@ -77,53 +79,6 @@ AttentionOptions attention_options_from(const softfold_attention_options* given)
   a.state = view_from(o.state);
   a.rung = enum_from(o.rung, Rung::merged, "rung");
   return a;
-}
-
-/// What softfold_plan holds: the workspace stands beside the plan that points to it.
-struct StoredPlan {
-  const void* self;  ///< where it was made; null until then
-  Workspace workspace;
-  Plan plan;
-};
-static_assert(sizeof(StoredPlan) <= sizeof(softfold_plan));
-
-/// Judged before it is cut to Op's one byte.
-Op op_from(int number) {
-  if (number < 0 || number > static_cast<int>(kLastOp))
-    throw Error(Code::unsupported, "operation number " + std::to_string(number), "the values of softfold_op");
-  return static_cast<Op>(number);
-}
-
-constexpr std::size_t kMaxViews = 2 * kMaxMergeParts + 1;
-static_assert(kMaxMergeParts == SOFTFOLD_MAX_MERGE_PARTS);
-
-struct Views {
-  std::array<View, kMaxViews> storage;
-  std::size_t count;
-  Views(const softfold_tensor* tensors, std::size_t n) : count(n) {
-    if (n > kMaxViews || (n > 0 && tensors == nullptr))
-      throw Error(Code::shape, std::to_string(n) + " tensors", "at most " + std::to_string(kMaxViews) + ", not null");
-    for (std::size_t i = 0; i < n; ++i) storage[i] = view_from(tensors + i);
-  }
-  operator std::span<const View>() const { return {storage.data(), count}; }
-};
-
-template <class Options>
-softfold_status make_plan(softfold_plan* to, int op, const softfold_tensor* inputs, std::size_t input_count,
-                          const softfold_tensor* outputs, std::size_t output_count, const Options& options_from,
-                          const softfold_context* context) {
-  return guarded([&] {
-    require(to, "plan");
-    auto* stored = reinterpret_cast<StoredPlan*>(to->opaque);
-    stored->self = nullptr;
-    const Views in(inputs, input_count), out(outputs, output_count);
-    ContextStorage c;
-    read_context(c, context);
-    stored->workspace = c.workspace;
-    if (c.context.workspace != nullptr) c.context.workspace = &stored->workspace;
-    new (&stored->plan) Plan(plan(op_from(op), in, out, options_from(), c.context));
-    stored->self = stored;
-  });
 }
 
 softfold_status run_rows(Op op, std::initializer_list<const softfold_tensor*> inputs, const softfold_tensor* output,

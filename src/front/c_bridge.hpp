@@ -4,6 +4,7 @@
 #include "softfold/softfold.h"
 #include "softfold/softfold.hpp"
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -71,6 +72,56 @@ struct ContextStorage {
   Context context;
 };
 void read_context(ContextStorage& to, const softfold_context* given);
+
+softfold_row_options default_row_options();
+RowOptions row_options_from(const softfold_row_options* given);
+
+/// What softfold_plan holds: the workspace stands beside the plan that points to it.
+struct StoredPlan {
+  const void* self;  ///< where it was made; null until then
+  Workspace workspace;
+  Plan plan;
+};
+static_assert(sizeof(StoredPlan) <= sizeof(softfold_plan));
+
+/// Judged before it is cut to Op's one byte.
+inline Op op_from(int number) {
+  if (number < 0 || number > static_cast<int>(kLastOp))
+    throw Error(Code::unsupported, "operation number " + std::to_string(number), "the values of softfold_op");
+  return static_cast<Op>(number);
+}
+
+constexpr std::size_t kMaxViews = 2 * kMaxMergeParts + 1;
+static_assert(kMaxMergeParts == SOFTFOLD_MAX_MERGE_PARTS);
+
+struct Views {
+  std::array<View, kMaxViews> storage;
+  std::size_t count;
+  Views(const softfold_tensor* tensors, std::size_t n) : count(n) {
+    if (n > kMaxViews || (n > 0 && tensors == nullptr))
+      throw Error(Code::shape, std::to_string(n) + " tensors", "at most " + std::to_string(kMaxViews) + ", not null");
+    for (std::size_t i = 0; i < n; ++i) storage[i] = view_from(tensors + i);
+  }
+  operator std::span<const View>() const { return {storage.data(), count}; }
+};
+
+template <class Options>
+softfold_status make_plan(softfold_plan* to, int op, const softfold_tensor* inputs, std::size_t input_count,
+                          const softfold_tensor* outputs, std::size_t output_count, const Options& options_from,
+                          const softfold_context* context) {
+  return guarded([&] {
+    require(to, "plan");
+    auto* stored = reinterpret_cast<StoredPlan*>(to->opaque);
+    stored->self = nullptr;
+    const Views in(inputs, input_count), out(outputs, output_count);
+    ContextStorage c;
+    read_context(c, context);
+    stored->workspace = c.workspace;
+    if (c.context.workspace != nullptr) c.context.workspace = &stored->workspace;
+    new (&stored->plan) Plan(plan(op_from(op), in, out, options_from(), c.context));
+    stored->self = stored;
+  });
+}
 
 }  // namespace c_abi
 }  // namespace v0
