@@ -32,6 +32,10 @@ Fabricated::Fabricated(Op op, const std::vector<std::int64_t>& full, int axis, D
     case Op::merge_attention: inputs_ = {x(), lse(), x(), lse()}, outputs_ = {y(), lse()}; break;
     case Op::merge_blocks: inputs_ = {x(), lse(), x(), lse()}, outputs_ = {y(), y(), lse()}; break;
     case Op::attention: inputs_ = {x(), x(), x()}, outputs_ = {y()}; break;
+    case Op::cross_entropy: inputs_ = {x(), add(DType::int64, rows)}, outputs_ = {add(out, {})}; break;
+    case Op::cross_entropy_backward:
+      inputs_ = {x(), add(DType::int64, rows), states(), add(out, {})}, outputs_ = {y()};
+      break;
     default: inputs_ = {x()}, outputs_ = {y()}; break;
   }
 }

@@ -45,6 +45,7 @@ std::span<const Kernel<MergeProblem>> cuda_merge_kernels(Op op) {
 }
 
 std::span<const Kernel<AttentionProblem>> cuda_attention_kernels() { return kAttention; }
+std::span<const Kernel<LossProblem>> cuda_loss_kernels(Op) { return {}; }
 
 }  // namespace v0
 }  // namespace softfold

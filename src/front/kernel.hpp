@@ -32,11 +32,11 @@ std::span<const Kernel<LossProblem>> cpu_loss_kernels(Op op);
 std::span<const Kernel<RowProblem>> cuda_row_kernels(Op op);
 std::span<const Kernel<MergeProblem>> cuda_merge_kernels(Op op);
 std::span<const Kernel<AttentionProblem>> cuda_attention_kernels();
+std::span<const Kernel<LossProblem>> cuda_loss_kernels(Op op);
 /// Refuses operands that do not lie on the device that their views name (Code::device).
 void check_cuda_memory(Device device, const RowProblem& p);
 void check_cuda_memory(Device device, const MergeProblem& p);
 void check_cuda_memory(Device device, const AttentionProblem& p);
-std::span<const Kernel<LossProblem>> cuda_loss_kernels(Op op);
 void check_cuda_memory(Device device, const LossProblem& p);
 #endif
 

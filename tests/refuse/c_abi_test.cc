@@ -114,6 +114,31 @@ TEST(CAbi, EveryOperationHasAOneShotCall) {
   EXPECT_EQ(softfold_softmax_backward(&x.tensor, nullptr, &y.tensor, nullptr, nullptr), SOFTFOLD_SHAPE);
 }
 
+TEST(CAbi, CrossEntropyOnceAndAsAPlan) {
+  CTensor x({2, 4}), dx({2, 4}), loss({1}), planned({1});
+  x.data = {1, 2, 3, 4, 4, 3, 2, 1};
+  std::vector<std::int64_t> classes{2, 0}, two{2};
+  softfold_tensor targets{classes.data(), {1, 0}, 1, {0, 64, 1}, two.data(), nullptr, 0};
+  softfold_cross_entropy_options options;
+  softfold_cross_entropy_options_init(&options);
+  options.dx = &dx.tensor;
+  ASSERT_EQ(softfold_cross_entropy(&x.tensor, &targets, &loss.tensor, &options, nullptr), SOFTFOLD_OK) << last();
+  EXPECT_NEAR(loss.data[0], (1.4401897 + 0.4401897) / 2, 1e-6);
+  EXPECT_NEAR(dx.data[2], (0.23688282 - 1) / 2, 1e-6);
+  const softfold_tensor inputs[] = {x.tensor, targets};
+  softfold_plan plan;
+  ASSERT_EQ(
+      softfold_plan_cross_entropy(&plan, SOFTFOLD_OP_CROSS_ENTROPY, inputs, 2, &planned.tensor, 1, nullptr, nullptr),
+      SOFTFOLD_OK)
+      << last();
+  ASSERT_EQ(softfold_plan_run(&plan), SOFTFOLD_OK) << last();
+  EXPECT_EQ(planned.data, loss.data);
+  classes[1] = 4;
+  EXPECT_EQ(softfold_plan_run(&plan), SOFTFOLD_DATA);
+  options.reduction = 3;
+  EXPECT_EQ(softfold_cross_entropy(&x.tensor, &targets, &loss.tensor, &options, nullptr), SOFTFOLD_OPTION);
+}
+
 TEST(CAbi, PlansStatesAndMerges) {
   CTensor x({2, 4}), y({2, 4});
   x.data = {1, 2, 3, 4, 4, 3, 2, 1};

@@ -1,0 +1,152 @@
+// softfold cross-entropy LOGITS TARGETS [LOG_PROBABILITIES]
+#include "arguments.hpp"
+#include "blocks.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "verbs.hpp"
+
+#include "softfold/fold/logsumexp.hpp"
+#include "softfold/lift/tree.hpp"
+#include "softfold/softfold.hpp"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <cmath>
+
+namespace softfold::cli {
+namespace {
+
+struct CrossEntropyVerb {
+  std::string input, targets, output;
+  double scale = 1, label_smoothing = 0, z_loss = 0;
+  std::int64_t ignore_index = -100;
+  InputOptions reading, target_reading;
+  RunOptions running;
+
+  void declare(Command& command) {
+    command.positional("LOGITS", input, "an array (..., classes), .npy or .safetensors: the last axis is folded");
+    command.positional("TARGETS", targets, "int32 or int64, one a row");
+    command.positional("OUT", output, "the rows' log-probabilities of their targets, if wanted", false);
+    command.option("--ignore-index", ignore_index, "the target of rows that do not count; default -100");
+    command.option("--label-smoothing", label_smoothing, "0 .. 1; default 0");
+    command.option("--z-loss", z_loss, "what lse^2 is multiplied by in a row's loss; default 0");
+    command.option("--scale", scale, "every logit is multiplied by it (1/temperature); default 1");
+    reading.declare(command);
+    target_reading.declare(command, "targets");
+    running.declare(command);
+    command.footer("Prints the mean loss, the sum, and the perplexity exp(mean), of the rows that count.");
+  }
+
+  void run() const;
+  std::vector<double> losses(const io::ArrayFile& file, const std::vector<std::byte>& classes, DType class_type,
+                             const Workers& workers, std::vector<std::byte>& log_probabilities) const;
+};
+
+/// Of the losses of all rows, by the canonical tree, as the library adds them.
+double sum_of(std::vector<double> losses) {
+  using Sum = fold::Sum<double>;
+  lift::TreeBuilder<Sum> tree;
+  for (std::size_t i = 0; i < losses.size(); i += lift::kChunk)
+    tree.push(
+        lift::halve<Sum>(losses.data() + i, static_cast<int>(std::min<std::size_t>(lift::kChunk, losses.size() - i))));
+  return losses.empty() ? 0. : Sum::merge(tree.root(), 0.);
+}
+
+std::vector<double> CrossEntropyVerb::losses(const io::ArrayFile& file, const std::vector<std::byte>& classes,
+                                             DType class_type, const Workers& workers,
+                                             std::vector<std::byte>& log_probabilities) const {
+  const Geometry g = geometry_of(file.shape(), -1);
+  const std::size_t element = size_of(file.dtype());
+  const Schedule s = make_schedule({g.rows(), g.n, 1}, {element, 0, running.memory_bytes()});
+  if (s.streamed)
+    throw Error(Code::option, "--memory " + running.memory, fmt::format("room for a row of {} logits", g.n),
+                "--memory 1G");
+  const std::vector<Box> boxes = boxes_of(g, s);
+  std::vector<double> all(static_cast<std::size_t>(g.rows()));
+  if (boxes.empty()) return all;
+  const DType out = file.dtype() == DType::float64 ? DType::float64 : DType::float32;
+  log_probabilities.resize(all.size() * size_of(out));
+  const Slots slots(s.slots, static_cast<std::size_t>(boxes[0].elements()) * element);
+  Progress progress(file.bytes());
+  const auto at = [&](std::int64_t i) -> const Box& { return boxes[static_cast<std::size_t>(i)]; };
+  const auto bytes = [&](std::int64_t i) { return static_cast<std::size_t>(at(i).elements()) * element; };
+  run_steps(std::ssize(boxes), s.slots,
+            {[&](std::int64_t i) {
+               read_box(file, g, at(i), {slots[i], bytes(i)});
+             },
+             [&](std::int64_t i) {
+               const auto first = static_cast<std::size_t>(at(i).outer);
+               const std::int64_t shape[] = {at(i).outers, g.n}, rows[] = {at(i).outers};
+               CrossEntropyOptions options;
+               options.rows.scale = scale;
+               options.reduction = Reduction::none;
+               options.ignore_index = ignore_index;
+               options.label_smoothing = label_smoothing;
+               options.z_loss = z_loss;
+               options.log_probability = View(log_probabilities.data() + first * size_of(out), out, rows);
+               cross_entropy(
+                   View(static_cast<const void*>(slots[i]), file.dtype(), shape),
+                   View(static_cast<const void*>(classes.data() + first * size_of(class_type)), class_type, rows),
+                   View(all.data() + first, DType::float64, rows), options, workers.context());
+               progress.add(bytes(i));
+             },
+             [](std::int64_t) {}});
+  file.file().check_unchanged();
+  return all;
+}
+
+void CrossEntropyVerb::run() const {
+  if (parse_backend(running.backend) != DeviceKind::cpu)
+    throw Error(Code::unsupported, "--backend " + running.backend, "cpu");
+  const Workers workers(running.threads);
+  const io::ArrayFile file = reading.open(input), class_file = target_reading.open(targets);
+  const Geometry g = geometry_of(file.shape(), -1);
+  if (class_file.dtype() != DType::int32 && class_file.dtype() != DType::int64)
+    throw Error(Code::dtype, fmt::format("TARGETS of {}", name_of(class_file.dtype())), "int32, int64");
+  if (!std::ranges::equal(class_file.shape(), file.shape().first(file.shape().size() - 1)))
+    throw Error(Code::shape, fmt::format("TARGETS of shape {}", text_of(class_file.shape())),
+                fmt::format("one a row of LOGITS: {}", text_of(file.shape().first(file.shape().size() - 1))));
+  std::vector<std::byte> classes(static_cast<std::size_t>(class_file.bytes()));
+  class_file.read(0, classes);
+
+  const Stopwatch watch;
+  std::vector<std::byte> log_probabilities;
+  const std::vector<double> each = losses(file, classes, class_file.dtype(), workers, log_probabilities);
+  std::int64_t counted = 0;
+  for (std::int64_t r = 0; r < g.rows(); ++r) {
+    const auto i = static_cast<std::size_t>(r);
+    const std::int64_t t = class_file.dtype() == DType::int32
+                               ? reinterpret_cast<const std::int32_t*>(classes.data())[i]
+                               : reinterpret_cast<const std::int64_t*>(classes.data())[i];
+    if (t != ignore_index) ++counted;
+  }
+  const double sum = sum_of(each), mean = counted == 0 ? 0. : sum / static_cast<double>(counted);
+  if (!output.empty()) {
+    const DType out = file.dtype() == DType::float64 ? DType::float64 : DType::float32;
+    io::ArrayOutput result =
+        io::create_array(output, {"log_probability", out, {class_file.shape().begin(), class_file.shape().end()}},
+                         {&file.file().id(), 1});
+    result.write(0, log_probabilities);
+    result.commit();
+  }
+  if (running.json)
+    return print({{"rows", g.rows()},
+                  {"counted", counted},
+                  {"classes", g.n},
+                  {"sum", sum},
+                  {"mean", mean},
+                  {"perplexity", std::exp(mean)},
+                  {"seconds", watch.seconds()},
+                  {"peak_memory_bytes", peak_memory()}});
+  fmt::print("cross_entropy of {} {}: {} of {} rows count\n", text_of(file.shape()), name_of(file.dtype()), counted,
+             g.rows());
+  fmt::print("mean {:.9g}   sum {:.9g}   perplexity {:.9g}   ({:.2f} s)\n", mean, sum, std::exp(mean), watch.seconds());
+}
+
+}  // namespace
+
+void add_cross_entropy(Program& program) {
+  program.add<CrossEntropyVerb>("cross-entropy", "the loss of logits against target classes");
+}
+
+}  // namespace softfold::cli
