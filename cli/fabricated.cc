@@ -4,6 +4,8 @@
 
 #include "softfold/error.hpp"
 
+#include <algorithm>
+
 namespace softfold::cli {
 
 Fabricated::Fabricated(Op op, const std::vector<std::int64_t>& full, int axis, DType in, DType out, Device device)
@@ -32,6 +34,15 @@ Fabricated::Fabricated(Op op, const std::vector<std::int64_t>& full, int axis, D
     case Op::merge_attention: inputs_ = {x(), lse(), x(), lse()}, outputs_ = {y(), lse()}; break;
     case Op::merge_blocks: inputs_ = {x(), lse(), x(), lse()}, outputs_ = {y(), y(), lse()}; break;
     case Op::attention: inputs_ = {x(), x(), x()}, outputs_ = {y()}; break;
+    case Op::topk: {
+      std::vector<std::int64_t> few = full;
+      if (at >= 0 && at < rank)
+        few[static_cast<std::size_t>(at)] = std::min<std::int64_t>(50, full[static_cast<std::size_t>(at)]);
+      inputs_ = {x()}, outputs_ = {add(out, few), add(DType::int64, few)};
+      break;
+    }
+    case Op::entropy: inputs_ = {x()}, outputs_ = {add(out, rows)}; break;
+    case Op::entropy_backward: inputs_ = {x(), states(), add(out, rows)}, outputs_ = {y()}; break;
     case Op::cross_entropy: inputs_ = {x(), add(DType::int64, rows)}, outputs_ = {add(out, {})}; break;
     case Op::cross_entropy_backward:
       inputs_ = {x(), add(DType::int64, rows), states(), add(out, {})}, outputs_ = {y()};

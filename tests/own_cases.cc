@@ -1,4 +1,4 @@
-// The problems of operations with options of their own: cross-entropy with every option, forward and backward.
+// The problems of operations with options of their own: cross-entropy with every option, entropy, top-k.
 #include "cases.hpp"
 
 #include "support/row_reference.hpp"
@@ -172,13 +172,123 @@ const std::vector<LossCase>& loss_cases() {
   return all;
 }
 
+Problem make_entropy(const RowCase& c, Layout layout) {
+  LossCase loss{c};
+  loss.reduction = Reduction::none;
+  loss.rows.op = c.op == Op::entropy ? Op::cross_entropy : Op::cross_entropy_backward;
+  Problem p = make_loss(loss, layout);
+  p.op = c.op;
+  p.own = softfold::EntropyOptions{};
+  p.inputs.erase(p.inputs.begin() + 1);                             // no targets
+  if (c.op == Op::entropy) p.outputs.erase(p.outputs.begin() + 1);  // no log-probabilities of them
+  return p;
+}
+
+struct TopkCase {
+  RowCase rows;
+  std::int64_t k = 0;
+  bool sorted = true, alone = false;  ///< alone: values and indices only
+
+  std::string name() const {
+    return rows.name() + ".k" + std::to_string(k) + (sorted ? "" : ".unsorted") + (alone ? ".alone" : "");
+  }
+};
+
+Problem make_topk(const TopkCase& c, Layout layout) {
+  RowCase base = c.rows;
+  base.op = Op::state;
+  Problem p = make_problem(base, layout);
+  p.op = Op::topk;
+  softfold::TopkOptions o;
+  o.sorted = c.sorted;
+  p.own = o;
+  Shape few = c.rows.shape;
+  few[static_cast<std::size_t>(c.rows.axis < 0 ? c.rows.axis + std::ssize(few) : c.rows.axis)] = c.k;
+  p.outputs.clear();
+  p.outputs.emplace_back(c.rows.out, few, layout);
+  p.outputs.emplace_back(c.rows.in == DType::float64 ? DType::int32 : DType::int64, few, layout);
+  if (c.alone) return p;
+  p.outputs.emplace_back(c.rows.out, few, layout);
+  p.outputs.emplace_back(c.rows.out, few, layout);
+  p.outputs.emplace_back(c.rows.out, shape_of_rows(c.rows), layout);
+  return p;
+}
+
+RowCase rows_of(Op op, DType t, Shape shape, Kind kind = Kind::count) {
+  return loss_case(op, t, std::move(shape), kind).rows;
+}
+
+const std::vector<RowCase>& entropy_cases() {
+  static const std::vector<RowCase> all = [] {
+    std::vector<RowCase> list;
+    for (const DType t : kFloating)
+      for (const Op op : {Op::entropy, Op::entropy_backward}) {
+        for (const std::int64_t n : {0, 1, 7, 33, 1024, 1025, 2500}) list.push_back(rows_of(op, t, {19, n}));
+        RowCase c = rows_of(op, t, {19, 1300});
+        c.length = true;
+        c.scale = -0.5;
+        list.push_back(c);
+        c.mask = MaskShape::full;
+        c.empty = softfold::Empty::nan;
+        list.push_back(c);
+        c = rows_of(op, t, {3, 70, 5}, Kind::gaussian);
+        c.axis = 1;
+        list.push_back(c);
+        list.push_back(rows_of(op, t, {2, 40000}, Kind::gaussian));
+      }
+    RowCase c = rows_of(Op::entropy, DType::bfloat16, {19, 131});
+    c.out = DType::float32;
+    list.push_back(c);
+    return list;
+  }();
+  return all;
+}
+
+const std::vector<TopkCase>& topk_cases() {
+  static const std::vector<TopkCase> all = [] {
+    std::vector<TopkCase> list;
+    const auto add = [&](const RowCase& rows, std::int64_t k, bool sorted = true, bool alone = false) {
+      list.push_back({rows, k, sorted, alone});
+    };
+    for (const DType t : kFloating) {
+      for (const std::int64_t n : {0, 1, 7, 33, 1024, 2500})
+        add(rows_of(Op::topk, t, {19, n}), std::min<std::int64_t>(n, 5));
+      for (const std::int64_t k : {0, 1, 50, 700, 1500}) add(rows_of(Op::topk, t, {19, 1500}), k, k % 4 != 0, k == 700);
+      RowCase c = rows_of(Op::topk, t, {19, 1300});
+      c.length = true;
+      c.scale = -0.5;
+      add(c, 20);
+      c.mask = MaskShape::full;
+      c.empty = softfold::Empty::nan;
+      add(c, 900);
+      c = rows_of(Op::topk, t, {3, 70, 5}, Kind::gaussian);
+      c.axis = 1;
+      add(c, 9);
+      add(rows_of(Op::topk, t, {2, 60000}, Kind::gaussian), 64);
+    }
+    return list;
+  }();
+  return all;
+}
+
 }  // namespace
 
-Problem make_own(int index, Layout layout) { return make_loss(loss_cases()[static_cast<std::size_t>(index)], layout); }
+Problem make_own(int index, Layout layout) {
+  auto i = static_cast<std::size_t>(index);
+  if (i < loss_cases().size()) return make_loss(loss_cases()[i], layout);
+  i -= loss_cases().size();
+  if (i < entropy_cases().size()) return make_entropy(entropy_cases()[i], layout);
+  return make_topk(topk_cases()[i - entropy_cases().size()], layout);
+}
 
 void add_own(std::vector<Case>& cases) {
-  for (std::size_t i = 0; i < loss_cases().size(); ++i)
-    cases.push_back({loss_cases()[i].name(), std::nullopt, -1, static_cast<int>(i)});
+  int index = 0;
+  const auto add = [&](const auto& list) {
+    for (const auto& c : list) cases.push_back({c.name(), std::nullopt, -1, index++});
+  };
+  add(loss_cases());
+  add(entropy_cases());
+  add(topk_cases());
 }
 
 }  // namespace softfold_test

@@ -25,8 +25,35 @@ inline softfold::Plan plan_of(const Bound& b, Op op, softfold::CrossEntropyOptio
   return softfold::plan(op, in.first(std::min(in.size(), inputs)), out.first(1), o, context);
 }
 
+/// entropy: x, dentropy -> entropy, states, dx; entropy_backward: x, states, dentropy -> dx.
+inline softfold::Plan plan_of(const Bound& b, Op op, softfold::EntropyOptions o, const softfold::Context& context) {
+  o.rows = b.rows;
+  const std::span<const View> in(b.inputs), out(b.outputs);
+  if (op == Op::entropy_backward) return softfold::plan(op, in, out, o, context);
+  if (out.size() > 1) {
+    o.states = out[1];
+    o.dx = out[2];
+    o.dentropy = in[1];
+  }
+  return softfold::plan(op, in.first(1), out.first(1), o, context);
+}
+
+/// topk: x -> values, indices, probabilities, log-probabilities, lse.
+inline softfold::Plan plan_of(const Bound& b, Op op, softfold::TopkOptions o, const softfold::Context& context) {
+  o.rows = b.rows;
+  const std::span<const View> in(b.inputs), out(b.outputs);
+  if (out.size() > 2) {
+    o.probabilities = out[2];
+    o.log_probabilities = out[3];
+    o.lse = out[4];
+  }
+  return softfold::plan(op, in, out.first(std::min<std::size_t>(out.size(), 2)), o, context);
+}
+
 inline softfold::Plan plan_of(const Bound& b, Op op, bool merge, const softfold::Context& context = {}) {
   if (const auto* loss = std::get_if<softfold::CrossEntropyOptions>(&b.own)) return plan_of(b, op, *loss, context);
+  if (const auto* entropy = std::get_if<softfold::EntropyOptions>(&b.own)) return plan_of(b, op, *entropy, context);
+  if (const auto* topk = std::get_if<softfold::TopkOptions>(&b.own)) return plan_of(b, op, *topk, context);
   return merge ? softfold::plan(op, b.inputs, b.outputs, b.merge, context)
                : softfold::plan(op, b.inputs, b.outputs, b.rows, context);
 }

@@ -28,15 +28,16 @@ enum class Op : std::uint8_t {
   finish_logsumexp,      ///< states -> lse
   merge_attention,       ///< out a, lse a, out b, lse b, ... -> out, lse
   merge_blocks,          ///< p a, lse a, p b, lse b, ... -> p a, p b, ..., lse
-  topk,
+  topk,                  ///< x -> values, indices
   sample,
-  entropy,
+  entropy,        ///< x -> entropy
   cross_entropy,  ///< x, targets -> loss
   linear_cross_entropy,
   attention,               ///< q, k, v -> out
   cross_entropy_backward,  ///< x, targets, states, dloss -> dx
+  entropy_backward,        ///< x, states, dentropy -> dx
 };
-inline constexpr Op kLastOp = Op::cross_entropy_backward;
+inline constexpr Op kLastOp = Op::entropy_backward;
 
 constexpr std::string_view name_of(Op op) {
   constexpr std::string_view names[] = {"softmax",
@@ -58,7 +59,8 @@ constexpr std::string_view name_of(Op op) {
                                         "cross_entropy",
                                         "linear_cross_entropy",
                                         "attention",
-                                        "cross_entropy_backward"};
+                                        "cross_entropy_backward",
+                                        "entropy_backward"};
   return names[static_cast<int>(op)];
 }
 
@@ -123,6 +125,24 @@ struct CrossEntropyOptions {
   View states;                       ///< result: the rows' states, for a backward pass
   View dx;     ///< result, of x's shape: the gradient, in the same call. May be x's own view: then in place
   View dloss;  ///< for dx: what comes in, of the loss's shape; 1 if not given
+};
+
+/// Options of entropy and its backward pass.
+struct EntropyOptions {
+  RowOptions rows;  ///< of the logits
+  View states;      ///< result: the rows' states, for a backward pass
+  View dx;          ///< result, of x's shape: the gradient, in the same call. May be x's own view: then in place
+  View dentropy;    ///< for dx: what comes in, one a row; 1 if not given
+};
+
+/// Options of topk. Elements are ordered by their value, whatever the scale: NaN first, then from +inf down to -inf;
+/// -0 equals +0; of equal ones the lowest index first. The scale is that of the probabilities and of lse.
+struct TopkOptions {
+  RowOptions rows;
+  bool sorted = true;      ///< best first; else by ascending index
+  View probabilities;      ///< result, of the values' shape: softmax's, of the taken elements
+  View log_probabilities;  ///< result, of the values' shape
+  View lse;                ///< result, one a row: of the whole row
 };
 
 /// How the parts given to merge_attention and merge_blocks say what they hold.

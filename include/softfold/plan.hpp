@@ -48,6 +48,10 @@ SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View
 SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs,
                        const CrossEntropyOptions& options, const Context& context = {});
 SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs,
+                       const EntropyOptions& options, const Context& context = {});
+SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const TopkOptions& options,
+                       const Context& context = {});
+SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs,
                        const AttentionOptions& options, const Context& context = {});
 
 }  // namespace v0

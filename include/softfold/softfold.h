@@ -70,9 +70,12 @@ typedef enum softfold_op {
   SOFTFOLD_OP_FINISH_LOGSUMEXP = 10,
   SOFTFOLD_OP_MERGE_ATTENTION = 11,
   SOFTFOLD_OP_MERGE_BLOCKS = 12,
+  SOFTFOLD_OP_TOPK = 13,
+  SOFTFOLD_OP_ENTROPY = 15,
   SOFTFOLD_OP_CROSS_ENTROPY = 16,
   SOFTFOLD_OP_ATTENTION = 18,
-  SOFTFOLD_OP_CROSS_ENTROPY_BACKWARD = 19
+  SOFTFOLD_OP_CROSS_ENTROPY_BACKWARD = 19,
+  SOFTFOLD_OP_ENTROPY_BACKWARD = 20
 } softfold_op;
 
 typedef enum softfold_empty { SOFTFOLD_EMPTY_ZERO = 0, SOFTFOLD_EMPTY_NAN = 1 } softfold_empty;
@@ -160,6 +163,25 @@ typedef struct softfold_cross_entropy_options {
   int32_t reduction; /* softfold_reduction */
 } softfold_cross_entropy_options;
 
+/* softfold::EntropyOptions. */
+typedef struct softfold_entropy_options {
+  size_t struct_size;
+  const softfold_row_options* rows;
+  const softfold_tensor* states;
+  const softfold_tensor* dx;
+  const softfold_tensor* dentropy;
+} softfold_entropy_options;
+
+/* softfold::TopkOptions. */
+typedef struct softfold_topk_options {
+  size_t struct_size;
+  const softfold_row_options* rows;
+  const softfold_tensor* probabilities;
+  const softfold_tensor* log_probabilities;
+  const softfold_tensor* lse;
+  int32_t sorted;
+} softfold_topk_options;
+
 typedef struct softfold_executor softfold_executor;
 
 /* softfold::Context. */
@@ -185,6 +207,9 @@ SOFTFOLD_C_API void softfold_merge_options_init(softfold_merge_options* options)
 SOFTFOLD_C_API void softfold_attention_options_init(softfold_attention_options* options);
 /* Reduction mean, ignore_index -100, everything else off. */
 SOFTFOLD_C_API void softfold_cross_entropy_options_init(softfold_cross_entropy_options* options);
+SOFTFOLD_C_API void softfold_entropy_options_init(softfold_entropy_options* options);
+/* sorted 1. */
+SOFTFOLD_C_API void softfold_topk_options_init(softfold_topk_options* options);
 SOFTFOLD_C_API void softfold_context_init(softfold_context* context);
 
 /* Plans: op is a softfold_op; the order of inputs and outputs is that of softfold::Op. Merge operations take
@@ -202,6 +227,14 @@ SOFTFOLD_C_API softfold_status softfold_plan_attention(softfold_plan* plan, cons
                                                        size_t input_count, const softfold_tensor* outputs,
                                                        size_t output_count, const softfold_attention_options* options,
                                                        const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_plan_entropy(softfold_plan* plan, int op, const softfold_tensor* inputs,
+                                                     size_t input_count, const softfold_tensor* outputs,
+                                                     size_t output_count, const softfold_entropy_options* options,
+                                                     const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_plan_topk(softfold_plan* plan, const softfold_tensor* inputs,
+                                                  size_t input_count, const softfold_tensor* outputs,
+                                                  size_t output_count, const softfold_topk_options* options,
+                                                  const softfold_context* context);
 SOFTFOLD_C_API softfold_status softfold_plan_cross_entropy(softfold_plan* plan, int op, const softfold_tensor* inputs,
                                                            size_t input_count, const softfold_tensor* outputs,
                                                            size_t output_count,
@@ -259,6 +292,16 @@ SOFTFOLD_C_API softfold_status softfold_merge_blocks(const softfold_tensor* part
                                                      const softfold_merge_options* options,
                                                      const softfold_context* context);
 
+SOFTFOLD_C_API softfold_status softfold_entropy(const softfold_tensor* x, const softfold_tensor* entropy,
+                                                const softfold_entropy_options* options,
+                                                const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_entropy_backward(const softfold_tensor* x, const softfold_tensor* states,
+                                                         const softfold_tensor* dentropy, const softfold_tensor* dx,
+                                                         const softfold_entropy_options* options,
+                                                         const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_topk(const softfold_tensor* x, const softfold_tensor* values,
+                                             const softfold_tensor* indices, const softfold_topk_options* options,
+                                             const softfold_context* context);
 SOFTFOLD_C_API softfold_status softfold_cross_entropy(const softfold_tensor* x, const softfold_tensor* targets,
                                                       const softfold_tensor* loss,
                                                       const softfold_cross_entropy_options* options,

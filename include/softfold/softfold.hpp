@@ -75,6 +75,18 @@ SOFTFOLD_API void cross_entropy_backward(const View& x, const View& targets, con
                                          const View& dx, const CrossEntropyOptions& options = {},
                                          const Context& context = {});
 
+/// The entropy of softmax(scale x), -sum p ln p, of each row, in nats. entropy: rows. A row with nothing in it has 0.
+SOFTFOLD_API void entropy(const View& x, const View& entropy, const EntropyOptions& options = {},
+                          const Context& context = {});
+/// dx = -scale p (ln p + entropy) dentropy, from the saved states. dentropy: rows.
+SOFTFOLD_API void entropy_backward(const View& x, const View& states, const View& dentropy, const View& dx,
+                                   const EntropyOptions& options = {}, const Context& context = {});
+
+/// The k largest elements of each row and where they stand (int32 or int64), in one read. values, indices: x's shape
+/// with k along the axis, 0 <= k <= n. Where fewer than k exist: -inf, index -1, probability 0.
+SOFTFOLD_API void topk(const View& x, const View& values, const View& indices, const TopkOptions& options = {},
+                       const Context& context = {});
+
 /// Attention outputs over disjoint keys, merged: out = sum exp(lse_p) out_p / sum exp(lse_p), lse = ln sum exp(lse_p).
 /// parts: out_0, lse_0, out_1, lse_1, ...; out (..., D), lse (...) float32 or float64. Known elsewhere as
 /// merge_attn_states or _update_out_and_lse. out: floating, computed in float32 (float64 for float64 parts). The result

@@ -49,8 +49,10 @@ class LossRow {
     return p_[LossSlot::weight].given ? static_cast<double>(shared_.weight[target_]) : 1.;
   }
 
+  /// Whether there is something to add up over the elements: the log-probabilities of label smoothing.
+  static bool sums(const LossProblem& p) { return p.label_smoothing > 0 && p.op == Op::cross_entropy; }
   /// The sum of w lp over [from, to), from a multiple of a power of two of chunks that is no less than to - from.
-  T sum_log(const State& s, std::int64_t from, std::int64_t to) {
+  T sum(const State& s, std::int64_t from, std::int64_t to) {
     lift::TreeBuilder<fold::Sum<T>> tree;
     const auto row = log_normaliser(s);
     to = std::min(to, row_.length);
@@ -58,7 +60,7 @@ class LossRow {
     return from < to ? tree.root() : fold::Sum<T>::identity();
   }
 
-  /// The loss, in double; writes what is asked of each row. `sum` is sum_log of the whole row.
+  /// The loss, in double; writes what is asked of each row. `sum` is that of the whole row.
   double finish(const State& s, T sum) {
     const auto put = [&](LossSlot slot, double value) {
       if (p_[slot].given) put_number(p_[slot], p_.at(p_[slot], index_), value);
@@ -78,7 +80,7 @@ class LossRow {
   }
 
   /// Elements [from, to) of dx.
-  void write(const State& s, std::int64_t from, std::int64_t to, bool stream) {
+  void write(const State& s, T, std::int64_t from, std::int64_t to, bool stream) {
     Sink sink(p_, row_);
     const fold::Normaliser<T> norm(s);
     to = std::min(to, row_.n);

@@ -31,6 +31,8 @@ class Scratch {
     attention,
     attention_state,
     block_sums,
+    block_best,
+    best,
     row_values,
     weights,
     uses

@@ -6,6 +6,9 @@ inline namespace v0 {
 namespace c_abi {
 namespace {
 
+static_assert(static_cast<int>(Op::topk) == SOFTFOLD_OP_TOPK);
+static_assert(static_cast<int>(Op::entropy) == SOFTFOLD_OP_ENTROPY);
+static_assert(static_cast<int>(Op::entropy_backward) == SOFTFOLD_OP_ENTROPY_BACKWARD);
 static_assert(static_cast<int>(Op::cross_entropy) == SOFTFOLD_OP_CROSS_ENTROPY);
 static_assert(static_cast<int>(Op::cross_entropy_backward) == SOFTFOLD_OP_CROSS_ENTROPY_BACKWARD);
 
@@ -40,22 +43,54 @@ CrossEntropyOptions options_from(const softfold_cross_entropy_options* given) {
   return r;
 }
 
+softfold_entropy_options default_entropy_options() {
+  return {sizeof(softfold_entropy_options), nullptr, nullptr, nullptr, nullptr};
+}
+
+EntropyOptions options_from(const softfold_entropy_options* given) {
+  const auto o = read_struct(given, default_entropy_options(), "entropy_options");
+  EntropyOptions r;
+  r.rows = row_options_from(o.rows);
+  r.states = view_from(o.states);
+  r.dx = view_from(o.dx);
+  r.dentropy = view_from(o.dentropy);
+  return r;
+}
+
+softfold_topk_options default_topk_options() {
+  return {sizeof(softfold_topk_options), nullptr, nullptr, nullptr, nullptr, 1};
+}
+
+TopkOptions options_from(const softfold_topk_options* given) {
+  const auto o = read_struct(given, default_topk_options(), "topk_options");
+  TopkOptions r;
+  r.rows = row_options_from(o.rows);
+  r.sorted = o.sorted != 0;
+  r.probabilities = view_from(o.probabilities);
+  r.log_probabilities = view_from(o.log_probabilities);
+  r.lse = view_from(o.lse);
+  return r;
+}
+
 /// A plan of these operands, run; none of the pointers may be null.
 template <class Options>
-softfold_status run_once(Op op, std::initializer_list<const softfold_tensor*> inputs, const softfold_tensor* output,
-                         const Options* options, const softfold_context* context) {
+softfold_status run_once(Op op, std::initializer_list<const softfold_tensor*> inputs,
+                         std::initializer_list<const softfold_tensor*> outputs, const Options* options,
+                         const softfold_context* context) {
   return guarded([&] {
-    std::array<View, 4> in;
-    std::size_t count = 0;
+    std::array<View, 4> in, out;
+    std::size_t taken = 0, given = 0;
     for (const softfold_tensor* t : inputs) {
       require(t, "input tensor");
-      in[count++] = view_from(t);
+      in[taken++] = view_from(t);
     }
-    require(output, "output tensor");
-    const View out = view_from(output);
+    for (const softfold_tensor* t : outputs) {
+      require(t, "output tensor");
+      out[given++] = view_from(t);
+    }
     ContextStorage c;
     read_context(c, context);
-    plan(op, {in.data(), count}, {&out, 1}, options_from(options), c.context).run();
+    plan(op, {in.data(), taken}, {out.data(), given}, options_from(options), c.context).run();
   });
 }
 
@@ -82,12 +117,46 @@ softfold_status softfold_plan_cross_entropy(softfold_plan* plan, int op, const s
 softfold_status softfold_cross_entropy(const softfold_tensor* x, const softfold_tensor* targets,
                                        const softfold_tensor* loss, const softfold_cross_entropy_options* options,
                                        const softfold_context* context) {
-  return run_once(Op::cross_entropy, {x, targets}, loss, options, context);
+  return run_once(Op::cross_entropy, {x, targets}, {loss}, options, context);
 }
 softfold_status softfold_cross_entropy_backward(const softfold_tensor* x, const softfold_tensor* targets,
                                                 const softfold_tensor* states, const softfold_tensor* dloss,
                                                 const softfold_tensor* dx,
                                                 const softfold_cross_entropy_options* options,
                                                 const softfold_context* context) {
-  return run_once(Op::cross_entropy_backward, {x, targets, states, dloss}, dx, options, context);
+  return run_once(Op::cross_entropy_backward, {x, targets, states, dloss}, {dx}, options, context);
+}
+
+void softfold_entropy_options_init(softfold_entropy_options* options) { *options = default_entropy_options(); }
+
+softfold_status softfold_plan_entropy(softfold_plan* plan, int op, const softfold_tensor* inputs, size_t input_count,
+                                      const softfold_tensor* outputs, size_t output_count,
+                                      const softfold_entropy_options* options, const softfold_context* context) {
+  return make_plan(
+      plan, op, inputs, input_count, outputs, output_count, [&] { return options_from(options); }, context);
+}
+
+softfold_status softfold_entropy(const softfold_tensor* x, const softfold_tensor* entropy,
+                                 const softfold_entropy_options* options, const softfold_context* context) {
+  return run_once(Op::entropy, {x}, {entropy}, options, context);
+}
+softfold_status softfold_entropy_backward(const softfold_tensor* x, const softfold_tensor* states,
+                                          const softfold_tensor* dentropy, const softfold_tensor* dx,
+                                          const softfold_entropy_options* options, const softfold_context* context) {
+  return run_once(Op::entropy_backward, {x, states, dentropy}, {dx}, options, context);
+}
+
+void softfold_topk_options_init(softfold_topk_options* options) { *options = default_topk_options(); }
+
+softfold_status softfold_plan_topk(softfold_plan* plan, const softfold_tensor* inputs, size_t input_count,
+                                   const softfold_tensor* outputs, size_t output_count,
+                                   const softfold_topk_options* options, const softfold_context* context) {
+  return make_plan(
+      plan, SOFTFOLD_OP_TOPK, inputs, input_count, outputs, output_count, [&] { return options_from(options); },
+      context);
+}
+
+softfold_status softfold_topk(const softfold_tensor* x, const softfold_tensor* values, const softfold_tensor* indices,
+                              const softfold_topk_options* options, const softfold_context* context) {
+  return run_once(Op::topk, {x}, {values, indices}, options, context);
 }

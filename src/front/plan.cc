@@ -18,7 +18,8 @@ constexpr bool is_merge_op(Op op) {
   return op == Op::merge_states || op == Op::merge_attention || op == Op::merge_blocks;
 }
 
-constexpr bool is_loss_op(Op op) { return op == Op::cross_entropy || op == Op::cross_entropy_backward; }
+constexpr bool is_cross_entropy(Op op) { return op == Op::cross_entropy || op == Op::cross_entropy_backward; }
+constexpr bool is_entropy(Op op) { return op == Op::entropy || op == Op::entropy_backward; }
 
 template <class Problem>
 std::span<const Kernel<Problem>> cpu_kernels(Op op) {
@@ -26,6 +27,7 @@ std::span<const Kernel<Problem>> cpu_kernels(Op op) {
   if constexpr (std::is_same_v<Problem, MergeProblem>) return cpu_merge_kernels(op);
   if constexpr (std::is_same_v<Problem, AttentionProblem>) return cpu_attention_kernels();
   if constexpr (std::is_same_v<Problem, LossProblem>) return cpu_loss_kernels(op);
+  if constexpr (std::is_same_v<Problem, TopkProblem>) return cpu_topk_kernels();
 }
 
 #if defined(SOFTFOLD_WITH_CUDA)
@@ -35,6 +37,7 @@ std::span<const Kernel<Problem>> cuda_kernels(Op op) {
   if constexpr (std::is_same_v<Problem, MergeProblem>) return cuda_merge_kernels(op);
   if constexpr (std::is_same_v<Problem, AttentionProblem>) return cuda_attention_kernels();
   if constexpr (std::is_same_v<Problem, LossProblem>) return cuda_loss_kernels(op);
+  if constexpr (std::is_same_v<Problem, TopkProblem>) return cuda_topk_kernels();
 }
 #endif
 
@@ -141,7 +144,8 @@ class PlanAccess {
   static auto visit(const Plan& plan, Visit&& f) {
     const Op op = *std::launder(reinterpret_cast<const Op*>(plan.storage_));
     if (op == Op::attention) return f(get<AttentionProblem>(plan));
-    if (is_loss_op(op)) return f(get<LossProblem>(plan));
+    if (is_cross_entropy(op) || is_entropy(op)) return f(get<LossProblem>(plan));
+    if (op == Op::topk) return f(get<TopkProblem>(plan));
     return is_merge_op(op) ? f(get<MergeProblem>(plan)) : f(get<RowProblem>(plan));
   }
 
@@ -164,11 +168,13 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
           const Context& context) {
   if (is_merge_op(op) || op == Op::finish_logsumexp) refuse_row_options(op, options);
   if (is_merge_op(op)) return plan(op, inputs, outputs, MergeOptions{}, context);
-  if (is_loss_op(op)) {
-    CrossEntropyOptions loss;
-    loss.rows = options;
-    return plan(op, inputs, outputs, loss, context);
-  }
+  const auto with_rows = [&](auto own) {
+    own.rows = options;
+    return plan(op, inputs, outputs, own, context);
+  };
+  if (is_cross_entropy(op)) return with_rows(CrossEntropyOptions{});
+  if (is_entropy(op)) return with_rows(EntropyOptions{});
+  if (op == Op::topk) return with_rows(TopkOptions{});
   if (!is_row_op(op)) refuse_op(op, "row options");
   if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of " + std::string(name_of(op)));
   return PlanAccess::make<RowProblem>(op, inputs[0], context,
@@ -185,10 +191,26 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
 
 Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const CrossEntropyOptions& options,
           const Context& context) {
-  if (!is_loss_op(op)) refuse_op(op, "cross-entropy options");
+  if (!is_cross_entropy(op)) refuse_op(op, "cross-entropy options");
   if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of " + std::string(name_of(op)));
   return PlanAccess::make<LossProblem>(op, inputs[0], context,
                                        [&](LossProblem& p) { build_loss(p, op, inputs, outputs, options); });
+}
+
+Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const EntropyOptions& options,
+          const Context& context) {
+  if (!is_entropy(op)) refuse_op(op, "entropy options");
+  if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of " + std::string(name_of(op)));
+  return PlanAccess::make<LossProblem>(op, inputs[0], context,
+                                       [&](LossProblem& p) { build_entropy(p, op, inputs, outputs, options); });
+}
+
+Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const TopkOptions& options,
+          const Context& context) {
+  if (op != Op::topk) refuse_op(op, "topk options");
+  if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of topk");
+  return PlanAccess::make<TopkProblem>(op, inputs[0], context,
+                                       [&](TopkProblem& p) { build_topk(p, inputs, outputs, options); });
 }
 
 Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const AttentionOptions& options,

@@ -16,6 +16,10 @@ void build_attention(AttentionProblem& p, std::span<const View> inputs, std::spa
                      const AttentionOptions& options);
 void build_loss(LossProblem& p, Op op, std::span<const View> inputs, std::span<const View> outputs,
                 const CrossEntropyOptions& options);
+void build_entropy(LossProblem& p, Op op, std::span<const View> inputs, std::span<const View> outputs,
+                   const EntropyOptions& options);
+void build_topk(TopkProblem& p, std::span<const View> inputs, std::span<const View> outputs,
+                const TopkOptions& options);
 
 }  // namespace v0
 }  // namespace softfold

@@ -1,4 +1,4 @@
-// cross_entropy and its backward pass: operands matched and checked.
+// cross_entropy, entropy and their backward passes: operands matched and checked.
 #include "front/checks.hpp"
 #include "front/named_views.hpp"
 #include "front/plan_build.hpp"
@@ -33,6 +33,27 @@ void add_loss(RowBuilder& b, Operand& o, const char* name, const View& v, Reduct
   o = {static_cast<char*>(v.data), v.dtype, true, 0, {}};
 }
 
+void add_states(RowBuilder& b, const View& states) {
+  if (states.dtype != DType::float64)
+    throw Error(Code::dtype, "states of dtype " + std::string(name_of(states.dtype)), "float64 (m, d, scale, digits)");
+  b.per_row(b.p[Slot::states], "states", states, 4);
+}
+
+void add_gradient(RowBuilder& b, const View& dx) {
+  checks::check_floating(dx, "dx");
+  b.full(b.p[Slot::y], "dx", dx);
+}
+
+void begin(LossProblem& p, Op op, const RowOptions& o) {
+  p.op = op;
+  p.empty = o.empty;
+  p.rung = o.rung;
+  p.causal = o.causal;
+  p.scale = o.scale;
+  for (Operand& operand : p.operands) operand.given = false;
+  for (Operand& operand : p.more) operand.given = false;
+}
+
 void add_weight(LossProblem& p, const View& v) {
   checks::check_floating(v, "weight");
   if (v.rank() != 1 || v.shape[0] != p.n || p[Slot::offsets].given)
@@ -46,8 +67,7 @@ void add_weight(LossProblem& p, const View& v) {
                          {}};
 }
 
-void check_counts(Op op, std::size_t inputs, std::size_t outputs) {
-  const std::size_t wanted = op == Op::cross_entropy ? 2 : 4;
+void check_counts(Op op, std::size_t wanted, std::size_t inputs, std::size_t outputs) {
   if (inputs != wanted || outputs != 1)
     throw Error(
         Code::shape,
@@ -70,7 +90,7 @@ void refuse_results(const CrossEntropyOptions& o) {
 void build_loss(LossProblem& p, Op op, std::span<const View> inputs, std::span<const View> outputs,
                 const CrossEntropyOptions& o) {
   const bool backward = op == Op::cross_entropy_backward;
-  check_counts(op, inputs.size(), outputs.size());
+  check_counts(op, backward ? 4 : 2, inputs.size(), outputs.size());
   check_terms(o);
   if (backward) refuse_results(o);
   const View none;
@@ -92,38 +112,64 @@ void build_loss(LossProblem& p, Op op, std::span<const View> inputs, std::span<c
   checks::check_floating(x, "x");
   checks::check_integer(targets, "targets");
 
-  p.op = op;
-  p.empty = o.rows.empty;
-  p.rung = o.rows.rung;
-  p.causal = o.rows.causal;
-  p.scale = o.rows.scale;
+  begin(p, op, o.rows);
   p.reduction = o.reduction;
   p.ignore_index = o.ignore_index;
   p.label_smoothing = o.label_smoothing;
   p.z_loss = o.z_loss;
-  for (Operand& operand : p.operands) operand.given = false;
-  for (Operand& operand : p.more) operand.given = false;
   RowBuilder b(p, x, o.rows);
   checks::check_scale(o.rows.scale, x.dtype == DType::float64);
   b.full(p[Slot::x], "x", x);
   b.per_row(p[LossSlot::targets], "targets", targets);
   if (loss.given()) add_loss(b, p[LossSlot::loss], "loss", loss, o.reduction);
   if (dloss.given()) add_loss(b, p[LossSlot::dloss], "dloss", dloss, o.reduction);
-  if (states.given()) {
-    if (states.dtype != DType::float64)
-      throw Error(Code::dtype, "states of dtype " + std::string(name_of(states.dtype)),
-                  "float64 (m, d, scale, digits)");
-    b.per_row(p[Slot::states], "states", states, 4);
-  }
-  if (dx.given()) {
-    checks::check_floating(dx, "dx");
-    b.full(p[Slot::y], "dx", dx);
-  }
+  if (states.given()) add_states(b, states);
+  if (dx.given()) add_gradient(b, dx);
   if (o.log_probability.given()) {
     checks::check_floating(o.log_probability, "log_probability");
     b.per_row(p[LossSlot::log_probability], "log_probability", o.log_probability);
   }
   if (o.weight.given()) add_weight(p, o.weight);
+  b.add_options(o.rows);
+  views.check_apart();
+  collapse(p, p.more);
+}
+
+void build_entropy(LossProblem& p, Op op, std::span<const View> inputs, std::span<const View> outputs,
+                   const EntropyOptions& o) {
+  const bool backward = op == Op::entropy_backward;
+  check_counts(op, backward ? 3 : 1, inputs.size(), outputs.size());
+  if (o.rows.rung != Rung::automatic)
+    throw Error(Code::unsupported, "a rung for the entropy", "none", "leave rung as it is by default");
+  if (backward && (o.states.given() || o.dx.given() || o.dentropy.given()))
+    throw Error(Code::option, "states, dx or dentropy among the options of entropy_backward",
+                "x, states, dentropy as inputs and dx as output");
+  const View none;
+  const View &x = inputs[0], &entropy = backward ? none : outputs[0];
+  const View &states = backward ? inputs[1] : o.states, &dentropy = backward ? inputs[2] : o.dentropy;
+  const View& dx = backward ? outputs[0] : o.dx;
+  NamedViews views;
+  views.add("x", x, true);
+  views.add("entropy", entropy, !backward, NamedViews::output);
+  views.add("states", states, backward, backward ? NamedViews::input : NamedViews::output);
+  views.add("dentropy", dentropy, backward);
+  views.add("dx", dx, backward, NamedViews::output_over_x);
+  views.add_options(o.rows);
+  if (dentropy.given() && !dx.given())
+    throw Error(Code::option, "dentropy without dx", "both, or neither", "give dx, or call entropy_backward");
+  checks::check_floating(x, "x");
+
+  begin(p, op, o.rows);
+  p.reduction = Reduction::none;
+  p.ignore_index = 0;
+  p.label_smoothing = p.z_loss = 0;
+  RowBuilder b(p, x, o.rows);
+  checks::check_scale(o.rows.scale, x.dtype == DType::float64);
+  b.full(p[Slot::x], "x", x);
+  if (entropy.given()) add_loss(b, p[LossSlot::loss], "entropy", entropy, Reduction::none);
+  if (dentropy.given()) add_loss(b, p[LossSlot::dloss], "dentropy", dentropy, Reduction::none);
+  if (states.given()) add_states(b, states);
+  if (dx.given()) add_gradient(b, dx);
   b.add_options(o.rows);
   views.check_apart();
   collapse(p, p.more);

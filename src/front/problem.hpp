@@ -69,7 +69,8 @@ struct RowProblem {
   constexpr bool is_double() const { return (*this)[Slot::x].dtype == DType::float64; }
 };
 
-/// What cross_entropy and its backward pass have beyond the rows; x, dx (Slot::y) and states are the rows' own.
+/// What cross_entropy, entropy and their backward passes have beyond the rows; x, dx (Slot::y) and states are the rows'
+/// own.
 enum class LossSlot : std::uint8_t { targets, loss, log_probability, dloss, weight, count };
 
 struct LossProblem : RowProblem {
@@ -81,6 +82,19 @@ struct LossProblem : RowProblem {
   using RowProblem::operator[];
   constexpr const Operand& operator[](LossSlot s) const { return more[static_cast<std::size_t>(s)]; }
   Operand& operator[](LossSlot s) { return more[static_cast<std::size_t>(s)]; }
+};
+
+/// What topk has beyond the rows.
+enum class TopkSlot : std::uint8_t { values, indices, probabilities, log_probabilities, lse, count };
+
+struct TopkProblem : RowProblem {
+  std::int64_t k;
+  bool sorted;
+  std::array<Operand, static_cast<std::size_t>(TopkSlot::count)> more;
+
+  using RowProblem::operator[];
+  constexpr const Operand& operator[](TopkSlot s) const { return more[static_cast<std::size_t>(s)]; }
+  Operand& operator[](TopkSlot s) { return more[static_cast<std::size_t>(s)]; }
 };
 
 /// Parts of the same rows, to be merged: part p of an operand lies at data[p].

@@ -64,6 +64,18 @@ void cross_entropy(const View& x, const View& targets, const View& loss, const C
   const View inputs[] = {x, targets};
   plan(Op::cross_entropy, inputs, {&loss, 1}, options, context).run();
 }
+void entropy(const View& x, const View& entropy, const EntropyOptions& options, const Context& context) {
+  plan(Op::entropy, {&x, 1}, {&entropy, 1}, options, context).run();
+}
+void entropy_backward(const View& x, const View& states, const View& dentropy, const View& dx,
+                      const EntropyOptions& options, const Context& context) {
+  const View inputs[] = {x, states, dentropy};
+  plan(Op::entropy_backward, inputs, {&dx, 1}, options, context).run();
+}
+void topk(const View& x, const View& values, const View& indices, const TopkOptions& options, const Context& context) {
+  const View outputs[] = {values, indices};
+  plan(Op::topk, {&x, 1}, outputs, options, context).run();
+}
 void cross_entropy_backward(const View& x, const View& targets, const View& states, const View& dloss, const View& dx,
                             const CrossEntropyOptions& options, const Context& context) {
   const View inputs[] = {x, targets, states, dloss};

@@ -139,6 +139,34 @@ TEST(CAbi, CrossEntropyOnceAndAsAPlan) {
   EXPECT_EQ(softfold_cross_entropy(&x.tensor, &targets, &loss.tensor, &options, nullptr), SOFTFOLD_OPTION);
 }
 
+TEST(CAbi, TopkAndEntropyOnceAndAsPlans) {
+  CTensor x({2, 4}), values({2, 2}), planned({2, 2}), h({2}), planned_h({2});
+  x.data = {1, 2, 3, 4, 4, 3, 2, 1};
+  std::vector<std::int64_t> places(4), shape{2, 2};
+  softfold_tensor indices{places.data(), {1, 0}, 2, {0, 64, 1}, shape.data(), nullptr, 0};
+  ASSERT_EQ(softfold_topk(&x.tensor, &values.tensor, &indices, nullptr, nullptr), SOFTFOLD_OK) << last();
+  EXPECT_EQ(values.data, (std::vector<float>{4, 3, 4, 3}));
+  EXPECT_EQ(places, (std::vector<std::int64_t>{3, 2, 0, 1}));
+  softfold_topk_options options;
+  softfold_topk_options_init(&options);
+  options.sorted = 0;
+  const softfold_tensor results[] = {planned.tensor, indices};
+  softfold_plan plan;
+  ASSERT_EQ(softfold_plan_topk(&plan, &x.tensor, 1, results, 2, &options, nullptr), SOFTFOLD_OK) << last();
+  ASSERT_EQ(softfold_plan_run(&plan), SOFTFOLD_OK) << last();
+  EXPECT_EQ(places, (std::vector<std::int64_t>{2, 3, 0, 1}));
+
+  ASSERT_EQ(softfold_entropy(&x.tensor, &h.tensor, nullptr, nullptr), SOFTFOLD_OK) << last();
+  EXPECT_NEAR(h.data[0], 0.94753693, 1e-6);
+  ASSERT_EQ(softfold_plan_entropy(&plan, SOFTFOLD_OP_ENTROPY, &x.tensor, 1, &planned_h.tensor, 1, nullptr, nullptr),
+            SOFTFOLD_OK)
+      << last();
+  ASSERT_EQ(softfold_plan_run(&plan), SOFTFOLD_OK) << last();
+  EXPECT_EQ(planned_h.data, h.data);
+  EXPECT_EQ(softfold_plan_entropy(&plan, SOFTFOLD_OP_TOPK, &x.tensor, 1, &h.tensor, 1, nullptr, nullptr),
+            SOFTFOLD_UNSUPPORTED);
+}
+
 TEST(CAbi, PlansStatesAndMerges) {
   CTensor x({2, 4}), y({2, 4});
   x.data = {1, 2, 3, 4, 4, 3, 2, 1};

@@ -1,0 +1,119 @@
+// Sums and gradients of the entropy, compiled for every SIMD target; bit for bit what fold/entropy.hpp defines.
+#include "softfold/lift/simd_targets.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/entropy_ops.cc"
+#include <hwy/foreach_target.h>
+
+#include "cpu/entropy_ops.hpp"
+#include "cpu/write-inl.hpp"
+#include "softfold/lift/lanes_sum.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace softfold {
+inline namespace v0 {
+namespace HWY_NAMESPACE {
+
+/// f(p, lp) of a vector of elements of a fast row, and 0 where p is.
+template <class S, class F, class T = fold::FoldType<S>>
+struct WithLogs {
+  using A = Lanes<T>;
+  RowValues<S, false, false> p;
+  LogRowValues<S, false> lp;
+  F f;
+
+  HWY_INLINE typename A::V operator()(std::int64_t i) const {
+    const auto probability = p(i);
+    return hn::IfThenElseZero(hn::Gt(probability, A::zero()), f(probability, lp(i)));
+  }
+};
+template <class S, class F, class T = fold::FoldType<S>>
+HWY_INLINE WithLogs<S, F> with_logs(const S* x, const fold::Entropy<T>& row, const F& f) {
+  return {RowValues<S, false, false>(x, row.c, row.row), LogRowValues<S, false>(x, row.log_row), f};
+}
+
+template <class S, class T = fold::FoldType<S>>
+T entropy_sum(const void* from, int n, const fold::Entropy<T>& row, T* room) {
+  using A = Lanes<T>;
+  const S* x = static_cast<const S*>(from);
+  if (row.log_row.fast && n >= A::kCount) {
+    const auto leaf = with_logs(x, row, [](auto p, auto lp) HWY_ATTR { return A::mul(p, lp); });
+    return sum_leaves(n, room, leaf);
+  }
+  for (int i = 0; i < n; ++i) room[i] = row.leaf(fold::widen(x[i]));
+  return lift::halve<fold::Sum<T>>(room, n);
+}
+
+template <class S, class Y, class T = fold::FoldType<S>>
+HWY_NOINLINE void write_entropy_gradient(const void* from, int n, const fold::Entropy<T>& row, T entropy, T factor,
+                                         void* to, bool stream) {
+  using A = Lanes<T>;
+  const S* x = static_cast<const S*>(from);
+  Y* dx = static_cast<Y*>(to);
+  if (row.log_row.fast && n >= A::kCount) {
+    const auto h = A::set(entropy), by = A::set(factor);
+    const auto value =
+        with_logs(x, row, [&](auto p, auto lp) HWY_ATTR { return A::canonical(A::mul(A::mul(p, A::add(lp, h)), by)); });
+    return write_values<T>(n, dx, stream, value);
+  }
+  for (int i = 0; i < n; ++i)
+    dx[i] = fold::narrow<Y>(fold::canonical(row.gradient(fold::widen(x[i]), entropy, factor)));
+}
+
+template <class S, class Y, class T = fold::FoldType<S>>
+void entropy_gradient(const void* x, int n, const fold::Entropy<T>& row, T entropy, T factor, void* dx, bool stream) {
+  if constexpr (std::is_same_v<Y, S> || std::is_same_v<Y, T>) {
+    write_entropy_gradient<S, Y>(x, n, row, entropy, factor, dx, stream);
+  } else {
+    write_rounded<Y, T>(n, dx,
+                        [&](T* exact) { write_entropy_gradient<S, T>(x, n, row, entropy, factor, exact, false); });
+  }
+}
+
+template <class S, class T>
+void add_entropy(cpu::EntropyOps<T>& ops) {
+  constexpr auto i = cpu::index(cpu::dtype_of<S>());
+  ops.sum[i] = entropy_sum<S>;
+  const auto add = [&]<class Y>(Y) { ops.gradient[i][cpu::index(cpu::dtype_of<Y>())] = entropy_gradient<S, Y>; };
+  add(float{}), add(double{}), add(fold::Float16{}), add(fold::BFloat16{});
+}
+
+cpu::EntropyOps<float> entropy_ops_float() {
+  cpu::EntropyOps<float> ops{};
+  add_entropy<float>(ops), add_entropy<fold::Float16>(ops), add_entropy<fold::BFloat16>(ops);
+  return ops;
+}
+
+cpu::EntropyOps<double> entropy_ops_double() {
+  cpu::EntropyOps<double> ops{};
+  add_entropy<double>(ops);
+  return ops;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace v0
+}  // namespace softfold
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "cpu/target_choice.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cpu {
+
+template <>
+const EntropyOps<float>& entropy_ops<float>() {
+  static const auto tables = make_tables<EntropyOps<float>>(SOFTFOLD_TARGET_FUNCTIONS(entropy_ops_float));
+  return tables[chosen_target()];
+}
+template <>
+const EntropyOps<double>& entropy_ops<double>() {
+  static const auto tables = make_tables<EntropyOps<double>>(SOFTFOLD_TARGET_FUNCTIONS(entropy_ops_double));
+  return tables[chosen_target()];
+}
+
+}  // namespace cpu
+}  // namespace v0
+}  // namespace softfold
+#endif  // HWY_ONCE

@@ -1,0 +1,202 @@
+// What follows from a row's state and its elements: which rows, or which parts of a row, run where. Without a gradient
+// and without a sum over the elements a row is read once; else what comes after its state reads it again, from the
+// cache where it fits there.
+#pragma once
+
+#include "cpu/loss_rows.hpp"
+#include "cpu/row_schedules.hpp"
+
+#include <algorithm>
+
+namespace softfold {
+inline namespace v0 {
+namespace cpu {
+
+using Tree = lift::TreeBuilder<fold::Sum<double>>;
+
+/// The canonical tree over `count` numbers.
+template <class At>
+double sum_over(std::int64_t count, const At& at) {
+  Tree tree;
+  double leaves[lift::kChunk];
+  for (std::int64_t i = 0; i < count; i += lift::kChunk) {
+    const int n = chunk_size(i, count);
+    for (int k = 0; k < n; ++k) leaves[k] = at(i + k);
+    tree.push(lift::halve<fold::Sum<double>>(leaves, n));
+  }
+  return count > 0 ? tree.root() : fold::Sum<double>::identity();
+}
+
+/// Refuses a target that is no class of its row, before anything is written.
+inline void check_targets(const LossProblem& p) {
+  const Operand& targets = p[LossSlot::targets];
+  RowCursor cursor(p, 0);
+  const bool ragged = p[Slot::offsets].given;
+  for (std::int64_t r = 0; r < p.rows; ++r) {
+    const std::int64_t t = integer_at(targets, p.at(targets, r)), n = ragged ? cursor.row().n : p.n;
+    if (ragged) cursor.next();
+    if (t != p.ignore_index && (t < 0 || t >= n))
+      throw Error(Code::data, "target " + std::to_string(t) + " for row " + std::to_string(r),
+                  "0 .. " + std::to_string(n - 1) + ", or ignore_index " + std::to_string(p.ignore_index),
+                  "set ignore_index to the target of rows that do not count");
+  }
+}
+
+/// From states to results, for whatever a row's state, one sum over its elements and a gradient make: RowOf is LossRow
+/// or EntropyRow.
+template <class T, template <class> class RowOf>
+class LossRun {
+ public:
+  using State = typename fold::LogSumExp<T>::State;
+
+  LossRun(const LossProblem& p, const Context& context)
+      : p_(p),
+        context_(context),
+        backward_(p.op == Op::cross_entropy_backward || p.op == Op::entropy_backward),
+        losses_(thread_scratch(), Scratch::row_values, static_cast<std::size_t>(p.rows) + 1),
+        weight_(thread_scratch(), Scratch::weights, static_cast<std::size_t>(p.n) + 1) {}
+
+  void run() {
+    if (p_[LossSlot::targets].given) check_targets(p_);
+    if (backward_) check_states(p_);
+    share();
+    if (p_.rows != 0 && splits_inside_rows(p_, context_)) {
+      shared_rows();
+    } else if (p_.rows != 0) {
+      whole_rows();
+    }
+    if (backward_ || p_.reduction == Reduction::none) return;
+    const double total = sum_over(p_.rows, [&](std::int64_t r) { return losses_.data()[r]; });
+    put_number(p_[LossSlot::loss], p_[LossSlot::loss].data, mean(total));
+  }
+
+ private:
+  /// A total, or a mean of it. Nothing to add up is an empty row's case.
+  double mean(double total) const {
+    if (counted_ == 0)
+      return p_.empty == Empty::nan && p_.reduction == Reduction::mean ? fold::canonical_nan<double>() : 0.;
+    return fold::Scalar<double>::add(
+        p_.reduction == Reduction::mean ? fold::Scalar<double>::div(total, denominator_) : total, 0.);
+  }
+
+  void share() {
+    const Operand& weight = p_[LossSlot::weight];
+    if (!p_[LossSlot::targets].given) {
+      shared_ = {nullptr, 0, 1};
+      return;
+    }
+    const bool smooth = p_.label_smoothing > 0;
+    shared_ = {smooth || weight.given ? weight_.data() : nullptr, 0, 1};
+    if (shared_.weight != nullptr)
+      for (std::int64_t i = 0; i < p_.n; ++i)
+        weight_.data()[i] =
+            weight.given ? fold::narrow<T>(number_at(weight, weight.data + i * weight.axis_stride)) : T(1);
+    if (smooth)
+      shared_.weights = sum_over(p_.n, [&](std::int64_t i) { return static_cast<double>(shared_.weight[i]); });
+    const Operand& targets = p_[LossSlot::targets];
+    counted_ = 0;
+    denominator_ = sum_over(p_.rows, [&](std::int64_t r) {
+      const std::int64_t t = integer_at(targets, p_.at(targets, r));
+      if (t == p_.ignore_index) return fold::Sum<double>::identity();
+      ++counted_;
+      return weight.given ? static_cast<double>(shared_.weight[t]) : 1.;
+    });
+    const Operand& dloss = p_[LossSlot::dloss];
+    if (dloss.given && p_.reduction != Reduction::none) shared_.one_factor = number_at(dloss, dloss.data);
+    if (p_.reduction == Reduction::mean)
+      shared_.one_factor = fold::Scalar<double>::div(shared_.one_factor, denominator_);
+  }
+
+  bool writes() const { return p_[Slot::y].given; }
+  /// Whether the row need not be read: nothing that is asked of it depends on it.
+  bool skips(const RowOf<T>& row) const { return row.ignored() && (backward_ || !p_[Slot::states].given); }
+
+  void whole_rows() {
+    const bool stream = streams(p_);
+    split_rows(p_, context_, [&](std::int64_t first, std::int64_t last) {
+      RowWorker<T> worker(p_, Result::state);
+      for (RowCursor cursor(p_, first); first < last; ++first, cursor.next()) {
+        const Row r = cursor.row();
+        RowOf<T> row(p_, shared_, r, first);
+        const State s = skips(row)  ? fold::LogSumExp<T>::identity()
+                        : backward_ ? state_of<T>(stored_state(r))
+                                    : worker.reduce(r, 0, r.n);
+        const T sum = RowOf<T>::sums(p_) && !row.ignored() ? row.sum(s, 0, r.n) : T(0);
+        finish(worker, row, r, first, s, sum);
+        if (writes()) row.write(s, sum, 0, r.n, stream);
+      }
+    });
+  }
+
+  /// Few long rows: the threads share each of them, and meet between its state, its sum and its gradient.
+  void shared_rows() {
+    const Blocks blocks(p_.n);
+    const auto count = static_cast<std::size_t>(p_.rows * blocks.count);
+    const Scratch::Held<State> states(thread_scratch(), Scratch::blocks, count);
+    const Scratch::Held<T> sums(thread_scratch(), Scratch::block_sums, count);
+    const auto each = [&](const auto& body) {
+      for_blocks(p_, context_, blocks,
+                 [&](const Row& r, std::int64_t i, std::int64_t b, std::int64_t begin, std::int64_t end) {
+                   RowOf<T> row(p_, shared_, r, i);
+                   if (!skips(row)) body(r, row, i, i * blocks.count + b, begin, end);
+                 });
+    };
+    if (!backward_)
+      each([&](const Row& r, RowOf<T>&, std::int64_t, std::int64_t at, std::int64_t begin, std::int64_t end) {
+        states.data()[at] = RowWorker<T>(p_, Result::state).reduce(r, begin, end);
+      });
+    const auto root = [&](const RowOf<T>& row, const Row& r, std::int64_t i) {
+      if (skips(row)) return fold::LogSumExp<T>::identity();
+      if (backward_) return state_of<T>(stored_state(r));
+      return lift::reduce_nodes<fold::LogSumExp<T>>(states.data() + i * blocks.count, blocks.count);
+    };
+    RowCursor cursor(p_, 0);
+    for (std::int64_t i = 0; i < p_.rows; ++i, cursor.next()) {
+      const Row r = cursor.row();
+      states.data()[i * blocks.count] = root(RowOf<T>(p_, shared_, r, i), r, i);
+    }
+    const auto state = [&](std::int64_t i) { return states.data()[i * blocks.count]; };
+    if (RowOf<T>::sums(p_))
+      each([&](const Row&, RowOf<T>& row, std::int64_t i, std::int64_t at, std::int64_t begin, std::int64_t end) {
+        sums.data()[at] = row.ignored() ? T(0) : row.sum(state(i), begin, end);
+      });
+    RowWorker<T> worker(p_, Result::state);
+    RowCursor again(p_, 0);
+    for (std::int64_t i = 0; i < p_.rows; ++i, again.next()) {
+      const Row r = again.row();
+      RowOf<T> row(p_, shared_, r, i);
+      const bool adds = RowOf<T>::sums(p_) && !row.ignored();
+      const std::int64_t live = std::min(blocks.count, (r.length + blocks.size - 1) / blocks.size);
+      T& sum = sums.data()[i * blocks.count];
+      sum = adds ? lift::reduce_nodes<fold::Sum<T>>(&sum, live) : T(0);
+      finish(worker, row, r, i, state(i), sum);
+    }
+    if (!writes()) return;
+    const bool stream = streams(p_);
+    for_blocks(p_, context_, blocks,
+               [&](const Row& r, std::int64_t i, std::int64_t, std::int64_t begin, std::int64_t end) {
+                 const T sum = sums.data()[i * blocks.count];
+                 if (begin < r.n) RowOf<T>(p_, shared_, r, i).write(state(i), sum, begin, end, stream);
+                 if (stream) hwy::FlushStream();
+               });
+  }
+
+  void finish(RowWorker<T>& worker, RowOf<T>& row, const Row& r, std::int64_t index, const State& s, T sum) {
+    if (backward_) return;
+    losses_.data()[index] = row.finish(s, sum);
+    if (p_[Slot::states].given) worker.finish(r, s);
+  }
+
+  const LossProblem& p_;
+  const Context& context_;
+  bool backward_;
+  Scratch::Held<double> losses_;
+  Scratch::Held<T> weight_;
+  LossShared<T> shared_{};
+  double denominator_ = 0;
+  std::int64_t counted_ = 0;
+};
+
+}  // namespace cpu
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,109 @@
+// The entropy against long double and finite differences, its special rows, and what it refuses.
+#include "own_plan.hpp"
+#include "refuse/refusal.hpp"
+
+#include "softfold/softfold.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace softfold_test {
+namespace {
+
+using softfold::EntropyOptions;
+
+long double exact_entropy(const std::vector<double>& x, double scale) {
+  long double most = -INFINITY, d = 0, sum = 0;
+  for (const double v : x) most = std::max(most, static_cast<long double>(scale) * v);
+  for (const double v : x) d += std::exp(static_cast<long double>(scale) * v - most);
+  for (const double v : x) {
+    const long double s = static_cast<long double>(scale) * v - most;
+    if (!std::isinf(s)) sum += std::exp(s) / d * (s - std::log(d));
+  }
+  return -sum;
+}
+
+template <class T>
+double entropy_of(const std::vector<double>& x, double scale) {
+  const std::vector<T> stored(x.begin(), x.end());
+  constexpr DType t = sizeof(T) == 8 ? DType::float64 : DType::float32;
+  const Shape shape{1, std::ssize(x)}, one{1};
+  T h = 7;
+  EntropyOptions o;
+  o.rows.scale = scale;
+  softfold::entropy(View(stored.data(), t, shape), View(&h, t, one), o);
+  return static_cast<double>(h);
+}
+
+TEST(Entropy, IsMinusTheSumOfPLnP) {
+  Random random(3);
+  for (const std::size_t n : {1U, 2U, 100U, 5000U})
+    for (const double spread : {0., 1., 30.})
+      for (const double offset : {0., 1e4}) {
+        std::vector<double> x(n);
+        for (double& v : x) v = static_cast<double>(static_cast<float>(offset + spread * random.uniform(-1, 1)));
+        if (n > 50) x[7] = -INFINITY;
+        const auto exact = static_cast<double>(exact_entropy(x, 0.5));
+        EXPECT_NEAR(entropy_of<float>(x, 0.5), exact, 1e-5 * (1 + exact)) << n << " " << spread << " " << offset;
+        EXPECT_NEAR(entropy_of<double>(x, 0.5), exact, 2e-14 * (1 + exact)) << n << " " << spread << " " << offset;
+      }
+  EXPECT_EQ(entropy_of<float>({5.}, 1), 0.);
+  EXPECT_EQ(entropy_of<float>({-INFINITY, -INFINITY}, 1), 0.);
+  EXPECT_TRUE(std::isnan(entropy_of<float>({1., NAN}, 1)));
+  EXPECT_TRUE(std::isnan(entropy_of<float>({1., INFINITY}, 1)));
+}
+
+TEST(Entropy, TheGradientIsItsDerivative) {
+  std::vector<double> x(41), dx(41), again(41), states(4);
+  Random random(9);
+  for (double& v : x) v = random.uniform(-3, 3);
+  const Shape shape{1, 41}, row{1}, four{1, 4};
+  const View view_x(x.data(), DType::float64, shape);
+  double h = 0, incoming = 1.5;
+  EntropyOptions o;
+  o.rows.scale = 1.3;
+  o.dx = View(dx.data(), DType::float64, shape);
+  o.dentropy = View(&incoming, DType::float64, row);
+  o.states = View(states.data(), DType::float64, four);
+  softfold::entropy(view_x, View(&h, DType::float64, row), o);
+  EntropyOptions plain;
+  plain.rows.scale = 1.3;
+  softfold::entropy_backward(view_x, o.states, o.dentropy, View(again.data(), DType::float64, shape), plain);
+  EXPECT_EQ(dx, again);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    constexpr double step = 1e-5;
+    std::vector<double> above = x, below = x;
+    above[i] += step, below[i] -= step;
+    EXPECT_NEAR(dx[i], 1.5 * (entropy_of<double>(above, 1.3) - entropy_of<double>(below, 1.3)) / (2 * step), 1e-9) << i;
+  }
+}
+
+TEST(RefuseEntropy, WhatItCannotDo) {
+  RowCase base;
+  base.op = Op::state;
+  base.shape = {4, 6};
+  base.kind = Kind::gaussian;
+  Problem p = make_problem(base);
+  p.op = Op::entropy;
+  p.own = EntropyOptions{};
+  p.outputs.clear();
+  p.outputs.emplace_back(DType::float32, Shape{4});
+  Spoilt s(std::move(p));
+  std::vector<float> values(64);
+  const Shape five{5}, full{4, 6};
+  s.expect("an entropy of another shape", Code::shape, {"entropy of shape [5]", "[4]"},
+           [&](Bound& b) { b.outputs[0] = View(values.data(), DType::float32, five); });
+  s.expect("an entropy of integers", Code::dtype, {"entropy of dtype int32"},
+           [&](Bound& b) { b.outputs[0].dtype = DType::int32; });
+  s.expect("dentropy for no dx", Code::option, {"dentropy without dx"}, [&](Bound& b) {
+    std::get<EntropyOptions>(b.own).dentropy = View(values.data(), DType::float32, b.outputs[0].shape);
+  });
+  s.expect("dx over a part of x", Code::strides, {"dx overlaps x"}, [&](Bound& b) {
+    std::get<EntropyOptions>(b.own).dx = View(static_cast<float*>(b.inputs[0].data) + 1, DType::float32, full);
+  });
+  s.expect("a rung", Code::unsupported, {"rung"}, [&](Bound& b) { b.rows.rung = softfold::Rung::safe; });
+}
+
+}  // namespace
+}  // namespace softfold_test

@@ -1,0 +1,34 @@
+// topk: the library's values and indices, in blocks of any size.
+#include "cli/support.hpp"
+
+namespace softfold_test {
+namespace {
+
+TEST_F(CommandTest, TopkHasTheLibrarysBitsInBlocksOfAnySize) {
+  using softfold::View;
+  constexpr std::int64_t rows = 3001, n = 4000, k = 6;
+  const Shape shape{rows, n}, few{rows, k};
+  const auto x = random_elements(DType::float32, rows * n, 2);
+  write_array(at("x.npy"), DType::float32, shape, x);
+  std::vector<float> values(rows * k), p(rows * k);
+  std::vector<std::int64_t> indices(rows * k);
+  softfold::TopkOptions o;
+  o.probabilities = View(p.data(), DType::float32, few);
+  softfold::topk(View(x.data(), DType::float32, shape), View(values.data(), DType::float32, few),
+                 View(indices.data(), DType::int64, few), o);
+  const auto expect_file = [&](const char* name, const auto& expected) {
+    const auto bytes = std::as_bytes(std::span(expected));
+    EXPECT_EQ(elements_of(softfold::io::open_array(at(name))), std::vector<std::byte>(bytes.begin(), bytes.end()));
+  };
+  for (const std::string memory : {"32M", "1G"}) {
+    expect_ok({"topk", "@x.npy", "@v.npy", "@i.npy", "-k", "6", "--memory", memory});
+    expect_file("v.npy", values);
+    expect_file("i.npy", indices);
+    expect_ok({"topk", "@x.npy", "@p.npy", "@i.npy", "-k", "6", "--probabilities", "--memory", memory});
+    expect_file("p.npy", p);
+  }
+  expect_refused(Code::option, "1 .. 4000", {"topk", "@x.npy", "@v.npy", "@i.npy", "-k", "4001"});
+}
+
+}  // namespace
+}  // namespace softfold_test
