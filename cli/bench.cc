@@ -166,6 +166,7 @@ Race BenchVerb::race(Op op, const Data& d, const std::vector<Rung>& rungs, Execu
       m = inspect(op, d, plan);
       work.emplace_back([plan] { plan.run(); });
     } catch (const Error& error) {
+      if (rung == Rung::automatic) throw;  // nothing else to race
       m.why_not = objection(error.allowed, fmt::format("{}_{}: ", name_of(op), name_of_rung(rung)));
     }
     race.runners.emplace_back(name_of_rung(rung), std::move(m));

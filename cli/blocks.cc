@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <future>
 #include <new>
+#include <system_error>
 
 namespace softfold::cli {
 namespace {
@@ -35,6 +36,15 @@ void for_each_run(const Geometry& g, const Box& b, std::size_t element, Move mov
       const std::int64_t first = ((b.outer + o) * g.n + b.column + c) * g.inner + b.inner;
       move(static_cast<std::uint64_t>(first) * element, done, run);
     }
+  }
+}
+
+/// Step i on a thread of its own; where the system gives none, when its future is asked for.
+std::future<void> begin(const std::function<void(std::int64_t)>& step, std::int64_t i) {
+  try {
+    return std::async(std::launch::async, step, i);
+  } catch (const std::system_error&) {
+    return std::async(std::launch::deferred, step, i);
   }
 }
 
@@ -143,14 +153,14 @@ void run_steps(std::int64_t count, int slots, const Steps& steps) {
     return;
   }
   // A future's destructor waits, so whatever is thrown here, nothing runs on.
-  std::future<void> reading = std::async(std::launch::async, steps.read, 0), writing;
+  std::future<void> reading = begin(steps.read, 0), writing;
   for (std::int64_t i = 0; i < count; ++i) {
     check_interrupt();
     reading.get();
-    if (i + 1 < count) reading = std::async(std::launch::async, steps.read, i + 1);
+    if (i + 1 < count) reading = begin(steps.read, i + 1);
     steps.compute(i);
     if (writing.valid()) writing.get();
-    writing = std::async(std::launch::async, steps.write, i);
+    writing = begin(steps.write, i);
   }
   writing.get();
 }

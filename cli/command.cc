@@ -198,8 +198,10 @@ int Program::attempt(int count, char** arguments) {
   } catch (const std::bad_alloc&) {
     return report(Error(Code::out_of_memory, "more memory than this process may have", "less", "a smaller --memory"),
                   json);
-  } catch (const std::system_error&) {  // fmt's, when it cannot print
-    return report(unprintable(), false);
+  } catch (const std::system_error& error) {
+    if (std::ferror(stdout) != 0) return report(unprintable(), false);  // fmt could not print
+    return report(Error(Code::out_of_memory, error.what(), "a system that gives what is asked for", "--threads 1"),
+                  json);
   } catch (const std::exception& error) {
     return report(Error(Code::internal, error.what(), "no such failure", "report it, with the command"), json);
   }

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <cmath>
 
 namespace softfold::cli {
 namespace {
@@ -49,11 +50,20 @@ void check_complete(const std::string& name, const io::PartialSpan& span) {
 
 void FinishVerb::run() const {
   const std::size_t count = files.size();
-  if (logsumexp ? count > 2 || log : count != 3)
+  const auto refuse_unless = [&](bool right, const std::string& got, const char* allowed) {
+    if (right) return;
     throw Error(
-        Code::usage, fmt::format("{} files{}", count, logsumexp && log ? ", --log and --logsumexp" : ""),
-        logsumexp ? "PARTIAL [OUT] with --logsumexp, without --log" : "SHARD PARTIAL OUT",
+        Code::usage, got, allowed,
         logsumexp ? "softfold finish --logsumexp joined.part" : "softfold finish shard.npy joined.part out.npy");
+  };
+  refuse_unless(logsumexp ? count <= 2 : count == 3, fmt::format("{} files", count),
+                logsumexp ? "PARTIAL [OUT] with --logsumexp" : "SHARD PARTIAL OUT");
+  if (logsumexp) {
+    refuse_unless(!log && range.empty() && reading.as.empty(), "--log, --range or --as with --logsumexp",
+                  "--logsumexp alone: it reads no shard");
+    refuse_unless(count == 2 || (dtype.empty() && reading.tensor.empty()), "--dtype or --tensor without OUT",
+                  "numbers as they were folded, or an OUT");
+  }
   const io::InputFile partial(files[logsumexp ? 0 : 1]);
   const io::PartialFile joined = io::read_partials(partial);
   check_complete(partial.path(), io::span_of(joined));
@@ -188,16 +198,22 @@ void FinishVerb::finish_lse(const io::InputFile& partial, const io::PartialFile&
   };
   const auto rows = static_cast<std::size_t>(span.rows);
   if (files.size() == 2) {
-    io::ArrayOutput output = io::create_array(files[1], {"logsumexp", type, {span.rows}}, {&partial.id(), 1});
+    const std::string tensor = reading.tensor.empty() ? "logsumexp" : reading.tensor;
+    io::ArrayOutput output = io::create_array(files[1], {tensor, type, {span.rows}}, {&partial.id(), 1});
     const Buffer result(rows * size_of(type));
     finish_to(result.data(), type);
     output.write(0, {result.data(), rows * size_of(type)});
     output.commit();
+    if (running.json) print({{"op", "logsumexp"}, {"partial", files[0]}, {"output", files[1]}, {"shape", {span.rows}}});
     return;
   }
   std::vector<double> lse(rows);
   finish_to(reinterpret_cast<std::byte*>(lse.data()), DType::float64);
-  if (running.json) return print({{"logsumexp", lse}});
+  if (running.json) {
+    Json list = Json::array();  // JSON has no infinities and no NaN: texts then
+    for (const double value : lse) list.push_back(std::isfinite(value) ? Json(value) : Json(fmt::to_string(value)));
+    return print({{"logsumexp", list}});
+  }
   // A float32 fold's result is a float32: printed as such, with as many digits as tell it from its neighbours.
   for (const double value : lse) {
     if (span.digits == 24) {

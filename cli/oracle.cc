@@ -103,6 +103,26 @@ Worst measured(long double truth, double got, long double bound_in_u, long doubl
   return w;
 }
 
+/// The largest score of a row in units of ln 2: from 2^51 on float64 holds less of it, as docs/one-answer.md says.
+long double size_of_scores(const Truth& truth, const Precision& p) {
+  return std::abs(static_cast<long double>(truth.extreme) * static_cast<long double>(p.scale)) / std::log(2.L);
+}
+
+/// Below this a probability may leave as 0, and as anything below `leaves_as`.
+struct Vanishing {
+  long double below, leaves_as;
+};
+Vanishing vanishing_of(const Truth& truth, const Precision& p) {
+  if (!p.is_double) return {0x1p-124L, 0};
+  const long double size = size_of_scores(truth, p);
+  return size > 0x1p61L ? Vanishing{0x1p-256L, 0x1p-127L} : Vanishing{size >= 0x1p51L ? 0x1p-764L : 0x1p-1020L, 0};
+}
+
+/// Scores beyond float64's own range count as equal: only that a result is one is promised.
+bool is_beyond(const Truth& truth, const Precision& p) {
+  return p.is_double && size_of_scores(truth, p) > std::numeric_limits<double>::max();
+}
+
 bool is_special(const Truth& truth) { return truth.kind != Truth::Kind::regular; }
 
 /// What every element of a row without a finite sum becomes.
@@ -118,7 +138,8 @@ Worst compare_in(Op op, const Truth& truth, std::span<const double> x, std::span
                  const Precision& p) {
   const auto u = p.unit();
   const auto ln_n = std::log(static_cast<long double>(truth.length));
-  const long double smallest = p.is_double ? 0x1p-1020L : 0x1p-124L;
+  const Vanishing vanishing = vanishing_of(truth, p);
+  const long double size = size_of_scores(truth, p) * std::log(2.L), far = p.is_double && size > 0x1p60L ? 3 * size : 0;
   const W sum = static_cast<W>(truth.sum);
   const W ln_sum = std::log(sum);
   Worst worst;
@@ -128,16 +149,21 @@ Worst compare_in(Op op, const Truth& truth, std::span<const double> x, std::span
       worst.take(exactly(y[i] == (op == Op::softmax ? 0. : -kInfinity), index));
       continue;
     }
+    if (is_beyond(truth, p)) {
+      worst.take(exactly(op == Op::softmax ? y[i] >= 0 && y[i] <= 1 : y[i] <= 0, index));
+      continue;
+    }
     const W below = (static_cast<W>(truth.extreme) - static_cast<W>(x[i])) * static_cast<W>(p.scale);
     if (op == Op::softmax) {
       const long double bound = 8 + below + 2.5L * ln_n;
       const long double probability = std::exp(-below) / sum;
-      const bool may_vanish = probability < smallest * (1 + bound * u);
-      worst.take(may_vanish && y[i] == 0 ? exactly(true, index)
-                                         : measured(probability, y[i], bound, u * probability, index, p));
+      const bool may_vanish = probability < vanishing.below * (1 + bound * u);
+      worst.take(may_vanish && y[i] >= 0 && y[i] <= vanishing.leaves_as
+                     ? exactly(true, index)
+                     : measured(probability, y[i], bound, u * probability, index, p));
     } else {
       const long double log_probability = -below - ln_sum;
-      worst.take(measured(log_probability, y[i], -3 * log_probability + 8 + 2 * below + 5 * ln_n, u, index, p));
+      worst.take(measured(log_probability, y[i], -3 * log_probability + 8 + 2 * below + 5 * ln_n + far, u, index, p));
     }
   }
   return worst;
@@ -194,7 +220,13 @@ Worst compare_lse(const Truth& truth, double lse, const Precision& p) {
   const long double exact =
       static_cast<long double>(truth.extreme) * static_cast<long double>(p.scale) + std::log(truth.sum);
   const long double ln_n = std::log(static_cast<long double>(truth.length));
-  return measured(exact, lse, std::abs(exact) + 8 + 3 * ln_n, p.unit(), 0, p);
+  const bool far = p.is_double && size_of_scores(truth, p) >= 0x1p51L;
+  const long double bound = (far ? 2 : 1) * std::abs(exact) + 8 + 3 * ln_n;
+  // A row of finite numbers has a finite logsumexp: beyond the fold's range it is the largest number there.
+  const double most = p.is_double ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  const bool at_the_end = std::abs(lse) == most && (lse > 0) == (exact > 0);
+  if (at_the_end && std::abs(exact) + bound * p.unit() >= most) return exactly(true, 0);
+  return measured(exact, lse, bound, p.unit(), 0, p);
 }
 
 Worst compare_sum(const Truth& truth, long double sum, const Precision& p) {

@@ -171,6 +171,8 @@ void read_result(const io::ArrayFile& file, const io::ArrayFile& result, const J
                progress.add(bytes(b, file.dtype()));
              },
              [](std::int64_t) {}});
+  file.file().check_unchanged();
+  result.file().check_unchanged();
 }
 
 struct VerifyVerb {

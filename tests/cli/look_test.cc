@@ -72,6 +72,19 @@ TEST_F(Verify, RowsOfNoElementsAndNoRows) {
   expect_refused(Code::verification, "logsumexp", {"verify", "@x.npy", "@y.npy", "--op", "logsumexp"});
 }
 
+// Beyond float32's range a logsumexp is its largest number; float64 holds less of its largest scores, and beyond its
+// range they are equal.
+TEST_F(Verify, ScoresFarFromZero) {
+  write("x.npy", {2, 3}, {3e38F, -3e38F, 1, -3e38F, -2e38F, -3e38F});
+  const double wide[] = {3e38, -3e38, 1, 1.7e308, 1.6e308, 1};
+  write_array(at("w.npy"), DType::float64, {2, 3}, std::as_bytes(std::span(wide)));
+  for (const std::string scale : {"1", "0.3", "1e10", "1e30", "-1e30"})
+    for (const std::string name : {"@x.npy", "@w.npy"}) expect_ok({"verify", name, "--scale", scale});
+  write("y.npy", {2}, {3e38F, -3e38F});
+  expect_refused(Code::verification, "logsumexp",
+                 {"verify", "@x.npy", "@y.npy", "--op", "logsumexp", "--scale", "1e30"});
+}
+
 TEST_F(Verify, AWrongResultIsFoundWhereItIs) {
   const std::vector<float> x(3000, 1.F);
   std::vector<float> y(3000, 1.F / 1000);
@@ -180,6 +193,8 @@ TEST_F(Bench, AFilesRowsAndOneOperation) {
   expect_refused(Code::option, "try: ladder", {"bench", "lader"});
   expect_refused(Code::option, "rows", {"bench", "softmax", "--n", "0"});
   expect_refused(Code::usage, "one file", {"bench", "softmax", "@x.npy", "@x.npy"});
+  write_array(at("i.npy"), DType::int32, {4, 5}, std::vector<std::byte>(80));
+  expect_refused(Code::dtype, "int32", {"bench", "softmax", "@i.npy"});
   expect_refused(Code::option, "joined by commas", {"bench", "softmax", "--n", "5x6"});
   for (const std::string seconds : {"inf", "nan", "-1"})
     expect_refused(Code::option, "--seconds", {"bench", "softmax", "@x.npy", "--seconds", seconds});

@@ -100,6 +100,18 @@ TEST_F(Sharded, ShardsInFilesOfTheirOwn) {
   float lse = 0;
   io::open_array(at("lse.npy")).read(0, std::as_writable_bytes(std::span(&lse, 1)));
   EXPECT_EQ(std::stof(expect_ok({"finish", "--logsumexp", "@all.part"})), lse);
+  EXPECT_NE(expect_ok({"finish", "--logsumexp", "@all.part", "@lse2.npy", "--json"}).find("lse2.npy"),
+            std::string::npos);
+  for (const Words& unused :
+       {Words{"--range", "0:5"}, {"--as", "f32"}, {"--dtype", "f16"}, {"--tensor", "t"}, {"--log"}}) {
+    Words words{"finish", "--logsumexp", "@all.part"};
+    words.insert(words.end(), unused.begin(), unused.end());
+    expect_refused(Code::usage, unused[0], words);
+  }
+  const float nothing[] = {-INFINITY, -INFINITY};
+  write_array(at("n.npy"), DType::float32, {2}, std::as_bytes(std::span(nothing)));
+  expect_ok({"state", "@n.npy", "@n.part"});
+  EXPECT_NE(expect_ok({"finish", "--logsumexp", "@n.part", "--json"}).find("\"-inf\""), std::string::npos);
 }
 
 TEST_F(Sharded, WhatDoesNotBelongTogetherIsRefused) {

@@ -128,6 +128,22 @@ constexpr bool kSanitized = false;
 #endif
 constexpr std::int64_t kMost = std::int64_t{kSanitized ? 4096 : 32} << 20;
 
+// A thread's stack is as large as the limit on stacks: with this one the system gives no thread.
+TEST_F(SoftmaxCommand, WithoutAnotherThreadTheSameBits) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's run-time library does not take such a limit";
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_STACK, &before), 0);
+  const struct rlimit beyond { rlim_t{1} << 47, before.rlim_max };
+  if (beyond.rlim_cur > before.rlim_max) GTEST_SKIP() << "stacks of this size are forbidden";
+  write_array(at("x.npy"), DType::float32, {3'000'000}, random_elements(DType::float32, 3'000'000, 5));
+  expect_ok({"softmax", "@x.npy", "@whole.npy"});
+  ASSERT_EQ(::setrlimit(RLIMIT_STACK, &beyond), 0);
+  const Result alone = run({"softmax", "@x.npy", "@y.npy", "--memory", "32M", "--threads", "3"});
+  ASSERT_EQ(::setrlimit(RLIMIT_STACK, &before), 0);
+  EXPECT_EQ(alone.status, 0) << alone.err;
+  EXPECT_EQ(contents(at("y.npy")), contents(at("whole.npy")));
+}
+
 TEST_F(LargeFile, ARowLargerThanMemoryHasTheSameBits) {
   write_large("x.npy", {kElements});
   expect_ok({"softmax", "@x.npy", "@whole.npy"});
