@@ -31,12 +31,18 @@ def test_many_threads_at_once(rng):
 def test_other_threads_run_meanwhile(rng):
     """The GIL is released: a thread that only counts gets on while a long call runs in another."""
     x = rng.standard_normal(8_000_000).astype(np.float32)
-    counted = 0
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        done = pool.submit(lambda: [softfold.logsumexp(x) for _ in range(5)])
-        while not done.done():
-            counted += 1
-    assert counted > 0 and len(done.result()) == 5
+
+    def counted_meanwhile():
+        counted = 0
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            done = pool.submit(lambda: [softfold.logsumexp(x) for _ in range(5)])
+            while not done.done():
+                counted += 1
+        assert len(done.result()) == 5
+        return counted
+
+    # On a busy machine the calls may be over before this thread is run again.
+    assert any(counted_meanwhile() > 0 for _ in range(20))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
