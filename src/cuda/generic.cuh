@@ -242,22 +242,25 @@ __device__ __forceinline__ typename fold::LogSumExp<T>::State row_state(
 
 /// state and logsumexp: one result a row.
 template <class T>
-__global__ void __launch_bounds__(128)
-    write_rows(const __grid_constant__ RowProblem p, const typename fold::LogSumExp<T>::State* states) {
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (row >= p.rows) return;
+__device__ __forceinline__ void write_row(const RowProblem& p, std::int64_t row,
+                                          const typename fold::LogSumExp<T>::State& state) {
   const RowPlace place(p, row);
+  const Row r = row_at(p, place);
   if (p.op == Op::state) {
     const Operand& o = p[Slot::states];
-    const Row r = row_at(p, place);
-    *reinterpret_cast<StoredState*>(o.data + place.offset(o)) = {states[row].m,
-                                                                 fold::canonical(static_cast<double>(states[row].d)),
+    *reinterpret_cast<StoredState*>(o.data + place.offset(o)) = {state.m, fold::canonical(static_cast<double>(state.d)),
                                                                  r.scale, static_cast<double>(fold::Real<T>::kDigits)};
     return;
   }
   const Operand& o = p[Slot::row];
-  const Row r = row_at(p, place);
-  put(o.dtype, o.data + place.offset(o), fold::LogSumExp<T>{fold::make_scale<T>(r.scale)}.finish(states[row]));
+  put(o.dtype, o.data + place.offset(o), fold::LogSumExp<T>{fold::make_scale<T>(r.scale)}.finish(state));
+}
+
+template <class T>
+__global__ void __launch_bounds__(128)
+    write_rows(const __grid_constant__ RowProblem p, const typename fold::LogSumExp<T>::State* states) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row < p.rows) write_row<T>(p, row, states[row]);
 }
 
 /// The results of softmax and log_softmax from the rows' states; no states: those that were given, which may not cover

@@ -116,7 +116,7 @@ struct Packed<float> {
   static __device__ __forceinline__ uint4 pack(const float* v) {
     return {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
   }
-  static __device__ __forceinline__ float widen(float e) { return e; }
+  static __device__ __forceinline__ uint4 join(const float (&e)[4]) { return pack(e); }
   static __device__ __forceinline__ float narrow(float a) { return a; }
 };
 
@@ -133,8 +133,16 @@ __device__ __forceinline__ float2 pair_extremes(const uint4 (&raw)[kVectors]) {
   return {static_cast<float>(__hmin_nan(low.x, low.y)), static_cast<float>(__hmax_nan(high.x, high.y))};
 }
 
+/// Eight 16-bit elements as a vector.
+template <class E>
+__device__ __forceinline__ uint4 join_halves(const E (&e)[8]) {
+  const auto two = [&](int i) { return static_cast<unsigned>(e[i].bits) | static_cast<unsigned>(e[i + 1].bits) << 16; };
+  return {two(0), two(2), two(4), two(6)};
+}
+
 template <>
 struct Packed<fold::BFloat16> {
+  static __device__ __forceinline__ uint4 join(const fold::BFloat16 (&e)[8]) { return join_halves(e); }
   template <int kVectors>
   static __device__ __forceinline__ lift::Extremes extremes(const uint4 (&raw)[kVectors]) {
     const float2 e = pair_extremes<__nv_bfloat162>(raw);
@@ -155,7 +163,6 @@ struct Packed<fold::BFloat16> {
   static __device__ __forceinline__ uint4 pack(const float* v) {
     return {two(v[0], v[1]), two(v[2], v[3]), two(v[4], v[5]), two(v[6], v[7])};
   }
-  static __device__ __forceinline__ float widen(fold::BFloat16 e) { return fold::widen(e); }
   static __device__ __forceinline__ fold::BFloat16 narrow(float a) {
     return {static_cast<std::uint16_t>(two(a, 0.F) & 0xFFFFU)};
   }
@@ -163,6 +170,7 @@ struct Packed<fold::BFloat16> {
 
 template <>
 struct Packed<fold::Float16> {
+  static __device__ __forceinline__ uint4 join(const fold::Float16 (&e)[8]) { return join_halves(e); }
   template <int kVectors>
   static __device__ __forceinline__ lift::Extremes extremes(const uint4 (&raw)[kVectors]) {
     const float2 e = pair_extremes<__half2>(raw);
@@ -183,7 +191,6 @@ struct Packed<fold::Float16> {
   static __device__ __forceinline__ uint4 pack(const float* v) {
     return {two(v[0], v[1]), two(v[2], v[3]), two(v[4], v[5]), two(v[6], v[7])};
   }
-  static __device__ __forceinline__ float widen(fold::Float16 e) { return __half2float(__ushort_as_half(e.bits)); }
   static __device__ __forceinline__ fold::Float16 narrow(float a) { return {__half_as_ushort(__float2half_rn(a))}; }
 };
 
@@ -210,20 +217,49 @@ struct Tile {
   }
   static __device__ __forceinline__ bool whole(int first, int n) { return first >= 0 && first + kWidth <= n; }
 
+  /// The vectors of elements [0, n) of x; other slots hold `missing`.
+  __device__ __forceinline__ void gather(uint4 (&raw)[kVectors], const char* x, int n, float missing) const {
+    const E* e = reinterpret_cast<const E*>(x);
+    if (shift == 0 && n == kSlots) {
+#pragma unroll
+      for (int j = 0; j < kVectors; ++j) raw[j] = reinterpret_cast<const uint4*>(e)[lane + kLanes * j];
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j)
+      if (whole(first_of(j), n)) raw[j] = *reinterpret_cast<const uint4*>(e + first_of(j));
+    const E nothing = Packed<E>::narrow(missing);
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      if (whole(first_of(j), n)) continue;
+      E part[kWidth];
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        const int i = element(j, k);
+        part[k] = i < n ? e[i] : nothing;
+      }
+      raw[j] = Packed<E>::join(part);
+    }
+  }
+
   /// Elements [0, n) of x; other slots become lift::absent.
   __device__ __forceinline__ void load(float (&v)[lift::kPerLane], const char* x, int n,
                                        const lift::Factor& factor) const {
-    const E* e = reinterpret_cast<const E*>(x);
     uint4 raw[kVectors];
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      raw[j] = {0, 0, 0, 0};
-      if (whole(first_of(j), n)) raw[j] = *reinterpret_cast<const uint4*>(e + first_of(j));
-    }
+    gather(raw, x, n, lift::absent(factor.c));
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(raw[j], v + j * kWidth);
-    if (shift != 0 || n < kSlots) load_ends(v, e, n, lift::absent(factor.c));
     if (!factor.plain) multiply(v, n, factor.times);
+  }
+
+  /// Vectors to floats, times the factor where it is not plain; returns their extremes.
+  __device__ __forceinline__ lift::Extremes unpack(float (&v)[lift::kPerLane], const uint4 (&raw)[kVectors], int n,
+                                                   const lift::Factor& factor) const {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(raw[j], v + j * kWidth);
+    if (factor.plain) return Packed<E>::extremes(raw);
+    multiply(v, n, factor.times);
+    return lift::extremes_of(v);
   }
 
   __device__ __forceinline__ void multiply(float (&v)[lift::kPerLane], int n, float by) const {
@@ -250,6 +286,12 @@ struct Tile {
 
   /// Elements [0, n) of y.
   __device__ __forceinline__ void store(char* y, int n, const float (&v)[lift::kPerLane]) const {
+    if (shift == 0 && n == kSlots) {
+#pragma unroll
+      for (int j = 0; j < kVectors; ++j)
+        reinterpret_cast<uint4*>(y)[lane + kLanes * j] = Packed<E>::pack(v + j * kWidth);
+      return;
+    }
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) store_vector(y, n, j, v + j * kWidth);
   }
@@ -264,19 +306,6 @@ struct Tile {
     for (int k = 0; k < kWidth; ++k) {
       const int i = element(j, k);
       if (i < n) e[i] = Packed<E>::narrow(v[k]);
-    }
-  }
-
- private:
-  __device__ __forceinline__ void load_ends(float (&v)[lift::kPerLane], const E* e, int n, float missing) const {
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      if (whole(first_of(j), n)) continue;
-#pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        const int i = element(j, k);
-        v[j * kWidth + k] = i < n ? Packed<E>::widen(e[i]) : missing;
-      }
     }
   }
 };

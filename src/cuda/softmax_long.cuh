@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kGridWarps * 32, 3)
   char* place = memory + kGridWarps * kWaitingBytes + warp * Place::kBytes;
   float4* waiting = reinterpret_cast<float4*>(memory + warp * kWaitingBytes) + lane;
   CopyBarrier& barrier = barriers[warp];
-  const lift::Factor factor(p.scale.c);
+  const lift::Factor& factor = p.factor;
   const char* x = p.x + begin * Place::kSize;
   char* y = p.y + begin * Place::kSize;
   const auto fetch = [&](std::int64_t row) {
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kGridWarps * 32, 3)
     __syncthreads();
     const std::int64_t last = row - share.groups;
     if (warp == 0 && row < p.rows) {
-      const auto node = lift::merge_run<1>([&](int i) { return chunk_states[i]; }, chunks);
+      const auto node = lift::merge_states([&](int i) { return chunk_states[i]; }, chunks);
       lift::GridFold::send(exchange(row, step), node, block);
     } else if (warp == 1 && last >= 0) {
       const auto whole = lift::GridFold::receive(exchange(last, step - 1));
@@ -153,10 +153,15 @@ struct ChunkOf {
   std::int64_t begin;
   int n;
   __device__ __forceinline__ ChunkOf(const PlainRows& p, std::int64_t item, std::int64_t chunks)
-      : row(chunks == 1 ? item : item / chunks),
+      : row(chunks == 1 ? item : quotient(item, chunks)),
         begin((item - row * chunks) * lift::kChunk),
         n(static_cast<int>(clamp(p.n - begin, lift::kChunk))) {
     first = p.x + row * p.x_stride + begin * static_cast<std::int64_t>(sizeof(E));
+  }
+  /// A 64-bit division costs as much as three elements of every lane.
+  static __device__ __forceinline__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
+    if ((a | b) >> 32 != 0) return a / b;
+    return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
   }
 };
 
@@ -182,7 +187,7 @@ __global__ void __launch_bounds__(256, 4)
     Place(place_of(lane), chunk.first, chunk.n).fetch(barriers[warp][lane], chunk.first, p);
   }
   __syncwarp();
-  const lift::Factor factor(p.scale.c);
+  const lift::Factor& factor = p.factor;
 #pragma unroll 1
   for (int run = 0; run < kRuns && item_of(run) < p.rows * chunks; ++run) {
     const ChunkOf<E> chunk(p, item_of(run), chunks);
@@ -214,7 +219,7 @@ __global__ void __launch_bounds__(256, 4)
     landing.fetch(barriers[warp], chunk.first, p);
   }
   __syncwarp();
-  const lift::Factor factor(p.scale.c);
+  const lift::Factor& factor = p.factor;
   const auto row = rows[chunk.row];
   const fold::Normaliser<float> norm(row);
   float v[lift::kPerLane];

@@ -51,26 +51,36 @@ void run_warp_rows(const RowProblem& p, const Context& context) {
 const char* refuses_cluster_row(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;
   const std::int64_t chunks = lift::chunk_count(p.n);
-  if (chunks > kWarpsPerBlock && p.rows > kChunksAtOnce / chunks)
+  if (chunks > 2 * kWarpsPerBlock && p.rows > kChunksAtOnce / chunks)
     return "more rows than clusters run at once: a grid that stays is faster";
   if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
   if (p.rows >= kMostBlocks / 16) return "more rows than a grid has";
   return refuses_plain(p);
 }
 
+template <class E, bool kEngine>
+void launch_cluster_row(const RowProblem& p, const Spread& spread, cudaStream_t stream) {
+  const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks,
+                  kEngine ? spread.warps * Landing<E, 32>::kBytes : 0};
+  const PlainRows rows = plain_rows(p);
+  if (p.op == Op::log_softmax) {
+    launch("softmax_cluster_row", softmax_cluster_row<E, true, kEngine>, grid, stream, rows);
+  } else {
+    launch("softmax_cluster_row", softmax_cluster_row<E, false, kEngine>, grid, stream, rows);
+  }
+}
+
 void run_cluster_row(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Spread spread = spread_row(p.rows, lift::chunk_count(p.n), traits_of(device.device()));
-  Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
-  const PlainRows rows = plain_rows(p);
-  with_element(p[Slot::x].dtype, [&]<class E>() {
-    grid.shared_bytes = spread.warps * Landing<E, 32>::kBytes;
-    if (p.op == Op::log_softmax) {
-      launch("softmax_cluster_row", softmax_cluster_row<E, true>, grid, stream_of(context), rows);
-    } else {
-      launch("softmax_cluster_row", softmax_cluster_row<E, false>, grid, stream_of(context), rows);
-    }
-  });
+  const cudaStream_t stream = stream_of(context);
+  switch (p[Slot::x].dtype) {
+    case DType::bfloat16: return launch_cluster_row<fold::BFloat16, false>(p, spread, stream);
+    case DType::float16: return launch_cluster_row<fold::Float16, false>(p, spread, stream);
+    default:  // measured: the engine is faster in a block alone, ordinary loads in a cluster
+      if (spread.blocks == 1) return launch_cluster_row<float, true>(p, spread, stream);
+      launch_cluster_row<float, false>(p, spread, stream);
+  }
 }
 
 }  // namespace
@@ -78,19 +88,15 @@ void run_cluster_row(const RowProblem& p, const Context& context) {
 PlainRows plain_rows(const RowProblem& p) {
   const Operand &x = p[Slot::x], &y = p[Slot::y];
   const auto stride = [&](const Operand& o) { return p.outer_rank == 0 || !o.given ? 0 : o.strides[0]; };
+  const auto scale = fold::make_scale<float>(p.scale);
   const std::int64_t bytes = p.n * static_cast<std::int64_t>(size_of(x.dtype));
   const bool on_vectors = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && stride(x) % 16 == 0;
-  return {x.data,
-          y.given ? y.data : nullptr,
-          x.data,
-          x.data + (p.rows - 1) * stride(x) + bytes,
-          stride(x),
-          stride(y),
-          p.rows,
-          p.n,
-          fold::make_scale<float>(p.scale),
-          p.empty,
-          0,
+  return {x.data,    y.given ? y.data : nullptr,
+          x.data,    x.data + (p.rows - 1) * stride(x) + bytes,
+          stride(x), stride(y),
+          p.rows,    p.n,
+          scale,     lift::Factor(scale.c),
+          p.empty,   0,
           on_vectors};
 }
 

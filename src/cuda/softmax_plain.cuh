@@ -18,6 +18,7 @@ struct PlainRows {
   std::int64_t x_stride, y_stride;  ///< bytes between rows
   std::int64_t rows, n;
   fold::Scale<float> scale;
+  lift::Factor factor;  ///< of scale.c
   Empty empty;
   int pitch;    ///< bytes between landing places of a warp's rows
   bool joined;  ///< rows lie on 16-byte boundaries; in softmax_warp_rows also end to end: a warp's rows are one copy
@@ -63,6 +64,11 @@ struct Landing {
 
   /// By one lane of the group: sends the run on its way.
   __device__ __forceinline__ void fetch(CopyBarrier& barrier, const char* first, const PlainRows& p) const {
+    if (whole()) {
+      barrier.expect(kSlots * kSize);
+      barrier.copy(place, first, kSlots * kSize);
+      return;
+    }
     const Span span(first, n, p.x_begin, p.x_end);
     barrier.expect(span.bytes());
     if (span.bytes() > 0)
@@ -85,11 +91,7 @@ struct Landing {
       fence_for_copy();
       __syncwarp();
     }
-#pragma unroll
-    for (int j = 0; j < Elements::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * kWidth);
-    if (factor.plain) return Packed<E>::extremes(raw);
-    tile.multiply(v, n, factor.times);
-    return lift::extremes_of(v);
+    return tile.unpack(v, raw, n, factor);
   }
 
   /// Writes results to y, which lies to 16-byte boundaries as x does. Call drain() before the block ends.
@@ -112,9 +114,8 @@ struct Landing {
   /// all its elements there, a few of them behind the last slot: rotate() is enough.
   __device__ __forceinline__ bool needs_patch(const char* first, const PlainRows& p) const {
     if constexpr (kLanes == 32) {
-      if (n < kSlots) return true;
-      const Span span(first, n, p.x_begin, p.x_end);
-      return span.begin != span.from || span.end != span.up_to;
+      // The copy left out vectors only at the ends of x's memory.
+      return n < kSlots || (tile.shift != 0 && (first < p.x_begin + 16 || first + kSlots * kSize + 16 > p.x_end));
     } else {
       return !__all_sync(lift::kWholeWarp, whole());
     }
@@ -224,7 +225,7 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
       }
     }
   }
-  const lift::Factor factor(p.scale.c);
+  const lift::Factor& factor = p.factor;
 #pragma unroll 1
   for (int run = 0; run < kRuns && base_of(run) < p.rows; ++run) {
     const std::int64_t row = base_of(run) + lane / kLanes;
@@ -253,50 +254,88 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
   Place::drain();
 }
 
-/// A block or a cluster of blocks a row, one chunk a warp.
-template <class E, bool kLog>
+/// Where a warp of softmax_cluster_row works. It reads the special registers anew each time: what is cheap to find
+/// again need not be kept in registers, of which the terms leave few.
+struct ClusterChunk {
+  int chunk, n;             ///< n: its elements, 0 beyond the row's end
+  std::int64_t row, begin;  ///< begin: bytes from the row's first element
+
+  __device__ __forceinline__ ClusterChunk(const PlainRows& p, int size) {
+    unsigned thread, block, threads;
+    asm volatile("mov.u32 %0, %%tid.x;\nmov.u32 %1, %%ctaid.x;\nmov.u32 %2, %%ntid.x;"
+                 : "=r"(thread), "=r"(block), "=r"(threads));
+    chunk = static_cast<int>(lift::Cluster::rank() * (threads / 32) + thread / 32);
+    n = min(max(static_cast<int>(p.n) - chunk * lift::kChunk, 0), lift::kChunk);
+    const unsigned blocks = lift::Cluster::size();
+    row = blocks == 1 ? block : block / blocks;
+    begin = static_cast<std::int64_t>(chunk) * (lift::kChunk * size);
+  }
+};
+
+/// A block or a cluster of blocks a row, one chunk a warp. Everything that is not needed for each element counts here:
+/// a warp has 1024 elements, so 32 instructions of it are one an element. kEngine: chunks come and go by the copy
+/// engine, else by ordinary loads and stores; 16-bit chunks are too short to pay for the engine's barrier.
+template <class E, bool kLog, bool kEngine>
 __global__ void __launch_bounds__(512, 2) softmax_cluster_row(const __grid_constant__ PlainRows p) {
   using Place = Landing<E, 32>;
-  using Fold = lift::WarpFold<Place::kWidth>;
+  using Elements = Tile<E, 32>;
+  using Fold = lift::WarpFold<Elements::kWidth>;
   using Exchange = lift::ClusterFold<256>;
   extern __shared__ __align__(16) char memory[];
-  __shared__ Exchange::Storage storage;
-  __shared__ CopyBarrier barriers[16];
-  const unsigned blocks = lift::Cluster::size();
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int chunk = static_cast<int>(lift::Cluster::rank()) * (static_cast<int>(blockDim.x) / 32) + warp;
-  const std::int64_t row = blockIdx.x / blocks, begin = static_cast<std::int64_t>(chunk) * lift::kChunk;
-  const char* first = p.x + row * p.x_stride + begin * Place::kSize;
-  const Place landing(memory + warp * Place::kBytes, first, static_cast<int>(clamp(p.n - begin, lift::kChunk)));
-  CopyBarrier& barrier = barriers[warp];
-  if (lane == 0 && landing.n > 0) {
-    barrier.init(1);
-    CopyBarrier::publish();
-    landing.fetch(barrier, first, p);
-  }
+  __shared__ typename Exchange::Storage storage;
   Exchange::begin();
-  __syncwarp();
-  const lift::Factor factor(p.scale.c);
   float v[lift::kPerLane];
-  typename Fold::Folded own{Exchange::State{}, 1.F, false};
-  if (landing.n > 0) {
-    barrier.wait(0);
-    const auto extremes = landing.read(v, first, factor, p);
-    own = kLog ? Fold::reduce(v, factor.c, extremes) : Fold::terms(v, factor.c, extremes);
+  typename Fold::Folded own{{}, 1.F, false, {lift::kNone, 0.F}};
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const ClusterChunk at(p, Place::kSize);
+  if (at.n > 0) {
+    const char* first = p.x + at.row * p.x_stride + at.begin;
+    lift::Extremes extremes;
+    if constexpr (kEngine) {
+      __shared__ CopyBarrier barriers[16];
+      const Place landing(memory + warp * Place::kBytes, first, at.n);
+      if (lane == 0) {
+        barriers[warp].init(1);
+        CopyBarrier::publish();
+        landing.fetch(barriers[warp], first, p);
+      }
+      __syncwarp();
+      barriers[warp].wait(0);
+      extremes = landing.read(v, first, p.factor, p);
+    } else {
+      uint4 raw[Elements::kVectors];
+      const Elements tile(first);
+      tile.gather(raw, first, at.n, lift::absent(p.factor.c));
+      extremes = tile.unpack(v, raw, at.n, p.factor);
+    }
+    own = kLog ? Fold::reduce(v, p.factor.c, extremes) : Fold::terms(v, p.factor.c, extremes);
   }
   Exchange::ready();
-  const auto whole = Exchange::fold(storage, own.state, chunk, static_cast<int>(lift::chunk_count(p.n)));
-  if (landing.n == 0) return;
-  char* y = p.y + row * p.y_stride + begin * Place::kSize;
-  const fold::Normaliser<float> norm(whole);
-  if (norm.regular) {
-    finish<kLog>(v, own.dense, factor, fold::Scalar<float>::mul(norm.multiplier(own.state.m), own.unit), whole,
-                 p.scale);
-    landing.store(y, v);
-  } else {
-    fill<E, kLog>(y, nullptr, 0, landing.tile.lane, 32, landing.n, landing.n, constant_of<kLog>(whole, p.empty));
+  const ClusterChunk here(p, Place::kSize);
+  const auto root = Exchange::fold(storage, own.node, own.state, here.chunk,
+                                   (static_cast<int>(p.n) + lift::kChunk - 1) / lift::kChunk);
+  if (here.n == 0) return;
+  char* y = p.y + here.row * p.y_stride + here.begin;
+  float multiplier = 0.F;
+  bool regular = root.node.d > 0.F;
+  if (root.node.z == lift::kFar) {
+    const fold::Normaliser<float> norm(root.far);
+    regular = norm.regular;
+    if (regular) multiplier = norm.multiplier(own.state.m);
+  } else if (own.node.d > 0.F) {
+    multiplier = lift::near_multiplier(root.node, own.node);
   }
-  Place::drain();
+  if (!regular) {
+    fill<E, kLog>(y, nullptr, 0, lane, 32, here.n, here.n, constant_of<kLog>(root.state(), p.empty));
+    return;
+  }
+  finish<kLog>(v, own.dense, p.factor, fold::Scalar<float>::mul(multiplier, own.unit), root.state(), p.scale);
+  if constexpr (kEngine) {
+    Place(memory + warp * Place::kBytes, y, here.n).store(y, v);
+    Place::drain();
+  } else {
+    Elements(y).store(y, here.n, v);
+  }
 }
 
 }  // namespace cuda

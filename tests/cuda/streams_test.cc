@@ -21,7 +21,7 @@ class CudaStreams : public Cuda {
 };
 
 const std::pair<std::int64_t, std::int64_t> kShapes[] = {
-    {300, 100}, {40, 1000}, {20, 9000}, {300, 20000}, {3, 1000000}};
+    {300, 100}, {40, 1000}, {20, 9000}, {300, 20000}, {150, 50257}, {3, 1000000}};
 
 TEST_F(CudaStreams, GraphReplaysAndRepeatsGiveTheSameBits) {
   cudaStream_t stream = nullptr;
@@ -94,8 +94,8 @@ TEST_F(CudaStreams, ARowAloneIsTheRowInABatch) {
 }
 
 TEST_F(CudaStreams, AWorkspaceIsUsedAndItsSizeChecked) {
-  Tensor x(DType::float32, {300, 20000}), y(DType::float32, {300, 20000});
-  x.fill([](std::int64_t i) { return value_of(Values::normal, 1, i, 20000); });
+  Tensor x(DType::float32, {150, 50000}), y(DType::float32, {150, 50000});
+  x.fill([](std::int64_t i) { return value_of(Values::normal, 1, i, 50000); });
   const std::size_t need = plan_of(Op::softmax, x, y, nullptr).workspace_bytes();
   ASSERT_GT(need, 0U);
   Tensor memory(DType::boolean, {static_cast<std::int64_t>(need)});

@@ -62,6 +62,40 @@ __device__ __forceinline__ bool is_near(const fold::LogSumExp<float>::State& s) 
   return fold::LogSumExp<float>::is_fast(s.m) || s.m == -fold::infinity<double>();
 }
 
+/// A node of the tree as warps hand it to each other: z, the bits of m + kMagic as a float, orders as m does.
+struct Node {
+  int z;    ///< kNone for the empty state, kFar where m is special or outside the fast range
+  float d;  ///< in the frame m
+};
+inline constexpr int kNone = -0x800000;  ///< the bits of -inf, which is also -inf + kMagic
+inline constexpr int kFar = 0x7FFFFFFF;
+
+__device__ __forceinline__ Node node_of(const fold::LogSumExp<float>::State& s) {
+  if (s.d == 0.F) return {kNone, 0.F};
+  if (!fold::LogSumExp<float>::is_fast(s.m)) return {kFar, s.d};
+  return {__float_as_int(fold::Scalar<float>::add(static_cast<float>(s.m), fold::Real<float>::kMagic)), s.d};
+}
+/// The state of a node that is not kFar.
+__device__ __forceinline__ fold::LogSumExp<float>::State state_of(const Node& a) {
+  return {static_cast<double>(fold::Scalar<float>::sub(__int_as_float(a.z), fold::Real<float>::kMagic)), a.d};
+}
+
+/// The state of a row, or of a run of its chunks: a node, or where that is kFar, `far`.
+struct Root {
+  Node node;
+  fold::LogSumExp<float>::State far;
+  __device__ __forceinline__ fold::LogSumExp<float>::State state() const {
+    return node.z == kFar ? far : state_of(node);
+  }
+};
+
+/// rn(1/d) of a row's state times 2^(m of a chunk - m of the row), which the row's merge found to be at least 2^-60: an
+/// exact product, as an addition to the exponent. Neither is kNone or kFar.
+__device__ __forceinline__ float near_multiplier(const Node& row, const Node& chunk) {
+  const float reciprocal = fold::Scalar<float>::div(1.F, row.d);
+  return __int_as_float(__float_as_int(reciprocal) + ((chunk.z - row.z) << 23));
+}
+
 /// Adds over the lanes of a group and over the kWidth components that each holds, in the tree's order; every lane of
 /// the group gets the sum. The first exchanges hand over half of the components instead of all of them.
 template <int kWidth, int kLanes, class T>
@@ -140,6 +174,7 @@ struct WarpFold {
     Lse::State state;
     float unit;  ///< terms times unit are in the frame state.m; 1/2 or 1
     bool dense;  ///< every term is at least 2^-62
+    Node node;   ///< the state again
   };
 
   /// The state of v; v becomes the terms. Who knows the extremes of the lane's own elements already brings them.
@@ -216,7 +251,8 @@ struct WarpFold {
       if (kKeep) v[j * kWidth + k] = t;
       return t;
     });
-    return {{static_cast<double>(m), S::mul(d, unit)}, unit, !kFlush};
+    const float sum = S::mul(d, unit);
+    return {{static_cast<double>(m), sum}, unit, !kFlush, {__float_as_int(top), sum}};
   }
 
   /// NaN, infinities, empty chunks and frames outside the fast range: by the definition, an element at a time. The
@@ -242,10 +278,10 @@ struct WarpFold {
 #pragma unroll
       for (int i = 0; i < kPerLane; ++i) v[i] = saved[i];
     }
-    if (found.nan) return {Lse::not_a_number(), 1.F, false};
-    if (found.plus) return {Lse::plus_infinity(), 1.F, false};
-    if (!found.any) return {Lse::identity(), 1.F, false};
-    return {{frame.m, d}, 1.F, false};
+    if (found.nan) return {Lse::not_a_number(), 1.F, false, {kFar, 0.F}};
+    if (found.plus) return {Lse::plus_infinity(), 1.F, false, {kFar, 0.F}};
+    if (!found.any) return {Lse::identity(), 1.F, false, {kNone, 0.F}};
+    return {{frame.m, d}, 1.F, false, node_of({frame.m, d})};
   }
 
   static __device__ __forceinline__ void turn(float (&v)[kPerLane], float last) {
@@ -316,7 +352,7 @@ __device__ __forceinline__ fold::LogSumExp<float>::State merge_lanes(fold::LogSu
 
 /// merge_states where some state is special or outside the fast range.
 template <class Load>
-__device__ __noinline__ fold::LogSumExp<float>::State merge_states_wide(const Load& load, int count) {
+__device__ __noinline__ fold::LogSumExp<float>::State merge_states_wide(Load load, int count) {
   using Lse = fold::LogSumExp<float>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   Lse::State own = Lse::identity();
@@ -328,35 +364,25 @@ __device__ __noinline__ fold::LogSumExp<float>::State merge_states_wide(const Lo
   return merge_lanes(own);
 }
 
-/// In one frame for all, the largest: as long as no node lies far below it, every rescale is exact and the tree is
-/// plain additions.
-template <int kRun, class Load>
-__device__ __forceinline__ fold::LogSumExp<float>::State merge_run(const Load& load, int count) {
+/// The root over up to 32 * kRun nodes, kRun a lane, in one frame for all, the largest: as long as no node lies far
+/// below it, every rescale is exact and the tree is plain additions. A kFar root says that this does not hold.
+template <int kRun>
+__device__ __forceinline__ Node merge_nodes(const Node (&node)[kRun]) {
   using S = fold::Scalar<float>;
-  using R = fold::Real<float>;
-  constexpr int kDeepest = -60;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  int z[kRun];
-  float d[kRun];
-  int high = __float_as_int(-fold::infinity<float>());
-  bool near = true;
+  constexpr int kDeepest = 60;
+  int high = node[0].z;
 #pragma unroll
-  for (int i = 0; i < kRun; ++i) {
-    const auto one = lane * kRun + i < count ? load(lane * kRun + i) : fold::LogSumExp<float>::identity();
-    const auto m = static_cast<float>(one.m);
-    near = near && ((m >= R::kFastLowest && m <= R::kFastHighest) || one.d == 0.F);
-    z[i] = __float_as_int(S::add(m, R::kMagic));
-    d[i] = one.d;
-    high = max(high, z[i]);
-  }
+  for (int i = 1; i < kRun; ++i) high = max(high, node[i].z);
   high = __reduce_max_sync(kWholeWarp, high);
+  bool near = high != kFar;
+  float d[kRun];
 #pragma unroll
   for (int i = 0; i < kRun; ++i) {
-    const int k = z[i] - high;
-    near = near && (k >= kDeepest || d[i] == 0.F);
-    d[i] = k >= kDeepest && d[i] != 0.F ? __int_as_float(__float_as_int(d[i]) + (k << 23)) : 0.F;
+    const int below = static_cast<int>(static_cast<unsigned>(high) - static_cast<unsigned>(node[i].z));
+    near = near && (below <= kDeepest || node[i].z == kNone);
+    d[i] = node[i].z == kNone ? 0.F : __int_as_float(__float_as_int(node[i].d) - (below << 23));
   }
-  if (!__all_sync(kWholeWarp, near)) return merge_states_wide(load, count);
+  if (!__all_sync(kWholeWarp, near)) return {kFar, 0.F};
 #pragma unroll
   for (int stride = 1; stride < kRun; stride *= 2) {
 #pragma unroll
@@ -364,7 +390,24 @@ __device__ __forceinline__ fold::LogSumExp<float>::State merge_run(const Load& l
   }
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) d[0] = S::add(d[0], __shfl_xor_sync(kWholeWarp, d[0], distance));
-  return {static_cast<double>(S::sub(__int_as_float(high), R::kMagic)), d[0]};
+  return {high, d[0]};
+}
+
+/// The root over `count` <= 32 * kRun nodes given by load(i).
+template <int kRun, class Load>
+__device__ __forceinline__ Node merge_run(const Load& load, int count) {
+  const int first = static_cast<int>(threadIdx.x) % 32 * kRun;
+  Node node[kRun];
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) node[i] = first + i < count ? load(first + i) : Node{kNone, 0.F};
+  return merge_nodes(node);
+}
+/// The same for count <= 256.
+template <class Load>
+__device__ __forceinline__ Node merge_some(const Load& load, int count) {
+  if (count <= 32) return merge_run<1>(load, count);
+  if (count <= 128) return merge_run<4>(load, count);
+  return merge_run<8>(load, count);
 }
 
 /// The same for up to 1024 nodes, 32 at a time, in few registers.
@@ -390,9 +433,8 @@ __device__ __forceinline__ fold::LogSumExp<float>::State merge_blocks(const Load
 /// warp gets it.
 template <class Load>
 __device__ __forceinline__ fold::LogSumExp<float>::State merge_states(const Load& load, int count) {
-  if (count <= 32) return merge_run<1>(load, count);
-  if (count <= 128) return merge_run<4>(load, count);
-  return merge_run<8>(load, count);
+  const Node root = merge_some([&](int i) { return node_of(load(i)); }, count);
+  return root.z == kFar ? merge_states_wide(load, count) : state_of(root);
 }
 
 }  // namespace lift
