@@ -101,7 +101,7 @@ void run_fold(const RowProblem& p, const Context& context) {
     if (p.op == Op::softmax || p.op == Op::log_softmax) {
       write_softmax_rows<T>(p, states, stream);
     } else {
-      launch("write_rows", write_rows<T>, {ceil_div(p.rows, kThreads), kThreads}, stream, p, states);
+      launch("write_row_results", write_row_results<T>, {ceil_div(p.rows, kThreads), kThreads}, stream, p, states);
     }
   });
 }

@@ -258,7 +258,7 @@ __device__ __forceinline__ void write_row(const RowProblem& p, std::int64_t row,
 
 template <class T>
 __global__ void __launch_bounds__(128)
-    write_rows(const __grid_constant__ RowProblem p, const typename fold::LogSumExp<T>::State* states) {
+    write_row_results(const __grid_constant__ RowProblem p, const typename fold::LogSumExp<T>::State* states) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (row < p.rows) write_row<T>(p, row, states[row]);
 }

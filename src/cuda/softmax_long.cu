@@ -111,7 +111,9 @@ void run_tiles(const RowProblem& p, const Context& context) {
     switch (p.op) {
       case Op::softmax: return launch("write_tiles", write_tiles<E, false>, grid, stream, rows, chunks, states);
       case Op::log_softmax: return launch("write_tiles", write_tiles<E, true>, grid, stream, rows, chunks, states);
-      default: launch("write_rows", write_rows<float>, {ceil_div(p.rows, kThreads), kThreads}, stream, p, states);
+      default:
+        launch("write_row_results", write_row_results<float>, {ceil_div(p.rows, kThreads), kThreads}, stream, p,
+               states);
     }
   });
 }
