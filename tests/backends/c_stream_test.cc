@@ -113,12 +113,15 @@ TEST(CStream, PartialsThatDoNotBelongOrLieAreRefused) {
   EXPECT_EQ(status(2, 0.71), SOFTFOLD_STATE) << "scale";
   for (const double value : {-1., 0.5, 701., 1e300, static_cast<double>(NAN)}) {
     EXPECT_NE(status(3, value), SOFTFOLD_OK) << "offset " << value;
-    for (const std::size_t field : {4U, 5U, 6U}) EXPECT_EQ(status(field, value), SOFTFOLD_STATE) << field << " " << value;
+    for (const std::size_t field : {4U, 5U, 6U})
+      EXPECT_EQ(status(field, value), SOFTFOLD_STATE) << field << " " << value;
     EXPECT_EQ(status(node, value), SOFTFOLD_STATE) << "level " << value;
   }
   EXPECT_EQ(status(7, 1. / 3), SOFTFOLD_STATE) << "an element that is no float";
   EXPECT_EQ(status(7, 1e300), SOFTFOLD_STATE) << "an element that is no float";
   EXPECT_EQ(status(node, 2), SOFTFOLD_STATE) << "a node out of place";
+  EXPECT_EQ(status(node + 1, 0.5), SOFTFOLD_STATE) << "m is whole";
+  EXPECT_EQ(status(node + 2, 0.5), SOFTFOLD_STATE) << "no d is that small";
   EXPECT_EQ(softfold_stream_push_partial(first, good.data(), good.size() - 1), SOFTFOLD_STATE);
   EXPECT_EQ(softfold_stream_push_partial(first, good.data(), 3), SOFTFOLD_STATE);
   EXPECT_EQ(softfold_stream_push_partial(first, nullptr, 0), SOFTFOLD_SHAPE);
