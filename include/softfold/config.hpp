@@ -11,6 +11,10 @@
 // it is written into partial files and into the tables of known hashes.
 #define SOFTFOLD_BITS_VERSION 1
 
+#if __cplusplus < 202002L
+#error "softfold needs C++20: compile this file with -std=c++20"
+#endif
+
 #if defined(__FAST_MATH__)
 #error "softfold: -ffast-math changes results; compile this file without it (and with -ffp-contract=off)"
 #endif

@@ -94,10 +94,10 @@ enum class LogBase : std::uint8_t { natural, two };
 struct RowOptions {
   int axis = -1;        ///< the axis that is folded; negative counts from the end
   double scale = 1;     ///< every element is multiplied by it; 1/temperature
-  View scales;          ///< float32 or float64, one a row: multiplies `scale`
-  View length;          ///< int32 or int64, one a row: only the first `length` elements exist
-  View offsets;         ///< int32 or int64, [rows + 1], ascending: x is 1-D and row i is x[offsets[i] .. offsets[i+1])
-  View mask;            ///< boolean, broadcasts to x: only elements where it is true exist
+  View scales{};        ///< float32 or float64, one a row: multiplies `scale`
+  View length{};        ///< int32 or int64, one a row: only the first `length` elements exist
+  View offsets{};       ///< int32 or int64, [rows + 1], ascending: x is 1-D and row i is x[offsets[i] .. offsets[i+1])
+  View mask{};          ///< boolean, broadcasts to x: only elements where it is true exist
   bool causal = false;  ///< x is (..., T, S), axis -1: row i has its first i + 1 + S - T elements
   Empty empty = Empty::zero;
   Rung rung = Rung::automatic;
@@ -177,13 +177,14 @@ struct Window {
 struct Dense {};
 /// Sequences of any sizes, packed one after the other.
 struct Varlen {
-  View q_offsets, kv_offsets;  ///< int32 or int64, [B + 1], ascending: sequence b has rows offsets[b] .. offsets[b+1]
+  /// int32 or int64, [B + 1], ascending: sequence b has rows offsets[b] .. offsets[b+1].
+  View q_offsets{}, kv_offsets{};
   /// No sequence has more queries, keys. 0: not known. On the CPU they are checked; elsewhere they are believed.
   std::int64_t max_q = 0, max_kv = 0;
 };
 /// Keys and values in pages. No kernel of this version has it.
 struct Paged {
-  View page_table, kv_lengths;
+  View page_table{}, kv_lengths{};
 };
 
 /// Options of attention. Sizes: B sequences, H query heads, Hkv key heads, T queries and S keys a sequence (of Varlen:
@@ -193,20 +194,20 @@ struct AttentionOptions {
   Layout layout = Layout::bhtd;
   double scale = std::numeric_limits<double>::quiet_NaN();  ///< NaN: 1/sqrt(D)
   bool causal = false;                                      ///< as window.right = 0
-  Window window;
+  Window window{};
   float softcap = 0;  ///< score = softcap tanh(scale q.k / softcap); 0: off
-  View sink;          ///< floating, [H]: one more key a head, of this score and of value 0
-  View bias;          ///< floating, broadcasts to (B, H, T, S): added to the score; -inf hides the key
-  View mask;          ///< boolean, broadcasts to (B, H, T, S): only keys where it is true exist
-  View slopes;        ///< float32, [H] or [B, H] (ALiBi): score -= slope |i + S - T - j|
-  View kv_lengths;    ///< int32 or int64, [B]: only the first `length` keys exist
-  View kv_starts;     ///< int32 or int64, [B]: keys before `start` do not exist (padding on the left)
-  View kv_index;      ///< int32 or int64, [B], Dense: sequence b's keys are k[kv_index[b]] of a cache k, v
-  std::variant<Dense, Varlen, Paged> kv;
-  View q_positions, kv_positions;  ///< no kernel of this version has them
+  View sink{};        ///< floating, [H]: one more key a head, of this score and of value 0
+  View bias{};        ///< floating, broadcasts to (B, H, T, S): added to the score; -inf hides the key
+  View mask{};        ///< boolean, broadcasts to (B, H, T, S): only keys where it is true exist
+  View slopes{};      ///< float32, [H] or [B, H] (ALiBi): score -= slope |i + S - T - j|
+  View kv_lengths{};  ///< int32 or int64, [B]: only the first `length` keys exist
+  View kv_starts{};   ///< int32 or int64, [B]: keys before `start` do not exist (padding on the left)
+  View kv_index{};    ///< int32 or int64, [B], Dense: sequence b's keys are k[kv_index[b]] of a cache k, v
+  std::variant<Dense, Varlen, Paged> kv{};
+  View q_positions{}, kv_positions{};  ///< no kernel of this version has them
   Rung rung = Rung::automatic;
-  View lse;    ///< result: float32 or float64, (B, H, T) in either layout, of Varlen (H, total T)
-  View state;  ///< result: the fold's (m, d, o): lse's shape + (2 + Dv,), float32 (float64 for float64 operands)
+  View lse{};    ///< result: float32 or float64, (B, H, T) in either layout, of Varlen (H, total T)
+  View state{};  ///< result: the fold's (m, d, o): lse's shape + (2 + Dv,), float32 (float64 for float64 operands)
 };
 
 /// Memory that the caller lends for the time of a call.
