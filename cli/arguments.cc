@@ -3,6 +3,7 @@
 #include "softfold/io/nearest.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <span>
@@ -22,7 +23,7 @@ Value look_up(const std::string& text, const char* what, Names<Value> names, std
     if (name == text) return value;
     known.push_back(name);
   }
-  const std::string_view near = io::nearest(text, known);
+  const std::string_view near = suggestion(text, known);
   throw Error(code, fmt::format("the {} '{}'", what, text),
               fmt::format("{}", fmt::join(std::span(known).first(shown), ", ")),
               std::string(near.empty() ? known[0] : near));
@@ -36,7 +37,38 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
   return value;
 }
 
+constexpr const char* kFloating = "float32, float64, float16, bfloat16";
+
+/// float32 for float23, but no narrower or wider type than was meant: not float64 for fp8.
+bool same_digits(std::string_view a, std::string_view b) {
+  const auto digits = [](std::string_view text) {
+    std::string found;
+    for (const char c : text)
+      if (c >= '0' && c <= '9') found += c;
+    std::ranges::sort(found);
+    return found;
+  };
+  return digits(a).empty() || digits(a) == digits(b);
+}
+
 }  // namespace
+
+std::string_view suggestion(std::string_view word, std::span<const std::string_view> candidates) {
+  constexpr std::pair<std::string_view, std::string_view> elsewhere[] = {{"lse", "logsumexp"}, {"gpu", "cuda"}};
+  for (const auto& [there, here] : elsewhere)
+    if (word == there && std::ranges::find(candidates, here) != candidates.end()) return here;
+  return io::nearest(word, candidates);
+}
+
+std::optional<std::int64_t> parse_count(std::string_view text) {
+  const int shift = text.ends_with('K') || text.ends_with('k')   ? 10
+                    : text.ends_with('M') || text.ends_with('m') ? 20
+                                                                 : 0;
+  if (shift > 0) text.remove_suffix(1);
+  const auto count = whole_number(text);
+  if (!count || *count < 0 || *count > INT64_MAX >> shift) return std::nullopt;
+  return *count << shift;
+}
 
 std::size_t parse_word(const std::string& text, const char* what, std::span<const std::string_view> names) {
   std::vector<std::pair<std::string_view, std::size_t>> indexed;
@@ -82,7 +114,12 @@ DType parse_dtype(const std::string& text) {
       {"bfloat16", DType::bfloat16}, {"f32", DType::float32},     {"fp32", DType::float32},
       {"f64", DType::float64},       {"fp64", DType::float64},    {"f16", DType::float16},
       {"fp16", DType::float16},      {"bf16", DType::bfloat16},   {"half", DType::float16}};
-  return look_up<DType>(text, "dtype", names, 4, Code::dtype);
+  try {
+    return look_up<DType>(text, "dtype", names, 4, Code::dtype);
+  } catch (const Error& error) {
+    if (same_digits(text, error.fix)) throw;
+    throw Error(error.code, error.got, error.allowed, "float32, which holds every narrower one");
+  }
 }
 
 Empty parse_empty(const std::string& text) {
@@ -147,6 +184,22 @@ void InputOptions::declare(Command& command, const std::string& prefix) {
 
 io::ArrayFile InputOptions::open(const std::string& path) const {
   return io::open_array(path, tensor, as.empty() ? std::nullopt : std::optional(parse_dtype(as)));
+}
+
+io::ArrayFile InputOptions::open_floating(const std::string& path) const {
+  const auto opened = [&] {
+    try {
+      return open(path);
+    } catch (const Error& error) {
+      if (error.code != Code::dtype || !error.got.starts_with('\'')) throw;  // --as itself, not the file
+      throw Error(error.code, error.got, kFloating, error.fix);
+    }
+  };
+  io::ArrayFile file = opened();
+  if (!is_floating(file.dtype()))
+    throw Error(Code::dtype, fmt::format("'{}': an array of {}", path, name_of(file.dtype())), kFloating,
+                "x.astype(numpy.float32) in NumPy");
+  return file;
 }
 
 void RunOptions::declare(Command& command, bool with_memory) {

@@ -14,9 +14,14 @@
 
 namespace softfold::cli {
 
+/// The candidate that `word` most likely means: what it stands for elsewhere ("lse", "gpu"), else the nearest; or an
+/// empty text.
+std::string_view suggestion(std::string_view word, std::span<const std::string_view> candidates);
 /// The index of `text` among `names`; what it is called in a refusal, which suggests the nearest. Throws
 /// Error{Code::option}.
 std::size_t parse_word(const std::string& text, const char* what, std::span<const std::string_view> names);
+/// A number of elements: "131072", "128K", "128k", "64M" (powers of 1024); nothing where it is none.
+std::optional<std::int64_t> parse_count(std::string_view text);
 /// "256M" as bytes; K, M, G, T are powers of 1024. Throws Error{Code::option}.
 std::uint64_t parse_bytes(const std::string& text);
 /// "4096x128256" as sizes. Throws Error{Code::option}.
@@ -48,7 +53,10 @@ struct InputOptions {
 
   /// `prefix`: of the options' names, where a verb reads two arrays.
   void declare(Command& command, const std::string& prefix = "");
+  /// An array of any dtype.
   io::ArrayFile open(const std::string& path) const;
+  /// An array that can be folded. Throws Error{Code::dtype}, with the file's name, for others.
+  io::ArrayFile open_floating(const std::string& path) const;
 };
 
 /// How work is done: nothing here changes a result.

@@ -1,9 +1,9 @@
 #include "command.hpp"
 
+#include "arguments.hpp"
 #include "interrupt.hpp"
 
 #include "softfold/error.hpp"
-#include "softfold/io/nearest.hpp"
 #include "softfold/softfold.hpp"
 
 #include <fmt/format.h>
@@ -37,6 +37,7 @@ bool wants_json(int count, char** arguments) {
 }
 
 int report(const Error& error, bool json) {
+  std::fflush(stdout);  // what was told so far stands before it, also where both go to one file
   if (json && error.code != Code::verification) {  // there the verb's own object has said it
     const nlohmann::ordered_json record{{"error",
                                          {{"code", static_cast<int>(error.code)},
@@ -46,8 +47,7 @@ int report(const Error& error, bool json) {
                                           {"try", error.fix}}}};
     fmt::print("{}\n", record.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   }
-  fmt::print(stderr, "softfold: got {}\n     allowed: {}\n", error.got, error.allowed);
-  if (!error.fix.empty()) fmt::print(stderr, "         try: {}\n", error.fix);
+  tell(error);
   return static_cast<int>(error.code);
 }
 
@@ -60,9 +60,22 @@ std::string joined(const std::vector<std::string>& words) { return fmt::format("
 [[noreturn]] void refuse_word(const std::string& kind, std::string_view word, const std::vector<std::string>& known,
                               const std::string& otherwise) {
   const std::vector<std::string_view> candidates(known.begin(), known.end());
-  const std::string_view near = io::nearest(word, candidates);
+  const std::string_view near = suggestion(word, candidates);
   throw Error(Code::usage, fmt::format("the {} '{}'", kind, word), joined(known),
               near.empty() ? otherwise : std::string(near));
+}
+
+/// Where the output is an argument of its own, nothing that looks like -o is meant.
+void refuse_output_option(std::string_view verb, const std::string& name) {
+  constexpr std::pair<std::string_view, std::string_view> usages[] = {{"softmax", "IN OUT"},
+                                                                      {"log-softmax", "IN OUT"},
+                                                                      {"logsumexp", "IN OUT"},
+                                                                      {"state", "IN PARTIAL"},
+                                                                      {"finish", "SHARD PARTIAL OUT"}};
+  for (const auto& [known, usage] : usages)
+    if (verb == known)
+      throw Error(Code::usage, fmt::format("the option '{}'", name), "the output as the last argument, without option",
+                  fmt::format("softfold {} {}", verb, usage));
 }
 
 std::vector<std::string> verbs_of(const CLI::App& app) {
@@ -99,8 +112,10 @@ void check_words(const CLI::App& app, int count, char** arguments) {
     if (word.size() < 2 || word[0] != '-' || (word[1] >= '0' && word[1] <= '9') || word[1] == '.') continue;
     const std::string name(word.substr(0, word.find('=')));
     const bool glued = word[1] != '-' && std::ranges::find(known, std::string(word.substr(0, 2))) != known.end();
-    if (!glued && std::ranges::find(known, name) == known.end())
+    if (!glued && std::ranges::find(known, name) == known.end()) {
+      if (name == "-o" || name == "--out" || name == "--output") refuse_output_option(first, name);
       refuse_word("option", name, known, fmt::format("softfold {} --help", first));
+    }
     const CLI::Option* option = glued ? nullptr : verb.get_option_no_throw(name);
     if (option != nullptr && option->get_items_expected_max() > 0 && word.find('=') == std::string_view::npos) ++i;
   }
@@ -115,7 +130,8 @@ void add_number(CLI::App& app, const std::string& names, Number& into, const std
     Number value{};
     const auto [at, error] = std::from_chars(text.data(), end, value);
     if (error != std::errc{} || at != end)
-      throw Error(Code::usage, fmt::format("the value '{}' of {}", text, names), allowed, names + " 1");
+      throw Error(Code::usage, fmt::format("the value '{}' of {}", text, names), allowed,
+                  names + (names == "--axis" ? " -1" : " 1"));
     into = value;
   };
   app.add_option_function<std::string>(names, read, help)->type_name(type);
@@ -131,6 +147,11 @@ Error refusal_of(const CLI::ParseError& error, const std::string& verb) {
 }
 
 }  // namespace
+
+void tell(const Error& error) {
+  fmt::print(stderr, "softfold: got {}\n     allowed: {}\n", error.got, error.allowed);
+  if (!error.fix.empty()) fmt::print(stderr, "         try: {}\n", error.fix);
+}
 
 void Command::positional(const std::string& name, std::string& into, const std::string& help, bool required) {
   app_.add_option(name, into, help)->required(required);

@@ -1,6 +1,8 @@
 // The command line as the verbs see it. CLI11 stands behind it and is compiled once, in command.cc.
 #pragma once
 
+#include "softfold/error.hpp"
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,6 +14,9 @@ class App;
 }
 
 namespace softfold::cli {
+
+/// Tells on standard error what was refused, what is allowed and what to try.
+void tell(const Error& error);
 
 /// One verb: what it takes and what it does. The variables named here must live as long as the program.
 class Command {

@@ -148,14 +148,21 @@ class Shard {
 
 void FinishVerb::finish_rows(const io::InputFile& partial, const io::PartialFile& joined,
                              const Compute& compute) const {
-  const io::ArrayFile file = reading.open(files[0]);
+  const io::ArrayFile file = reading.open_floating(files[0]);
   const Geometry g = geometry_of(file.shape(), -1);
   const io::PartialSpan span = io::span_of(joined);
   const Range columns = range.empty() ? Range{0, g.n} : parse_range(range, g.n);
   if (g.outer != span.rows || columns.length() > span.length)
-    throw Error(Code::shape, fmt::format("a shard of {} rows, {} elements each", g.outer, columns.length()),
-                fmt::format("the {} rows of the partial, at most {} elements each", span.rows, span.length),
-                "give the shard, or --range, that the partial was made with");
+    throw Error(
+        Code::shape,
+        fmt::format("a shard of {}, {} each", counted(g.outer, "row"), counted(columns.length(), "element")),
+        fmt::format("the partial's {}, at most {} each", counted(span.rows, "row"), counted(span.length, "element")),
+        "give the shard, or --range, that the partial was made with");
+  if (span.row_length < 0 && columns.length() == span.length)
+    note(
+        fmt::format("'{}' holds this shard alone and does not say how long the row is; if the row goes on elsewhere, "
+                    "join all its partials first (state --row-length N has this noticed)",
+                    partial.path()));
   const DType out_type = dtype.empty() ? file.dtype() : parse_dtype(dtype);
   const Op op = log ? Op::finish_log_softmax : Op::finish_softmax;
   RowOptions options;
@@ -174,6 +181,7 @@ void FinishVerb::finish_rows(const io::InputFile& partial, const io::PartialFile
     shard.finish(output, running.memory_bytes(), progress);
     output.commit();
   }
+  note_bfloat16(files[2], out_type);
   if (running.json)
     return print({{"op", name_of(op)},
                   {"shard", files[0]},
@@ -205,6 +213,7 @@ void FinishVerb::finish_lse(const io::InputFile& partial, const io::PartialFile&
     output.write(0, {result.data(), rows * size_of(type)});
     output.commit();
     if (running.json) print({{"op", "logsumexp"}, {"partial", files[0]}, {"output", files[1]}, {"shape", {span.rows}}});
+    note_bfloat16(files[1], type);
     return;
   }
   std::vector<double> lse(rows);

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <optional>
 
 namespace softfold::cli {
 namespace {
@@ -20,19 +21,29 @@ struct HashVerb {
     command.positionals("FILE", files, "arrays, .npy or .safetensors");
     reading.declare(command);
     command.flag("--join", join, "one hash of all files' elements, as if they were one array");
-    command.flag("--json", json, "print an object: file to hash (with --join: the last file)");
+    command.flag("--json", json, "print an object: file (with --join: how many are joined) to hash");
   }
 
   void run() const {
     Json hashes = Json::object();
+    std::optional<Error> refused;
     std::uint64_t hash = kEmpty;
     for (const std::string& name : files) {
-      hash = hash_of(reading.open(name), join ? hash : kEmpty);
+      try {
+        hash = hash_of(reading.open(name), join ? hash : kEmpty);
+      } catch (const Error& error) {
+        if (join || json) throw;  // one hash of all, or one object: there is none
+        if (refused) tell(*refused);
+        refused = error;
+        continue;
+      }
       if (join && &name != &files.back()) continue;
-      hashes[name] = fmt::format("{:016x}", hash);
-      if (!json) fmt::print("{:016x}  {}\n", hash, name);
+      const std::string label = join ? counted(std::ssize(files), "file") + " joined" : name;
+      hashes[label] = fmt::format("{:016x}", hash);
+      if (!json) fmt::print("{:016x}  {}\n", hash, label);
     }
     if (json) print(hashes);
+    if (refused) throw *refused;
   }
 
   static constexpr std::uint64_t kEmpty = 0xCBF29CE484222325U;

@@ -7,6 +7,17 @@ namespace softfold::cli {
 
 void print(const Json& object) { fmt::print("{}\n", object.dump(2, ' ', false, Json::error_handler_t::replace)); }
 
+void note(const std::string& text) { fmt::print(stderr, "softfold: note: {}\n", text); }
+
+void note_bfloat16(const std::string& written, DType dtype) {
+  if (dtype != DType::bfloat16 || !written.ends_with(".npy")) return;
+  note(fmt::format(".npy cannot name bfloat16: read '{}' with --as bfloat16, or write .safetensors", written));
+}
+
+std::string counted(std::int64_t count, const std::string& what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 std::uint64_t peak_memory() {
   struct rusage usage {};
   ::getrusage(RUSAGE_SELF, &usage);

@@ -48,7 +48,7 @@ void Softmax::run() const {
   job.options.scale = scale;
   job.options.empty = parse_empty(empty);
   job.options.rung = parse_rung(rung);
-  const io::ArrayFile file = reading.open(input);
+  const io::ArrayFile file = reading.open_floating(input);
   if (dtype.empty()) job.output = file.dtype();
   const Outline outline = outline_of(file, job);
 
@@ -72,6 +72,7 @@ void Softmax::run() const {
     worked = watch.seconds();
     out.commit();
   }
+  note_bfloat16(output, job.output);
   summarise(file, job, outline, {worked, watch.seconds() - worked, compute.threads()});
 }
 

@@ -7,8 +7,6 @@
 #include "report.hpp"
 #include "verbs.hpp"
 
-#include "softfold/io/output_file.hpp"
-
 #include <fmt/format.h>
 #include <algorithm>
 
@@ -39,7 +37,7 @@ struct StateVerb {
 };
 
 void StateVerb::run() const {
-  const io::ArrayFile file = reading.open(input);
+  const io::ArrayFile file = reading.open_floating(input);
   const Geometry g = geometry_of(file.shape(), -1);
   const Range columns = range.empty() ? Range{0, g.n} : parse_range(range, g.n);
   if (g.outer == 0) throw Error(Code::shape, "an array of shape " + text_of(file.shape()), "at least one row");
@@ -50,7 +48,8 @@ void StateVerb::run() const {
                 fmt::format("--offset {}", offset < 0 ? 0 : most - columns.end));
   if (row_length < -1 || (row_length >= 0 && row_length - columns.end < offset))
     throw Error(Code::option, fmt::format("--row-length {}", row_length),
-                fmt::format("at least {}, where this shard ends", offset + columns.end));
+                fmt::format("at least {}, where this shard ends", offset + columns.end),
+                fmt::format("--row-length {}", offset + columns.end));
 
   const Compute compute(running);
   // A range of a file without an offset: the file has the whole row.
@@ -60,7 +59,7 @@ void StateVerb::run() const {
   const Stopwatch watch;
   // Nothing is folded yet, but everything refused: the scale here, a file that cannot be written below.
   const Folder refusing(file.dtype(), scale, span.offset, 0, compute);
-  io::OutputFile to(output, io::bytes_of(span), {&file.file().id(), 1});
+  io::OutputFile to = io::create_partials(output, io::bytes_of(span), {&file.file().id(), 1});
   io::PartialFile partials = fold(file, columns, compute);
   partials.row_length = whole;
   to.write(0, io::format_partials(partials));

@@ -1,6 +1,7 @@
 #include "softfold/io/array_output.hpp"
 
 #include "detail.hpp"
+#include "softfold/io/nearest.hpp"
 
 #include <filesystem>
 
@@ -46,7 +47,11 @@ std::string nearest_output(std::string destination) {
   const std::filesystem::file_status status = std::filesystem::status(destination, unknown);
   if (std::filesystem::is_directory(status)) return destination + "/result.npy";
   const bool other = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
-  return other ? "result.npy" : destination + ".npy";
+  if (other) return "result.npy";
+  std::filesystem::path path(destination);
+  constexpr std::string_view endings[] = {".npy", ".safetensors"};
+  const std::string_view near = nearest(path.extension().string(), endings);
+  return near.empty() ? destination + ".npy" : path.replace_extension(near).string();
 }
 
 }  // namespace

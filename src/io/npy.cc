@@ -139,7 +139,7 @@ DType dtype_of(const std::string& descr, std::optional<DType> as) {
   if (descr == "<V2" || descr == "|V2" || descr == "<u2") {
     if (as == DType::bfloat16) return DType::bfloat16;
     refuse_dtype("an .npy file of dtype " + in_quotes(descr) + ", which may be bfloat16 or any other 2 bytes",
-                 "say that it is bfloat16, or store it as .safetensors, which names its dtype");
+                 "--as bfloat16 if it is, or store it as .safetensors, which names its dtype");
   }
   const auto* const known = std::ranges::find(kDescrs, descr, [](const auto& entry) { return entry.first; });
   if (known != std::end(kDescrs)) {

@@ -6,11 +6,12 @@
 #include "detail.hpp"
 
 #include "softfold/float_env.hpp"
-#include "softfold/io/output_file.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <filesystem>
+#include <tuple>
 
 namespace softfold {
 inline namespace v0 {
@@ -243,7 +244,10 @@ void check_joins(const NamedPartial& first, std::int64_t end, const NamedPartial
                 "add the partial of elements " + std::to_string(end) + ":" + std::to_string(b.offset));
   if (b.offset < end)
     refuse_join(in_quotes(next.name) + ", whose elements from " + std::to_string(b.offset) + " on are there already",
-                "one that begins at element " + std::to_string(end), "leave out one of the overlapping partials");
+                "one that begins at element " + std::to_string(end),
+                "was `softfold state --offset " + std::to_string(end) +
+                    "` meant for it? Leave one of the overlapping "
+                    "partials out only if both hold the same elements");
 }
 
 }  // namespace
@@ -279,12 +283,20 @@ PartialFile parse_partials(std::span<const std::byte> bytes) {
   return {parse_rows<double>(head, reader), head.row_length};
 }
 
+namespace {
+
+/// Told by its first bytes, before a large file of another kind is read.
+bool begins_as_partials(const InputFile& file) {
+  char magic[sizeof kMagic] = {};
+  file.read(0, std::as_writable_bytes(std::span(magic)).first(std::min<std::uint64_t>(file.size(), sizeof magic)));
+  return std::memcmp(magic, kMagic, sizeof kMagic) == 0;
+}
+
+}  // namespace
+
 PartialFile read_partials(const InputFile& file) {
   try {
-    // Told apart by its first bytes, before a large file of another kind is read.
-    char magic[sizeof kMagic] = {};
-    file.read(0, std::as_writable_bytes(std::span(magic)).first(std::min<std::uint64_t>(file.size(), sizeof magic)));
-    if (std::memcmp(magic, kMagic, sizeof kMagic) != 0) refuse("a file that does not begin as partial files do");
+    if (!begins_as_partials(file)) refuse("a file that does not begin as partial files do");
     std::vector<std::byte> bytes(static_cast<std::size_t>(file.size()));
     file.read(0, bytes);
     return parse_partials(bytes);
@@ -294,18 +306,36 @@ PartialFile read_partials(const InputFile& file) {
   }
 }
 
+OutputFile create_partials(const std::string& destination, std::uint64_t bytes, std::span<const FileId> inputs) {
+  OutputFile output(destination, bytes, inputs);  // says first what no output can be
+  const auto refuse_output = [&](const char* what) {
+    throw Error(Code::option, "the output " + in_quotes(destination) + ", " + what,
+                "a new file, or a partial to replace",
+                std::filesystem::path(destination).replace_extension(".part").string());
+  };
+  if (destination.ends_with(".npy") || destination.ends_with(".safetensors"))
+    refuse_output("a name of arrays for a partial file");
+  std::error_code none;
+  const bool exists = std::filesystem::exists(output.path(), none);
+  if (!exists) return output;
+  const InputFile before(output.path());
+  if (before.size() > 0 && !begins_as_partials(before)) refuse_output("which is there and is no partial");
+  return output;
+}
+
 void write_partials(const std::string& destination, const PartialFile& file, std::span<const FileId> inputs) {
   const auto bytes = format_partials(file);
-  OutputFile output(destination, bytes.size(), inputs);
+  OutputFile output = create_partials(destination, bytes.size(), inputs);
   output.write(0, bytes);
   output.commit();
 }
 
 PartialFile join_partials(std::vector<NamedPartial> parts) {
   if (parts.empty()) throw Error(Code::state, "no partials", "one or more to join");
+  // Two that begin at one element overlap unless the first is empty; by name, the advice is about the likelier one.
   std::ranges::stable_sort(parts, {}, [](const NamedPartial& p) {
     const PartialSpan s = span_of(p.partial);
-    return std::pair(s.offset, s.length);
+    return std::tuple(s.offset, s.length > 0, p.name);
   });
   const FloatEnv environment;
   NamedPartial& first = parts[0];

@@ -136,10 +136,11 @@ TEST_F(Sharded, WhatDoesNotBelongTogetherIsRefused) {
   expect_refused(Code::state, "5000", {"merge", "@long.part", "@short.part", "-o", "@all.part"});
   expect_refused(Code::state, "softfold merge", {"finish", "@x.npy", "@a.part", "@y.npy"});
   expect_refused(Code::state, "softfold merge", {"finish", "@x.npy", "@b.part", "@y.npy"});
-  expect_refused(Code::shape, "1 rows", {"finish", "@m.npy", "@whole.part", "@y.npy"});
+  expect_refused(Code::shape, "the partial's 1 row,", {"finish", "@m.npy", "@whole.part", "@y.npy"});
   expect_refused(Code::file, "partial", {"merge", "@x.npy", "-o", "@all.part"});
   expect_refused(Code::shape, "range", {"state", "@x.npy", "@y.part", "--range", "5:4001"});
   expect_refused(Code::option, "--row-length", {"state", "@x.npy", "@y.part", "--row-length", "3999"});
+  expect_refused(Code::option, "try: --row-length 4000", {"state", "@x.npy", "@y.part", "--row-length", "3999"});
   EXPECT_EQ(entries(), files);
 }
 
@@ -147,24 +148,58 @@ TEST_F(Sharded, NoInputIsEverReplaced) {
   write_array(at("x.npy"), DType::float32, {4000}, random_elements(DType::float32, 4000, 5));
   expect_ok({"state", "@x.npy", "@a.part", "--range", "0:2000"});
   expect_ok({"state", "@x.npy", "@b.part", "--range", "2000:4000"});
-  expect_ok({"state", "@x.npy", "@p.npy"});  // whatever its name, a partial
+  expect_ok({"state", "@x.npy", "@p.part"});
   const std::string x = contents(at("x.npy")), a = contents(at("a.part")), b = contents(at("b.part")),
-                    p = contents(at("p.npy"));
-  for (const std::string file : {"x.npy", "b.part", "p.npy"}) {
+                    p = contents(at("p.part"));
+  for (const std::string file : {"x.npy", "b.part", "p.part"}) {
     std::filesystem::create_symlink(file, at("soft-" + file));
     std::filesystem::create_hard_link(at(file), at("hard-" + file));
   }
   for (const std::string link : {"@", "@soft-", "@hard-"}) {
     expect_refused(Code::option, "same file", {"merge", "@a.part", "@b.part", "-o", link + "b.part"});
-    expect_refused(Code::option, "same file", {"finish", "@x.npy", "@p.npy", link + "p.npy"});
-    expect_refused(Code::option, "same file", {"finish", "@x.npy", "@p.npy", link + "x.npy"});
-    expect_refused(Code::option, "same file", {"finish", "--logsumexp", "@p.npy", link + "p.npy"});
+    expect_refused(Code::option, "same file", {"finish", "@x.npy", "@p.part", link + "p.part"});
+    expect_refused(Code::option, "same file", {"finish", "@x.npy", "@p.part", link + "x.npy"});
+    expect_refused(Code::option, "same file", {"finish", "--logsumexp", "@p.part", link + "p.part"});
     expect_refused(Code::option, "same file", {"state", "@x.npy", link + "x.npy"});
   }
   EXPECT_EQ(contents(at("x.npy")), x);
   EXPECT_EQ(contents(at("a.part")), a);
   EXPECT_EQ(contents(at("b.part")), b);
-  EXPECT_EQ(contents(at("p.npy")), p);
+  EXPECT_EQ(contents(at("p.part")), p);
+}
+
+// Two shards without --offset both claim to begin the row; leaving one out would give wrong probabilities.
+TEST_F(Sharded, AForgottenOffsetIsAskedFor) {
+  const auto x = random_elements(DType::float32, 4000, 5);
+  write_array(at("0.npy"), DType::float32, {2500}, std::span(x).first(10000));
+  write_array(at("1.npy"), DType::float32, {1500}, std::span(x).subspan(10000));
+  expect_ok({"state", "@0.npy", "@0.part"});
+  expect_ok({"state", "@1.npy", "@1.part"});
+  const Result merged = run({"merge", "@1.part", "@0.part", "-o", "@row.part"});
+  EXPECT_EQ(merged.status, static_cast<int>(Code::state));
+  EXPECT_NE(merged.err.find("1.part', whose elements from 0 on"), std::string::npos) << merged.err;
+  EXPECT_NE(merged.err.find("--offset 2500"), std::string::npos) << merged.err;
+  // A partial of one shard may be the whole row; finish says that it cannot know.
+  EXPECT_NE(run({"finish", "@0.npy", "@0.part", "@p.npy"}).err.find("--row-length"), std::string::npos);
+  expect_ok({"state", "@0.npy", "@0.part", "--row-length", "2500"});
+  EXPECT_EQ(run({"finish", "@0.npy", "@0.part", "@p.npy"}).err, "");
+}
+
+TEST_F(Sharded, APartialReplacesNothingButPartials) {
+  write_array(at("x.npy"), DType::float32, {4000}, random_elements(DType::float32, 4000, 5));
+  write_array(at("d.npy"), DType::float32, {4000}, random_elements(DType::float32, 4000, 5));
+  std::filesystem::rename(at("d.npy"), at("data"));
+  const std::string before = contents(at("data"));
+  expect_ok({"state", "@x.npy", "@a.part"});
+  for (const std::string name : {"@new.npy", "@new.safetensors", "@data"}) {
+    expect_refused(Code::option, ".part", {"state", "@x.npy", name});
+    expect_refused(Code::option, ".part", {"merge", "@a.part", "-o", name});
+  }
+  EXPECT_EQ(contents(at("data")), before);
+  EXPECT_EQ(entries(), 3u);
+  std::ofstream(at("empty")).close();
+  expect_ok({"state", "@x.npy", "@a.part"});
+  expect_ok({"merge", "@a.part", "-o", "@empty"});
 }
 
 TEST_F(Sharded, RefusedBeforeTheShardIsRead) {

@@ -2,7 +2,7 @@
 // have. The format is described in docs/cli.md.
 #pragma once
 
-#include "softfold/io/input_file.hpp"
+#include "softfold/io/output_file.hpp"
 #include "softfold/lift/stream.hpp"
 
 #include <variant>
@@ -42,8 +42,12 @@ PartialFile parse_partials(std::span<const std::byte> bytes);
 /// Throws Error as InputFile::read and parse_partials do; `got` begins with the path.
 PartialFile read_partials(const InputFile& file);
 
-/// Writes beside `destination`, then renames; `inputs`: files that must not be the destination. Throws Error as
-/// format_partials and OutputFile do.
+/// Begins a partial file of `bytes`; `inputs`: files that must not be the destination. Throws Error: Code::option (a
+/// name that ends in .npy or .safetensors, or an existing file that is neither empty nor a partial: data would be
+/// lost), and as OutputFile does.
+OutputFile create_partials(const std::string& destination, std::uint64_t bytes, std::span<const FileId> inputs);
+
+/// Writes beside `destination`, then renames. Throws Error as format_partials and create_partials do.
 void write_partials(const std::string& destination, const PartialFile& file, std::span<const FileId> inputs);
 
 /// A partial and where it comes from, for messages.
