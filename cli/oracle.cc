@@ -59,8 +59,8 @@ Truth truth_in(std::span<const double> x, double scale) {
 
 /// What is known of a result that must be one given value.
 Worst exactly(bool right, std::int64_t index) {
-  if (right) return {0, 0, 0, 0, index};
-  return {kInfinity, kInfinity, 0, kInfinity, index};
+  if (right) return {0, 0, 0, 0, 0, index};
+  return {kInfinity, kInfinity, 0, kInfinity, 0, index};
 }
 
 /// Half a unit in the last place of a result near `value`, when results are stored with less precision than they are
@@ -100,6 +100,8 @@ Worst measured(long double truth, double got, long double bound_in_u, long doubl
   w.bound = static_cast<double>(bound / unit);
   w.error = w.largest_error = static_cast<double>(error / unit);
   w.ratio = std::isnan(got) ? kInfinity : static_cast<double>(error / bound);
+  const Storage exact = storage_of(truth, p);
+  if (exact.half_ulp > 0) w.largest_ulp = static_cast<double>(error / (2 * exact.half_ulp));
   return w;
 }
 
@@ -173,11 +175,13 @@ Worst compare_in(Op op, const Truth& truth, std::span<const double> x, std::span
 
 void Worst::take(const Worst& other) {
   if (other.ratio > ratio || index < 0) {
-    const double before = largest_error;
+    const Worst before = *this;
     *this = other;
-    largest_error = std::max(before, other.largest_error);
+    largest_error = std::max(before.largest_error, other.largest_error);
+    largest_ulp = std::max(before.largest_ulp, other.largest_ulp);
   } else {
     largest_error = std::max(largest_error, other.largest_error);
+    largest_ulp = std::max(largest_ulp, other.largest_ulp);
   }
 }
 

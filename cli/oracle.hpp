@@ -37,6 +37,7 @@ struct Worst {
   double ratio = 0;             ///< error / bound
   double error = 0, bound = 0;  ///< there, in units of the fold's u (relative for softmax, absolute otherwise)
   double largest_error = 0;     ///< anywhere
+  double largest_ulp = 0;       ///< anywhere, in the output's last places; 0 where it is as wide as the fold
   std::int64_t index = -1;      ///< where the worst ratio is
 
   void take(const Worst& other);

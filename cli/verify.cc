@@ -261,9 +261,9 @@ void VerifyVerb::verify(Op which, const io::ArrayFile& file, const std::optional
 void VerifyVerb::run() const {
   const std::vector<Op> which = operations();
   const Compute compute(running);
-  const io::ArrayFile file = reading.open(input);
+  const io::ArrayFile file = reading.open_floating(input);
   std::optional<io::ArrayFile> given;
-  if (!result.empty()) given.emplace(result_reading.open(result));
+  if (!result.empty()) given.emplace(result_reading.open_floating(result));
   std::vector<Check> checks;
   for (const Op one : which) verify(one, file, given, compute, checks);
   tell(file, given ? given->dtype() : dtype.empty() ? file.dtype() : parse_dtype(dtype), checks);
@@ -271,11 +271,15 @@ void VerifyVerb::run() const {
     if (!(check.worst.ratio <= 1))
       throw Error(Code::verification, fmt::format("a {} outside its bound in '{}'", check.name, given ? result : input),
                   "errors within docs/accuracy.md",
-                  given ? "compute RESULT with softfold"
+                  given ? fmt::format("the --op, --axis and --scale that RESULT was made with (taken: {}, {}, {}), or "
+                                      "compute it with softfold",
+                                      name_of(which[0]), axis, scale)
                   : rung == "safe" || rung == "online" || rung == "naive"
                       ? "--rung automatic: this one adds in sequence, and its error grows with the row's length"
                       : "report it, with the file");
 }
+
+std::string percentage(double ratio) { return ratio > 10 ? ">1000%" : fmt::format("{:.0f}%", 100 * ratio); }
 
 void VerifyVerb::tell(const io::ArrayFile& file, DType output, const std::vector<Check>& checks) const {
   const bool wide = file.dtype() == DType::float64;
@@ -285,6 +289,7 @@ void VerifyVerb::tell(const io::ArrayFile& file, DType output, const std::vector
     for (const auto& [name, w, shape] : checks)
       list.push_back({{"result", name},
                       {"largest_error_u", w.largest_error},
+                      {"largest_error_ulp", w.largest_ulp > 0 ? Json(w.largest_ulp) : Json()},
                       {"error_u", w.error},
                       {"bound_u", w.bound},
                       {"ratio", w.ratio},
@@ -299,17 +304,21 @@ void VerifyVerb::tell(const io::ArrayFile& file, DType output, const std::vector
   }
   fmt::print("{}: {} {} -> {}; u = {}, compared in {}\n", result.empty() ? input : result, text_of(file.shape()),
              name_of(file.dtype()), name_of(output), wide ? "2^-53" : "2^-24", wide ? "long double" : "double");
-  fmt::print("{:<16}{:>16}   nearest to its bound\n", "result", "largest error");
+  const bool narrow = size_of(output) < (wide ? 8 : 4);
+  fmt::print("{:<16}{:>16}{}   nearest to its bound\n", "result", "largest error", narrow ? "   in last places" : "");
   for (const auto& [name, w, shape] : checks) {
     if (w.index < 0) {
       fmt::print("{:<16}{:>16}\n", name, "no elements");
     } else if (std::isinf(w.ratio)) {
       fmt::print("{:<16}{:>16}   at {}\n", name, "wrong", place(w, shape));
     } else {
-      fmt::print("{:<16}{:>14.3g} u   {:.3g} u of {:.3g} u ({:.0f}%) at {}\n", name, w.largest_error, w.error, w.bound,
-                 100 * w.ratio, place(w, shape));
+      const std::string last = w.largest_ulp > 0 ? fmt::format("{:>13.3f} ulp", w.largest_ulp) : "";
+      fmt::print("{:<16}{:>14.3g} u{:>{}}   {:.3g} u of {:.3g} u ({}) at {}\n", name, w.largest_error, last,
+                 narrow ? 17 : 0, w.error, w.bound, percentage(w.ratio), place(w, shape));
     }
   }
+  if (narrow)
+    fmt::print("Rounding to {} alone takes up to 0.5 ulp, most of the bound: near 100% is usual.\n", name_of(output));
   fmt::print("{}\n", inside ? "Inside the contract." : "OUTSIDE the contract.");
 }
 
