@@ -17,6 +17,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 
 namespace softfold::cli {
@@ -75,7 +76,7 @@ struct BenchVerb {
     command.positionals("WHAT", words,
                         "ladder, softmax, log-softmax, logsumexp or state; then optionally a file's rows");
     command.option("--op", op_text, "what the ladder computes; default softmax");
-    command.option("--n", n_text, "row lengths, as 1024,8192; default 1024,8192,131072");
+    command.option("--n", n_text, "row lengths, as 1024,128K; default 1024,8192,131072");
     command.option("--rows", rows, "rows of each; default as many as make 64 MB");
     command.option("--dtype", dtype_text, "without a file: float32, float64, float16, bfloat16; default float32");
     command.option("--scale", scale, "every element is multiplied by it; 1000 lets naive overflow");
@@ -193,11 +194,12 @@ std::vector<std::int64_t> BenchVerb::lengths() const {
   std::vector<std::int64_t> all;
   for (std::size_t at = 0; at != std::string::npos;) {
     const std::size_t comma = n_text.find(',', at);
-    const std::vector<std::int64_t> n = parse_shape(n_text.substr(at, comma - at));
+    const std::optional<std::int64_t> n = parse_count(std::string_view(n_text).substr(at, comma - at));
     at = comma == std::string::npos ? comma : comma + 1;
-    if (n.size() != 1)
-      throw Error(Code::option, fmt::format("--n {}", n_text), "row lengths joined by commas", "--n 1024,8192");
-    all.push_back(n[0]);
+    if (!n)
+      throw Error(Code::option, fmt::format("--n {}", n_text),
+                  "row lengths joined by commas, as 1024,131072 or 1K,128K", "--n 1024,8192");
+    all.push_back(*n);
   }
   return all;
 }
@@ -228,14 +230,14 @@ std::vector<Data> BenchVerb::data() const {
     if (m < 1 || n < 1 || __builtin_mul_overflow(m, n, &bytes) ||
         __builtin_mul_overflow(bytes, static_cast<std::int64_t>(size_of(dtype)), &bytes) ||
         bytes > machine().available_memory / 3)
-      throw Error(Code::option, fmt::format("{} rows of {}", m, n), "at least one row, in a third of the free memory",
-                  "--rows 1");
+      throw Error(Code::option, fmt::format("{} of {}", counted(m, "row"), n),
+                  "at least one row, in a third of the free memory", "--rows 1");
     const auto size = static_cast<std::size_t>(bytes), room = std::max(size, static_cast<std::size_t>(m) * 32);
     return Data{dtype, m, n, Buffer(size), Buffer(room), size, room};
   };
   std::vector<Data> all;
   if (words.size() == 2) {
-    const io::ArrayFile file = reading.open(words[1]);
+    const io::ArrayFile file = reading.open_floating(words[1]);
     const Geometry g = geometry_of(file.shape(), -1);
     all.push_back(make(file.dtype(), g.outer, g.n));
     file.read(0, {all[0].x.data(), all[0].x_bytes});
@@ -328,9 +330,11 @@ void BenchVerb::tell(Op op, const Race& race, const Data& d) const {
              scale, writes_all(op) ? "a copy" : "a read", race.ceiling * 1e3, human_bytes(ideal / race.ceiling));
   fmt::print("{:<10}{:>6}{:>10}{:>11}{:>12}{:>9}   {}\n", "", "reads", "B/element", "ms", "moved",
              writes_all(op) ? "of copy" : "of read", "result");
+  std::map<std::string, std::string> absent;  // why, and which: one line for all of one reason
   for (const auto& [name, r] : race.runners) {
     if (!r.why_not.empty()) {
-      fmt::print("{:<10}not here: {}\n", name, r.why_not);
+      std::string& names = absent[r.why_not];
+      names += (names.empty() ? "" : ", ") + name;
       continue;
     }
     const auto count = static_cast<double>(race.rows) * static_cast<double>(race.n);
@@ -342,6 +346,7 @@ void BenchVerb::tell(Op op, const Race& race, const Data& d) const {
                r.traffic ? fmt::to_string(r.traffic->bytes_per_element) : "", r.turn.seconds * 1e3, moved,
                100 * r.turn.ceiling / r.turn.seconds, result);
   }
+  for (const auto& [why, names] : absent) fmt::print("not here: {}: {}\n", names, why);
   fmt::print("\n");
 }
 

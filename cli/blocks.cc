@@ -56,6 +56,17 @@ std::future<void> begin(const std::function<void(std::int64_t)>& step, std::int6
               fmt::format("--memory {}M, or transpose the array so that the folded axis is its last", mebibytes));
 }
 
+/// As one writes it: 1M, not 1024K.
+std::string memory_text(std::uint64_t bytes) {
+  const char* unit = "";
+  for (const char* next : {"K", "M", "G", "T"}) {
+    if (bytes % 1024 != 0 || bytes == 0) break;
+    bytes /= 1024;
+    unit = next;
+  }
+  return fmt::format("{}{}", bytes, unit);
+}
+
 }  // namespace
 
 Geometry geometry_of(std::span<const std::int64_t> shape, int axis) {
@@ -75,7 +86,7 @@ Geometry geometry_of(std::span<const std::int64_t> shape, int axis) {
 
 Schedule make_schedule(const Geometry& g, const Needs& needs) {
   if (needs.memory < 2 * kProcessBytes)
-    throw Error(Code::option, fmt::format("--memory {}K", needs.memory >> 10),
+    throw Error(Code::option, "--memory " + memory_text(needs.memory),
                 fmt::format("at least {}M", 2 * kProcessBytes >> 20),
                 fmt::format("--memory {}M", 2 * kProcessBytes >> 20));
   const auto element = static_cast<std::int64_t>(needs.in_bytes + needs.out_bytes);

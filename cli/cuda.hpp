@@ -25,6 +25,8 @@ struct CudaFound {
   std::string why_not;  ///< empty if there is a device to use
 };
 CudaFound find_cuda();
+/// Throws Error{Code::unsupported} in a build without CUDA.
+void require_cuda_build();
 
 /// The first device, a stream on it, and memory that is kept from call to call.
 class CudaDevice {

@@ -13,10 +13,12 @@ CudaFound find_cuda() {
   return found;
 }
 
-CudaDevice::CudaDevice() {
+void require_cuda_build() {
   throw Error(Code::unsupported, "--backend cuda", "cpu: this build was compiled without CUDA",
               "--backend cpu, or build with nvcc and -DSOFTFOLD_CUDA=ON");
 }
+
+CudaDevice::CudaDevice() { require_cuda_build(); }
 CudaDevice::~CudaDevice() = default;
 std::uint64_t CudaDevice::free_bytes() const { return 0; }
 void CudaDevice::run(Op, std::span<const View>, std::span<const View>, const RowOptions&) {}

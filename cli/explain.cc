@@ -1,5 +1,6 @@
 // softfold explain OP SHAPE DTYPE
 #include "arguments.hpp"
+#include "cuda.hpp"
 #include "fabricated.hpp"
 #include "ladder.hpp"
 #include "report.hpp"
@@ -48,8 +49,10 @@ struct ExplainVerb {
 void ExplainVerb::run() const {
   const Op which = parse_op(op);
   const DType in = parse_dtype(dtype_text), out = output.empty() ? in : parse_dtype(output);
+  const DeviceKind device = parse_backend(backend);
+  if (device == DeviceKind::cuda) require_cuda_build();
   if (which == Op::attention) return explain_attention(in, out);
-  const Fabricated o(which, parse_shape(shape_text), axis, in, out, {parse_backend(backend), 0});
+  const Fabricated o(which, parse_shape(shape_text), axis, in, out, {device, 0});
   const Workers workers(threads);
   RowOptions options;
   options.axis = axis;
