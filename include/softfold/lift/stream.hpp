@@ -25,7 +25,8 @@ fold::Scale<T> checked_scale(double scale) {
   char got[40];
   std::snprintf(got, sizeof got, "scale %.17g", scale);
   if (!s.is_faint())
-    throw Error(Code::option, got, "a finite scale whose product with log2(e) is finite in the fold's precision");
+    throw Error(Code::option, got, "a finite scale whose product with log2(e) is finite in the fold's precision",
+                "1, or 1/temperature");
   constexpr bool wide = sizeof(T) == 8;
   throw Error(Code::option, got,
               wide ? "0, or a scale of at least 1.6e-308 for float64 elements"
