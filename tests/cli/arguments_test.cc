@@ -1,6 +1,7 @@
 // The command line itself: help, suggestions, exit statuses, JSON.
 #include "cli/support.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace softfold_test {
@@ -27,6 +28,38 @@ TEST_F(Arguments, TheNearestNameIsSuggested) {
   expect_refused(Code::usage, "try: --version", {"--versoin"});
   expect_refused(Code::usage, "try: softfold --help", {"q"});
   expect_refused(Code::option, "try: online", {"softmax", "@none.npy", "b.npy", "--rung", "onlin"});
+}
+
+// What the words of other programs mean here; and no guess where one would mislead.
+TEST_F(Arguments, WordsOfOtherProgramsAreUnderstood) {
+  write_array(at("x.npy"), DType::float32, {2, 3}, random_elements(DType::float32, 6, 1));
+  expect_refused(Code::usage, "try: logsumexp", {"lse", "a.npy", "b.npy"});
+  expect_refused(Code::option, "try: logsumexp", {"explain", "lse", "4x5", "f32"});
+  expect_refused(Code::option, "try: cuda", {"softmax", "@x.npy", "@y.npy", "--backend", "gpu"});
+  expect_refused(Code::usage, "try: --axis -1", {"softmax", "@x.npy", "@y.npy", "--axis", "last"});
+  expect_refused(Code::option, "try: 1, or", {"softmax", "@x.npy", "@y.npy", "--scale", "nan"});
+  expect_refused(Code::option, "p.npy\n", {"softmax", "@x.npy", "@p.npz"});
+  expect_refused(Code::usage, "SHARD PARTIAL OUT", {"finish", "@x.npy", "@x.part", "-o", "@p.npy"});
+  expect_refused(Code::usage, "softfold softmax IN OUT", {"softmax", "@x.npy", "--output", "@p.npy"});
+  expect_refused(Code::option, "--memory 1M\n", {"softmax", "@x.npy", "@y.npy", "--memory", "1M"});
+  const Result narrow = run({"softmax", "@x.npy", "@y.npy", "--dtype", "fp8"});
+  EXPECT_EQ(narrow.status, static_cast<int>(Code::dtype));
+  EXPECT_EQ(narrow.err.find("64\n"), std::string::npos) << narrow.err;
+  EXPECT_NE(narrow.err.find("try: float32,"), std::string::npos) << narrow.err;
+}
+
+TEST_F(Arguments, ADtypeThatCannotBeFoldedIsRefusedWithTheFilesName) {
+  write_array(at("i.npy"), DType::int64, {6}, std::vector<std::byte>(48));
+  std::string complex = contents(at("i.npy"));
+  complex.replace(complex.find("<i8"), 3, "<c8");
+  std::ofstream(at("c.npy"), std::ios::binary) << complex;
+  for (const std::string name : {"i.npy", "c.npy"}) {
+    for (const Words& words : {Words{"softmax", "@" + name, "@y.npy"}, Words{"state", "@" + name, "@y.part"},
+                               Words{"verify", "@" + name}, Words{"bench", "ladder", "@" + name}}) {
+      expect_refused(Code::dtype, name, words);
+      expect_refused(Code::dtype, "allowed: float32, float64, float16, bfloat16\n", words);
+    }
+  }
 }
 
 TEST_F(Arguments, WrongCallsAreUsageErrors) {
@@ -85,6 +118,27 @@ TEST_F(Arguments, TheHashIsOfTheElementsAlone) {
   std::snprintf(text, sizeof text, "%016lx", hash.value());
   EXPECT_EQ(expect_ok({"hash", "@x.npy"}), std::string(text) + "  " + at("x.npy") + "\n");
   EXPECT_EQ(expect_ok({"hash", "@x.safetensors"}).substr(0, 16), text);
+}
+
+TEST_F(Arguments, OneMissingFileDoesNotHideTheHashesOfTheOthers) {
+  write_array(at("x.npy"), DType::float32, {6}, random_elements(DType::float32, 6, 1));
+  const Result result = run({"hash", "@x.npy", "@none.npy", "@nor.npy", "@x.npy"});
+  EXPECT_EQ(result.status, static_cast<int>(Code::file));
+  EXPECT_EQ(std::ranges::count(result.out, '\n'), 2);
+  EXPECT_NE(result.err.find("none.npy"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("nor.npy"), std::string::npos) << result.err;
+  EXPECT_NE(expect_ok({"hash", "--join", "@x.npy", "@x.npy"}).find("  2 files joined\n"), std::string::npos);
+}
+
+// Where both streams go to one place, what was found stands before what was refused.
+TEST_F(Arguments, TheTableStandsBeforeTheRefusal) {
+  const std::vector<float> x(4, 1), y(4, 1);
+  write_array(at("x.npy"), DType::float32, {4}, std::as_bytes(std::span(x)));
+  write_array(at("y.npy"), DType::float32, {4}, std::as_bytes(std::span(y)));
+  const std::string call = SOFTFOLD_COMMAND " verify " + at("x.npy") + " " + at("y.npy") + " >" + at("all") + " 2>&1";
+  EXPECT_EQ(WEXITSTATUS(std::system(call.c_str())), static_cast<int>(Code::verification));
+  const std::string all = contents(at("all"));
+  EXPECT_LT(all.find("OUTSIDE"), all.find("got a softmax")) << all;
 }
 
 }  // namespace

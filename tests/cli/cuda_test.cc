@@ -46,6 +46,10 @@ TEST_F(CudaCommand, WithoutADeviceNothingIsWritten) {
     EXPECT_NE(result.err.find(why), std::string::npos) << result.err << why;
   }
   EXPECT_EQ(entries(), 2u);
+  const std::string refused = run({"softmax", "@x.npy", "@y.npy", "--backend", "cuda"}).err;
+  if (refused.find("compiled without CUDA") != std::string::npos) {
+    EXPECT_EQ(run({"explain", "softmax", "2x3", "f32", "--backend", "cuda"}).err, refused);
+  }
 }
 
 TEST_F(CudaCommand, EveryVerbHasTheCpusBits) {

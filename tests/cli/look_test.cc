@@ -109,6 +109,7 @@ TEST_F(Verify, ResultsOfEveryOperation) {
     expect_ok({"verify", "@x.npy", "@y.npy", "--op", op, "--scale", "0.3"});
     expect_refused(Code::verification, "outside", {"verify", "@x.npy", "@y.npy", "--op", op, "--scale", "0.31"});
   }
+  expect_refused(Code::verification, "--op, --axis and --scale", {"verify", "@x.npy", "@y.npy", "--op", "logsumexp"});
   expect_refused(Code::shape, "--op", {"verify", "@x.npy", "@y.npy"});
   expect_refused(Code::option, "softmax", {"verify", "@x.npy", "--op", "state"});
 }
@@ -122,6 +123,19 @@ TEST_F(Verify, SaysWhatTheFirstRungsCost) {
   for (const std::string rung : {"safe", "online"})
     expect_refused(Code::verification, "grows with the row's length",
                    {"verify", "@x.npy", "--op", "softmax", "--rung", rung});
+}
+
+TEST_F(Verify, ErrorsOfNarrowResultsAreInTheirLastPlacesToo) {
+  write_array(at("x.npy"), DType::float16, {5, 300}, random_elements(DType::float16, 1500, 3));
+  const auto checks = Json::parse(expect_ok({"verify", "@x.npy", "--op", "softmax", "--json"})).at("checks");
+  EXPECT_GT(checks[0].at("largest_error_ulp"), 0.4);  // rounding once to 16 bits, and no more
+  EXPECT_LT(checks[0].at("largest_error_ulp"), 0.51);
+  EXPECT_TRUE(checks[1].at("largest_error_ulp").is_null());
+  EXPECT_NE(expect_ok({"verify", "@x.npy"}).find(" ulp "), std::string::npos);
+  const auto wide = Json::parse(expect_ok({"verify", "@x.npy", "--op", "softmax", "--dtype", "float32", "--json"}));
+  EXPECT_TRUE(wide.at("checks")[0].at("largest_error_ulp").is_null());
+  write("w.npy", {1, 4}, {1, 2, 3, 4});
+  EXPECT_NE(run({"verify", "@w.npy", "@w.npy"}).out.find("(>1000%)"), std::string::npos);
 }
 
 using Explain = CommandTest;
@@ -139,7 +153,7 @@ TEST_F(Explain, RefusesAsTheCallWould) {
   expect_refused(Code::option, "4096x128256", {"explain", "softmax", "4,5", "f32"});
   expect_refused(Code::dtype, "float32", {"explain", "softmax", "4x5", "int8"});
   expect_refused(Code::shape, "axis", {"explain", "softmax", "4x5", "f32", "--axis", "2"});
-  expect_refused(Code::unsupported, "topk", {"explain", "topk", "4x5", "f32"});
+  expect_refused(Code::unsupported, "topk, planned, not in this version", {"explain", "topk", "4x5", "f32"});
   expect_refused(Code::option, "causal", {"explain", "softmax", "5", "f32", "--causal"});
   expect_refused(Code::shape, "2^58", {"explain", "softmax", "4x999999999999999999", "f32"});
 }
@@ -196,6 +210,12 @@ TEST_F(Bench, AFilesRowsAndOneOperation) {
   write_array(at("i.npy"), DType::int32, {4, 5}, std::vector<std::byte>(80));
   expect_refused(Code::dtype, "int32", {"bench", "softmax", "@i.npy"});
   expect_refused(Code::option, "joined by commas", {"bench", "softmax", "--n", "5x6"});
+  const auto lengths =
+      Json::parse(expect_ok({"bench", "softmax", "--n", "1k,2K", "--rows", "1", "--seconds", "0", "--json"}));
+  EXPECT_EQ(lengths[0].at("shape"), (Shape{1, 1024}));
+  EXPECT_EQ(lengths[1].at("shape"), (Shape{1, 2048}));
+  EXPECT_NE(expect_ok({"bench", "ladder", "@x.npy", "--seconds", "0"}).find("not here: naive, safe, online: "),
+            std::string::npos);
   for (const std::string seconds : {"inf", "nan", "-1"})
     expect_refused(Code::option, "--seconds", {"bench", "softmax", "@x.npy", "--seconds", seconds});
 }

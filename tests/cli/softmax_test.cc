@@ -55,7 +55,8 @@ TEST_F(SoftmaxCommand, BFloat16AndSafetensors) {
   const auto x = random_elements(DType::bfloat16, 2 * 500, 5);
   write_array(at("x.npy"), DType::bfloat16, {2, 500}, x);
   write_array(at("x.safetensors"), DType::bfloat16, {2, 500}, x);
-  expect_refused(Code::dtype, "bfloat16", {"softmax", "@x.npy", "@y.npy"});
+  expect_refused(Code::dtype, "try: --as bfloat16", {"softmax", "@x.npy", "@y.npy"});
+  EXPECT_NE(run({"softmax", "@x.npy", "@y.npy", "--as", "bf16"}).err.find("with --as bfloat16"), std::string::npos);
   expect_ok({"softmax", "@x.npy", "@y.npy", "--as", "bf16"});
   expect_ok({"softmax", "@x.safetensors", "@y.safetensors", "--tensor", "x"});
   const auto y = expected(Op::softmax, DType::bfloat16, DType::bfloat16, {2, 500}, -1, x);

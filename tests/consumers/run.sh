@@ -34,6 +34,9 @@ fold_only() {
   local strict=(-std=c++20 -Wall -Wextra -Wshadow -Wconversion -Werror -I"$prefix/include" "$here/fold_only/main.cc")
   "${CXX:-c++}" "${strict[@]}" -O1 -o "$work/plain"
   "${CXX:-c++}" "${strict[@]}" -O3 -march=native -ffp-contract=fast -o "$work/contracted"
+  # An older C++ is told what is missing.
+  "${CXX:-c++}" -std=c++17 -fsyntax-only -I"$prefix/include" "$here/fold_only/main.cc" 2>"$work/old" && return 1
+  grep -q 'softfold needs C++20' "$work/old"
   "$work/plain" | tee "$work/plain.txt"
   "$work/contracted" | diff "$work/plain.txt" -
 }

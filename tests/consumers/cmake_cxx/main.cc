@@ -12,15 +12,13 @@ int main() {
   const auto executor = softfold::make_thread_executor(2);
   softfold::Context context;
   context.cpu = executor.get();
-  softfold::softmax(in, out, {}, context);
+  softfold::softmax(in, out, {.axis = -1}, context);
   softfold::logsumexp(in, softfold::View(lse.data(), DType::float32, rows));
   if (y[0] != y[149999] || y[0] < 1.99999e-5F || y[0] > 2.00001e-5F || lse[1] < 12.3197F || lse[1] > 12.3199F) return 1;
   const softfold::Plan plan = softfold::plan(softfold::Op::softmax, {&in, 1}, {&out, 1});
   plan.run();
-  softfold::RowOptions options;
-  options.axis = 2;
   try {
-    softfold::softmax(in, out, options);
+    softfold::softmax(in, out, {.axis = 2});
   } catch (const softfold::Error& e) {
     std::printf("softfold %s, %.*s: %s\n", softfold::version(), static_cast<int>(plan.kernel().size()),
                 plan.kernel().data(), e.what());
