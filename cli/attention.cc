@@ -121,7 +121,8 @@ void AttentionVerb::run() const {
     throw Error(Code::unsupported, "attention of files with --backend " + running.backend, "--backend cpu",
                 "call softfold::attention on tensors that lie on the device");
   AttentionOptions o = options();
-  const io::ArrayFile q_file = q_reading.open(q_path), k_file = k_reading.open(k_path), v_file = v_reading.open(v_path);
+  const io::ArrayFile q_file = q_reading.open_floating(q_path), k_file = k_reading.open_floating(k_path),
+                      v_file = v_reading.open_floating(v_path);
   std::vector<std::int64_t> shape(q_file.shape().begin(), q_file.shape().end());
   if (!shape.empty() && !v_file.shape().empty()) shape.back() = v_file.shape().back();
   Loaded q(q_file), k(k_file), v(v_file), out(dtype.empty() ? q.dtype : parse_dtype(dtype), shape);
@@ -147,6 +148,7 @@ void AttentionVerb::run() const {
     io::ArrayOutput file = io::create_array(path, {name, from.dtype, from.shape}, ids);
     file.write(0, from.all());
     file.commit();
+    note_bfloat16(path, from.dtype);
   };
   write(out_path, "out", out);
   if (lse) write(lse_path, "lse", *lse);

@@ -70,6 +70,7 @@ void refuse_output_option(std::string_view verb, const std::string& name) {
   constexpr std::pair<std::string_view, std::string_view> usages[] = {{"softmax", "IN OUT"},
                                                                       {"log-softmax", "IN OUT"},
                                                                       {"logsumexp", "IN OUT"},
+                                                                      {"attention", "Q K V OUT"},
                                                                       {"state", "IN PARTIAL"},
                                                                       {"finish", "SHARD PARTIAL OUT"}};
   for (const auto& [known, usage] : usages)
