@@ -158,11 +158,6 @@ void FinishVerb::finish_rows(const io::InputFile& partial, const io::PartialFile
         fmt::format("a shard of {}, {} each", counted(g.outer, "row"), counted(columns.length(), "element")),
         fmt::format("the partial's {}, at most {} each", counted(span.rows, "row"), counted(span.length, "element")),
         "give the shard, or --range, that the partial was made with");
-  if (span.row_length < 0 && columns.length() == span.length)
-    note(
-        fmt::format("'{}' holds this shard alone and does not say how long the row is; if the row goes on elsewhere, "
-                    "join all its partials first (state --row-length N has this noticed)",
-                    partial.path()));
   const DType out_type = dtype.empty() ? file.dtype() : parse_dtype(dtype);
   const Op op = log ? Op::finish_log_softmax : Op::finish_softmax;
   RowOptions options;
@@ -176,6 +171,11 @@ void FinishVerb::finish_rows(const io::InputFile& partial, const io::PartialFile
   const std::string tensor = !reading.tensor.empty() ? reading.tensor : log ? "log_softmax" : "softmax";
   const io::FileId inputs[] = {file.file().id(), partial.id()};
   io::ArrayOutput output = io::create_array(files[2], {tensor, out_type, shape}, inputs);
+  if (span.row_length < 0 && columns.length() == span.length)
+    note(
+        fmt::format("'{}' holds this shard alone and does not say how long the row is; if the row goes on elsewhere, "
+                    "join all its partials first (state --row-length N has this noticed)",
+                    partial.path()));
   {
     Progress progress(shard.bytes_moved());
     shard.finish(output, running.memory_bytes(), progress);

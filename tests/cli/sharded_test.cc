@@ -149,23 +149,24 @@ TEST_F(Sharded, NoInputIsEverReplaced) {
   expect_ok({"state", "@x.npy", "@a.part", "--range", "0:2000"});
   expect_ok({"state", "@x.npy", "@b.part", "--range", "2000:4000"});
   expect_ok({"state", "@x.npy", "@p.part"});
+  std::filesystem::rename(at("p.part"), at("p.npy"));  // whatever its name, a partial
   const std::string x = contents(at("x.npy")), a = contents(at("a.part")), b = contents(at("b.part")),
-                    p = contents(at("p.part"));
-  for (const std::string file : {"x.npy", "b.part", "p.part"}) {
+                    p = contents(at("p.npy"));
+  for (const std::string file : {"x.npy", "b.part", "p.npy"}) {
     std::filesystem::create_symlink(file, at("soft-" + file));
     std::filesystem::create_hard_link(at(file), at("hard-" + file));
   }
   for (const std::string link : {"@", "@soft-", "@hard-"}) {
     expect_refused(Code::option, "same file", {"merge", "@a.part", "@b.part", "-o", link + "b.part"});
-    expect_refused(Code::option, "same file", {"finish", "@x.npy", "@p.part", link + "p.part"});
-    expect_refused(Code::option, "same file", {"finish", "@x.npy", "@p.part", link + "x.npy"});
-    expect_refused(Code::option, "same file", {"finish", "--logsumexp", "@p.part", link + "p.part"});
+    expect_refused(Code::option, "same file", {"finish", "@x.npy", "@p.npy", link + "p.npy"});
+    expect_refused(Code::option, "same file", {"finish", "@x.npy", "@p.npy", link + "x.npy"});
+    expect_refused(Code::option, "same file", {"finish", "--logsumexp", "@p.npy", link + "p.npy"});
     expect_refused(Code::option, "same file", {"state", "@x.npy", link + "x.npy"});
   }
   EXPECT_EQ(contents(at("x.npy")), x);
   EXPECT_EQ(contents(at("a.part")), a);
   EXPECT_EQ(contents(at("b.part")), b);
-  EXPECT_EQ(contents(at("p.part")), p);
+  EXPECT_EQ(contents(at("p.npy")), p);
 }
 
 // Two shards without --offset both claim to begin the row; leaving one out would give wrong probabilities.
