@@ -178,8 +178,8 @@ void InputOptions::declare(Command& command, const std::string& prefix) {
   const std::string whose = prefix.empty() ? "the input's" : "the " + prefix + "'s";
   command.option("--" + (prefix.empty() ? "" : prefix + "-") + "tensor", tensor,
                  whose + " tensor in a .safetensors file (needed where there are several)");
-  command.option("--" + (prefix.empty() ? "" : prefix + "-") + "as", as,
-                 whose + " dtype, where the file cannot say it: bfloat16 in .npy");
+  if (!prefix.empty()) as_option = "--" + prefix + "-as";
+  command.option(as_option, as, whose + " dtype, where the file cannot say it: bfloat16 in .npy");
 }
 
 io::ArrayFile InputOptions::open(const std::string& path) const {
@@ -192,7 +192,9 @@ io::ArrayFile InputOptions::open_floating(const std::string& path) const {
       return open(path);
     } catch (const Error& error) {
       if (error.code != Code::dtype || !error.got.starts_with('\'')) throw;  // --as itself, not the file
-      throw Error(error.code, error.got, kFloating, error.fix);
+      std::string fix = error.fix;
+      if (fix.starts_with("--as ")) fix.replace(0, 4, as_option);
+      throw Error(error.code, error.got, kFloating, fix);
     }
   };
   io::ArrayFile file = opened();

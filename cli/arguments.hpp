@@ -50,6 +50,7 @@ std::string human_bytes(double bytes);
 /// Where an array is and how it is to be read.
 struct InputOptions {
   std::string tensor, as;
+  std::string as_option = "--as";  ///< its name, with the prefix
 
   /// `prefix`: of the options' names, where a verb reads two arrays.
   void declare(Command& command, const std::string& prefix = "");

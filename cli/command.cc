@@ -67,12 +67,9 @@ std::string joined(const std::vector<std::string>& words) { return fmt::format("
 
 /// Where the output is an argument of its own, nothing that looks like -o is meant.
 void refuse_output_option(std::string_view verb, const std::string& name) {
-  constexpr std::pair<std::string_view, std::string_view> usages[] = {{"softmax", "IN OUT"},
-                                                                      {"log-softmax", "IN OUT"},
-                                                                      {"logsumexp", "IN OUT"},
-                                                                      {"attention", "Q K V OUT"},
-                                                                      {"state", "IN PARTIAL"},
-                                                                      {"finish", "SHARD PARTIAL OUT"}};
+  constexpr std::pair<std::string_view, std::string_view> usages[] = {
+      {"softmax", "IN OUT"},      {"log-softmax", "IN OUT"}, {"logsumexp", "IN OUT"},
+      {"attention", "Q K V OUT"}, {"state", "IN PARTIAL"},   {"finish", "SHARD PARTIAL OUT"}};
   for (const auto& [known, usage] : usages)
     if (verb == known)
       throw Error(Code::usage, fmt::format("the option '{}'", name), "the output as the last argument, without option",

@@ -192,6 +192,7 @@ struct VerifyVerb {
     command.option("--empty", empty, "what rows with nothing in them become: zero or nan; default zero");
     command.option("--rung", rung, "the algorithm: automatic, naive, safe, online, tiled, fused");
     reading.declare(command);
+    result_reading.declare(command, "result");
     running.declare(command);
     command.footer(
         "The exact results come from sums in double (long double for float64), compensated.\n"

@@ -134,6 +134,9 @@ TEST_F(Verify, ErrorsOfNarrowResultsAreInTheirLastPlacesToo) {
   EXPECT_NE(expect_ok({"verify", "@x.npy"}).find(" ulp "), std::string::npos);
   const auto wide = Json::parse(expect_ok({"verify", "@x.npy", "--op", "softmax", "--dtype", "float32", "--json"}));
   EXPECT_TRUE(wide.at("checks")[0].at("largest_error_ulp").is_null());
+  expect_ok({"softmax", "@x.npy", "@y.npy", "--dtype", "bfloat16"});
+  expect_refused(Code::dtype, "try: --result-as bfloat16", {"verify", "@x.npy", "@y.npy"});
+  expect_ok({"verify", "@x.npy", "@y.npy", "--result-as", "bfloat16"});
   write("w.npy", {1, 4}, {1, 2, 3, 4});
   EXPECT_NE(run({"verify", "@w.npy", "@w.npy"}).out.find("(>1000%)"), std::string::npos);
 }
