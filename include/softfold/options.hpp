@@ -120,29 +120,29 @@ struct CrossEntropyOptions {
   std::int64_t ignore_index = -100;  ///< a row with this target has loss, log-probability and gradient 0
   double label_smoothing = 0;        ///< 0 .. 1
   double z_loss = 0;                 ///< 0 or more
-  View weight;                       ///< floating, [classes]; 1 each if not given
-  View log_probability;              ///< result, one a row: lp_t
-  View states;                       ///< result: the rows' states, for a backward pass
-  View dx;     ///< result, of x's shape: the gradient, in the same call. May be x's own view: then in place
-  View dloss;  ///< for dx: what comes in, of the loss's shape; 1 if not given
+  View weight{};                     ///< floating, [classes]; 1 each if not given
+  View log_probability{};            ///< result, one a row: lp_t
+  View states{};                     ///< result: the rows' states, for a backward pass
+  View dx{};     ///< result, of x's shape: the gradient, in the same call. May be x's own view: then in place
+  View dloss{};  ///< for dx: what comes in, of the loss's shape; 1 if not given
 };
 
 /// Options of entropy and its backward pass.
 struct EntropyOptions {
   RowOptions rows;  ///< of the logits
-  View states;      ///< result: the rows' states, for a backward pass
-  View dx;          ///< result, of x's shape: the gradient, in the same call. May be x's own view: then in place
-  View dentropy;    ///< for dx: what comes in, one a row; 1 if not given
+  View states{};    ///< result: the rows' states, for a backward pass
+  View dx{};        ///< result, of x's shape: the gradient, in the same call. May be x's own view: then in place
+  View dentropy{};  ///< for dx: what comes in, one a row; 1 if not given
 };
 
 /// Options of topk. Elements are ordered by their value, whatever the scale: NaN first, then from +inf down to -inf;
 /// -0 equals +0; of equal ones the lowest index first. The scale is that of the probabilities and of lse.
 struct TopkOptions {
   RowOptions rows;
-  bool sorted = true;      ///< best first; else by ascending index
-  View probabilities;      ///< result, of the values' shape: softmax's, of the taken elements
-  View log_probabilities;  ///< result, of the values' shape
-  View lse;                ///< result, one a row: of the whole row
+  bool sorted = true;        ///< best first; else by ascending index
+  View probabilities{};      ///< result, of the values' shape: softmax's, of the taken elements
+  View log_probabilities{};  ///< result, of the values' shape
+  View lse{};                ///< result, one a row: of the whole row
 };
 
 /// How the parts given to merge_attention and merge_blocks say what they hold.

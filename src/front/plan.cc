@@ -99,7 +99,7 @@ void choose(Bound<Problem>& b) {
 [[noreturn]] void refuse_op(Op op, const char* options) {
   if (op > kLastOp)
     throw Error(Code::unsupported, "operation number " + std::to_string(static_cast<int>(op)), "the values of Op");
-  const bool planned = !is_row_op(op) && !is_merge_op(op) && op != Op::attention;
+  const bool planned = op == Op::sample || op == Op::linear_cross_entropy;
   throw Error(Code::unsupported,
               std::string(name_of(op)) + (planned ? ", planned, not in this version" : std::string(" with ") + options),
               "the operations that this version has: see `softfold doctor`");
