@@ -99,7 +99,7 @@ void CrossEntropyVerb::run() const {
   if (parse_backend(running.backend) != DeviceKind::cpu)
     throw Error(Code::unsupported, "--backend " + running.backend, "cpu");
   const Workers workers(running.threads);
-  const io::ArrayFile file = reading.open(input), class_file = target_reading.open(targets);
+  const io::ArrayFile file = reading.open_floating(input), class_file = target_reading.open(targets);
   const Geometry g = geometry_of(file.shape(), -1);
   if (class_file.dtype() != DType::int32 && class_file.dtype() != DType::int64)
     throw Error(Code::dtype, fmt::format("TARGETS of {}", name_of(class_file.dtype())), "int32, int64");
