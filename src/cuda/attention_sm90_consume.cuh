@@ -28,7 +28,7 @@ __device__ __forceinline__ void transpose_quad(std::uint32_t (&x)[4], int lane) 
 
 /// out and lse of a finished tile; a row without keys gives 0 and -inf.
 template <class C>
-__device__ __forceinline__ void write_rows(const AttentionProblem& p, const AttentionWork& w, AttentionRows<C>& rows,
+__device__ __forceinline__ void write_tile(const AttentionProblem& p, const AttentionWork& w, AttentionRows<C>& rows,
                                            int row, int lane) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -119,7 +119,7 @@ __device__ __forceinline__ void consume(const AttentionProblem& p, const Attenti
     rows.d[0] = rows.d[1] = 0;
     if (w.blocks == 0) {
       release(barriers.q_free);
-      write_rows<C>(p, w, rows, row, lane);
+      write_tile<C>(p, w, rows, row, lane);
       continue;
     }
     // Blocks whose keys all rows of this warp-group see need no mask.
@@ -187,7 +187,7 @@ __device__ __forceinline__ void consume(const AttentionProblem& p, const Attenti
     pin(rows.out);
     release(barriers.v_free[v_at.stage]);
     v_at.next();
-    write_rows<C>(p, w, rows, row, lane);
+    write_tile<C>(p, w, rows, row, lane);
   }
 }
 
