@@ -26,13 +26,13 @@ struct AttentionCut {
 };
 
 /// A tile shape: E elements; kDk, kDv columns of k and v, multiples of 16; kGroups warp-groups of 64 query rows; kKeys
-/// a step.
-template <class E_, int kDk_, int kDv_, int kGroups_, int kKeys_>
+/// a step; kStages of K and of V.
+template <class E_, int kDk_, int kDv_, int kGroups_, int kKeys_, int kStages_ = 2>
 struct AttentionTile {
   using E = E_;
   static constexpr int kDk = kDk_, kDv = kDv_, kGroups = kGroups_, kKeys = kKeys_;
   static constexpr int kRows = 64 * kGroups, kThreads = kWarpgroup * (kGroups + 1);
-  static constexpr int kStages = 2;
+  static constexpr int kStages = kStages_;
   static constexpr int kPanelsK = (kDk + 63) / 64, kPanelsV = (kDv + 63) / 64;
   static constexpr int kQPanel = kRows * 128, kKVPanel = kKeys * 128;  // bytes
   static constexpr int kQBytes = kPanelsK * kQPanel, kKBytes = kPanelsK * kKVPanel, kVBytes = kPanelsV * kKVPanel;
@@ -210,8 +210,11 @@ __device__ __forceinline__ void hide(const AttentionCut& cut, const AttentionWor
 template <class C>
 __device__ __forceinline__ void soft_cap(float cap_scale, AttentionRows<C>& rows) {
 #pragma unroll
-  for (int i = 0; i < C::kKeys / 2; ++i)
-    rows.scores[i] = 1.F - __fdividef(2.F, exp2_fast(rows.scores[i] * cap_scale) + 1.F);
+  for (float& s : rows.scores) {
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(exp2_fast(s * cap_scale) + 1.F));
+    s = __fmaf_rn(-2.F, inverse, 1.F);
+  }
 }
 
 /// Scores to exponentials; true if some row of the warp has a new shift.
@@ -221,9 +224,14 @@ __device__ __forceinline__ bool exponentiate(float scale, AttentionRows<C>& rows
   bool moved = false, huge = false;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float top = rows.scores[2 * r];
+    // Four chains: one would wait for each of its links.
+    float tops[4];
 #pragma unroll
-    for (int i = 1; i < C::kKeys / 4; ++i) top = fmaxf(top, rows.scores[4 * (i / 2) + 2 * r + i % 2]);
+    for (int i = 0; i < C::kKeys / 4; ++i) {
+      const float score = rows.scores[4 * (i / 2) + 2 * r + i % 2];
+      tops[i % 4] = i < 4 ? score : fmaxf(tops[i % 4], score);
+    }
+    float top = fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
     top = fmaxf(top, __shfl_xor_sync(~0U, top, 1));
     top = fmaxf(top, __shfl_xor_sync(~0U, top, 2));
     const float m = fmaxf(rows.m[r], rintf(top * scale));

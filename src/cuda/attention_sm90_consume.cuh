@@ -206,6 +206,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   shared.v = shared.k + C::kStages * C::kKBytes;
   shared.barriers = &barriers;
   shared.work = work;
+  // From here on the compiler takes the address as it is; it would work it out anew at every use.
+  asm volatile("" : "+l"(shared.barriers));
   if (threadIdx.x == 0) {
     prefetch(q_map), prefetch(k_map), prefetch(v_map);
     barriers.q_full.init(1), barriers.q_free.init(4 * C::kGroups);

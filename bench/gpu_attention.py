@@ -1,0 +1,227 @@
+"""Attention on one GPU beside its peers in one run: cuDNN and FlashAttention-2 of torch, FlashAttention-3 (fa3-fwd).
+
+Every point is checked before it is timed: against float64 on some rows, and its own repeats. Then all candidates are
+captured in CUDA graphs, replayed in turn, timed with events; medians. Layout (B, T, H, D). FLOPs are 2 (D + Dv) a visible
+pair of query and key. Records follow DESIGN section 5 (shape: B, H, Hkv, T, S, D, Dv).
+
+    python3 bench/gpu_attention.py --library build/src/libsoftfold.so --out bench/results/h200/attention.jsonl
+"""
+import argparse
+import ctypes as C
+import json
+import math
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+sys.path.insert(0, __file__.rsplit("/", 1)[0])
+from gpu_softmax import Context, Softfold, Tensor, driver, time_together  # noqa: E402
+
+try:
+    import fa3_fwd_interface as fa3
+except ImportError:
+    fa3 = None
+
+
+class Options(C.Structure):
+    TENSORS = ("sink", "bias", "mask", "slopes", "kv_lengths", "kv_starts", "kv_index", "q_offsets", "kv_offsets",
+               "page_table", "q_positions", "kv_positions", "lse", "state")
+    _fields_ = ([("struct_size", C.c_size_t), ("scale", C.c_double), ("window_left", C.c_int64),
+                 ("window_right", C.c_int64), ("max_q", C.c_int64), ("max_kv", C.c_int64)]
+                + [(name, C.c_void_p) for name in TENSORS]
+                + [("softcap", C.c_float), ("causal", C.c_int32), ("layout", C.c_int32), ("rung", C.c_int32)])
+
+
+class Attention(Softfold):
+    def plan(self, q, k, v, out, stream, **given):
+        """A call on tensors of layout (B, T, H, D) or packed (total, H, D); options by their C names."""
+        ins, outs = (Tensor * 3)(*[self.tensor(t) for t in (q, k, v)]), (Tensor * 1)(self.tensor(out))
+        o = Options()
+        self.lib.softfold_attention_options_init(C.byref(o))
+        o.layout = 1
+        keep = [ins, outs, o, q, k, v, out, given]
+        for name, value in given.items():
+            if name in Options.TENSORS:
+                view = self.tensor(value)
+                keep.append(view)
+                value = C.addressof(view)
+            setattr(o, name, value)
+        context = Context()
+        self.lib.softfold_context_init(C.byref(context))
+        context.stream = stream.cuda_stream
+        storage = C.create_string_buffer(4096 + 16)
+        at = (C.addressof(storage) + 15) & ~15
+
+        def make():
+            if self.lib.softfold_plan_attention(C.c_void_p(at), ins, 3, outs, 1, C.byref(o), C.byref(context)) != 0:
+                raise RuntimeError(self.lib.softfold_last_error().decode())
+
+        make()
+        need = self.lib.softfold_plan_workspace_bytes(C.c_void_p(at))
+        workspace = torch.empty(max(need, 1), dtype=torch.uint8, device="cuda")
+        context.workspace, context.workspace_bytes = workspace.data_ptr(), need
+        make()
+
+        def run(lib=self.lib, keep=(keep, storage, context, workspace)):
+            if lib.softfold_plan_run(C.c_void_p(at)) != 0:
+                raise RuntimeError(lib.softfold_last_error().decode())
+
+        run.kernel = self.lib.softfold_plan_kernel(C.c_void_p(at)).decode()
+        return run
+
+
+def visible(T, S, causal, left, right):
+    """How many (query, key) pairs of a sequence take part."""
+    i = torch.arange(T, dtype=torch.int64) + S - T
+    low = (i - left).clamp(0, S) if left >= 0 else torch.zeros_like(i)
+    right = 0 if causal else right
+    high = (i + right + 1).clamp(0, S) if right >= 0 else torch.full_like(i, S)
+    return int((high - low).clamp(min=0).sum())
+
+
+def reference_rows(q, k, v, rows, causal, left, softcap, sink):
+    """Rows of the first sequence and head in float64."""
+    T, S = q.shape[1], k.shape[1]
+    s = q[0, rows, 0].double() @ k[0, :, 0].double().T / math.sqrt(q.shape[-1])
+    if softcap:
+        s = softcap * torch.tanh(s / softcap)
+    at, j = rows[:, None] + S - T, torch.arange(S, device=s.device)[None]
+    if causal:
+        s.masked_fill_(j > at, -torch.inf)
+    if left >= 0:
+        s.masked_fill_(j < at - left, -torch.inf)
+    if sink is None:
+        return torch.softmax(s, -1) @ v[0, :, 0].double()
+    s = torch.cat([s, sink[0].double().expand(len(rows), 1)], 1)
+    return torch.softmax(s, -1)[:, :-1] @ v[0, :, 0].double()
+
+
+class Bench:
+    def __init__(self, args):
+        self.softfold, self.args, self.stream = Attention(args.library), args, torch.cuda.Stream()
+        self.out = open(args.out, "a" if args.append else "w") if args.out else None
+        self.common = {"device": torch.cuda.get_device_name(), "driver": driver(), "commit": args.commit,
+                       "date": time.strftime("%Y-%m-%d")}
+        self.shares = {}
+
+    def peers(self, q, k, v, causal, left, softcap, sink):
+        heads_first = [t.transpose(1, 2) for t in (q, k, v)]
+        grouped = q.shape[2] != k.shape[2]
+
+        def sdpa(backend):
+            def call():
+                with sdpa_kernel(backend):
+                    return F.scaled_dot_product_attention(*heads_first, is_causal=causal, enable_gqa=grouped)
+            return call
+        result = {}
+        if left < 0 and not softcap and sink is None:
+            result[f"cuDNN of torch {torch.__version__}"] = sdpa(SDPBackend.CUDNN_ATTENTION)
+            if self.args.flash2:
+                result[f"FlashAttention-2 of torch {torch.__version__}"] = sdpa(SDPBackend.FLASH_ATTENTION)
+        if fa3 is not None and sink is None:
+            window = (left, 0 if causal else -1) if left >= 0 else (-1, -1)
+            result["fa3-fwd 0.0.3"] = lambda: fa3.flash_attn_func(q, k, v, causal=causal, window_size=window,
+                                                                   softcap=softcap)
+        return result
+
+    def record(self, case, dtype, shape, flops, bytes_moved, times, group):
+        name = str(dtype).split(".")[-1]
+        line = f"{name:9s} {'x'.join(map(str, shape)):>28s} {case:14s}"
+        best = max((flops / ms for who, ms in times.items() if not who.startswith("softfold") and not isinstance(ms, str)),
+                   default=None)
+        for who, ms in times.items():
+            entry = {"op": "attention", "dtype": name, "shape": shape, "case": case, "who": who, "ms": None,
+                     "bytes": bytes_moved, "flops": flops, "copy_ms": None, **self.common}
+            if isinstance(ms, str):
+                entry["why"] = ms
+            else:
+                entry["ms"] = ms
+                line += f"  {who.split(' ')[0]} {flops / ms * 1e-9:.0f}"
+                if who.startswith("softfold") and best:
+                    line += f" ({flops / ms / best:.2f})"
+                    self.shares.setdefault(group, []).append(flops / ms / best)
+            if self.out:
+                self.out.write(json.dumps(entry) + "\n")
+        print(line, flush=True)
+
+    def point(self, B, H, Hkv, T, S, D, Dv=None, causal=False, left=-1, softcap=0., sink=False, dtype=torch.bfloat16,
+              case=None, group=None):
+        Dv = Dv or D
+        q = torch.randn(B, T, H, D, device="cuda", dtype=dtype)
+        k, v = (torch.randn(B, S, Hkv, d, device="cuda", dtype=dtype) for d in (D, Dv))
+        out = torch.full((B, T, H, Dv), 7., device="cuda", dtype=dtype)
+        sinks = torch.randn(H, device="cuda") if sink else None
+        given = {"causal": int(causal), "window_left": left, "softcap": softcap}
+        if sink:
+            given["sink"] = sinks
+        run = self.softfold.plan(q, k, v, out, self.stream, **given)
+        torch.cuda.synchronize()
+        run()
+        torch.cuda.synchronize()
+        first = out.clone()
+        rows = torch.randperm(T, device="cuda")[:64]
+        right = reference_rows(q, k, v, rows, causal, left, softcap, sinks)
+        error = (out[0, rows, 0].double() - right).norm() / right.norm()
+        assert error < (4e-3 if dtype == torch.bfloat16 else 5e-4), (case, float(error))
+        candidates = {f"softfold:{run.kernel}": run, **self.peers(q, k, v, causal, left, softcap, sinks)}
+        times = time_together(candidates, self.stream, self.args.seconds)
+        assert torch.equal(out, first), "a repeat differs"
+        flops = 2 * (D + Dv) * B * H * visible(T, S, causal, left, -1)
+        bytes_moved = (q.numel() + k.numel() + v.numel() + out.numel()) * q.element_size()
+        self.record(case or ("causal" if causal else "full"), dtype, [B, H, Hkv, T, S, D, Dv], flops, bytes_moved, times,
+                    group or f"D={D} {'causal' if causal else 'full'}")
+
+    def packed(self, lengths, H, D, causal):
+        total, longest = sum(lengths), max(lengths)
+        q, k, v = (torch.randn(total, H, D, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+        out = torch.empty_like(q)
+        offsets = torch.tensor([0] + lengths, device="cuda").cumsum(0).to(torch.int32)
+        run = self.softfold.plan(q, k, v, out, self.stream, q_offsets=offsets, kv_offsets=offsets, max_q=longest,
+                                 max_kv=longest, causal=int(causal))
+        candidates = {f"softfold:{run.kernel}": run}
+        if fa3 is not None:
+            candidates["fa3-fwd 0.0.3"] = lambda: fa3.flash_attn_varlen_func(q, k, v, offsets, offsets, longest, longest,
+                                                                            causal=causal)
+        times = time_together(candidates, self.stream, self.args.seconds)
+        self.record(f"packed Zipf {'causal' if causal else 'full'}", torch.bfloat16,
+                    [len(lengths), H, H, longest, longest, D, D],
+                    4 * D * H * sum(visible(n, n, causal, -1, -1) for n in lengths), 8 * q.numel(), times, "packed")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--library", default="build/src/libsoftfold.so")
+    parser.add_argument("--out")
+    parser.add_argument("--append", action="store_true")
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--seconds", type=float, default=0.15)
+    parser.add_argument("--flash2", action="store_true", help="FlashAttention-2 too")
+    parser.add_argument("--sizes", default="128,64,256")
+    args = parser.parse_args()
+    torch.manual_seed(5)
+    bench = Bench(args)
+    for D in map(int, args.sizes.split(",")):
+        for causal in (False, True):
+            for T in (512, 1024, 2048, 4096, 8192, 16384):
+                bench.point(16384 // T, 2048 // D, 2048 // D, T, T, D, causal=causal)
+    for causal in (False, True):
+        bench.point(4, 16, 16, 4096, 4096, 128, causal=causal, dtype=torch.float16, group="float16")
+    for T in (2048, 8192):
+        bench.point(16384 // T, 32, 8, T, T, 128, causal=True, case="grouped causal", group="grouped")
+    bench.point(2, 16, 16, 8192, 8192, 192, 128, causal=True, group="192/128")
+    bench.point(1, 16, 16, 32768, 32768, 128, causal=True, left=4096, case="window 4096", group="window")
+    bench.point(4, 16, 16, 4096, 4096, 128, causal=True, softcap=30., case="softcap causal", group="softcap")
+    bench.point(4, 16, 16, 4096, 4096, 128, causal=True, sink=True, case="sink causal", group="sink")
+    zipf = [max(16, 16384 // (i + 1)) for i in range(16)]
+    for causal in (False, True):
+        bench.packed(zipf, 16, 128, causal)
+    for group, shares in bench.shares.items():
+        mean = math.exp(sum(map(math.log, shares)) / len(shares))
+        print(f"{group:14s} share of the best peer: geometric mean {mean:.3f}, worst {min(shares):.3f}")
+
+
+if __name__ == "__main__":
+    main()
