@@ -36,11 +36,11 @@ mkdir -p "$root/build"
 "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$root/python/requirements-test.txt" >"$log" 2>&1 ||
   skip "the packages of python/requirements-test.txt could not be installed (see $log)"
 
-options=(-C "build-dir=$root/build/python-package-$tag")
+options=(--config-settings="build-dir=$root/build/python-package-$tag")
 if compgen -G "$prebuilt/src/libsoftfold.so.*" >/dev/null; then
-  options+=(-C "cmake.define.SOFTFOLD_PREBUILT=$prebuilt")
+  options+=(--config-settings="cmake.define.SOFTFOLD_PREBUILT=$prebuilt")
 fi
-if command -v ccache >/dev/null; then options+=(-C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+if command -v ccache >/dev/null; then options+=(--config-settings=cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 before=$SECONDS
 CMAKE_BUILD_PARALLEL_LEVEL=$(jobs) "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps \
   --no-build-isolation --force-reinstall "${options[@]}" "$root" >>"$log" 2>&1 || {

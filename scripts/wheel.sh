@@ -19,9 +19,9 @@ folder=$root/build/wheel
 log=$folder.log
 tag=$("$python" -c 'import sys; print("cp{}{}{}".format(*sys.version_info[:2], sys.abiflags))')
 tools=$root/build/wheel-tools-$tag # kept, NumPy's wheel too: from the second run on the network is not needed
-options=(-C "build-dir=$folder/build")
-if (($# > 0)); then options+=(-C "cmake.define.SOFTFOLD_PREBUILT=$(cd -- "$1" && pwd)"); fi
-if command -v ccache >/dev/null; then options+=(-C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+options=(--config-settings="build-dir=$folder/build")
+if (($# > 0)); then options+=(--config-settings="cmake.define.SOFTFOLD_PREBUILT=$(cd -- "$1" && pwd)"); fi
+if command -v ccache >/dev/null; then options+=(--config-settings=cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 if nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null); then export CUDACXX=$nvcc; fi
 
 rm -rf "$folder" && mkdir -p "$folder"
