@@ -10,6 +10,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import sysconfig
 
 import numpy as np
 import pytest
@@ -28,6 +29,42 @@ def test_many_threads_at_once(rng):
                 assert bits(got) == bits(expected)
 
 
+MEETING = """
+import sys, threading
+import numpy as np
+import softfold
+
+x = np.random.default_rng(0).standard_normal((10, 3000)).astype(np.float32)
+start, row, results = threading.Barrier(16), softfold.Stream(), []
+
+def work():
+    start.wait()
+    for _ in range(10):
+        s = softfold.state(x, -1)
+        results.append((softfold.softmax(x, -1).tobytes(), softfold.logsumexp(x, mask=x > 0).tobytes(),
+                        softfold.merge(s, s).tobytes(), softfold.softmax(x[:, ::2].T, (0, 1)).tobytes()))
+        row.push(x[0])
+        try:
+            softfold.softmax(x, 5)
+        except softfold.Error:
+            pass
+
+threads = [threading.Thread(target=work) for _ in range(16)]
+for t in threads: t.start()
+for t in threads: t.join()
+assert len(results) == 160 and len(set(results)) == 1 and row.length == 160 * 3000
+print(getattr(sys, "_is_gil_enabled", lambda: True)())
+"""
+
+
+def test_first_calls_may_meet():
+    """In a process of its own, so that what is made at the first call is made by threads that meet there. On a
+    free-threaded Python they run at once: importing softfold leaves the GIL off."""
+    done = subprocess.run([sys.executable, "-c", MEETING], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(not sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
 def test_other_threads_run_meanwhile(rng):
     """The GIL is released: a thread that only counts gets on while a long call runs in another."""
     x = rng.standard_normal(8_000_000).astype(np.float32)
@@ -42,7 +79,12 @@ def test_other_threads_run_meanwhile(rng):
         return counted
 
     # On a busy machine the calls may be over before this thread is run again.
-    assert any(counted_meanwhile() > 0 for _ in range(20))
+    before = softfold.get_num_threads()
+    softfold.set_num_threads(1)
+    try:
+        assert any(counted_meanwhile() > 0 for _ in range(20))
+    finally:
+        softfold.set_num_threads(before)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
