@@ -99,7 +99,7 @@ TEST(NpyRead, Bfloat16OnlyWhenTold) {
   for (const char* descr : {"<V2", "|V2", "<u2"}) {
     const std::string text = npy(dict(descr, "(2,)"), "abcd");
     EXPECT_EQ(parse(text, DType::bfloat16).dtype, DType::bfloat16);
-    expect_error(Code::dtype, "say that it is bfloat16", [&] { parse(text); });
+    expect_error(Code::dtype, "--as bfloat16", [&] { parse(text); });
     expect_error(Code::dtype, descr, [&] { parse(text, DType::float16); });
   }
   expect_error(Code::dtype, "float32 opened as bfloat16",
