@@ -29,6 +29,8 @@ class RowCursor {
  public:
   RowCursor(const RowProblem& p, std::int64_t first) : p_(p) {
     for (int d = p.outer_rank - 1; d >= 0; --d) {
+      at_[axis(d)] = 0;
+      if (first == 0) continue;  // and no division by a size of 0, where there is no row to stand on
       at_[axis(d)] = first % p.outer[axis(d)];
       first /= p.outer[axis(d)];
     }

@@ -173,7 +173,8 @@ TEST(Front, AnExecutorMayStealWorkWhileItWaits) {
 
 TEST(FrontOfC, AnOperationsNumberIsNotCutToItsLastByte) {
   CPlan c;
-  for (const int op : {256, 257, -256, 19, -1}) EXPECT_EQ(c.make(op), SOFTFOLD_UNSUPPORTED) << op;
+  for (const int op : {256, 257, -256, static_cast<int>(kLastOp) + 1, -1})
+    EXPECT_EQ(c.make(op), SOFTFOLD_UNSUPPORTED) << op;
   EXPECT_EQ(c.make(SOFTFOLD_OP_SOFTMAX), SOFTFOLD_OK);
 }
 

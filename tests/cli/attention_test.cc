@@ -89,7 +89,7 @@ TEST_F(AttentionVerb, TheLadderMeasuresMemory) {
     if (holds_all) {
       EXPECT_GT(r.at("memory_bytes"), 0.9 * scores) << who;
     } else {
-      EXPECT_LT(r.at("memory_bytes"), 0.9 * scores) << who;
+      EXPECT_TRUE(kSanitized || r.at("memory_bytes") < 0.9 * scores) << who << ": " << r.at("memory_bytes");
     }
     EXPECT_GT(r.at("ms"), 0) << who;
   }
