@@ -68,6 +68,25 @@ def attention_into(
     bias: Array | None = None, mask: Array | None = None, slopes: Array | None = None, lengths: Array | None = None,
     starts: Array | None = None, layout: str = "bhtd", stream: int = 0,
 ) -> None: ...  # fmt: skip
+def cross_entropy_into(
+    inputs: tuple[Array, ...], out: Array, axis: int = -1, *, weight: Array | None = None, ignore_index: int = -100,
+    reduction: str = "mean", label_smoothing: float = 0.0, z_loss: float = 0.0, log_probability: Array | None = None,
+    states: Array | None = None, gradient: Array | None = None, scale: SupportsFloat = 1.0,
+    scales: ArrayLike | None = None, lengths: ArrayLike | None = None, offsets: ArrayLike | None = None,
+    mask: ArrayLike | None = None, causal: bool = False, empty: Empty = "zero", stream: int = 0,
+) -> None: ...
+def entropy_into(
+    inputs: tuple[Array, ...], out: Array, axis: int = -1, *, states: Array | None = None,
+    gradient: Array | None = None, scale: SupportsFloat = 1.0, scales: ArrayLike | None = None,
+    lengths: ArrayLike | None = None, offsets: ArrayLike | None = None, mask: ArrayLike | None = None,
+    causal: bool = False, empty: Empty = "zero", stream: int = 0,
+) -> None: ...
+def topk_into(
+    x: Array, values: Array, indices: Array, axis: int = -1, *, sorted: bool = True,
+    probabilities: Array | None = None, log_probabilities: Array | None = None, lse: Array | None = None,
+    scale: SupportsFloat = 1.0, scales: ArrayLike | None = None, lengths: ArrayLike | None = None,
+    mask: ArrayLike | None = None, causal: bool = False, empty: Empty = "zero", stream: int = 0,
+) -> None: ...
 def use_exchange(type: type) -> bool: ...
 def run_into(
     op: str, inputs: tuple[Array, ...], out: Array, axis: Axis = None, *, scale: SupportsFloat = 1.0,

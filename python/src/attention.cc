@@ -3,23 +3,8 @@
 
 #include <nanobind/stl/pair.h>
 
-#include <deque>
-
 namespace softfold::python {
 namespace {
-
-/// The arrays of one call; views of them are valid as long as this lives.
-class Operands {
- public:
-  View open(nb::handle object, const char* name, Access access = Access::read) {
-    if (object.is_none()) return {};
-    arrays_.emplace_back().need(object, name, access);
-    return arrays_.back().tensor.view();
-  }
-
- private:
-  std::deque<Array> arrays_;
-};
 
 Layout layout_of(const std::string& name) {
   if (name == "bhtd") return Layout::bhtd;
@@ -31,7 +16,7 @@ void attention_into(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb
                     bool causal, std::pair<std::int64_t, std::int64_t> window, float softcap, nb::handle sink,
                     nb::handle bias, nb::handle mask, nb::handle slopes, nb::handle lengths, nb::handle starts,
                     const std::string& layout, std::uintptr_t stream) {
-  Operands operands;
+  OpenArrays operands;
   AttentionOptions o;
   o.layout = layout_of(layout);
   if (!scale.is_none()) o.scale = nb::cast<double>(scale);

@@ -50,24 +50,10 @@ double number_of(nb::handle value, const char* name) {
 bool truth_of(nb::handle value) { return value.ptr() == Py_True || PyObject_IsTrue(value.ptr()) == 1; }
 
 /// One call's operands, opened.
-struct Operands {
+struct Operands : OpenRowOptions {
   Array in[3];
-  Array out, scales, lengths, offsets, mask;
+  Array out;
   int count = 0;
-  RowOptions options;
-
-  void open_options(const RowArguments& a) {
-    const auto open = [](Array& to, nb::handle from, const char* name) {
-      if (!from.is_none()) to.need(from, name);
-    };
-    options.scale = number_of(a.scale, "scale");
-    options.causal = truth_of(a.causal);
-    options.empty = empty_of(a.empty);
-    open(scales, a.scales, "scales");
-    open(lengths, a.lengths, "lengths");
-    open(offsets, a.offsets, "offsets");
-    open(mask, a.mask, "mask");
-  }
 
   /// Several folded axes become the last one. False if the memory of x or of the result does not hold them as one.
   bool join_axes(Op op, const Axes& axes) {
@@ -104,10 +90,7 @@ struct Operands {
       options.axis = axes.only();
     else if (op != Op::finish_logsumexp)
       joined = join_axes(op, axes);
-    options.scales = scales.tensor.view();
-    options.length = lengths.tensor.view();
-    options.offsets = offsets.tensor.view();
-    options.mask = mask.tensor.view();
+    view_options();
     if (!joined) {
       if (!scales.tensor.given && !lengths.tensor.given && !mask.tensor.given && count <= 2 &&
           run_in_pieces(op, in[0].tensor, in[1].tensor, out.tensor, axes.count, options, context))
@@ -152,6 +135,32 @@ nb::object allocate(Op op, const Operands& o, nb::handle x, const Axes& axes, co
 bool is_numpy(nb::handle x) { return nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(x.ptr()))).is(names().ndarray); }
 
 }  // namespace
+
+void OpenRowOptions::open_options(const RowArguments& a) {
+  const auto open = [](Array& to, nb::handle from, const char* name) {
+    if (!from.is_none()) to.need(from, name);
+  };
+  options.scale = number_of(a.scale, "scale");
+  options.causal = truth_of(a.causal);
+  options.empty = empty_of(a.empty);
+  open(scales, a.scales, "scales");
+  open(lengths, a.lengths, "lengths");
+  open(offsets, a.offsets, "offsets");
+  open(mask, a.mask, "mask");
+}
+
+void OpenRowOptions::view_options() {
+  options.scales = scales.tensor.view();
+  options.length = lengths.tensor.view();
+  options.offsets = offsets.tensor.view();
+  options.mask = mask.tensor.view();
+}
+
+View OpenArrays::open(nb::handle object, const char* name, Access access) {
+  if (object.is_none()) return {};
+  arrays_.emplace_back().need(object, name, access);
+  return arrays_.back().tensor.view();
+}
 
 Op op_of(std::string_view name) {
   for (int i = 0; i <= static_cast<int>(Op::merge_blocks); ++i)

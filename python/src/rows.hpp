@@ -4,6 +4,7 @@
 #include "array.hpp"
 #include "axes.hpp"
 
+#include <deque>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -21,10 +22,34 @@ nb::object run_rows(Op op, std::span<const nb::handle> inputs, const RowArgument
 /// The same with everything viewable and `out` given: what the other faces end in. `stream`: a cudaStream_t.
 void run_rows_into(Op op, std::span<const nb::handle> inputs, const RowArguments& arguments, std::uintptr_t stream);
 
+/// The options that all row operations share, opened; views of them are valid as long as this lives.
+struct OpenRowOptions {
+  Array scales, lengths, offsets, mask;
+  RowOptions options;
+
+  /// Fills options but for the axis and the four views.
+  void open_options(const RowArguments& arguments);
+  /// Gives options the four views.
+  void view_options();
+};
+
+/// The arrays of one call; views of them are valid as long as this lives.
+class OpenArrays {
+ public:
+  /// An empty view for None.
+  View open(nb::handle object, const char* name, Access access = Access::read);
+  View open_result(nb::handle object, const char* name) { return open(object, name, Access::write); }
+
+ private:
+  std::deque<Array> arrays_;
+};
+
 Op op_of(std::string_view name);
 
 void bind_rows(nb::module_& m);
 void bind_attention(nb::module_& m);
+void bind_losses(nb::module_& m);
+void bind_topk(nb::module_& m);
 void bind_merges(nb::module_& m);
 void bind_streams(nb::module_& m);
 void bind_threads(nb::module_& m);

@@ -5,51 +5,32 @@
 
 Every operation is a torch.library custom op (torch.ops.softfold.*), registered from Python: libtorch is not linked.
 Tensors are viewed, never copied; CUDA work goes to the current stream. scales, lengths, offsets and mask get no
-gradient. `routed()` sends torch's own softmax, log_softmax and logsumexp here.
+gradient. `routed()` sends torch's own functions here.
 """
 
 from __future__ import annotations
 
-from typing import Optional
-
 import torch
 from torch import Tensor
 
-from softfold._errors import DTypeError, Error
 from softfold.torch._attention import attention, run_attention, scaled_dot_product_attention
+from softfold.torch._losses import CrossEntropyLoss, cross_entropy, run_cross_entropy
 from softfold.torch._merges import finish, merge_attention, merge_blocks, merge_states
-from softfold.torch._ops import _log_softmax, _LogSoftmax, _logsumexp, _LogSumExp, _new, _row_shape, _run, _softmax
-from softfold.torch._ops import _Softmax, _state, current_stream, is_eager, needs_grad, run_plain, viewable, writable
+from softfold.torch._ops import _checked, _log_softmax, _LogSoftmax, _logsumexp, _LogSumExp, _nan, _new, _row_shape
+from softfold.torch._ops import _run, _softmax, _Softmax, _state, current_stream, is_eager, needs_grad, run_plain
+from softfold.torch._ops import viewable, writable
 from softfold.torch._routing import routed
 
 __all__ = [
-    "LogSoftmax", "Softmax", "attention", "current_stream", "finish", "log_softmax", "logsumexp", "merge_attention",
-    "merge_blocks", "merge_states", "routed", "scaled_dot_product_attention", "softmax", "state", "viewable", "writable",
+    "CrossEntropyLoss", "LogSoftmax", "Softmax", "attention", "cross_entropy", "current_stream", "finish",
+    "log_softmax", "logsumexp", "merge_attention", "merge_blocks", "merge_states", "routed",
+    "scaled_dot_product_attention", "softmax", "state", "viewable", "writable",
 ]  # fmt: skip
-
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-
 
 def _dims(x: Tensor, dim) -> list[int]:
     if dim is None:
         return list(range(x.dim()))
     return list(dim) if isinstance(dim, (tuple, list)) else [dim]
-
-
-def _checked(x: Tensor, dtype, scales) -> tuple[Tensor, Optional[torch.dtype]]:
-    """torch's rules: integers need a dtype; with one, the input is taken in that precision; autocast gives float32."""
-    if scales is not None and scales.requires_grad:
-        raise Error("unsupported", "scales that require a gradient", "scales without one", "softmax(x * scales)")
-    if x.dtype in _FLOATS:
-        if dtype is None:
-            half = x.dtype not in (torch.float32, torch.float64)
-            return x, torch.float32 if half and torch.is_autocast_enabled(x.device.type) else None
-        if dtype == torch.float64 and x.dtype != torch.float64:
-            return x.to(dtype), None  # folded in float64, as asked
-        return x, dtype
-    if x.dtype.is_complex or dtype is None:
-        raise DTypeError("dtype", f"a tensor of {x.dtype}", "float32, float64, float16, bfloat16", "pass dtype=")
-    return x.to(dtype), None
 
 
 def softmax(input, dim=None, _stacklevel=3, dtype=None, *, scale=1.0, scales=None, lengths=None, offsets=None,
@@ -98,12 +79,6 @@ def state(input, dim=None, keepdim=False, *, scale=1.0, scales=None, lengths=Non
     """softfold.state of a tensor: float64 of the kept shape plus (4,); no gradient."""
     x, _ = _checked(input, None, scales)
     return _state(x.detach(), _dims(x, dim), keepdim, float(scale), scales, lengths, offsets, mask, causal)
-
-
-def _nan(empty) -> bool:
-    if empty not in ("zero", "nan"):
-        raise Error("option", f"empty={empty!r}", '"zero" or "nan"')
-    return empty == "nan"
 
 
 class Softmax(torch.nn.Module):

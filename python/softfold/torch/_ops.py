@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from softfold import _core, _route
-from softfold._errors import Error, UnsupportedError
+from softfold._errors import DTypeError, Error, UnsupportedError
 
 
 _IS_EXCHANGED = _core.use_exchange(Tensor)  # torch 2.10 and newer: no capsule is needed
@@ -41,6 +41,31 @@ def writable(out):
 def current_stream(x: Tensor) -> int:
     """The stream that work on x goes to, as a number."""
     return torch._C._cuda_getCurrentRawStream(x.get_device()) if x.is_cuda else 0
+
+
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def _checked(x: Tensor, dtype, scales) -> tuple[Tensor, Optional[torch.dtype]]:
+    """torch's rules: integers need a dtype; with one, the input is taken in that precision; autocast gives float32."""
+    if scales is not None and scales.requires_grad:
+        raise Error("unsupported", "scales that require a gradient", "scales without one", "softmax(x * scales)")
+    if x.dtype in _FLOATS:
+        if dtype is None:
+            half = x.dtype not in (torch.float32, torch.float64)
+            return x, torch.float32 if half and torch.is_autocast_enabled(x.device.type) else None
+        if dtype == torch.float64 and x.dtype != torch.float64:
+            return x.to(dtype), None  # folded in float64, as asked
+        return x, dtype
+    if x.dtype.is_complex or dtype is None:
+        raise DTypeError("dtype", f"a tensor of {x.dtype}", "float32, float64, float16, bfloat16", "pass dtype=")
+    return x.to(dtype), None
+
+
+def _nan(empty) -> bool:
+    if empty not in ("zero", "nan"):
+        raise Error("option", f"empty={empty!r}", '"zero" or "nan"')
+    return empty == "nan"
 
 
 def _run(op, inputs, out, axis, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False,

@@ -1,4 +1,4 @@
-"""torch's own softmax, log_softmax, logsumexp and attention, sent through softfold for the time of a with block."""
+"""torch's own softmax, log_softmax, logsumexp, cross_entropy and attention, sent through softfold for the time of a with block."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from softfold._errors import Error
 
 
 class routed(contextlib.ContextDecorator):
-    """Sends torch's softmax, log_softmax and logsumexp (torch.*, Tensor.*, torch.nn.functional.*) through softfold, and
-    scaled_dot_product_attention where no gradient is needed.
+    """Sends torch's softmax, log_softmax and logsumexp (torch.*, Tensor.*, torch.nn.functional.*) through softfold,
+    cross_entropy of class indices on the CPU, and scaled_dot_product_attention where no gradient is needed.
 
         with softfold.torch.routed() as report:
             model(x)
         print(report)        # what was routed, and what could not be, with the reason
 
     What softfold refuses runs in torch as before and is counted, as is what has a softmax inside where this cannot
-    reach (cross_entropy, MultiheadAttention, gumbel_softmax, ...); a warning at the end names both (warn=False: not).
+    reach (MultiheadAttention, gumbel_softmax, ...); a warning at the end names both (warn=False: not).
     Empty rows are NaN here, as in torch.
     """
 
@@ -92,6 +92,10 @@ def _as_logsumexp(input, dim, keepdim=False):
     return face.logsumexp(input, dim, keepdim)
 
 
+def _as_cross_entropy(*args, **kwargs):
+    return face.cross_entropy(*args, **kwargs, empty="nan")
+
+
 def _as_scaled_dot_product_attention(*args, **kwargs):
     return face.scaled_dot_product_attention(*args, **kwargs)
 
@@ -110,6 +114,7 @@ _ROUTES = {
     torch.nn.functional.softmax: _as_softmax,
     torch.nn.functional.log_softmax: _as_log_softmax,
     torch.nn.functional.softmin: _as_softmin,
+    torch.nn.functional.cross_entropy: _as_cross_entropy,
     torch.nn.functional.scaled_dot_product_attention: _as_scaled_dot_product_attention,
     torch.softmax: _torch_signature(_as_softmax),
     torch.log_softmax: _torch_signature(_as_log_softmax),
@@ -126,7 +131,7 @@ _ROUTES = {
 _OUT_OF_REACH = {
     getattr(space, name)
     for space, names in (
-        (torch.nn.functional, ("cross_entropy", "gumbel_softmax", "multi_head_attention_forward")),
+        (torch.nn.functional, ("gumbel_softmax", "multi_head_attention_forward")),
         (torch, ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")),
     )
     for name in names

@@ -1,0 +1,74 @@
+"""cross_entropy and entropy for NumPy arrays and those of the array API; tensors go to softfold.torch."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+
+from softfold import _core, _route
+from softfold._errors import DTypeError, UnsupportedError
+from softfold._states import _empty_like
+
+
+def foldable(x, name):
+    """x as an array that softfold._core can view, of any library but PyTorch."""
+    library = _route._library(x)
+    if library in ("jax", "jaxlib"):
+        raise DTypeError("dtype", f"{name} of JAX arrays", "NumPy, PyTorch", "numpy.asarray(x) is a view")
+    return x if library != "numpy" and hasattr(x, "__dlpack__") else _route._as_floating(x)
+
+
+def check_classes(target):
+    """Refuses class probabilities, by name."""
+    if "float" in str(target.dtype):
+        raise UnsupportedError("unsupported", f"a target of {target.dtype}: class probabilities",
+                               "class indices: int64 or int32", "-(target * log_softmax(x)).sum")  # fmt: skip
+
+
+def row_shape(x, axis, offsets) -> tuple:
+    """The shape of what has one value a row."""
+    offsets = np.asarray(offsets) if isinstance(offsets, (list, tuple)) else offsets
+    return _route.result_shape("logsumexp", tuple(x.shape), axis, False, offsets)
+
+
+def returned(results, fresh=True):
+    """One result alone, several as a tuple; as NumPy's own functions, a scalar for a new array without axes."""
+    results = [r[()] if isinstance(r, np.ndarray) and r.ndim == 0 and (fresh or i) else r
+               for i, r in enumerate(results) if r is not None]  # fmt: skip
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def cross_entropy(logits, target, axis=-1, *, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0,
+                  z_loss=0.0, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False,
+                  empty="zero", out=None, dtype=None, return_log_probability=False,
+                  return_gradient=False):  # fmt: skip
+    """The loss of class logits against targets: -log_softmax(logits)[target], as torch.nn.functional.cross_entropy.
+
+    logits: floating, of any strides; axis: that of the classes (PyTorch's is 1: softfold.torch.cross_entropy).
+    target: int64 or int32, class indices, one a row: logits' shape without the axis.
+    weight: floating, [classes]. ignore_index: rows with this target have the loss 0 and do not count.
+    reduction: "none" (one loss a row), "sum", "mean" (the sum over the weights of the targets of all rows that count; 0
+       if none does, with empty="nan" NaN). label_smoothing: 0 to 1. z_loss: adds z_loss weight[target] lse**2.
+    scale, scales, lengths, offsets, mask, causal, empty: as in softmax; classes that do not exist have no part in it.
+    out: where to write the loss; dtype: of the loss and log-probability, logits' by default.
+    return_log_probability: of the target too, one a row. return_gradient: of the loss (of "none": of the losses' sum)
+       with respect to logits too, from the same call. Both: (loss, log_probability, gradient).
+    Returns the loss, or a tuple. A target that is no class is refused; raises softfold.Error before any work.
+    """
+    options = dict(weight=weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing,
+                   z_loss=z_loss, scale=scale, scales=scales, lengths=lengths, offsets=offsets, mask=mask,
+                   causal=causal, empty=empty)  # fmt: skip
+    wanted = (return_log_probability, return_gradient)
+    if _route._library(logits) == "torch":
+        face = importlib.import_module("softfold.torch")
+        return face.run_cross_entropy(logits, target, axis, out, dtype, wanted, options)
+    logits = foldable(logits, "cross_entropy")
+    target = np.asarray(target) if not hasattr(target, "__dlpack__") else target
+    check_classes(target)
+    rows = row_shape(logits, axis, offsets)
+    loss = _empty_like(logits, rows if reduction == "none" else (), dtype) if out is None else out
+    log_probability = _empty_like(logits, rows, dtype) if return_log_probability else None
+    gradient = _empty_like(logits) if return_gradient else None
+    _core.cross_entropy_into((logits, target), loss, axis, log_probability=log_probability, gradient=gradient, **options)
+    return returned((loss, log_probability, gradient), out is None)

@@ -1,0 +1,159 @@
+"""cross_entropy as a custom op with a gradient, and torch's own signature and module over it. On the CPU."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from softfold import _core
+from softfold._errors import Error
+from softfold._losses import check_classes, returned
+from softfold.torch._ops import _checked, _function, _nan, _new, _operation, _row_shape, current_stream, is_eager
+from softfold.torch._ops import needs_grad, viewable, writable
+
+
+def _loss_into(into, inputs, out, dim, **options):
+    """One of softfold._core's functions of tensors; states, gradient and log_probability are written."""
+    for name, value in options.items():
+        if isinstance(value, Tensor):
+            written = name in ("states", "gradient", "log_probability")
+            options[name] = writable(value) if written else viewable(value)
+    into(tuple(map(viewable, inputs)), writable(out), dim, stream=current_stream(inputs[0]), **options)
+
+
+def _empty(empty_nan: bool) -> str:
+    return "nan" if empty_nan else "zero"
+
+
+def _loss_shape(x: Tensor, dim: int, offsets: Optional[Tensor], reduction: str):
+    return _row_shape(x, [dim], False, offsets, "logsumexp") if reduction == "none" else ()
+
+
+def _new_states(x: Tensor, dim: int, offsets: Optional[Tensor]) -> Tensor:
+    return _new(x, _row_shape(x, [dim], False, offsets, "state"), torch.float64)
+
+
+@_operation
+def _cross_entropy(x: Tensor, target: Tensor, weight: Optional[Tensor], ignore_index: int, reduction: str,
+                   label_smoothing: float, z_loss: float, dim: int, scale: float, scales: Optional[Tensor],
+                   lengths: Optional[Tensor], offsets: Optional[Tensor], mask: Optional[Tensor], causal: bool,
+                   empty_nan: bool, dtype: Optional[torch.dtype]) -> tuple[Tensor, Tensor]:  # fmt: skip
+    loss, states = _new(x, _loss_shape(x, dim, offsets, reduction), dtype), _new_states(x, dim, offsets)
+    _loss_into(_core.cross_entropy_into, (x, target), loss, dim, weight=weight, ignore_index=ignore_index,
+               reduction=reduction, label_smoothing=label_smoothing, z_loss=z_loss, states=states, scale=scale,
+               scales=scales, lengths=lengths, offsets=offsets, mask=mask, causal=causal,
+               empty=_empty(empty_nan))  # fmt: skip
+    return loss, states
+
+
+@_cross_entropy.register_fake
+def _(x, target, weight, ignore_index, reduction, label_smoothing, z_loss, dim, scale, scales, lengths, offsets, mask,
+      causal, empty_nan, dtype):  # fmt: skip
+    return _new(x, _loss_shape(x, dim, offsets, reduction), dtype), _new_states(x, dim, offsets)
+
+
+@_operation
+def _cross_entropy_backward(x: Tensor, target: Tensor, states: Tensor, dloss: Tensor, weight: Optional[Tensor],
+                            ignore_index: int, reduction: str, label_smoothing: float, z_loss: float, dim: int,
+                            scale: float, scales: Optional[Tensor], lengths: Optional[Tensor],
+                            offsets: Optional[Tensor], mask: Optional[Tensor], causal: bool) -> Tensor:  # fmt: skip
+    dx = _new(x)
+    _loss_into(_core.cross_entropy_into, (x, target, states, dloss), dx, dim, weight=weight, ignore_index=ignore_index,
+               reduction=reduction, label_smoothing=label_smoothing, z_loss=z_loss, scale=scale, scales=scales,
+               lengths=lengths, offsets=offsets, mask=mask, causal=causal)  # fmt: skip
+    return dx
+
+
+_cross_entropy_backward.register_fake(lambda x, *options: _new(x))
+
+
+def _save_cross_entropy(ctx, inputs, output):
+    x, target, weight, *ctx.terms, ctx.dim, ctx.scale, scales, lengths, offsets, mask, ctx.causal, _, _ = inputs
+    ctx.save_for_backward(x, target, output[1], weight, scales, lengths, offsets, mask)
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _cross_entropy_vjp(ctx, dloss, _):
+    if dloss is None:
+        return (None,) * 16
+    x, target, states, weight, *options = ctx.saved_tensors
+    backward = _cross_entropy_backward
+    op = backward.now if is_eager(dloss) and not torch.is_grad_enabled() else backward
+    return op(x, target, states, dloss, weight, *ctx.terms, ctx.dim, ctx.scale, *options, ctx.causal), *(None,) * 15
+
+
+_cross_entropy.register_autograd(_cross_entropy_vjp, setup_context=_save_cross_entropy)
+_CrossEntropy = _function(_cross_entropy, _save_cross_entropy, _cross_entropy_vjp)
+
+
+def _check_operands(input, target, dim, weight, offsets):
+    check_classes(target)
+    if weight is not None and weight.requires_grad:
+        raise Error("unsupported", "a weight that requires a gradient", "a weight without one", "weight.detach()")
+    rows = _row_shape(input, [dim], False, offsets, "logsumexp")
+    if tuple(target.shape) != tuple(rows):
+        raise Error("shape", f"a target of shape {list(target.shape)} for an input of shape {list(input.shape)}",
+                    f"{list(rows)}: one class index a row", f"the classes are axis {dim}")  # fmt: skip
+
+
+def cross_entropy(input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean",
+                  label_smoothing=0.0, *, dim=None, z_loss=0.0, dtype=None, scale=1.0, scales=None, lengths=None,
+                  offsets=None, mask=None, causal=False, empty="zero"):  # fmt: skip
+    """torch.nn.functional.cross_entropy of class indices, with softfold's options and a gradient.
+
+    input: (C), (N, C) or (N, C, d1, ...), floating, of any strides, on the CPU; dim: the axis of the classes, where it
+    is not torch's. target: int64 or int32, input's shape without that axis; class probabilities are refused.
+    dtype: of the loss. z_loss and the options of softmax: as in softfold.cross_entropy. empty="nan": the mean over no
+    rows is NaN, as torch's.
+    """
+    if size_average is not None or reduce is not None:
+        reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
+    if dim is None:
+        dim = 1 if input.dim() > 1 else 0
+    x, dtype = _checked(input, dtype, scales)
+    _check_operands(x, target, dim, weight, offsets)
+    eager = is_eager(x)
+    if eager and not needs_grad(x):
+        loss = _new(x, _loss_shape(x, dim, offsets, reduction), dtype)
+        _loss_into(_core.cross_entropy_into, (x, target), loss, dim, weight=weight, ignore_index=ignore_index,
+                   reduction=reduction, label_smoothing=label_smoothing, z_loss=z_loss, scale=scale, scales=scales,
+                   lengths=lengths, offsets=offsets, mask=mask, causal=causal, empty=empty)  # fmt: skip
+        return loss
+    op = _CrossEntropy.apply if eager else _cross_entropy
+    return op(x, target, weight, ignore_index, reduction, float(label_smoothing), float(z_loss), dim, float(scale),
+              scales, lengths, offsets, mask, causal, _nan(empty), dtype)[0]  # fmt: skip
+
+
+class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
+    """torch.nn.CrossEntropyLoss of class indices, with softfold's options as keywords."""
+
+    def __init__(self, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean",
+                 label_smoothing=0.0, **options):  # fmt: skip
+        super().__init__(weight, size_average, ignore_index, reduce, reduction, label_smoothing)
+        self.options = options
+
+    def forward(self, input, target):
+        return cross_entropy(input, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction,
+                             label_smoothing=self.label_smoothing, **self.options)  # fmt: skip
+
+
+def as_tensors(x, options):
+    """The options with lists as tensors on x's device."""
+    return {k: torch.as_tensor(v, device=x.device) if isinstance(v, (list, tuple)) else v for k, v in options.items()}
+
+
+def run_cross_entropy(x, target, axis, out, dtype, wanted, options):
+    """softfold.cross_entropy, called with tensors: with autograd where it gives the loss alone, and no out."""
+    target, options = torch.as_tensor(target, device=x.device), as_tensors(x, options)
+    if out is None and not any(wanted):
+        return cross_entropy(x, target, dim=axis, dtype=dtype, **options)
+    _check_operands(x, target, axis, options["weight"], options["offsets"])
+    loss = _new(x, _loss_shape(x, axis, options["offsets"], options["reduction"]), dtype) if out is None else out
+    log_probability = _new(x, _loss_shape(x, axis, options["offsets"], "none"), dtype) if wanted[0] else None
+    gradient = _new(x) if wanted[1] else None
+    _loss_into(_core.cross_entropy_into, (x, target), loss, axis, log_probability=log_probability, gradient=gradient,
+               **options)  # fmt: skip
+    return returned((loss, log_probability, gradient))

@@ -1,0 +1,99 @@
+// cross_entropy, entropy and their backward passes, into results that Python allocated.
+#include "rows.hpp"
+
+namespace softfold::python {
+namespace {
+
+using nb::handle;
+
+Reduction reduction_of(const std::string& name) {
+  if (name == "none") return Reduction::none;
+  if (name == "sum") return Reduction::sum;
+  if (name == "mean") return Reduction::mean;
+  throw Error(Code::option, "reduction=\"" + name + "\"", "\"none\", \"sum\" or \"mean\"");
+}
+
+/// Runs op on x, whatever it is called with, and its other inputs.
+template <class Options>
+void run_loss(Op op, std::span<const View> inputs, const View& out, const Options& options, std::uintptr_t stream) {
+  const std::shared_ptr<Executor> threads = executor();
+  const Context context{threads.get(), reinterpret_cast<void*>(stream), nullptr};
+  std::int64_t elements = 1;
+  for (const std::int64_t size : inputs[0].shape) elements *= size;
+  run_plan(elements, [&] { return plan(op, inputs, {&out, 1}, options, context); });
+}
+
+void cross_entropy_into(const nb::tuple& inputs, handle out, int axis, handle weight, std::int64_t ignore_index,
+                        const std::string& reduction, double label_smoothing, double z_loss, handle log_probability,
+                        handle states, handle gradient, handle scale, handle scales, handle lengths, handle offsets,
+                        handle mask, handle causal, handle empty, std::uintptr_t stream) {
+  constexpr const char* kNames[] = {"logits", "target", "states", "dloss"};
+  const bool backward = inputs.size() == 4;
+  if (inputs.size() != 2 && !backward)
+    throw Error(Code::shape, std::to_string(inputs.size()) + " inputs", "logits, target; or with states, dloss");
+  OpenRowOptions rows;
+  rows.open_options({{}, {}, {}, scale, scales, lengths, offsets, mask, causal, empty});
+  rows.options.axis = axis;
+  rows.view_options();
+  OpenArrays arrays;
+  CrossEntropyOptions o;
+  o.rows = rows.options;
+  o.reduction = reduction_of(reduction);
+  o.ignore_index = ignore_index;
+  o.label_smoothing = label_smoothing;
+  o.z_loss = z_loss;
+  o.weight = arrays.open(weight, "weight");
+  o.log_probability = arrays.open_result(log_probability, "log_probability");
+  o.states = arrays.open_result(states, "states");
+  o.dx = arrays.open_result(gradient, "gradient");
+  View views[4];
+  for (std::size_t i = 0; i < inputs.size(); ++i) views[i] = arrays.open(inputs[i], kNames[i]);
+  run_loss(backward ? Op::cross_entropy_backward : Op::cross_entropy, {views, inputs.size()},
+           arrays.open_result(out, "out"), o, stream);
+}
+
+void entropy_into(const nb::tuple& inputs, handle out, int axis, handle states, handle gradient, handle scale,
+                  handle scales, handle lengths, handle offsets, handle mask, handle causal, handle empty,
+                  std::uintptr_t stream) {
+  constexpr const char* kNames[] = {"x", "states", "dentropy"};
+  const bool backward = inputs.size() == 3;
+  if (inputs.size() != 1 && !backward)
+    throw Error(Code::shape, std::to_string(inputs.size()) + " inputs", "x; or x, states, dentropy");
+  OpenRowOptions rows;
+  rows.open_options({{}, {}, {}, scale, scales, lengths, offsets, mask, causal, empty});
+  rows.options.axis = axis;
+  rows.view_options();
+  OpenArrays arrays;
+  EntropyOptions o;
+  o.rows = rows.options;
+  o.states = arrays.open_result(states, "states");
+  o.dx = arrays.open_result(gradient, "gradient");
+  View views[3];
+  for (std::size_t i = 0; i < inputs.size(); ++i) views[i] = arrays.open(inputs[i], kNames[i]);
+  run_loss(backward ? Op::entropy_backward : Op::entropy, {views, inputs.size()}, arrays.open_result(out, "out"), o,
+           stream);
+}
+
+}  // namespace
+
+void bind_losses(nb::module_& m) {
+  const nb::none none;
+  m.def("cross_entropy_into", &cross_entropy_into, nb::arg("inputs"), nb::arg("out"), nb::arg("axis") = -1,
+        nb::kw_only(), nb::arg("weight") = none, nb::arg("ignore_index") = -100, nb::arg("reduction") = "mean",
+        nb::arg("label_smoothing") = 0.0, nb::arg("z_loss") = 0.0, nb::arg("log_probability") = none,
+        nb::arg("states") = none, nb::arg("gradient") = none, nb::arg("scale") = 1.0, nb::arg("scales") = none,
+        nb::arg("lengths") = none, nb::arg("offsets") = none, nb::arg("mask") = none, nb::arg("causal") = false,
+        nb::arg("empty") = "zero", nb::arg("stream") = 0,
+        R"(Runs cross_entropy on viewable arrays, into out: what softfold.cross_entropy and softfold.torch call.
+
+inputs: (logits, target), and out is the loss; or (logits, target, states, dloss), and out is the logits' gradient.)");
+  m.def("entropy_into", &entropy_into, nb::arg("inputs"), nb::arg("out"), nb::arg("axis") = -1, nb::kw_only(),
+        nb::arg("states") = none, nb::arg("gradient") = none, nb::arg("scale") = 1.0, nb::arg("scales") = none,
+        nb::arg("lengths") = none, nb::arg("offsets") = none, nb::arg("mask") = none, nb::arg("causal") = false,
+        nb::arg("empty") = "zero", nb::arg("stream") = 0,
+        R"(Runs entropy on viewable arrays, into out: what softfold.entropy and softfold.torch call.
+
+inputs: (x,), and out is the entropy; or (x, states, dentropy), and out is x's gradient.)");
+}
+
+}  // namespace softfold::python
