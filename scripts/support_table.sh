@@ -88,7 +88,8 @@ See [python.md](python.md); `gradient`: differentiable there.
 | `merge`, `finish` | yes | yes | yes | no |
 | `merge_attention`, `merge_blocks` | yes | yes | yes, gradient | no |
 | `attention` | yes | no | yes | no |
-| `cross_entropy` | yes | no | yes, gradient | no |
+| `cross_entropy`, `entropy` | yes | no | yes, gradient | no |
+| `topk` | yes | no | yes, gradient of the values | no |
 TAIL
 }
 

@@ -70,5 +70,27 @@ def cross_entropy(logits, target, axis=-1, *, weight=None, ignore_index=-100, re
     loss = _empty_like(logits, rows if reduction == "none" else (), dtype) if out is None else out
     log_probability = _empty_like(logits, rows, dtype) if return_log_probability else None
     gradient = _empty_like(logits) if return_gradient else None
-    _core.cross_entropy_into((logits, target), loss, axis, log_probability=log_probability, gradient=gradient, **options)
+    _core.cross_entropy_into((logits, target), loss, axis, log_probability=log_probability, gradient=gradient,
+                             **options)  # fmt: skip
     return returned((loss, log_probability, gradient), out is None)
+
+
+def entropy(x, axis=-1, *, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False, empty="zero",
+            out=None, dtype=None, return_gradient=False):  # fmt: skip
+    """The entropy of softmax(scale x) along axis, -sum p ln p, in nats.
+
+    x: floating logits, of any strides. scale, scales, lengths, offsets, mask, causal, empty: as in softmax; a row with
+    nothing in it has the entropy 0 (empty="nan": NaN).
+    out: where to write; dtype: of the entropy, x's by default. return_gradient: of the entropies' sum with respect to x
+    too, from the same call: (entropy, gradient).
+    Returns an array of x's shape without the axis, or a tuple. Raises softfold.Error before any work.
+    """
+    options = dict(scale=scale, scales=scales, lengths=lengths, offsets=offsets, mask=mask, causal=causal, empty=empty)
+    if _route._library(x) == "torch":
+        face = importlib.import_module("softfold.torch")
+        return face.run_entropy(x, axis, out, dtype, return_gradient, options)
+    x = foldable(x, "entropy")
+    result = _empty_like(x, row_shape(x, axis, offsets), dtype) if out is None else out
+    gradient = _empty_like(x) if return_gradient else None
+    _core.entropy_into((x,), result, axis, gradient=gradient, **options)
+    return returned((result, gradient), out is None)

@@ -1,4 +1,4 @@
-"""softfold.cross_entropy against a float64 oracle, and torch's own cross_entropy where torch is."""
+"""softfold.cross_entropy and entropy against float64 oracles, and torch's own where torch is."""
 
 import numpy as np
 import pytest
@@ -127,8 +127,41 @@ def test_refusals(rng):
 
 def test_jax_arrays_are_refused():
     jax = pytest.importorskip("jax", reason="JAX is not installed")
-    with pytest.raises(softfold.DTypeError, match="JAX"):
-        softfold.cross_entropy(jax.numpy.ones((2, 3)), np.zeros(2, int))
+    x = jax.numpy.ones((2, 3))
+    for call in (
+        lambda: softfold.cross_entropy(x, np.zeros(2, int)),
+        lambda: softfold.entropy(x),
+        lambda: softfold.topk(x, 2),
+    ):
+        with pytest.raises(softfold.DTypeError, match="JAX"):
+            call()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_entropy(rng, dtype):
+    x = rng.standard_normal((4, C, 3)).astype(dtype)
+    wide = np.moveaxis(x.astype(np.float64) * 0.5, 1, -1)
+    p = oracle_softmax(wide).astype(np.float64)
+    h = -(p * np.log(p)).sum(-1)
+    dx = np.moveaxis(-0.5 * p * (np.log(p) + h[..., None]), -1, 1)
+    got, gradient = softfold.entropy(x, 1, scale=0.5, return_gradient=True)
+    assert got.dtype == gradient.dtype == dtype
+    tolerance = {"float64": 1e-13, "float32": 1e-5, "float16": 4e-3, "bfloat16": 4e-2}[dtype.name]
+    np.testing.assert_allclose(got.astype(np.float64), h, rtol=tolerance)
+    np.testing.assert_allclose(gradient.astype(np.float64), dx, rtol=tolerance, atol=tolerance)
+    out = np.empty((4, 3), dtype)
+    assert softfold.entropy(x, 1, scale=0.5, out=out) is out and bits(out) == bits(got)
+
+
+def test_entropy_of_short_and_empty_rows(rng):
+    x = rng.standard_normal((3, C))
+    short = softfold.entropy(x, lengths=[1, 2, 0])
+    assert abs(short[0]) < 1e-15 and short[2] == 0
+    assert np.isnan(softfold.entropy(x, lengths=[1, 2, 0], empty="nan")[2])
+    assert softfold.entropy(np.zeros(8)) == pytest.approx(np.log(8)) and np.ndim(softfold.entropy([1, 2])) == 0
+    for call in (lambda: softfold.entropy(x, 2), lambda: softfold.entropy(x, out=np.empty(4))):
+        with pytest.raises(softfold.Error):
+            call()
 
 
 @pytest.fixture
@@ -293,3 +326,23 @@ def test_torch_refusals(torch):
     if torch.cuda.is_available():
         with pytest.raises(softfold.Error, match="cross_entropy"):
             sf.cross_entropy(x.cuda(), target.cuda())
+
+
+def test_torch_s_entropy(torch):
+    import softfold.torch as sf
+
+    x = logits(torch, 4, C).requires_grad_()
+    torch.testing.assert_close(sf.entropy(x), torch.distributions.Categorical(logits=x).entropy())
+    assert bits(softfold.entropy(x.detach()).numpy()) == bits(softfold.entropy(x.detach().numpy()))
+    mask = torch.arange(C) != 4
+    assert torch.autograd.gradcheck(lambda x: sf.entropy(x, 0, scale=0.5), (x,))
+    assert torch.autograd.gradcheck(lambda x: sf.entropy(x, mask=mask), (x,))
+    h, dx = softfold.entropy(x, return_gradient=True)
+    assert bits(dx) == bits(torch.autograd.grad(sf.entropy(x).sum(), x)[0]) and bits(h) == bits(sf.entropy(x).detach())
+    options = (1, 0.5, None, None, None, mask, False)
+    torch.library.opcheck(torch.ops.softfold.entropy.default, (x, *options, False, None))
+    _, states = torch.ops.softfold.entropy(x.detach(), *options, False, None)
+    operands = (x.detach(), states, torch.ones(4, dtype=x.dtype))
+    torch.library.opcheck(torch.ops.softfold.entropy_backward.default, (*operands, *options))
+    compiled = torch.compile(lambda x: sf.entropy(x) + 1, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), sf.entropy(x) + 1)

@@ -1,4 +1,4 @@
-"""cross_entropy as a custom op with a gradient, and torch's own signature and module over it. On the CPU."""
+"""cross_entropy and entropy as custom ops with gradients, torch's own signature and module over them. On the CPU."""
 
 from __future__ import annotations
 
@@ -157,3 +157,69 @@ def run_cross_entropy(x, target, axis, out, dtype, wanted, options):
     _loss_into(_core.cross_entropy_into, (x, target), loss, axis, log_probability=log_probability, gradient=gradient,
                **options)  # fmt: skip
     return returned((loss, log_probability, gradient))
+
+
+@_operation
+def _entropy(x: Tensor, dim: int, scale: float, scales: Optional[Tensor], lengths: Optional[Tensor],
+             offsets: Optional[Tensor], mask: Optional[Tensor], causal: bool, empty_nan: bool,
+             dtype: Optional[torch.dtype]) -> tuple[Tensor, Tensor]:  # fmt: skip
+    out, states = _new(x, _loss_shape(x, dim, offsets, "none"), dtype), _new_states(x, dim, offsets)
+    _loss_into(_core.entropy_into, (x,), out, dim, states=states, scale=scale, scales=scales, lengths=lengths,
+               offsets=offsets, mask=mask, causal=causal, empty=_empty(empty_nan))  # fmt: skip
+    return out, states
+
+
+@_entropy.register_fake
+def _(x, dim, scale, scales, lengths, offsets, mask, causal, empty_nan, dtype):
+    return _new(x, _loss_shape(x, dim, offsets, "none"), dtype), _new_states(x, dim, offsets)
+
+
+@_operation
+def _entropy_backward(x: Tensor, states: Tensor, dentropy: Tensor, dim: int, scale: float, scales: Optional[Tensor],
+                      lengths: Optional[Tensor], offsets: Optional[Tensor], mask: Optional[Tensor],
+                      causal: bool) -> Tensor:  # fmt: skip
+    dx = _new(x)
+    _loss_into(_core.entropy_into, (x, states, dentropy), dx, dim, scale=scale, scales=scales, lengths=lengths,
+               offsets=offsets, mask=mask, causal=causal)  # fmt: skip
+    return dx
+
+
+_entropy_backward.register_fake(lambda x, *options: _new(x))
+
+
+def _save_entropy(ctx, inputs, output):
+    x, ctx.dim, ctx.scale, scales, lengths, offsets, mask, ctx.causal, _, _ = inputs
+    ctx.save_for_backward(x, output[1], scales, lengths, offsets, mask)
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _entropy_vjp(ctx, dentropy, _):
+    if dentropy is None:
+        return (None,) * 10
+    x, states, *options = ctx.saved_tensors
+    op = _entropy_backward.now if is_eager(dentropy) and not torch.is_grad_enabled() else _entropy_backward
+    return op(x, states, dentropy, ctx.dim, ctx.scale, *options, ctx.causal), *(None,) * 9
+
+
+_entropy.register_autograd(_entropy_vjp, setup_context=_save_entropy)
+_Entropy = _function(_entropy, _save_entropy, _entropy_vjp)
+
+
+def entropy(input, dim=-1, *, dtype=None, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False,
+            empty="zero"):  # fmt: skip
+    """softfold.entropy of a tensor on the CPU, with a gradient: Categorical(logits=input).entropy() along dim."""
+    x, dtype = _checked(input, dtype, scales)
+    op = _entropy if not is_eager(x) else _Entropy.apply if needs_grad(x) else _entropy.now
+    return op(x, dim, float(scale), scales, lengths, offsets, mask, causal, _nan(empty), dtype)[0]
+
+
+def run_entropy(x, axis, out, dtype, return_gradient, options):
+    """softfold.entropy, called with tensors: with autograd where it gives the entropy alone, and no out."""
+    options = as_tensors(x, options)
+    if out is None and not return_gradient:
+        return entropy(x, axis, dtype=dtype, **options)
+    out = _new(x, _loss_shape(x, axis, options["offsets"], "none"), dtype) if out is None else out
+    gradient = _new(x) if return_gradient else None
+    _loss_into(_core.entropy_into, (x,), out, axis, gradient=gradient, **options)
+    return returned((out, gradient))

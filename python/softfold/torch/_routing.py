@@ -1,4 +1,4 @@
-"""torch's own softmax, log_softmax, logsumexp, cross_entropy and attention, sent through softfold for the time of a with block."""
+"""torch's own softmax, logsumexp, cross_entropy, attention, sent through softfold for the time of a with block."""
 
 from __future__ import annotations
 
