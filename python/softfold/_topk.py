@@ -25,13 +25,13 @@ def topk(x, k, axis=-1, *, sorted=True, scale=1.0, scales=None, lengths=None, ma
          return_lse=False):  # fmt: skip
     """The k largest elements of each row and where they stand, in one read; with their probabilities if asked.
 
-    x: floating, of any strides; k: 0 to the size of the axis. The order is total: NaN first, then from +inf down to -inf,
-    of equal elements the one with the lowest index first. sorted: best first, else by ascending index.
-    scale, scales: of the probabilities and of lse alone; lengths, mask, causal, empty: as in softmax. Where fewer than k
-    elements exist: -inf, index -1, probability 0.
+    x: floating, of any strides; k: 0 to the size of the axis. The order is total: NaN first, then from +inf down to
+       -inf, of equal elements the one with the lowest index first. sorted: best first, else by ascending index.
+    scale, scales: of the probabilities and of lse alone; lengths, mask, causal, empty: as in softmax. Where fewer than
+       k elements exist: -inf, index -1, probability 0.
     out: (values, indices) to write to, indices of int64 or int32. dtype: of what follows them, x's by default.
-    return_probabilities, return_log_probabilities: softmax's over the whole row, of the elements taken. return_lse: one a
-    row, of the whole row.
+    return_probabilities, return_log_probabilities: softmax's over the whole row, of the elements taken. return_lse: one
+       a row, of the whole row.
     Returns (values, indices, ...), with what was asked for in this order; x's shape with k along the axis, indices
     int64. Raises softfold.Error before any work.
     """

@@ -257,6 +257,8 @@ def test_torch_op(torch):
     def model(x, target):
         return sf.cross_entropy(2 * x, target, label_smoothing=0.1) + 1
 
+    looped = torch.vmap(lambda x, target: sf.cross_entropy(x, target, dim=0))(x.detach(), target)
+    torch.testing.assert_close(looped, torch.stack([sf.cross_entropy(a.T, b).detach() for a, b in zip(x, target)]))
     want = model(x, target)
     (dx,) = torch.autograd.grad(want, x)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
