@@ -13,7 +13,7 @@ Reduction reduction_of(const std::string& name) {
   throw Error(Code::option, "reduction=\"" + name + "\"", "\"none\", \"sum\" or \"mean\"");
 }
 
-/// Runs op on x, whatever it is called with, and its other inputs.
+/// Runs op; the first of its inputs is of the size of the work.
 template <class Options>
 void run_loss(Op op, std::span<const View> inputs, const View& out, const Options& options, std::uintptr_t stream) {
   const std::shared_ptr<Executor> threads = executor();
