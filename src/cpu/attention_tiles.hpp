@@ -131,7 +131,8 @@ template <class S, class T>
 TileFold<S, T>::TileFold(const AttentionProblem& p, const TileRows& rows, Scratch& scratch, int levels)
     : p_(p), rows_(rows), s_(*rows.sequence), ops_(tile_ops<T>()), slots_(levels + 2) {
   const int stride = stride_of(p);
-  const std::size_t r = kTileRows, d = static_cast<std::size_t>((p.d + kLine - 1) / kLine * kLine);
+  const int padded = (p.d + kLine - 1) / kLine * kLine;
+  const std::size_t r = kTileRows, d = static_cast<std::size_t>(padded);
   const std::size_t key_numbers = kTileKeys * (d + static_cast<std::size_t>(stride));
   T* at = scratch.get<T>(Scratch::attention, r * d + 2 * r * kTileKeys + 5 * r + key_numbers +
                                                  static_cast<std::size_t>(slots_) * StatePool<T>::size(stride));

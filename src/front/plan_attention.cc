@@ -228,8 +228,9 @@ void Builder::score_operand(ScoreOperand& to, const View& v, const char* what) {
   bool fits = lead >= 0;
   to = {static_cast<char*>(v.data), v.dtype, true, {}};
   for (int i = 0; fits && i < v.rank(); ++i) {
-    fits = size(v, i) == 1 || size(v, i) == full[static_cast<std::size_t>(i + lead)];
-    to.strides[static_cast<std::size_t>(i + lead)] = step(v, i);
+    const int axis = i + lead;
+    fits = size(v, i) == 1 || size(v, i) == full[static_cast<std::size_t>(axis)];
+    to.strides[static_cast<std::size_t>(axis)] = step(v, i);
   }
   if (!fits)
     throw Error(Code::shape, std::string(what) + " of shape " + describe(v.shape),

@@ -176,7 +176,7 @@ TEST(Matrix, SameBitsOnEveryRung) {
       }
       return p;
     });
-    EXPECT_GT(ran, 50) << static_cast<int>(rung);
+    EXPECT_GT(ran, 50 / static_cast<int>(kStep)) << static_cast<int>(rung);
   }
 }
 
