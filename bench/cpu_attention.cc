@@ -5,13 +5,13 @@
 //
 // A time is the shortest of all rounds; one thread's is its processor time. The peak is that of 12 or more independent
 // chains of FMAs on every thread, the widest that the chosen SIMD target has.
+#include "clock.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/targets.hpp"
 #include "softfold/fold/float16.hpp"
 #include "softfold/softfold.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -37,13 +37,6 @@ struct Settings {
   int rounds = 12;
   std::string only, out, commit;
 };
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-double thread_time() {
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
 
 constexpr int kSteps = 1000000, kChains = 12;
 

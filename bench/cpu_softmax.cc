@@ -7,6 +7,8 @@
 // A tensor is taken in slices of 36 MB, in turn by everyone, and the figures are those of the turn whose share of the
 // ceiling is the median. In the cache, where there is no ceiling, a time is the sixteenth part of all from below. One
 // thread's time is its processor time.
+#include "cli/turn.hpp"
+#include "clock.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/targets.hpp"
 #include "cpu/tuning.hpp"
@@ -16,7 +18,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -44,15 +45,6 @@ struct Settings {
   int rounds = 15;
   std::string only, out;
 };
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-/// Seconds that the calling thread has run.
-double thread_time() {
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
 
 /// Page-aligned memory in large pages where the system gives them, as array libraries allocate it.
 class Memory {
@@ -159,24 +151,11 @@ double shortest(const Contender& c) {
   return times[times.size() / 16];
 }
 
-struct Turn {
-  double seconds, ceiling;
-};
-
-/// The turn whose share of the ceiling is the median one: a host that gives its cores now more and now less memory
-/// moves both times of a turn, and their quotient hardly.
-Turn median_turn(const std::vector<Contender>& all, const Contender& who) {
-  std::vector<Turn> turns;
-  for (std::size_t i = 0; i < who.times.size(); ++i) {
-    Turn turn{who.times[i], 1e30};
-    for (const Contender& c : all)
-      if (c.who[0] == '=') turn.ceiling = std::min(turn.ceiling, c.times[i]);
-    turns.push_back(turn);
-  }
-  const auto middle = turns.begin() + static_cast<std::ptrdiff_t>(turns.size() / 2);
-  std::nth_element(turns.begin(), middle, turns.end(),
-                   [](const Turn& a, const Turn& b) { return a.ceiling * b.seconds < b.ceiling * a.seconds; });
-  return *middle;
+std::vector<std::vector<double>> ceilings_of(const std::vector<Contender>& all) {
+  std::vector<std::vector<double>> times;
+  for (const Contender& c : all)
+    if (c.who[0] == '=') times.push_back(c.times);
+  return times;
 }
 
 struct Case {
@@ -272,9 +251,10 @@ void run_case(const Settings& s, const Case& c, int threads) {
                  [&](std::int64_t i) { plans[static_cast<std::size_t>(i)].run(); }});
   take_turns(all, s.rounds, slices, threads == 1 ? thread_time : now);
   const double moved = static_cast<double>(bytes * slices) * (writes ? huge ? 3 : 2 : 1);
+  const auto ceilings = ceilings_of(all);
   for (const Contender& who : all) {
     if (who.who[0] == '=') continue;
-    const Turn turn = median_turn(all, who);
+    const cli::Turn turn = cli::median_turn(who.times, ceilings);
     const double seconds = turn.seconds * static_cast<double>(slices),
                  ceiling = turn.ceiling * static_cast<double>(slices);
     std::printf("%-34s %d threads  %-28s %9.3f ms  %6.2f GB/s  ceiling %6.2f GB/s  ratio %.3f\n", title.c_str(),

@@ -7,6 +7,7 @@
 #include "machine.hpp"
 #include "measure.hpp"
 #include "report.hpp"
+#include "turn.hpp"
 #include "verbs.hpp"
 
 #include "softfold/softfold.hpp"

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 
 #if defined(__x86_64__)
 #include <emmintrin.h>
@@ -81,19 +80,6 @@ std::vector<std::vector<double>> take_turns(std::span<const std::function<void()
     }
   }
   return times;
-}
-
-Turn median_turn(std::span<const double> times, std::span<const std::vector<double>> ceilings) {
-  std::vector<Turn> turns;
-  for (std::size_t i = 0; i < times.size(); ++i) {
-    Turn turn{times[i], std::numeric_limits<double>::infinity()};
-    for (const std::vector<double>& c : ceilings) turn.ceiling = std::min(turn.ceiling, c[i]);
-    turns.push_back(turn);
-  }
-  const auto middle = turns.begin() + std::ssize(turns) / 2;
-  std::nth_element(turns.begin(), middle, turns.end(),
-                   [](const Turn& a, const Turn& b) { return a.ceiling * b.seconds < b.ceiling * a.seconds; });
-  return *middle;
 }
 
 void streaming_copy(Executor& executor, std::byte* to, const std::byte* from, std::size_t bytes) {

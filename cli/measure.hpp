@@ -15,14 +15,6 @@ namespace softfold::cli {
 /// the clock is called several times at once.
 std::vector<std::vector<double>> take_turns(std::span<const std::function<void()>> work, double seconds);
 
-/// Of one turn: what was timed, and the fastest of its ceilings.
-struct Turn {
-  double seconds, ceiling;
-};
-/// The turn whose share of the ceiling is the median one: a machine that is fast now and slow then moves both times of
-/// a turn, and their quotient hardly.
-Turn median_turn(std::span<const double> times, std::span<const std::vector<double>> ceilings);
-
 /// Copies with all threads; the stores go past the cache where the processor can do that.
 void streaming_copy(Executor& executor, std::byte* to, const std::byte* from, std::size_t bytes);
 /// The same with plain stores, which is faster for what fits the cache.
