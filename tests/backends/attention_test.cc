@@ -1,5 +1,6 @@
 // What attention's bits may and may not depend on, and what must not leak into a row.
 #include "support/attention.hpp"
+#include "support/thread_counts.hpp"
 
 #include "cpu/targets.hpp"
 
@@ -48,7 +49,7 @@ TEST(AttentionBits, SameForAnyNumberOfThreads) {
   for (AttentionCase c : {grouped(), decode}) {
     c.causal = true;
     std::vector<unsigned char> out, lse;
-    for (const int threads : {1, 2, 3, 8}) {
+    for (const int threads : kThreadCounts) {
       const auto executor = softfold::make_thread_executor(threads);
       AttentionData a(c);
       a.run({.cpu = executor.get()});

@@ -7,6 +7,7 @@
 #include "support/bits.hpp"
 #include "support/row_reference.hpp"
 #include "support/tensor.hpp"
+#include "support/thread_counts.hpp"
 
 #include <gtest/gtest.h>
 
@@ -254,7 +255,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, Backward,
                          [](const auto& target) { return std::string(target.param); });
 
 TEST(BackwardThreads, SharedRowsAndManyRowsHaveTheSameBits) {
-  for (const int threads : {1, 2, 3, 8}) {
+  for (const int threads : kThreadCounts) {
     const auto executor = softfold::make_thread_executor(threads);
     const Context context{executor.get(), nullptr, nullptr};
     // Results of 9.6 MB, whose rows begin anywhere in a line, leave past the cache.

@@ -2,10 +2,12 @@
 #pragma once
 
 #include "own_plan.hpp"
+#include "support/thread_counts.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <string>
 
 namespace softfold_test {
@@ -38,43 +40,37 @@ inline std::string difference(const Problem& a, const Problem& b) {
   return "";
 }
 
-/// Every case made once, and its result on the calling thread alone: what everything else must equal.
+/// A case made once, and its result on the calling thread alone: what everything else must equal. Made when first asked
+/// for, because every test is a process of its own and many look at a part of the list.
 class Baseline {
  public:
-  static const Problem& of(std::size_t index) { return all().results[index]; }
-  static Problem fresh(std::size_t index) { return all().problems[index]; }
-
- private:
-  struct All {
-    std::vector<Problem> problems, results;
-  };
-  static const All& all() {
-    static const All made = [] {
-      All a;
+  static const Problem& of(std::size_t index) {
+    Made& m = made(index);
+    if (!m.result) {
+      m.result = m.problem;
       softfold::Context serial;
       serial.cpu = &softfold::serial_executor();
-      for (const Case& c : cases()) {
-        a.problems.push_back(c.make());
-        a.results.push_back(a.problems.back());
-        try {
-          run(a.results.back(), serial);
-        } catch (const softfold::Error& e) {
-          ADD_FAILURE() << c.name << ": " << e.what();
-        }
+      try {
+        run(*m.result, serial);
+      } catch (const softfold::Error& e) {
+        ADD_FAILURE() << cases()[index].name << ": " << e.what();
       }
-      return a;
-    }();
-    return made;
+    }
+    return *m.result;
+  }
+  static Problem fresh(std::size_t index) { return made(index).problem; }
+
+ private:
+  struct Made {
+    Problem problem;
+    std::optional<Problem> result;
+  };
+  static Made& made(std::size_t index) {
+    static std::vector<std::optional<Made>> all(cases().size());
+    if (!all[index]) all[index] = Made{cases()[index].make(), {}};
+    return *all[index];
   }
 };
-
-// Races are a matter of schedules, not of values, and finding them takes its time: a part of the list is enough for
-// that.
-#if defined(__SANITIZE_THREAD__)
-constexpr std::size_t kStep = 7;
-#else
-constexpr std::size_t kStep = 1;
-#endif
 
 /// For every case: variant(index) gives the problem, run in some other way, and its bits are the baseline's.
 template <class Variant>

@@ -23,7 +23,7 @@ std::vector<unsigned char> slice(const Array& t, std::int64_t begin, std::int64_
 
 TEST(Rows, AloneAsInABatch) {
   int rows = 0;
-  for (std::size_t k = 0; k < cases().size(); ++k) {
+  for (std::size_t k = 0; k < cases().size(); k += kStep) {
     if (!cases()[k].rows) continue;
     const RowCase& c = *cases()[k].rows;
     if (c.shape.size() != 2 || c.axis != -1 || c.causal || c.ragged || c.mask == MaskShape::last_axis) continue;
@@ -39,7 +39,7 @@ TEST(Rows, AloneAsInABatch) {
       ++rows;
     }
   }
-  EXPECT_GT(rows, 2000);
+  EXPECT_GT(rows, 2000 / static_cast<int>(kStep));
 }
 
 // What a mask, a length or causality takes away may be NaN, infinite or huge: it is never read arithmetically.
