@@ -28,9 +28,8 @@ struct Cut {
         items(p.sequences * p.kv_heads * row_tiles),
         node_level(0),
         nodes(1) {
-    constexpr int kTasksPerThread = 4;
-    const std::int64_t chunks = std::max<std::int64_t>(1, lift::chunk_count(p.tk));
-    const std::int64_t wanted = threads <= 1 || items >= threads ? 1 : (kTasksPerThread * threads + items - 1) / items;
+    const std::int64_t chunks = std::max<std::int64_t>(1, lift::chunk_count(p.tk)), enough = 4 * threads;
+    const std::int64_t wanted = threads <= 1 ? 1 : (enough + items - 1) / std::max<std::int64_t>(1, items);
     while ((std::int64_t{1} << node_level) < chunks && (chunks >> node_level) >= 2 * wanted) ++node_level;
     if (wanted == 1) node_level = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(chunks - 1)));
     nodes = (chunks + (std::int64_t{1} << node_level) - 1) >> node_level;

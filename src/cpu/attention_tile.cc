@@ -5,10 +5,9 @@
 #define HWY_TARGET_INCLUDE "cpu/attention_tile.cc"
 #include <hwy/foreach_target.h>
 
+#include "cpu/attention_few-inl.hpp"
 #include "cpu/attention_tile.hpp"
 #include "cpu/write-inl.hpp"
-
-#include <utility>
 
 HWY_BEFORE_NAMESPACE();
 namespace softfold {
@@ -17,8 +16,6 @@ namespace HWY_NAMESPACE {
 
 using cpu::KeyTile;
 using cpu::kPanelVectors;
-using cpu::kTileKeys;
-using cpu::RowTile;
 using cpu::TileState;
 using cpu::TileView;
 
@@ -33,13 +30,6 @@ inline constexpr int kRowsAtOnce = 3;
 #else
 inline constexpr int kRowsAtOnce = 6;
 #endif
-
-/// f(0), f(1), ... f(N - 1), each with its own constant: arrays indexed by it stay in registers.
-template <int N, class F>
-HWY_INLINE void unrolled(const F& f) {
-  [&]<int... I>(std::integer_sequence<int, I...>) SOFTFOLD_LANES_INLINE { (f(std::integral_constant<int, I>()), ...); }
-  (std::make_integer_sequence<int, N>());
-}
 
 /// Calls f(vectors, first row, width) for each panel of a tile, `vectors` a constant from 1 to kPanelVectors.
 template <class T, class F>
@@ -160,44 +150,15 @@ HWY_INLINE void panel_weights(T* HWY_RESTRICT scores, int keys, T* HWY_RESTRICT 
   unrolled<Vectors>([&](auto n) SOFTFOLD_LANES_INLINE { hn::Store(total[n], d, sum + n * w); });
 }
 
-/// o = rescale * o + weights . v for Rows rows and Vectors vectors of v's columns.
-template <int Rows, int Vectors, class T>
-HWY_INLINE void block_values(const T* HWY_RESTRICT weights, int width, int keys, const T* HWY_RESTRICT v,
-                             std::int64_t v_stride, const T* HWY_RESTRICT rescale, T* HWY_RESTRICT o, int stride) {
-  using A = Lanes<T>;
-  constexpr int w = A::kCount;
-  const typename A::D d;
-  typename A::V sum[Rows * Vectors];
-  unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE {
-    const auto factor = A::set(rescale[r]);
-    unrolled<Vectors>([&](auto n) SOFTFOLD_LANES_INLINE {
-      sum[r * Vectors + n] = A::mul(factor, hn::Load(d, o + r * stride + n * w));
-    });
-  });
-  for (int j = 0; j < keys; ++j, weights += width, v += v_stride) {
-    typename A::V x[Vectors];
-    unrolled<Vectors>([&](auto n) SOFTFOLD_LANES_INLINE { x[n] = hn::LoadU(d, v + n * w); });
-    unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE {
-      const auto p = A::set(weights[r]);
-      unrolled<Vectors>([&](auto n)
-                            SOFTFOLD_LANES_INLINE { sum[r * Vectors + n] = A::fma(p, x[n], sum[r * Vectors + n]); });
-    });
-  }
-  unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE {
-    unrolled<Vectors>([&](auto n)
-                          SOFTFOLD_LANES_INLINE { hn::Store(sum[r * Vectors + n], d, o + r * stride + n * w); });
-  });
-}
-
-/// The same for `rows` rows of a panel, whose rows end where the tile's do.
+/// The values of `rows` rows of a panel, whose rows end where the tile's do.
 template <int Vectors, class T>
 HWY_INLINE void column_values(const RowTile<T>& tile, const KeyTile<T>& keys, int row, int width, int rows,
                               int column) {
   const T* weights = tile.scores + row * kTileKeys;
   const auto block = [&]<class R>(R, int r) HWY_ATTR {
-    block_values<R::value, Vectors>(weights + r, width, keys.count, keys.v + column, keys.v_stride,
-                                    tile.rescale + row + r, tile.state.o + (row + r) * tile.stride + column,
-                                    tile.stride);
+    block_values<R::value, Vectors, false>(weights + r, width, keys.count, keys.v + column, keys.v_stride,
+                                           tile.rescale + row + r, tile.state.o + (row + r) * tile.stride + column,
+                                           tile.stride);
   };
   int r = 0;
   for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce) block(std::integral_constant<int, kRowsAtOnce>(), r);
@@ -218,6 +179,34 @@ void push(const RowTile<T>& tile, const KeyTile<T>& keys) {
     for (; column < tile.dv; column += w) column_values<1>(tile, keys, row, width, rows, column);
   });
 }
+
+#if HWY_TARGET != HWY_SCALAR
+/// TileOps::few_push.
+template <class S, class T>
+void few_push(const RowTile<T>& tile, const void* values, std::int64_t v_stride, int count) {
+  constexpr int w = Lanes<T>::kCount;
+  const S* v = static_cast<const S*>(values);
+  panel_weights<1>(tile.scores, count, tile.state.m, tile.state.sum, tile.rescale);
+  const auto block = [&]<class R, class N>(R, N, int r, int column) HWY_ATTR {
+    // The first rows to need a value ask for the next tile's.
+    const auto run = [&]<class Ahead>(Ahead) HWY_ATTR {
+      block_values<R::value, N::value, Ahead::value>(tile.scores + r, w, count, v + column, v_stride, tile.rescale + r,
+                                                     tile.state.o + r * tile.stride + column, tile.stride);
+    };
+    r == 0 ? run(std::true_type()) : run(std::false_type());
+  };
+  const auto columns = [&]<class N>(N n, int column) HWY_ATTR {
+    int r = 0;
+    for (; r + 4 <= tile.rows; r += 4) block(std::integral_constant<int, 4>(), n, r, column);
+    for (; r + 2 <= tile.rows; r += 2) block(std::integral_constant<int, 2>(), n, r, column);
+    for (; r < tile.rows; ++r) block(std::integral_constant<int, 1>(), n, r, column);
+  };
+  int column = 0;
+  for (; column + kVectorsAtOnce * w <= tile.dv; column += kVectorsAtOnce * w)
+    columns(std::integral_constant<int, kVectorsAtOnce>(), column);
+  for (; column < tile.dv; column += w) columns(std::integral_constant<int, 1>(), column);
+}
+#endif
 
 template <class T>
 void merge(int rows, int stride, const TileState<T>& a, const TileState<T>& b) {
@@ -283,15 +272,29 @@ void narrow_run(const T* x, int n, T factor, void* to) {
 
 template <class T>
 cpu::TileOps<T> make_tile_ops() {
-  return {Lanes<T>::kCount,
-          products<T>,
-          adjust<T>,
-          push<T>,
-          merge<T>,
-          row_products<T>,
-          row_values<T>,
-          {widen_run<float, T>, widen_run<double, T>, widen_run<fold::Float16, T>, widen_run<fold::BFloat16, T>},
-          {narrow_run<float, T>, narrow_run<double, T>, narrow_run<fold::Float16, T>, narrow_run<fold::BFloat16, T>}};
+  cpu::TileOps<T> ops{
+      Lanes<T>::kCount,
+      products<T>,
+      adjust<T>,
+      push<T>,
+      merge<T>,
+      row_products<T>,
+      row_values<T>,
+      {widen_run<float, T>, widen_run<double, T>, widen_run<fold::Float16, T>, widen_run<fold::BFloat16, T>},
+      {narrow_run<float, T>, narrow_run<double, T>, narrow_run<fold::Float16, T>, narrow_run<fold::BFloat16, T>}};
+#if HWY_TARGET != HWY_SCALAR
+  const auto few = [&]<class S>(S, DType t) {
+    ops.few_products[cpu::index(t)] = few_products<S, T>;
+    ops.few_push[cpu::index(t)] = few_push<S, T>;
+  };
+  ops.few_rows = kFewRows<T>;
+  few(T(), std::is_same_v<T, float> ? DType::float32 : DType::float64);
+  if constexpr (std::is_same_v<T, float>) {
+    few(fold::Float16(), DType::float16);
+    few(fold::BFloat16(), DType::bfloat16);
+  }
+#endif
+  return ops;
 }
 cpu::TileOps<float> make_tile_ops_float() { return make_tile_ops<float>(); }
 cpu::TileOps<double> make_tile_ops_double() { return make_tile_ops<double>(); }

@@ -39,6 +39,11 @@ class StatePool {
     return static_cast<std::size_t>(kTileRows) * (2 + static_cast<std::size_t>(stride));
   }
 
+  /// Numbers of one that `rows` rows fill; the others are not read.
+  static std::size_t used(int rows, int stride) {
+    return static_cast<std::size_t>(2 * kTileRows) + static_cast<std::size_t>(rows) * static_cast<std::size_t>(stride);
+  }
+
   StatePool(T* memory, int slots, int rows, int stride, const TileOps<T>& ops)
       : rows_(rows), stride_(stride), ops_(ops) {
     for (int i = 0; i < slots; ++i) {
@@ -53,13 +58,13 @@ class StatePool {
   /// A state of nothing.
   Slot* take() {
     Slot* s = std::exchange(free_, free_->next);
-    clear(s->state, stride_);
+    clear(s->state, rows_, stride_);
     return s;
   }
-  static void clear(const TileState<T>& s, int stride) {
+  static void clear(const TileState<T>& s, int rows, int stride) {
     std::fill(s.m, s.m + kTileRows, -fold::infinity<T>());
     std::fill(s.sum, s.sum + kTileRows, T(0));
-    std::fill(s.o, s.o + static_cast<std::ptrdiff_t>(kTileRows) * stride, T(0));
+    std::fill(s.o, s.o + static_cast<std::ptrdiff_t>(rows) * stride, T(0));
   }
 
   /// The fold that lift::TreeBuilder carries: whole tiles, merged into the left one. Null is a state of nothing.
@@ -112,6 +117,10 @@ class TileFold {
 
   void pack_q();
   void fold_chunk(std::int64_t first, std::int64_t last);
+  /// Key `first` of k or v.
+  const S* key(const AttentionTensor& t, std::int64_t first) const {
+    return row_of<const S>(t, s_.kv_batch, rows_.kv_head, s_.kv_token + first);
+  }
   KeyTile<T> keys(std::int64_t first, int count);
   void adjust(std::int64_t first, int count);
   void fill_bias(std::int64_t first, int count);
@@ -125,11 +134,17 @@ class TileFold {
   std::array<KeyRange, kTileRows> seen_;
   KeyRange some_, all_;  ///< keys that some row sees, that every row sees
   int slots_;
+  const bool few_;  ///< the rows are few, as TileOps has it
 };
 
 template <class S, class T>
 TileFold<S, T>::TileFold(const AttentionProblem& p, const TileRows& rows, Scratch& scratch, int levels)
-    : p_(p), rows_(rows), s_(*rows.sequence), ops_(tile_ops<T>()), slots_(levels + 2) {
+    : p_(p),
+      rows_(rows),
+      s_(*rows.sequence),
+      ops_(tile_ops<T>()),
+      slots_(levels + 2),
+      few_(rows.count <= ops_.few_rows && p.d % ops_.lanes == 0 && p.dv % ops_.lanes == 0) {
   const int stride = stride_of(p);
   const int padded = (p.d + kLine - 1) / kLine * kLine;
   const std::size_t r = kTileRows, d = static_cast<std::size_t>(padded);
@@ -151,6 +166,8 @@ TileFold<S, T>::TileFold(const AttentionProblem& p, const TileRows& rows, Scratc
     if (seen.first < seen.last) some_ = {std::min(some_.first, seen.first), std::max(some_.last, seen.last)};
   }
   pack_q();
+  // What few_products leaves out of a panel is carried along, and is not read: any number that is fast.
+  if (few_) std::fill(tile_.scores, tile_.scores + kTileKeys * ops_.lanes, T(0));
 }
 
 template <class S, class T>
@@ -194,9 +211,9 @@ void TileFold<S, T>::fold(std::int64_t from, std::int64_t to, const TileState<T>
     tree.push(slot);
   }
   if (const auto* root = tree.root(); root != nullptr) {
-    std::memcpy(to_state.m, root->state.m, StatePool<T>::size(tile_.stride) * sizeof(T));
+    std::memcpy(to_state.m, root->state.m, StatePool<T>::used(rows_.count, tile_.stride) * sizeof(T));
   } else {
-    StatePool<T>::clear(to_state, tile_.stride);
+    StatePool<T>::clear(to_state, rows_.count, tile_.stride);
   }
 }
 
@@ -206,6 +223,12 @@ void TileFold<S, T>::fold_chunk(std::int64_t first, std::int64_t last) {
     const std::int64_t from = std::max(at, some_.first);
     const int count = static_cast<int>(std::min({at + kTileKeys, last, some_.last}) - from);
     if (count <= 0) continue;
+    if (few_) {
+      ops_.few_products[index(p_.k.dtype)](tile_, key(p_.k, from), p_.k.token, count);
+      adjust(from, count);
+      ops_.few_push[index(p_.v.dtype)](tile_, key(p_.v, from), p_.v.token, count);
+      continue;
+    }
     const KeyTile<T> tile = keys(from, count);
     ops_.products(tile_, tile);
     adjust(from, count);
@@ -219,8 +242,7 @@ template <class S, class T>
 KeyTile<T> TileFold<S, T>::keys(std::int64_t first, int count) {
   constexpr std::int64_t kNear = 4096 / sizeof(T);
   KeyTile<T> tile{nullptr, nullptr, p_.k.token, p_.v.token, count};
-  const S* k = row_of<const S>(p_.k, s_.kv_batch, rows_.kv_head, s_.kv_token + first);
-  const S* v = row_of<const S>(p_.v, s_.kv_batch, rows_.kv_head, s_.kv_token + first);
+  const S *k = key(p_.k, first), *v = key(p_.v, first);
   const bool many = rows_.count > 8;
   const auto copy = [&](const S* from, std::int64_t token, DType t, int n, T* to, int stride) {
     for (int j = 0; j < count; ++j)

@@ -13,6 +13,7 @@
 namespace softfold_test {
 namespace {
 
+using softfold::DType;
 using softfold::Layout;
 
 /// The stored elements of out and lse of one sequence's rows.
@@ -77,6 +78,37 @@ TEST(AttentionBits, ASequenceAloneIsTheSameAsInABatch) {
       EXPECT_EQ(results_of(one, 0), results_of(all, b));
     }
   }
+}
+
+// Few rows have kernels of their own: their bits are those that the same queries have among many.
+TEST(AttentionBits, AFewQueriesAreTheSameAsAmongMany) {
+  const std::string_view before = softfold::cpu::current_target();
+  for (const std::string_view target : softfold::cpu::targets()) {
+    ASSERT_TRUE(softfold::cpu::use_target(target));
+    for (const DType t : kFloating)
+      for (const auto& [d, dv] : {std::pair{64, 128}, std::pair{32, 16}}) {
+        AttentionCase c = grouped();
+        c.dtype = t;
+        c.batch = 1, c.heads = 2, c.kv_heads = 1, c.queries = 20, c.keys = 1100;
+        c.d = d, c.dv = dv;
+        AttentionData many(c);
+        many.run();
+        for (const std::int64_t queries : {1, 2, 3, 4}) {
+          c.queries = queries;
+          AttentionData few(c);
+          few.k = many.k, few.v = many.v;
+          copy_tokens(many, many.q, 0, 7, few, few.q, 0, 0, c.heads, queries);
+          few.run();
+          for (std::int64_t h = 0; h < c.heads; ++h)
+            for (std::int64_t i = 0; i < queries; ++i)
+              for (int x = 0; x < dv; ++x)
+                ASSERT_EQ(few.value(few.out, few.at(few.out, 0, h, i) + x),
+                          many.value(many.out, many.at(many.out, 0, h, 7 + i) + x))
+                    << target << " " << softfold::name_of(t) << " " << queries << " of d " << d;
+        }
+      }
+  }
+  softfold::cpu::use_target(before);
 }
 
 /// The same sequences packed, padded on the right and padded on the left.

@@ -130,8 +130,9 @@ TEST(Attention, NothingToSee) {
 }
 
 TEST(Attention, EveryOptionAlone) {
-  for (const DType t : {DType::float32, DType::bfloat16, DType::float64}) {
-    AttentionCase base = shape(70, 140, 32, 32, t);
+  for (const auto& [t, queries] : {std::pair{DType::float32, 70}, std::pair{DType::bfloat16, 70},
+                                   std::pair{DType::float64, 70}, std::pair{DType::float32, 3}}) {
+    AttentionCase base = shape(queries, 140, 32, 32, t);
     base.batch = 3, base.heads = 4, base.kv_heads = 2;
     const auto with = [&](auto&& set) {
       AttentionCase c = base;
