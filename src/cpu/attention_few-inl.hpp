@@ -1,8 +1,8 @@
 // Few query rows against many keys, as in decoding: K and V are read once, in place, in the type they are stored as,
 // and asked for ahead of time. Read once per target.
 //
-// Lanes run across keys for the products and across columns for the values. Each sum is the chain that a panel's lane
-// would have made (attention_tile.hpp), so the bits are those of a panel.
+// Lanes run across keys for the scores, which lie row by row, kTileKeys apart, and across columns for the values. Each
+// sum is the chain that a panel's lane would have made (attention_tile.hpp), so the bits are those of a panel.
 #include "cpu/attention_tile.hpp"
 #include "softfold/lift/lanes.hpp"
 
@@ -24,6 +24,7 @@ namespace HWY_NAMESPACE {
 
 using cpu::kTileKeys;
 using cpu::RowTile;
+using cpu::TileView;
 
 /// f(0), f(1), ... f(N - 1), each with its own constant: arrays indexed by it stay in registers.
 template <int N, class F>
@@ -58,7 +59,7 @@ HWY_INLINE void transpose(typename Lanes<T>::V (&x)[Lanes<T>::kCount]) {
   });
 }
 
-/// The scores of `count` keys, at most a vector of them, for Rows rows of the one panel, `width` wide.
+/// The scores of `count` keys, at most a vector of them, for Rows rows of the one panel. A whole vector is written.
 template <int Rows, class S, class T>
 HWY_INLINE void few_products_of(const RowTile<T>& tile, const S* k, std::int64_t stride, int count, T* scores) {
   using A = Lanes<T>;
@@ -81,11 +82,7 @@ HWY_INLINE void few_products_of(const RowTile<T>& tile, const S* k, std::int64_t
       unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE { sum[r] = A::fma(x[i], A::set(q[r]), sum[r]); });
     });
   }
-  HWY_ALIGN T row[w];
-  unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE {
-    hn::Store(sum[r], typename A::D(), row);
-    for (int j = 0; j < count; ++j) scores[j * w + r] = row[j];
-  });
+  unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE { hn::Store(sum[r], typename A::D(), scores + r * kTileKeys); });
 }
 
 /// TileOps::few_products. Rows that only fill up are computed too.
@@ -95,7 +92,7 @@ void few_products(const RowTile<T>& tile, const void* k, std::int64_t stride, in
   const auto all = [&]<class R>(R) HWY_ATTR {
     for (int j = 0; j < count; j += w)
       few_products_of<R::value>(tile, static_cast<const S*>(k) + j * stride, stride, std::min(w, count - j),
-                                tile.scores + j * w);
+                                tile.scores + j);
   };
   if (tile.rows == 1) return all(std::integral_constant<int, 1>());
   if (tile.rows == 2) return all(std::integral_constant<int, 2>());
@@ -105,9 +102,44 @@ void few_products(const RowTile<T>& tile, const void* k, std::int64_t stride, in
 }
 #endif
 
-/// o = rescale * o + weights . v for Rows rows and Vectors vectors of v's columns.
+/// A score as the options make it of a product, -inf for a key that is not seen. `at(x)` is row or rows of x, `bias`
+/// theirs for this key.
+template <class T, class At, class V = typename Lanes<T>::V>
+HWY_INLINE V adjusted(V t, V key, const T* bias, const TileView<T>& view, const At& at) {
+  using A = Lanes<T>;
+  const auto hidden = A::set(-fold::infinity<T>());
+  if (view.cap != T(0)) t = A::mul(A::set(view.cap), tanh<A>(t));
+  if (view.slope != nullptr) t = A::fma(A::neg(at(view.slope)), hn::Abs(A::sub(at(view.position), key)), t);
+  if (bias != nullptr) {
+    const auto b = hn::Load(typename A::D(), bias);
+    t = hn::IfThenElse(hn::Eq(b, hidden), hidden, A::fma(b, A::set(static_cast<T>(fold::kLog2E)), t));
+  }
+  if (view.first == nullptr) return t;
+  return hn::IfThenElse(hn::And(hn::Le(at(view.first), key), hn::Le(key, at(view.last))), t, hidden);
+}
+
+/// A key's weight in the frame m of its row: what its score's power of two is there.
+template <class T, class V = typename Lanes<T>::V>
+HWY_INLINE V weight_of(V score, V m) {
+  using A = Lanes<T>;
+  const auto unit = A::set(fold::Real<T>::kMagic + static_cast<T>(sizeof(T) == 4 ? 127 : 1023));
+  const auto s = split<A>(score);
+  const auto k = A::sub(s.n, m);
+  // A product, not an addition to the exponent, which would make a number of a NaN.
+  const auto power = hn::ShiftLeft<A::kMantissaBits>(hn::BitCast(typename A::DBits(), A::add(k, unit)));
+  const auto weight = A::mul(exp2_fraction<A>(s.f), hn::BitCast(typename A::D(), power));
+  return hn::IfThenZeroElse(hn::Lt(k, A::set(fold::Real<T>::kFlush)), weight);
+}
+
+/// Where the weight of row r and key j lies among a tile's: r * row + j * key.
+struct WeightSteps {
+  int row, key;
+};
+
+/// o = rescale * o + weights . v for Rows rows and Vectors vectors of v's columns. `Ahead`: the next tile's values are
+/// asked for.
 template <int Rows, int Vectors, bool Ahead, class S, class T>
-HWY_INLINE void block_values(const T* HWY_RESTRICT weights, int width, int keys, const S* HWY_RESTRICT v,
+HWY_INLINE void block_values(const T* HWY_RESTRICT weights, WeightSteps steps, int keys, const S* HWY_RESTRICT v,
                              std::int64_t v_stride, const T* HWY_RESTRICT rescale, T* HWY_RESTRICT o, int stride) {
   using A = Lanes<T>;
   constexpr int w = A::kCount;
@@ -119,7 +151,7 @@ HWY_INLINE void block_values(const T* HWY_RESTRICT weights, int width, int keys,
       sum[r * Vectors + n] = A::mul(factor, hn::Load(d, o + r * stride + n * w));
     });
   });
-  for (int j = 0; j < keys; ++j, weights += width, v += v_stride) {
+  for (int j = 0; j < keys; ++j, weights += steps.key, v += v_stride) {
     typename A::V x[Vectors];
     unrolled<Vectors>([&](auto n) SOFTFOLD_LANES_INLINE {
       x[n] = load(v + n * w);
@@ -127,7 +159,7 @@ HWY_INLINE void block_values(const T* HWY_RESTRICT weights, int width, int keys,
         prefetch_at(v + n * w, kTileKeys * v_stride * static_cast<std::int64_t>(sizeof(S)));
     });
     unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE {
-      const auto p = A::set(weights[r]);
+      const auto p = A::set(weights[r * steps.row]);
       unrolled<Vectors>([&](auto n)
                             SOFTFOLD_LANES_INLINE { sum[r * Vectors + n] = A::fma(p, x[n], sum[r * Vectors + n]); });
     });
@@ -137,6 +169,69 @@ HWY_INLINE void block_values(const T* HWY_RESTRICT weights, int width, int keys,
                           SOFTFOLD_LANES_INLINE { hn::Store(sum[r * Vectors + n], d, o + r * stride + n * w); });
   });
 }
+
+#if HWY_TARGET != HWY_SCALAR
+/// panel_weights() of one row.
+template <class T>
+HWY_INLINE void row_weights(T* scores, int keys, T* m, T* sum, T* rescale) {
+  using A = Lanes<T>;
+  constexpr int w = A::kCount;
+  const typename A::D d;
+  const int padded = (keys + w - 1) / w * w;
+  for (int j = keys; j < padded; ++j) scores[j] = -fold::infinity<T>();
+  auto most = A::set(-fold::infinity<T>());
+  for (int j = 0; j < padded; j += w) most = A::max(most, hn::Load(d, scores + j));
+  const T now = std::max(*m, fold::Scalar<T>::round(A::max_of_lanes(most)));
+  const T frame = now == -fold::infinity<T>() ? T(0) : now;
+  *rescale = fold::Scalar<T>::times_power_of_two(T(1), *m - frame);
+  *m = now;
+  for (int j = 0; j < padded; j += w) hn::Store(weight_of<T>(hn::Load(d, scores + j), A::set(frame)), d, scores + j);
+  T total = *sum * *rescale;
+  for (int j = 0; j < keys; ++j) total += scores[j];
+  *sum = total;
+}
+
+/// TileOps::few_push.
+template <class S, class T>
+void few_push(const RowTile<T>& tile, const void* values, std::int64_t v_stride, int count) {
+  constexpr int w = Lanes<T>::kCount, wide = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+  const S* v = static_cast<const S*>(values);
+  for (int r = 0; r < tile.rows; ++r)
+    row_weights(tile.scores + r * kTileKeys, count, tile.state.m + r, tile.state.sum + r, tile.rescale + r);
+  const auto block = [&]<class R, class N>(R, N, int r, int column) HWY_ATTR {
+    const auto run = [&]<class Ahead>(Ahead) HWY_ATTR {
+      block_values<R::value, N::value, Ahead::value>(tile.scores + r * kTileKeys, {kTileKeys, 1}, count, v + column,
+                                                     v_stride, tile.rescale + r,
+                                                     tile.state.o + r * tile.stride + column, tile.stride);
+    };
+    r == 0 ? run(std::true_type()) : run(std::false_type());
+  };
+  const auto columns = [&]<class N>(N n, int column) HWY_ATTR {
+    int r = 0;
+    for (; r + 4 <= tile.rows; r += 4) block(std::integral_constant<int, 4>(), n, r, column);
+    for (; r + 2 <= tile.rows; r += 2) block(std::integral_constant<int, 2>(), n, r, column);
+    for (; r < tile.rows; ++r) block(std::integral_constant<int, 1>(), n, r, column);
+  };
+  int column = 0;
+  for (; column + wide * w <= tile.dv; column += wide * w) columns(std::integral_constant<int, wide>(), column);
+  for (; column < tile.dv; column += w) columns(std::integral_constant<int, 1>(), column);
+}
+
+/// TileOps::few_adjust.
+template <class T>
+void few_adjust(const RowTile<T>& tile, int keys, const TileView<T>& view) {
+  using A = Lanes<T>;
+  const typename A::D d;
+  for (int r = 0; r < tile.rows; ++r) {
+    const auto at = [&](const T* x) SOFTFOLD_LANES_INLINE { return A::set(x[r]); };
+    for (int j = 0; j < keys; j += A::kCount) {
+      const T* bias = view.bias != nullptr ? view.bias + r * kTileKeys + j : nullptr;
+      T* score = tile.scores + r * kTileKeys + j;
+      hn::Store(adjusted<T>(hn::Load(d, score), hn::Iota(d, static_cast<T>(j)), bias, view, at), d, score);
+    }
+  }
+}
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace v0

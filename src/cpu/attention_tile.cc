@@ -6,7 +6,6 @@
 #include <hwy/foreach_target.h>
 
 #include "cpu/attention_few-inl.hpp"
-#include "cpu/attention_tile.hpp"
 #include "cpu/write-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,7 +16,6 @@ namespace HWY_NAMESPACE {
 using cpu::KeyTile;
 using cpu::kPanelVectors;
 using cpu::TileState;
-using cpu::TileView;
 
 /// The micro-kernels' shapes: as many accumulators as registers hold beside their operands.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
@@ -82,30 +80,15 @@ void adjust(const RowTile<T>& tile, int keys, const TileView<T>& view) {
   using A = Lanes<T>;
   constexpr int w = A::kCount;
   const typename A::D d;
-  const auto hidden = A::set(-fold::infinity<T>());
   for_panels<T>(tile.rows, [&]<class N>(N, int row) HWY_ATTR {
     constexpr int width = N::value * w;
-    T* scores = tile.scores + row * kTileKeys;
-    const T* bias = view.bias != nullptr ? view.bias + row * kTileKeys : nullptr;
     for (int r = 0; r < width; r += w) {
-      const int at = row + r;
+      const auto at = [&](const T* x) SOFTFOLD_LANES_INLINE { return hn::Load(d, x + row + r); };
       for (int j = 0; j < keys; ++j) {
-        T* score = scores + j * width + r;
-        auto t = hn::Load(d, score);
-        const auto key = A::set(static_cast<T>(j));
-        if (view.cap != T(0)) t = A::mul(A::set(view.cap), tanh<A>(t));
-        if (view.slope != nullptr)
-          t = A::fma(A::neg(hn::Load(d, view.slope + at)), hn::Abs(A::sub(hn::Load(d, view.position + at), key)), t);
-        if (bias != nullptr) {
-          const auto b = hn::Load(d, bias + j * width + r);
-          t = hn::IfThenElse(hn::Eq(b, hidden), hidden, A::fma(b, A::set(static_cast<T>(fold::kLog2E)), t));
-        }
-        if (view.first != nullptr) {
-          const auto seen =
-              hn::And(hn::Le(hn::Load(d, view.first + at), key), hn::Le(key, hn::Load(d, view.last + at)));
-          t = hn::IfThenElse(seen, t, hidden);
-        }
-        hn::Store(t, d, score);
+        const int place = row * kTileKeys + j * width + r;
+        const T* bias = view.bias != nullptr ? view.bias + place : nullptr;
+        T* score = tile.scores + place;
+        hn::Store(adjusted<T>(hn::Load(d, score), A::set(static_cast<T>(j)), bias, view, at), d, score);
       }
     }
   });
@@ -135,15 +118,9 @@ HWY_INLINE void panel_weights(T* HWY_RESTRICT scores, int keys, T* HWY_RESTRICT 
     hn::Store(factor, d, rescale + n * w);
     total[n] = A::mul(hn::Load(d, sum + n * w), factor);
   });
-  const auto unit = A::set(fold::Real<T>::kMagic + static_cast<T>(sizeof(T) == 4 ? 127 : 1023));
   for (int j = 0; j < keys; ++j)
     unrolled<Vectors>([&](auto n) SOFTFOLD_LANES_INLINE {
-      const auto s = split<A>(hn::Load(d, scores + j * width + n * w));
-      const auto k = A::sub(s.n, most[n]);
-      // A product, not an addition to the exponent, which would make a number of a NaN.
-      const auto power = hn::ShiftLeft<A::kMantissaBits>(hn::BitCast(typename A::DBits(), A::add(k, unit)));
-      const auto weight = A::mul(exp2_fraction<A>(s.f), hn::BitCast(d, power));
-      const auto p = hn::IfThenZeroElse(hn::Lt(k, A::set(fold::Real<T>::kFlush)), weight);
+      const auto p = weight_of<T>(hn::Load(d, scores + j * width + n * w), most[n]);
       total[n] = A::add(total[n], p);
       hn::Store(p, d, scores + j * width + n * w);
     });
@@ -156,7 +133,7 @@ HWY_INLINE void column_values(const RowTile<T>& tile, const KeyTile<T>& keys, in
                               int column) {
   const T* weights = tile.scores + row * kTileKeys;
   const auto block = [&]<class R>(R, int r) HWY_ATTR {
-    block_values<R::value, Vectors, false>(weights + r, width, keys.count, keys.v + column, keys.v_stride,
+    block_values<R::value, Vectors, false>(weights + r, {1, width}, keys.count, keys.v + column, keys.v_stride,
                                            tile.rescale + row + r, tile.state.o + (row + r) * tile.stride + column,
                                            tile.stride);
   };
@@ -179,34 +156,6 @@ void push(const RowTile<T>& tile, const KeyTile<T>& keys) {
     for (; column < tile.dv; column += w) column_values<1>(tile, keys, row, width, rows, column);
   });
 }
-
-#if HWY_TARGET != HWY_SCALAR
-/// TileOps::few_push.
-template <class S, class T>
-void few_push(const RowTile<T>& tile, const void* values, std::int64_t v_stride, int count) {
-  constexpr int w = Lanes<T>::kCount;
-  const S* v = static_cast<const S*>(values);
-  panel_weights<1>(tile.scores, count, tile.state.m, tile.state.sum, tile.rescale);
-  const auto block = [&]<class R, class N>(R, N, int r, int column) HWY_ATTR {
-    // The first rows to need a value ask for the next tile's.
-    const auto run = [&]<class Ahead>(Ahead) HWY_ATTR {
-      block_values<R::value, N::value, Ahead::value>(tile.scores + r, w, count, v + column, v_stride, tile.rescale + r,
-                                                     tile.state.o + r * tile.stride + column, tile.stride);
-    };
-    r == 0 ? run(std::true_type()) : run(std::false_type());
-  };
-  const auto columns = [&]<class N>(N n, int column) HWY_ATTR {
-    int r = 0;
-    for (; r + 4 <= tile.rows; r += 4) block(std::integral_constant<int, 4>(), n, r, column);
-    for (; r + 2 <= tile.rows; r += 2) block(std::integral_constant<int, 2>(), n, r, column);
-    for (; r < tile.rows; ++r) block(std::integral_constant<int, 1>(), n, r, column);
-  };
-  int column = 0;
-  for (; column + kVectorsAtOnce * w <= tile.dv; column += kVectorsAtOnce * w)
-    columns(std::integral_constant<int, kVectorsAtOnce>(), column);
-  for (; column < tile.dv; column += w) columns(std::integral_constant<int, 1>(), column);
-}
-#endif
 
 template <class T>
 void merge(int rows, int stride, const TileState<T>& a, const TileState<T>& b) {
@@ -288,6 +237,7 @@ cpu::TileOps<T> make_tile_ops() {
     ops.few_push[cpu::index(t)] = few_push<S, T>;
   };
   ops.few_rows = kFewRows<T>;
+  ops.few_adjust = few_adjust<T>;
   few(T(), std::is_same_v<T, float> ? DType::float32 : DType::float64);
   if constexpr (std::is_same_v<T, float>) {
     few(fold::Float16(), DType::float16);

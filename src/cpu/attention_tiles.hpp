@@ -166,8 +166,6 @@ TileFold<S, T>::TileFold(const AttentionProblem& p, const TileRows& rows, Scratc
     if (seen.first < seen.last) some_ = {std::min(some_.first, seen.first), std::max(some_.last, seen.last)};
   }
   pack_q();
-  // What few_products leaves out of a panel is carried along, and is not read: any number that is fast.
-  if (few_) std::fill(tile_.scores, tile_.scores + kTileKeys * ops_.lanes, T(0));
 }
 
 template <class S, class T>
@@ -283,7 +281,7 @@ void TileFold<S, T>::adjust(std::int64_t first, int count) {
   }
   view.cap = static_cast<T>(static_cast<double>(p_.softcap) * fold::kLog2E);
   if (view.first != nullptr || view.slope != nullptr || view.bias != nullptr || view.cap != T(0))
-    ops_.adjust(tile_, count, view);
+    (few_ ? ops_.few_adjust : ops_.adjust)(tile_, count, view);
 }
 
 template <class S, class T>
@@ -291,22 +289,23 @@ void TileFold<S, T>::fill_bias(std::int64_t first, int count) {
   for (int r = 0; r < rows_.count; ++r) {
     const std::int64_t head = rows_.head(r), i = rows_.query(r);
     const Panel panel = panel_of(r, rows_.count, ops_.lanes);
-    T* to = bias_ + static_cast<std::ptrdiff_t>(panel.first) * kTileKeys + (r - panel.first);
+    const int step = few_ ? 1 : panel.width;
+    T* to = bias_ + (few_ ? r * kTileKeys : panel.first * kTileKeys + (r - panel.first));
     const auto at = [&](const ScoreOperand& o) {
       return s_.index * o.strides[0] + head * o.strides[1] + i * o.strides[2] + first * o.strides[3];
     };
     if (p_.bias.given) {
       with_dtype(p_.bias.dtype, [&]<class B>(B) {
         const B* from = reinterpret_cast<const B*>(p_.bias.data) + at(p_.bias);
-        for (int j = 0; j < count; ++j) to[j * panel.width] = static_cast<T>(fold::widen(from[j * p_.bias.strides[3]]));
+        for (int j = 0; j < count; ++j) to[j * step] = static_cast<T>(fold::widen(from[j * p_.bias.strides[3]]));
       });
     } else {
-      for (int j = 0; j < count; ++j) to[j * panel.width] = T(0);
+      for (int j = 0; j < count; ++j) to[j * step] = T(0);
     }
     if (!p_.mask.given) continue;
     const char* from = p_.mask.data + at(p_.mask);
     for (int j = 0; j < count; ++j)
-      if (from[j * p_.mask.strides[3]] == 0) to[j * panel.width] = -fold::infinity<T>();
+      if (from[j * p_.mask.strides[3]] == 0) to[j * step] = -fold::infinity<T>();
   }
 }
 
