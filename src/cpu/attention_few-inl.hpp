@@ -171,9 +171,9 @@ HWY_INLINE void block_values(const T* HWY_RESTRICT weights, WeightSteps steps, i
 }
 
 #if HWY_TARGET != HWY_SCALAR
-/// panel_weights() of one row.
+/// panel_weights() of one row, but for the sum.
 template <class T>
-HWY_INLINE void row_weights(T* scores, int keys, T* m, T* sum, T* rescale) {
+HWY_INLINE void row_weights(T* scores, int keys, T* m, T* rescale) {
   using A = Lanes<T>;
   constexpr int w = A::kCount;
   const typename A::D d;
@@ -186,9 +186,25 @@ HWY_INLINE void row_weights(T* scores, int keys, T* m, T* sum, T* rescale) {
   *rescale = fold::Scalar<T>::times_power_of_two(T(1), *m - frame);
   *m = now;
   for (int j = 0; j < padded; j += w) hn::Store(weight_of<T>(hn::Load(d, scores + j), A::set(frame)), d, scores + j);
-  T total = *sum * *rescale;
-  for (int j = 0; j < keys; ++j) total += scores[j];
-  *sum = total;
+}
+
+/// The sums of panel_weights() for Rows rows, whose chains run side by side.
+template <int Rows, class T>
+HWY_INLINE void row_sums(const T* scores, int keys, const T* rescale, T* sum) {
+  T total[Rows];
+  unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE { total[r] = fold::Scalar<T>::mul(sum[r], rescale[r]); });
+  for (int j = 0; j < keys; ++j)
+    unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE { total[r] += scores[r * kTileKeys + j]; });
+  unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE { sum[r] = total[r]; });
+}
+
+/// f(number, first) for rows in runs of 4, 2 and 1, the number a constant.
+template <class F>
+HWY_INLINE void for_few(int rows, const F& f) {
+  int r = 0;
+  for (; r + 4 <= rows; r += 4) f(std::integral_constant<int, 4>(), r);
+  for (; r + 2 <= rows; r += 2) f(std::integral_constant<int, 2>(), r);
+  for (; r < rows; ++r) f(std::integral_constant<int, 1>(), r);
 }
 
 /// TileOps::few_push.
@@ -197,7 +213,10 @@ void few_push(const RowTile<T>& tile, const void* values, std::int64_t v_stride,
   constexpr int w = Lanes<T>::kCount, wide = HWY_TARGET == HWY_AVX3 ? 4 : 2;
   const S* v = static_cast<const S*>(values);
   for (int r = 0; r < tile.rows; ++r)
-    row_weights(tile.scores + r * kTileKeys, count, tile.state.m + r, tile.state.sum + r, tile.rescale + r);
+    row_weights(tile.scores + r * kTileKeys, count, tile.state.m + r, tile.rescale + r);
+  for_few(tile.rows, [&]<class R>(R, int r) HWY_ATTR {
+    row_sums<R::value>(tile.scores + r * kTileKeys, count, tile.rescale + r, tile.state.sum + r);
+  });
   const auto block = [&]<class R, class N>(R, N, int r, int column) HWY_ATTR {
     const auto run = [&]<class Ahead>(Ahead) HWY_ATTR {
       block_values<R::value, N::value, Ahead::value>(tile.scores + r * kTileKeys, {kTileKeys, 1}, count, v + column,
@@ -207,10 +226,7 @@ void few_push(const RowTile<T>& tile, const void* values, std::int64_t v_stride,
     r == 0 ? run(std::true_type()) : run(std::false_type());
   };
   const auto columns = [&]<class N>(N n, int column) HWY_ATTR {
-    int r = 0;
-    for (; r + 4 <= tile.rows; r += 4) block(std::integral_constant<int, 4>(), n, r, column);
-    for (; r + 2 <= tile.rows; r += 2) block(std::integral_constant<int, 2>(), n, r, column);
-    for (; r < tile.rows; ++r) block(std::integral_constant<int, 1>(), n, r, column);
+    for_few(tile.rows, [&]<class R>(R rows, int r) HWY_ATTR { block(rows, n, r, column); });
   };
   int column = 0;
   for (; column + wide * w <= tile.dv; column += wide * w) columns(std::integral_constant<int, wide>(), column);
