@@ -44,8 +44,8 @@ HWY_INLINE lift::Reduced<T> reduce_beside(const S* x, int n, T c, T* terms, lift
     int i = 0;
     for (; i + line <= both; i += line) {
       prefetch(x + i);
-      for (int j = i; j < i + line; j += w) hn::Store(term(load(x + j)), D(), terms + j);
       for (int j = head + i; j < head + i + line; j += w) store_as<S, true, T, kNativeOf<Value>>(value(j), y + j);
+      for (int j = i; j < i + line; j += w) hn::Store(term(load(x + j)), D(), terms + j);
     }
     int j = head + i;
     for (; j + line <= y_n; j += line) {
@@ -128,12 +128,10 @@ std::int64_t small_rows(const char* x, std::int64_t x_stride, char* y, std::int6
 template <class S, bool Native, class T = fold::FoldType<S>>
 std::int64_t small_rows_far(const char* x, std::int64_t x_stride, char* y, std::int64_t y_stride, std::int64_t rows,
                             int n, T c, T* terms, lift::Guess<T>& guess) {
-  // Two rows' terms, not at the same place of a page: a load would wait for the store that only looks like its own.
-  constexpr int other = kTermsRoom<T> + 64 / static_cast<int>(sizeof(T));
   SmallRow<S, Native, T> behind{}, ahead{};
   for (std::int64_t r = 0; r < rows; ++r, x += x_stride, y += y_stride) {
     const S* from = reinterpret_cast<const S*>(x);
-    ahead.terms = r % 2 == 0 ? terms : terms + other;
+    ahead.terms = terms;
     ahead.y = reinterpret_cast<S*>(y);
     const bool beside = r != 0 && are_beside<S>(n) && guess.take();
     if (!beside && r != 0) behind.write(n, true);

@@ -44,10 +44,10 @@ class RowPipeline {
     // the one it needs.
     const std::size_t row = (from == From::terms ? chunks_ : 1) * lift::kChunk + ChunkOps<T>::kTermsRoom + 16;
     Scratch& scratch = thread_scratch();
-    T* terms = scratch.get<T>(Scratch::row_terms, 2 * row);
+    T* terms = scratch.get<T>(Scratch::row_terms, row);
     auto* reduced = scratch.get<lift::Reduced<T>>(Scratch::reduced_chunks, 2 * chunks_);
     ahead_.terms = terms;
-    behind_.terms = terms + row;
+    behind_.terms = terms;
     ahead_.chunks = reduced;
     behind_.chunks = reduced + chunks_;
     nodes_ = scratch.get<typename Lse::State>(Scratch::nodes, chunks_);
