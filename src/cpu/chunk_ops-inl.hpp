@@ -44,6 +44,8 @@ HWY_INLINE lift::Reduced<T> reduce_beside(const S* x, int n, T c, T* terms, lift
     int i = 0;
     for (; i + line <= both; i += line) {
       prefetch(x + i);
+      prefetch_near(x + i);
+      prefetch_near(terms + i);
       for (int j = head + i; j < head + i + line; j += w) store_as<S, true, T, kNativeOf<Value>>(value(j), y + j);
       for (int j = i; j < i + line; j += w) hn::Store(term(load(x + j)), D(), terms + j);
     }

@@ -181,6 +181,12 @@ HWY_INLINE void prefetch(const S* x) {
   __builtin_prefetch(reinterpret_cast<const char*>(x) + kAhead, 0, 2);
 }
 
+inline constexpr int kNear = 1024;
+template <class S>
+HWY_INLINE void prefetch_near(const S* x) {
+  __builtin_prefetch(reinterpret_cast<const char*>(x) + kNear, 0, 3);
+}
+
 /// The sum of the terms of x[0..n), n >= kCount. `far`: x comes from memory; then it is read from front to back.
 template <bool Keep, class S, class T, class Terms>
 HWY_INLINE T sum_terms(const S* x, int n, T* terms, Terms& term, bool far) {
