@@ -8,6 +8,33 @@ namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
+/// Runs of rows for tasks that are taken in order: in every round each thread gets one, and half of what is left goes,
+/// so that tasks are few and all threads end together.
+struct RowTasks {
+  std::int64_t rows, threads;
+  std::int64_t least;  ///< rows of a task
+
+  std::int64_t count() const {
+    std::int64_t rounds = 0;
+    for (std::int64_t begin = 0; begin < rows; ++rounds) begin += threads * size(begin);
+    return rounds * threads;
+  }
+  /// Calls body(first, last) for the rows of a task, if there are any: the last round may have too few.
+  template <class Body>
+  void run(std::int64_t task, const Body& body) const {
+    std::int64_t begin = 0;
+    for (; task >= threads; task -= threads) begin += threads * size(begin);
+    const std::int64_t first = begin + task * size(begin), last = std::min(rows, first + size(begin));
+    if (first < last) body(first, last);
+  }
+
+ private:
+  /// Of each task in the round that begins at a row.
+  std::int64_t size(std::int64_t begin) const {
+    return std::max(least, (rows - begin + 2 * threads - 1) / (2 * threads));
+  }
+};
+
 /// Calls body(first, last) for runs of rows that together are all.
 template <class Body>
 void split_rows(const RowProblem& p, const Context& context, const Body& body) {
@@ -16,11 +43,8 @@ void split_rows(const RowProblem& p, const Context& context, const Body& body) {
   Executor& executor = executor_of(context);
   const int threads = executor.concurrency();
   if (threads == 1) return body(std::int64_t{0}, p.rows);
-  const std::int64_t share = (p.rows + threads - 1) / threads;
-  const std::int64_t most = (streams(p) ? tuning().far_task_elements : tuning().task_elements) / n;
-  const std::int64_t rows = std::clamp<std::int64_t>(most, 1, share);
-  parallel_for(executor, (p.rows + rows - 1) / rows,
-               [&](std::int64_t task) { body(task * rows, std::min(p.rows, (task + 1) * rows)); });
+  const RowTasks tasks{p.rows, threads, std::max<std::int64_t>(tuning().task_elements / n, 1)};
+  parallel_for(executor, tasks.count(), [&](std::int64_t task) { tasks.run(task, body); });
 }
 
 /// Whether the threads share the rows themselves: there are too few of them to go round.

@@ -13,11 +13,8 @@ namespace cpu {
 struct Tuning {
   /// Elements that the calling thread does itself: waking another would take about as long.
   std::int64_t inline_elements = std::int64_t{1} << 15;
-  /// What one task does, about: some tens of microseconds, so that threads end together.
+  /// What a task of rows does at least, about: some tens of microseconds.
   std::int64_t task_elements = std::int64_t{1} << 16;
-  /// The same where rows come from memory and go there: a task's first row is not read, and its last not written,
-  /// beside another, so there are fewer tasks.
-  std::int64_t far_task_elements = std::int64_t{1} << 20;
   /// The part of a long row that one task does: a power of two of chunks, so that it is a node of the tree.
   std::int64_t block_elements = std::int64_t{1} << 16;
   /// Rows that threads share are at least twice as long.

@@ -77,7 +77,7 @@ TEST(Matrix, SameBitsOnEverySchedule) {
         t.fused_elements = t.fused_half_elements = fused;
         t.far_bytes = t.stream_bytes = far;
         t.inline_elements = 0;
-        t.task_elements = t.far_task_elements = 4096;
+        t.task_elements = 4096;
         t.block_elements = 2048;
         t.shared_row_elements = shared ? 1 : std::int64_t{1} << 40;
         t.result_stream_bytes = far;
