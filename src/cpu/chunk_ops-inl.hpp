@@ -66,7 +66,7 @@ void write_behind(const cpu::Behind<T>& b) {
   switch (b.kind) {
     case cpu::Behind<T>::nothing: return;
     case cpu::Behind<T>::terms:
-      return write_terms<S, Native>(static_cast<const T*>(b.from), b.n, b.multiplier, T(0), b.y, true);
+      return write_terms<S, Native>(static_cast<const T*>(b.from), b.n, b.multiplier, b.least, b.y, true);
     case cpu::Behind<T>::row: return write<S, S, Native>(b.from, b.n, b.c, *b.normaliser, b.y, true);
     case cpu::Behind<T>::log_row: return write_log<S, S>(b.from, b.n, *b.log_normaliser, b.y, true);
   }
@@ -80,8 +80,8 @@ lift::Reduced<T> reduce_and_write(const void* from, int n, T c, T* terms, lift::
   const auto beside = [&](const auto& value)
                           SOFTFOLD_LANES_INLINE { return reduce_beside(x, n, c, terms, guess, y, b.n, value); };
   if (are_beside<S>(std::min(n, b.n)) && guess.take()) {
-    if (b.kind == cpu::Behind<T>::terms)
-      return beside(ScaledTerms<T, true, Native>(static_cast<const T*>(b.from), b.multiplier));
+    if (b.kind == cpu::Behind<T>::terms && !may_flush(b.multiplier, b.least))
+      return beside(ScaledTerms<T, false, Native>(static_cast<const T*>(b.from), b.multiplier));
     if (b.kind == cpu::Behind<T>::row && fold::LogSumExp<T>::is_fast(b.normaliser->m))
       return beside(RowValues<S, false, Native>(static_cast<const S*>(b.from), b.c, *b.normaliser));
     if (b.kind == cpu::Behind<T>::log_row && b.log_normaliser->fast)
@@ -135,10 +135,10 @@ std::int64_t small_rows_far(const char* x, std::int64_t x_stride, char* y, std::
     const S* from = reinterpret_cast<const S*>(x);
     ahead.terms = terms;
     ahead.y = reinterpret_cast<S*>(y);
-    const bool beside = r != 0 && are_beside<S>(n) && guess.take();
+    const bool beside = r != 0 && are_beside<S>(n) && !may_flush(behind.multiplier, behind.least) && guess.take();
     if (!beside && r != 0) behind.write(n, true);
     const auto reduced = beside ? reduce_beside(from, n, c, ahead.terms, guess, behind.y, n,
-                                                ScaledTerms<T, true, Native>(behind.terms, behind.multiplier))
+                                                ScaledTerms<T, false, Native>(behind.terms, behind.multiplier))
                                 : reduce_chunk<true>(from, n, c, ahead.terms, guess, true);
     if (HWY_UNLIKELY(fold::is_nan(reduced.frame))) return r;
     ahead.reduced(reduced);

@@ -28,6 +28,7 @@ struct Behind {
   const void* from = nullptr;
   void* y = nullptr;
   T multiplier = 0, c = 0;
+  T least = 0;  ///< no term lies between 0 and this
   const fold::Normaliser<T>* normaliser = nullptr;
   const fold::LogNormaliser<T>* log_normaliser = nullptr;
 };

@@ -69,6 +69,7 @@ class RowPipeline {
     lift::Reduced<T>* chunks;
     bool regular = false;  ///< it is to be written
     T multiplier = 0;      ///< of all of its terms; NaN if each chunk has its own, or they cannot be used
+    T least = 0;           ///< no term of it lies between 0 and this
     fold::Normaliser<T> normaliser{Lse::identity()};
     fold::LogNormaliser<T> log_normaliser{Lse::identity(), fold::make_scale<T>(1)};
   };
@@ -81,11 +82,13 @@ class RowPipeline {
   bool reduce() {
     const auto reduce = ops_.reduce_and_write[dtype_];
     const std::int64_t keep = from_ == From::terms ? lift::kChunk : 0;
+    ahead_.least = fold::infinity<T>();
     for (std::size_t j = 0; j < chunks_; ++j) {
       const auto k = static_cast<std::int64_t>(j), begin = k * lift::kChunk;
       ahead_.chunks[j] = reduce(ahead_.row.x + begin * size_, chunk_size(begin), scale_.c, ahead_.terms + k * keep,
                                 worker_.guess(), part(j));
       nodes_[j] = ahead_.chunks[j].state;
+      ahead_.least = std::min(ahead_.least, ahead_.chunks[j].least);
     }
     const auto state = lift::reduce_nodes<Lse>(nodes_, static_cast<std::int64_t>(chunks_));
     behind_.regular = false;
@@ -130,6 +133,7 @@ class RowPipeline {
     b.multiplier =
         common ? behind_.multiplier : RowWorker<T>::multiplier_of(behind_.normaliser, behind_.chunks[j].frame);
     if (fold::is_nan(b.multiplier)) return b;
+    b.least = behind_.least;
     b.kind = Behind<T>::terms;
     b.from = behind_.terms + begin;
     return b;

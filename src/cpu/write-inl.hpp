@@ -156,20 +156,26 @@ struct LogRowValues {
   }
 };
 
+/// Whether a product of a term and a multiplier may be too small to be written; no term lies between 0 and `least`.
+template <class T>
+HWY_INLINE bool may_flush(T multiplier, T least) {
+  return !(multiplier >= fold::Real<T>::kSmallest / least);
+}
+
 /// n >= kCount.
 template <class S, bool Native, class T>
-HWY_INLINE void write_scaled(const T* terms, std::int64_t n, T multiplier, T below, S* y, bool stream) {
-  if (multiplier >= fold::Real<T>::kSmallest / below) {
-    write_values<T>(n, y, stream, ScaledTerms<T, false, Native>(terms, multiplier));
-  } else {
+HWY_INLINE void write_scaled(const T* terms, std::int64_t n, T multiplier, T least, S* y, bool stream) {
+  if (may_flush(multiplier, least)) {
     write_values<T>(n, y, stream, ScaledTerms<T, true, Native>(terms, multiplier));
+  } else {
+    write_values<T>(n, y, stream, ScaledTerms<T, false, Native>(terms, multiplier));
   }
 }
 
 template <class S, bool Native, class T>
-HWY_NOINLINE void write_terms(const T* terms, std::int64_t n, T multiplier, T below, void* to, bool stream) {
+HWY_NOINLINE void write_terms(const T* terms, std::int64_t n, T multiplier, T least, void* to, bool stream) {
   S* y = static_cast<S*>(to);
-  if (n >= Lanes<T>::kCount) return write_scaled<S, Native>(terms, n, multiplier, below, y, stream);
+  if (n >= Lanes<T>::kCount) return write_scaled<S, Native>(terms, n, multiplier, least, y, stream);
   for (std::int64_t i = 0; i < n; ++i) y[i] = fold::narrow<S>(fold::Normaliser<T>::probability(terms[i], multiplier));
 }
 
