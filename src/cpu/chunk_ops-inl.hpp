@@ -28,7 +28,7 @@ bool covers(const void* x, int n, T c, double m) {
 /// Whether runs of n elements are worth one loop for reading and writing.
 template <class S>
 constexpr bool are_beside(int n) {
-  return n >= 4 * std::max(kLineOf<S>, Lanes<fold::FoldType<S>>::kCount);
+  return n >= 4 * kRun<fold::FoldType<S>, S>;
 }
 
 /// Reduces x[0..n) and writes y[0..y_n) = value(i) past the cache, a line of each in turn: memory is then read and
@@ -37,22 +37,20 @@ template <class S, class T, class Value>
 HWY_INLINE lift::Reduced<T> reduce_beside(const S* x, int n, T c, T* terms, lift::Guess<T>& guess, S* y, int y_n,
                                           const Value& value) {
   using D = typename Lanes<T>::D;
-  constexpr int w = Lanes<T>::kCount, line = std::max(kLineOf<S>, w);
+  constexpr int w = Lanes<T>::kCount, run = kRun<T, S>;
   return reduce_chunk_guessing<true>(x, n, c, terms, guess, [&](GuessedTerms<T>& term) SOFTFOLD_LANES_INLINE {
     const int head = to_line(y), both = std::min(n, y_n - head);
     if (head != 0) write_part<T>(0, head, y_n, y, value);
     int i = 0;
-    for (; i + line <= both; i += line) {
+    for (; i + run <= both; i += run) {
       prefetch(x + i);
       prefetch_near(x + i);
-      prefetch_near(terms + i);
-      for (int j = head + i; j < head + i + line; j += w) store_as<S, true, T, kNativeOf<Value>>(value(j), y + j);
-      for (int j = i; j < i + line; j += w) hn::Store(term(load(x + j)), D(), terms + j);
+      for (int j = i; j < i + run; j += kLineOf<T>) prefetch_near(terms + j);
+      stream_run<T>(head + i, y, value);
+      for (int j = i; j < i + run; j += w) hn::Store(term(load(x + j)), D(), terms + j);
     }
     int j = head + i;
-    for (; j + line <= y_n; j += line) {
-      for (int k = j; k < j + line; k += w) store_as<S, true, T, kNativeOf<Value>>(value(k), y + k);
-    }
+    for (; j + run <= y_n; j += run) stream_run<T>(j, y, value);
     if (j != y_n) write_part<T>(j, y_n, y_n, y, value);
     for (; i + w <= n; i += w) hn::Store(term(load(x + i)), D(), terms + i);
     if (n % w != 0) hn::StoreU(term(load(x + (n - w))), D(), terms + (n - w));

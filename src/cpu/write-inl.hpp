@@ -46,15 +46,32 @@ HWY_INLINE void write_part(std::int64_t from, std::int64_t to, std::int64_t n, S
   std::memcpy(y + from, part, static_cast<std::size_t>(to - from) * sizeof(S));
 }
 
+/// Vectors' worth of elements that is a whole number of cache lines.
+template <class T, class S>
+inline constexpr int kRun = std::max(kLineOf<S>, Lanes<T>::kCount);
+
+/// y[i .. i + kRun) = value(i) stored as S past the cache.
+template <class T, class S, class Value>
+HWY_INLINE void stream_run(std::int64_t i, S* y, const Value& value) {
+  constexpr int w = Lanes<T>::kCount;
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<S, fold::BFloat16> && kNativeOf<Value>) {
+    const auto low = value(i), high = value(i + w);
+    const hn::ScalableTag<std::uint16_t> d;
+    hn::Vec<decltype(d)> both;
+    asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both.raw) : "v"(low.raw), "v"(high.raw));
+    return hn::Stream(both, d, reinterpret_cast<std::uint16_t*>(y + i));
+  }
+#endif
+  for (std::int64_t j = i; j < i + kRun<T, S>; j += w) store_as<S, true, T, kNativeOf<Value>>(value(j), y + j);
+}
+
 /// y[0..n) = value(i) stored as S, vector by vector, n >= kCount, past the cache but for the ends of lines. y is not x.
 template <class T, class S, class Value>
 HWY_INLINE void write_lines(std::int64_t n, S* y, const Value& value) {
-  constexpr int w = Lanes<T>::kCount, line = std::max(kLineOf<S>, w);
   std::int64_t i = std::min<std::int64_t>(to_line(y), n);
   if (i != 0) write_part<T>(0, i, n, y, value);
-  for (; i + line <= n; i += line) {
-    for (std::int64_t j = i; j < i + line; j += w) store_as<S, true, T, kNativeOf<Value>>(value(j), y + j);
-  }
+  for (; i + kRun<T, S> <= n; i += kRun<T, S>) stream_run<T>(i, y, value);
   if (i != n) write_part<T>(i, n, n, y, value);
 }
 
