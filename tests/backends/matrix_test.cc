@@ -109,9 +109,13 @@ TEST(Matrix, SameBitsWhateverTheOrderOfTheTasks) {
 
 TEST(Matrix, SameBitsOnEverySimdTarget) {
   const std::string best(softfold::cpu::current_target());
+  softfold::cpu::Tuning far;
+  far.far_bytes = far.stream_bytes = 0;
   for (const auto target : softfold::cpu::targets()) {
     ASSERT_TRUE(softfold::cpu::use_target(target));
     expect_same_on(softfold::serial_executor(), std::string(target));
+    const WithTuning with(far);
+    expect_same_on(softfold::serial_executor(), std::string(target) + ", from memory to memory");
   }
   ASSERT_TRUE(softfold::cpu::use_target(best));
   EXPECT_FALSE(softfold::cpu::use_target("abacus"));
