@@ -44,7 +44,6 @@ HWY_INLINE lift::Reduced<T> reduce_beside(const S* x, int n, T c, T* terms, lift
     int i = 0;
     for (; i + run <= both; i += run) {
       prefetch(x + i);
-      prefetch_near(x + i);
       for (int j = i; j < i + run; j += kLineOf<T>) prefetch_near(terms + j);
       stream_run<T>(head + i, y, value);
       for (int j = i; j < i + run; j += w) hn::Store(term(load(x + j)), D(), terms + j);

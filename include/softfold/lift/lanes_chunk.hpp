@@ -171,20 +171,20 @@ HWY_INLINE T halve_terms(T* terms, int n) {
   return halve_vectors(partial, stride / 2);
 }
 
-/// How far ahead of what is read memory is asked for. Measured (docs/performance.md): from 4 KiB on it does not matter.
-inline constexpr int kAhead = 8192;
-
-template <class S>
-HWY_INLINE void prefetch(const S* x) {
-  // Into the second-level cache, where more requests can be under way than in the first. An address past the end of
-  // memory is harmless.
-  __builtin_prefetch(reinterpret_cast<const char*>(x) + kAhead, 0, 2);
-}
-
+/// Asks for what lies kNear bytes behind p, for the first-level cache. An address past the end of memory is harmless.
 inline constexpr int kNear = 1024;
 template <class S>
-HWY_INLINE void prefetch_near(const S* x) {
-  __builtin_prefetch(reinterpret_cast<const char*>(x) + kNear, 0, 3);
+HWY_INLINE void prefetch_near(const S* p) {
+  __builtin_prefetch(reinterpret_cast<const char*>(p) + kNear, 0, 3);
+}
+
+/// The same for what comes from memory: it is asked for twice, first into the second-level cache, where more requests
+/// can be under way than in the first. Measured (docs/performance.md): from 4 KiB ahead on it does not matter how far.
+inline constexpr int kAhead = 8192;
+template <class S>
+HWY_INLINE void prefetch(const S* x) {
+  __builtin_prefetch(reinterpret_cast<const char*>(x) + kAhead, 0, 2);
+  prefetch_near(x);
 }
 
 /// The sum of the terms of x[0..n), n >= kCount. `far`: x comes from memory; then it is read from front to back.
