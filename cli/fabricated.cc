@@ -41,6 +41,7 @@ Fabricated::Fabricated(Op op, const std::vector<std::int64_t>& full, int axis, D
       inputs_ = {x()}, outputs_ = {add(out, few), add(DType::int64, few)};
       break;
     }
+    case Op::sample: inputs_ = {x()}, outputs_ = {add(DType::int64, rows)}; break;
     case Op::entropy: inputs_ = {x()}, outputs_ = {add(out, rows)}; break;
     case Op::entropy_backward: inputs_ = {x(), states(), add(out, rows)}, outputs_ = {y()}; break;
     case Op::cross_entropy: inputs_ = {x(), add(DType::int64, rows)}, outputs_ = {add(out, {})}; break;

@@ -9,6 +9,7 @@ void add_softmax(Program& program);  ///< softmax, log-softmax, logsumexp
 void add_state(Program& program);
 void add_cross_entropy(Program& program);
 void add_topk(Program& program);
+void add_sample(Program& program);
 void add_merge(Program& program);
 void add_finish(Program& program);
 void add_attention(Program& program);

@@ -47,8 +47,8 @@ struct RowCase {
 };
 
 /// Options of operations that have structs of their own; views are bound with the operands.
-using OwnOptions =
-    std::variant<std::monostate, softfold::CrossEntropyOptions, softfold::EntropyOptions, softfold::TopkOptions>;
+using OwnOptions = std::variant<std::monostate, softfold::CrossEntropyOptions, softfold::EntropyOptions,
+                                softfold::TopkOptions, softfold::SampleOptions>;
 
 /// Operands in memory. Views of them stay valid as long as the problem stays where it is.
 struct Problem {

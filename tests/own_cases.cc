@@ -1,4 +1,4 @@
-// The problems of operations with options of their own: cross-entropy with every option, entropy, top-k.
+// The problems of operations with options of their own: cross-entropy with every option, entropy, top-k, sampling.
 #include "cases.hpp"
 
 #include "support/row_reference.hpp"
@@ -271,6 +271,68 @@ const std::vector<TopkCase>& topk_cases() {
   return all;
 }
 
+struct SampleCase {
+  RowCase rows;
+  softfold::SampleOptions options;
+  std::string what;  ///< the options in a word
+  bool biased = false;
+
+  std::string name() const { return rows.name() + "." + what + (biased ? ".bias" : ""); }
+};
+
+Problem make_sample(const SampleCase& c, Layout layout) {
+  RowCase base = c.rows;
+  base.op = Op::state;
+  Problem p = make_problem(base, layout);
+  p.op = Op::sample;
+  p.own = c.options;
+  if (c.biased) {
+    Array bias(DType::float32, {c.rows.n()}, layout);
+    for (std::int64_t i = 0; i < bias.count(); ++i)
+      bias.set_value(i, i % 5 == 0 ? -std::numeric_limits<double>::infinity() : 0.25 * static_cast<double>(i % 11));
+    p.inputs.push_back(bias);
+  }
+  const Shape rows = shape_of_rows(c.rows);
+  p.outputs.clear();
+  p.outputs.emplace_back(DType::int64, rows, layout);
+  p.outputs.emplace_back(c.rows.out, rows, layout);
+  p.outputs.emplace_back(DType::int32, rows, layout);
+  return p;
+}
+
+const std::vector<SampleCase>& sample_cases() {
+  static const std::vector<SampleCase> all = [] {
+    std::vector<SampleCase> list;
+    softfold::SampleOptions plain, filters, greedy;
+    plain.seed = 11;
+    filters.seed = 0x123456789ABCDEF0ULL, filters.offset = 5;
+    filters.temperature = 0.8, filters.top_k = 300, filters.top_p = 0.9, filters.min_p = 1e-4;
+    filters.of = softfold::Distribution::sampled;
+    greedy.temperature = 0;
+    for (const DType t : {DType::float32, DType::float16, DType::bfloat16}) {
+      for (const std::int64_t n : {0, 1, 33, 1024, 1025, 5000}) {
+        list.push_back({rows_of(Op::sample, t, {19, n}), plain, "plain"});
+        list.push_back({rows_of(Op::sample, t, {19, n}), filters, "filters"});
+      }
+      RowCase c = rows_of(Op::sample, t, {19, 1300});
+      list.push_back({c, greedy, "greedy"});
+      c.length = true;
+      c.scale = 0.5;
+      list.push_back({c, plain, "plain", true});
+      c.mask = MaskShape::full;
+      filters.order = softfold::FilterOrder::min_p_last;
+      list.push_back({c, filters, "filters"});
+      c = rows_of(Op::sample, t, {3, 70, 5}, Kind::gaussian);
+      c.axis = 1;
+      list.push_back({c, filters, "filters"});
+      list.push_back({rows_of(Op::sample, t, {2, 60000}, Kind::gaussian), filters, "filters"});
+      filters.order = softfold::FilterOrder::min_p_first;
+    }
+    return list;
+  }();
+  return all;
+}
+
 }  // namespace
 
 Problem make_own(int index, Layout layout) {
@@ -278,7 +340,9 @@ Problem make_own(int index, Layout layout) {
   if (i < loss_cases().size()) return make_loss(loss_cases()[i], layout);
   i -= loss_cases().size();
   if (i < entropy_cases().size()) return make_entropy(entropy_cases()[i], layout);
-  return make_topk(topk_cases()[i - entropy_cases().size()], layout);
+  i -= entropy_cases().size();
+  if (i < topk_cases().size()) return make_topk(topk_cases()[i], layout);
+  return make_sample(sample_cases()[i - topk_cases().size()], layout);
 }
 
 void add_own(std::vector<Case>& cases) {
@@ -289,6 +353,7 @@ void add_own(std::vector<Case>& cases) {
   add(loss_cases());
   add(entropy_cases());
   add(topk_cases());
+  add(sample_cases());
 }
 
 }  // namespace softfold_test

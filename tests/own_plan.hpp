@@ -50,10 +50,20 @@ inline softfold::Plan plan_of(const Bound& b, Op op, softfold::TopkOptions o, co
   return softfold::plan(op, in, out.first(std::min<std::size_t>(out.size(), 2)), o, context);
 }
 
+/// sample: x, [bias] -> tokens, log-probability, rank.
+inline softfold::Plan plan_of(const Bound& b, Op op, softfold::SampleOptions o, const softfold::Context& context) {
+  o.rows = b.rows;
+  const std::span<const View> in(b.inputs), out(b.outputs);
+  if (in.size() > 1) o.bias = in[1];
+  if (out.size() > 1) o.log_probability = out[1], o.rank = out[2];
+  return softfold::plan(op, in.first(1), out.first(1), o, context);
+}
+
 inline softfold::Plan plan_of(const Bound& b, Op op, bool merge, const softfold::Context& context = {}) {
   if (const auto* loss = std::get_if<softfold::CrossEntropyOptions>(&b.own)) return plan_of(b, op, *loss, context);
   if (const auto* entropy = std::get_if<softfold::EntropyOptions>(&b.own)) return plan_of(b, op, *entropy, context);
   if (const auto* topk = std::get_if<softfold::TopkOptions>(&b.own)) return plan_of(b, op, *topk, context);
+  if (const auto* sample = std::get_if<softfold::SampleOptions>(&b.own)) return plan_of(b, op, *sample, context);
   return merge ? softfold::plan(op, b.inputs, b.outputs, b.merge, context)
                : softfold::plan(op, b.inputs, b.outputs, b.rows, context);
 }

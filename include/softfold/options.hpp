@@ -29,9 +29,9 @@ enum class Op : std::uint8_t {
   merge_attention,       ///< out a, lse a, out b, lse b, ... -> out, lse
   merge_blocks,          ///< p a, lse a, p b, lse b, ... -> p a, p b, ..., lse
   topk,                  ///< x -> values, indices
-  sample,
-  entropy,        ///< x -> entropy
-  cross_entropy,  ///< x, targets -> loss
+  sample,                ///< x -> tokens
+  entropy,               ///< x -> entropy
+  cross_entropy,         ///< x, targets -> loss
   linear_cross_entropy,
   attention,               ///< q, k, v -> out
   cross_entropy_backward,  ///< x, targets, states, dloss -> dx
@@ -143,6 +143,45 @@ struct TopkOptions {
   View probabilities{};      ///< result, of the values' shape: softmax's, of the taken elements
   View log_probabilities{};  ///< result, of the values' shape
   View lse{};                ///< result, one a row: of the whole row
+};
+
+/// In which order the filters of sample look at a row; each sees what the ones before it left. (top-k and min-p
+/// commute.)
+enum class FilterOrder : std::uint8_t {
+  min_p_first,  ///< min-p, top-k, top-p: vLLM's
+  min_p_last,   ///< top-k, top-p, min-p: Hugging Face's
+};
+
+/// Of which distribution sample tells the token's log-probability and rank.
+enum class Distribution : std::uint8_t {
+  raw,      ///< softmax(scale x), before bias, bitmask, temperature and filters
+  sampled,  ///< the one that was drawn from
+};
+
+/// Options of sample. What is drawn from is softmax(scale (x + bias) / temperature) of what the filters leave. Each of
+/// the filters keeps every element that equals the last one it keeps. "One a row, or one" operands have one value a
+/// row, or broadcast to that; where they are given, the number of the same name is not used.
+struct SampleOptions {
+  RowOptions rows;         ///< of the logits; scale and scales are positive
+  double temperature = 1;  ///< 0: the largest element, of equal ones the first; filters and seed then do not matter
+  std::int64_t top_k = 0;  ///< only the k largest elements; 0, or more than exist: all
+  double top_p = 1;        ///< only the fewest largest elements that have this share of the probability: 0 .. 1
+  double min_p = 0;        ///< only elements at least this probable relative to the most probable one: 0 .. 1
+  View temperatures{};     ///< float32 or float64, one a row, or one
+  View top_ks{};           ///< int32 or int64, one a row, or one
+  View top_ps{};           ///< float32 or float64, one a row, or one
+  View min_ps{};           ///< float32 or float64, one a row, or one
+  FilterOrder order = FilterOrder::min_p_first;
+  View bias{};     ///< floating, broadcasts to x: added to it; -inf forbids an element
+  View bitmask{};  ///< int32, x's shape with ceil(n / 32) along the axis: bit i % 32 of word i / 32 allows element i
+  std::uint64_t seed = 0, offset = 0;  ///< offset: which draw of this seed
+  View seeds{}, offsets{};             ///< int64, one a row, or one
+  /// int64, one a row, or one: the row's identity in its seed's draws. By default its index, or with `seeds` 0, so that
+  /// a row with a seed of its own draws the same wherever it stands.
+  View row_ids{};
+  Distribution of = Distribution::raw;
+  View log_probability{};  ///< result, floating, one a row: the token's
+  View rank{};  ///< result, int32 or int64, one a row: how many elements are at least as large as the token's
 };
 
 /// How the parts given to merge_attention and merge_blocks say what they hold.

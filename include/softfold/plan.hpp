@@ -35,7 +35,7 @@ class SOFTFOLD_API Plan {
  private:
   friend class PlanAccess;
   Plan() {}  // leaves the storage as it is: a defaulted constructor would zero it
-  alignas(16) std::byte storage_[1664];
+  alignas(16) std::byte storage_[2304];
 };
 static_assert(std::is_trivially_copyable_v<Plan>);
 
@@ -50,6 +50,8 @@ SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View
 SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs,
                        const EntropyOptions& options, const Context& context = {});
 SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const TopkOptions& options,
+                       const Context& context = {});
+SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const SampleOptions& options,
                        const Context& context = {});
 SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs,
                        const AttentionOptions& options, const Context& context = {});

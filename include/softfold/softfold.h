@@ -71,6 +71,7 @@ typedef enum softfold_op {
   SOFTFOLD_OP_MERGE_ATTENTION = 11,
   SOFTFOLD_OP_MERGE_BLOCKS = 12,
   SOFTFOLD_OP_TOPK = 13,
+  SOFTFOLD_OP_SAMPLE = 14,
   SOFTFOLD_OP_ENTROPY = 15,
   SOFTFOLD_OP_CROSS_ENTROPY = 16,
   SOFTFOLD_OP_ATTENTION = 18,
@@ -182,6 +183,41 @@ typedef struct softfold_topk_options {
   int32_t sorted;
 } softfold_topk_options;
 
+typedef enum softfold_filter_order {
+  SOFTFOLD_FILTER_MIN_P_FIRST = 0, /* vLLM's */
+  SOFTFOLD_FILTER_MIN_P_LAST = 1   /* Hugging Face's */
+} softfold_filter_order;
+
+typedef enum softfold_distribution {
+  SOFTFOLD_DISTRIBUTION_RAW = 0,
+  SOFTFOLD_DISTRIBUTION_SAMPLED = 1
+} softfold_distribution;
+
+/* softfold::SampleOptions. */
+typedef struct softfold_sample_options {
+  size_t struct_size;
+  const softfold_row_options* rows;
+  double temperature;
+  int64_t top_k;
+  double top_p;
+  double min_p;
+  uint64_t seed;
+  uint64_t offset;
+  const softfold_tensor* temperatures;
+  const softfold_tensor* top_ks;
+  const softfold_tensor* top_ps;
+  const softfold_tensor* min_ps;
+  const softfold_tensor* bias;
+  const softfold_tensor* bitmask;
+  const softfold_tensor* seeds;
+  const softfold_tensor* offsets;
+  const softfold_tensor* row_ids;
+  const softfold_tensor* log_probability; /* a result */
+  const softfold_tensor* rank;            /* a result */
+  int32_t order;                          /* softfold_filter_order */
+  int32_t of;                             /* softfold_distribution */
+} softfold_sample_options;
+
 typedef struct softfold_executor softfold_executor;
 
 /* softfold::Context. */
@@ -197,7 +233,7 @@ typedef struct softfold_context {
  * Do not copy it: it is bound to the place where it was made. */
 typedef struct softfold_plan {
   /* In C11 and C++11 terms: 16-byte aligned. */
-  unsigned char opaque[1792] __attribute__((aligned(16)));
+  unsigned char opaque[2432] __attribute__((aligned(16)));
 } softfold_plan;
 
 /* scale 1, axis -1, everything else off. */
@@ -210,6 +246,8 @@ SOFTFOLD_C_API void softfold_cross_entropy_options_init(softfold_cross_entropy_o
 SOFTFOLD_C_API void softfold_entropy_options_init(softfold_entropy_options* options);
 /* sorted 1. */
 SOFTFOLD_C_API void softfold_topk_options_init(softfold_topk_options* options);
+/* temperature 1, top_p 1, everything else off. */
+SOFTFOLD_C_API void softfold_sample_options_init(softfold_sample_options* options);
 SOFTFOLD_C_API void softfold_context_init(softfold_context* context);
 
 /* Plans: op is a softfold_op; the order of inputs and outputs is that of softfold::Op. Merge operations take
@@ -235,6 +273,10 @@ SOFTFOLD_C_API softfold_status softfold_plan_topk(softfold_plan* plan, const sof
                                                   size_t input_count, const softfold_tensor* outputs,
                                                   size_t output_count, const softfold_topk_options* options,
                                                   const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_plan_sample(softfold_plan* plan, const softfold_tensor* inputs,
+                                                    size_t input_count, const softfold_tensor* outputs,
+                                                    size_t output_count, const softfold_sample_options* options,
+                                                    const softfold_context* context);
 SOFTFOLD_C_API softfold_status softfold_plan_cross_entropy(softfold_plan* plan, int op, const softfold_tensor* inputs,
                                                            size_t input_count, const softfold_tensor* outputs,
                                                            size_t output_count,
@@ -302,6 +344,8 @@ SOFTFOLD_C_API softfold_status softfold_entropy_backward(const softfold_tensor* 
 SOFTFOLD_C_API softfold_status softfold_topk(const softfold_tensor* x, const softfold_tensor* values,
                                              const softfold_tensor* indices, const softfold_topk_options* options,
                                              const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_sample(const softfold_tensor* x, const softfold_tensor* tokens,
+                                               const softfold_sample_options* options, const softfold_context* context);
 SOFTFOLD_C_API softfold_status softfold_cross_entropy(const softfold_tensor* x, const softfold_tensor* targets,
                                                       const softfold_tensor* loss,
                                                       const softfold_cross_entropy_options* options,

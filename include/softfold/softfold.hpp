@@ -87,6 +87,14 @@ SOFTFOLD_API void entropy_backward(const View& x, const View& states, const View
 SOFTFOLD_API void topk(const View& x, const View& values, const View& indices, const TopkOptions& options = {},
                        const Context& context = {});
 
+/// One element of each row, drawn from softmax(scale (x + bias) / temperature) of what the filters leave. x: float32,
+/// float16 or bfloat16; tokens: int32 or int64, rows. A row from which nothing can be drawn (empty, or with a NaN or
+/// +inf in it) gives -1. The draw is a function of the row, the seed, the offset and the row's id alone: Philox4x32-10
+/// gives one uniform number, which descends through the canonical tree. A row's probability of giving an element is its
+/// softmax within (3 + 1.5 ln n) 2^-24 of the whole.
+SOFTFOLD_API void sample(const View& x, const View& tokens, const SampleOptions& options = {},
+                         const Context& context = {});
+
 /// Attention outputs over disjoint keys, merged: out = sum exp(lse_p) out_p / sum exp(lse_p), lse = ln sum exp(lse_p).
 /// parts: out_0, lse_0, out_1, lse_1, ...; out (..., D), lse (...) float32 or float64. Known elsewhere as
 /// merge_attn_states or _update_out_and_lse. out: floating, computed in float32 (float64 for float64 parts). The result

@@ -35,6 +35,9 @@ class Scratch {
     best,
     row_values,
     weights,
+    sampled,
+    sampled_raw,
+    sampled_counts,
     uses
   };
 

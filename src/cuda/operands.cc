@@ -46,6 +46,12 @@ void check_cuda_memory(Device device, const TopkProblem& p) {
     if (o.given) check_pointer(device, o.data);
 }
 
+void check_cuda_memory(Device device, const SampleProblem& p) {
+  check_cuda_memory(device, static_cast<const RowProblem&>(p));
+  for (const Operand& o : p.more)
+    if (o.given) check_pointer(device, o.data);
+}
+
 void check_cuda_memory(Device device, const MergeProblem& p) {
   if (p.value.view.given) check_pointers(device, p.value, p.parts);
   if (p.statistic.view.given) check_pointers(device, p.statistic, p.parts);

@@ -7,6 +7,7 @@ namespace c_abi {
 namespace {
 
 static_assert(static_cast<int>(Op::topk) == SOFTFOLD_OP_TOPK);
+static_assert(static_cast<int>(Op::sample) == SOFTFOLD_OP_SAMPLE);
 static_assert(static_cast<int>(Op::entropy) == SOFTFOLD_OP_ENTROPY);
 static_assert(static_cast<int>(Op::entropy_backward) == SOFTFOLD_OP_ENTROPY_BACKWARD);
 static_assert(static_cast<int>(Op::cross_entropy) == SOFTFOLD_OP_CROSS_ENTROPY);
@@ -69,6 +70,41 @@ TopkOptions options_from(const softfold_topk_options* given) {
   r.probabilities = view_from(o.probabilities);
   r.log_probabilities = view_from(o.log_probabilities);
   r.lse = view_from(o.lse);
+  return r;
+}
+
+softfold_sample_options default_sample_options() {
+  const SampleOptions o;
+  softfold_sample_options r{};
+  r.struct_size = sizeof r;
+  r.temperature = o.temperature;
+  r.top_p = o.top_p;
+  return r;
+}
+
+SampleOptions options_from(const softfold_sample_options* given) {
+  const auto o = read_struct(given, default_sample_options(), "sample_options");
+  SampleOptions r;
+  r.rows = row_options_from(o.rows);
+  r.temperature = o.temperature;
+  r.top_k = o.top_k;
+  r.top_p = o.top_p;
+  r.min_p = o.min_p;
+  r.seed = o.seed;
+  r.offset = o.offset;
+  r.temperatures = view_from(o.temperatures);
+  r.top_ks = view_from(o.top_ks);
+  r.top_ps = view_from(o.top_ps);
+  r.min_ps = view_from(o.min_ps);
+  r.bias = view_from(o.bias);
+  r.bitmask = view_from(o.bitmask);
+  r.seeds = view_from(o.seeds);
+  r.offsets = view_from(o.offsets);
+  r.row_ids = view_from(o.row_ids);
+  r.log_probability = view_from(o.log_probability);
+  r.rank = view_from(o.rank);
+  r.order = enum_from(o.order, FilterOrder::min_p_last, "order");
+  r.of = enum_from(o.of, Distribution::sampled, "of");
   return r;
 }
 
@@ -159,4 +195,19 @@ softfold_status softfold_plan_topk(softfold_plan* plan, const softfold_tensor* i
 softfold_status softfold_topk(const softfold_tensor* x, const softfold_tensor* values, const softfold_tensor* indices,
                               const softfold_topk_options* options, const softfold_context* context) {
   return run_once(Op::topk, {x}, {values, indices}, options, context);
+}
+
+void softfold_sample_options_init(softfold_sample_options* options) { *options = default_sample_options(); }
+
+softfold_status softfold_plan_sample(softfold_plan* plan, const softfold_tensor* inputs, size_t input_count,
+                                     const softfold_tensor* outputs, size_t output_count,
+                                     const softfold_sample_options* options, const softfold_context* context) {
+  return make_plan(
+      plan, SOFTFOLD_OP_SAMPLE, inputs, input_count, outputs, output_count, [&] { return options_from(options); },
+      context);
+}
+
+softfold_status softfold_sample(const softfold_tensor* x, const softfold_tensor* tokens,
+                                const softfold_sample_options* options, const softfold_context* context) {
+  return run_once(Op::sample, {x}, {tokens}, options, context);
 }

@@ -30,18 +30,22 @@ std::span<const Kernel<AttentionProblem>> cpu_attention_kernels();
 std::span<const Kernel<LossProblem>> cpu_loss_kernels(Op op);
 /// The CPU's kernels for topk.
 std::span<const Kernel<TopkProblem>> cpu_topk_kernels();
+/// The CPU's kernels for sample.
+std::span<const Kernel<SampleProblem>> cpu_sample_kernels();
 #if defined(SOFTFOLD_WITH_CUDA)
 std::span<const Kernel<RowProblem>> cuda_row_kernels(Op op);
 std::span<const Kernel<MergeProblem>> cuda_merge_kernels(Op op);
 std::span<const Kernel<AttentionProblem>> cuda_attention_kernels();
 std::span<const Kernel<LossProblem>> cuda_loss_kernels(Op op);
 std::span<const Kernel<TopkProblem>> cuda_topk_kernels();
+std::span<const Kernel<SampleProblem>> cuda_sample_kernels();
 /// Refuses operands that do not lie on the device that their views name (Code::device).
 void check_cuda_memory(Device device, const RowProblem& p);
 void check_cuda_memory(Device device, const MergeProblem& p);
 void check_cuda_memory(Device device, const AttentionProblem& p);
 void check_cuda_memory(Device device, const LossProblem& p);
 void check_cuda_memory(Device device, const TopkProblem& p);
+void check_cuda_memory(Device device, const SampleProblem& p);
 #endif
 
 }  // namespace v0

@@ -28,6 +28,7 @@ std::span<const Kernel<Problem>> cpu_kernels(Op op) {
   if constexpr (std::is_same_v<Problem, AttentionProblem>) return cpu_attention_kernels();
   if constexpr (std::is_same_v<Problem, LossProblem>) return cpu_loss_kernels(op);
   if constexpr (std::is_same_v<Problem, TopkProblem>) return cpu_topk_kernels();
+  if constexpr (std::is_same_v<Problem, SampleProblem>) return cpu_sample_kernels();
 }
 
 #if defined(SOFTFOLD_WITH_CUDA)
@@ -38,6 +39,7 @@ std::span<const Kernel<Problem>> cuda_kernels(Op op) {
   if constexpr (std::is_same_v<Problem, AttentionProblem>) return cuda_attention_kernels();
   if constexpr (std::is_same_v<Problem, LossProblem>) return cuda_loss_kernels(op);
   if constexpr (std::is_same_v<Problem, TopkProblem>) return cuda_topk_kernels();
+  if constexpr (std::is_same_v<Problem, SampleProblem>) return cuda_sample_kernels();
 }
 #endif
 
@@ -99,7 +101,7 @@ void choose(Bound<Problem>& b) {
 [[noreturn]] void refuse_op(Op op, const char* options) {
   if (op > kLastOp)
     throw Error(Code::unsupported, "operation number " + std::to_string(static_cast<int>(op)), "the values of Op");
-  const bool planned = op == Op::sample || op == Op::linear_cross_entropy;
+  const bool planned = op == Op::linear_cross_entropy;
   throw Error(Code::unsupported,
               std::string(name_of(op)) + (planned ? ", planned, not in this version" : std::string(" with ") + options),
               "the operations that this version has: see `softfold doctor`");
@@ -148,6 +150,7 @@ class PlanAccess {
     if (op == Op::attention) return f(get<AttentionProblem>(plan));
     if (is_cross_entropy(op) || is_entropy(op)) return f(get<LossProblem>(plan));
     if (op == Op::topk) return f(get<TopkProblem>(plan));
+    if (op == Op::sample) return f(get<SampleProblem>(plan));
     return is_merge_op(op) ? f(get<MergeProblem>(plan)) : f(get<RowProblem>(plan));
   }
 
@@ -177,6 +180,7 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
   if (is_cross_entropy(op)) return with_rows(CrossEntropyOptions{});
   if (is_entropy(op)) return with_rows(EntropyOptions{});
   if (op == Op::topk) return with_rows(TopkOptions{});
+  if (op == Op::sample) return with_rows(SampleOptions{});
   if (!is_row_op(op)) refuse_op(op, "row options");
   if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of " + std::string(name_of(op)));
   return PlanAccess::make<RowProblem>(op, inputs[0], context,
@@ -213,6 +217,14 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
   if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of topk");
   return PlanAccess::make<TopkProblem>(op, inputs[0], context,
                                        [&](TopkProblem& p) { build_topk(p, inputs, outputs, options); });
+}
+
+Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const SampleOptions& options,
+          const Context& context) {
+  if (op != Op::sample) refuse_op(op, "sample options");
+  if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of sample");
+  return PlanAccess::make<SampleProblem>(op, inputs[0], context,
+                                         [&](SampleProblem& p) { build_sample(p, inputs, outputs, options); });
 }
 
 Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const AttentionOptions& options,

@@ -20,6 +20,8 @@ void build_entropy(LossProblem& p, Op op, std::span<const View> inputs, std::spa
                    const EntropyOptions& options);
 void build_topk(TopkProblem& p, std::span<const View> inputs, std::span<const View> outputs,
                 const TopkOptions& options);
+void build_sample(SampleProblem& p, std::span<const View> inputs, std::span<const View> outputs,
+                  const SampleOptions& options);
 
 }  // namespace v0
 }  // namespace softfold

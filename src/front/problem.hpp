@@ -97,6 +97,36 @@ struct TopkProblem : RowProblem {
   Operand& operator[](TopkSlot s) { return more[static_cast<std::size_t>(s)]; }
 };
 
+/// What sample has beyond the rows.
+enum class SampleSlot : std::uint8_t {
+  tokens,
+  temperatures,
+  top_ks,
+  top_ps,
+  min_ps,
+  bias,
+  bitmask,
+  seeds,
+  offsets,
+  row_ids,
+  log_probability,
+  rank,
+  count
+};
+
+struct SampleProblem : RowProblem {
+  double temperature, top_p, min_p;
+  std::int64_t top_k;
+  std::uint64_t seed, offset;
+  FilterOrder order;
+  Distribution of;
+  std::array<Operand, static_cast<std::size_t>(SampleSlot::count)> more;
+
+  using RowProblem::operator[];
+  constexpr const Operand& operator[](SampleSlot s) const { return more[static_cast<std::size_t>(s)]; }
+  Operand& operator[](SampleSlot s) { return more[static_cast<std::size_t>(s)]; }
+};
+
 /// Parts of the same rows, to be merged: part p of an operand lies at data[p].
 struct MergeProblem {
   static constexpr int kMaxParts = kMaxMergeParts;

@@ -76,6 +76,9 @@ void topk(const View& x, const View& values, const View& indices, const TopkOpti
   const View outputs[] = {values, indices};
   plan(Op::topk, {&x, 1}, outputs, options, context).run();
 }
+void sample(const View& x, const View& tokens, const SampleOptions& options, const Context& context) {
+  plan(Op::sample, {&x, 1}, {&tokens, 1}, options, context).run();
+}
 void cross_entropy_backward(const View& x, const View& targets, const View& states, const View& dloss, const View& dx,
                             const CrossEntropyOptions& options, const Context& context) {
   const View inputs[] = {x, targets, states, dloss};

@@ -167,6 +167,31 @@ TEST(CAbi, TopkAndEntropyOnceAndAsPlans) {
             SOFTFOLD_UNSUPPORTED);
 }
 
+TEST(CAbi, SampleOnceAndAsAPlan) {
+  CTensor x({2, 3}), lp({2});
+  x.data = {0, 9, 1, 5, 0, 0};
+  std::int32_t tokens[2] = {-7, -7}, planned[2] = {-7, -7}, rank[2];
+  std::int64_t shape[] = {2};
+  softfold_tensor t{tokens, {1, 0}, 1, {0, 32, 1}, shape, nullptr, 0}, again = t, ranks = t;
+  again.data = planned, ranks.data = rank;
+  softfold_sample_options options;
+  softfold_sample_options_init(&options);
+  options.top_k = 1;
+  options.log_probability = &lp.tensor;
+  options.rank = &ranks;
+  ASSERT_EQ(softfold_sample(&x.tensor, &t, &options, nullptr), SOFTFOLD_OK) << last();
+  EXPECT_EQ(tokens[0], 1);
+  EXPECT_EQ(tokens[1], 0);
+  EXPECT_NEAR(lp.data[0], -0.00045869, 1e-7);
+  EXPECT_EQ(rank[1], 1);
+  softfold_plan plan;
+  ASSERT_EQ(softfold_plan_sample(&plan, &x.tensor, 1, &again, 1, &options, nullptr), SOFTFOLD_OK) << last();
+  ASSERT_EQ(softfold_plan_run(&plan), SOFTFOLD_OK) << last();
+  EXPECT_EQ(planned[0], 1);
+  options.top_p = 2;
+  EXPECT_EQ(softfold_sample(&x.tensor, &t, &options, nullptr), SOFTFOLD_OPTION);
+}
+
 TEST(CAbi, PlansStatesAndMerges) {
   CTensor x({2, 4}), y({2, 4});
   x.data = {1, 2, 3, 4, 4, 3, 2, 1};
@@ -270,7 +295,7 @@ TEST(CAbi, RefusesPlansThatAreNone) {
             SOFTFOLD_SHAPE);
   EXPECT_EQ(softfold_plan_rows(&plan, SOFTFOLD_OP_SOFTMAX, &x.tensor, 1000, &y.tensor, 1, nullptr, nullptr),
             SOFTFOLD_SHAPE);
-  for (const int op : {14, 18, 200, -1}) {
+  for (const int op : {17, 18, 200, -1}) {
     EXPECT_EQ(softfold_plan_rows(&plan, static_cast<softfold_op>(op), &x.tensor, 1, &y.tensor, 1, nullptr, nullptr),
               SOFTFOLD_UNSUPPORTED)
         << op;

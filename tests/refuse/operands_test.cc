@@ -213,7 +213,7 @@ TEST(RefuseOperands, OperationsThatAreNotBuiltYetByName) {
   std::vector<float> x(12), y(12);
   const std::int64_t shape[] = {3, 4};
   const View in(x.data(), DType::float32, shape), out(y.data(), DType::float32, shape);
-  for (const Op op : {Op::sample, Op::linear_cross_entropy}) {
+  for (const Op op : {Op::linear_cross_entropy}) {
     const std::string name(softfold::name_of(op));
     expect_refused(name, Code::unsupported, {name, "operations"}, [&] { softfold::plan(op, {&in, 1}, {&out, 1}); });
     expect_refused(name, Code::unsupported, {name, "operations"}, [&] {

@@ -1,0 +1,118 @@
+// softfold sample IN TOKENS
+#include "arguments.hpp"
+#include "blocks.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "verbs.hpp"
+
+#include "softfold/softfold.hpp"
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <optional>
+
+namespace softfold::cli {
+namespace {
+
+struct SampleVerb {
+  std::string input, tokens, log_probabilities, order = "vllm", of = "raw";
+  std::int64_t seed = 0, offset = 0;
+  SampleOptions options;
+  InputOptions reading;
+  RunOptions running;
+
+  void declare(Command& command) {
+    command.positional("IN", input, "logits (..., n): one element of each row is drawn");
+    command.positional("TOKENS", tokens, "where they stand, int64, one a row");
+    command.positional("LP", log_probabilities, "their log-probabilities, float32, if wanted", false);
+    command.option("--temperature", options.temperature, "logits are divided by it; 0 takes the largest; default 1");
+    command.option("--top-k", options.top_k, "only the k largest; default 0: all");
+    command.option("--top-p", options.top_p, "only the fewest largest with this share of the probability; default 1");
+    command.option("--min-p", options.min_p, "only those at least this probable beside the largest; default 0");
+    command.option("--order", order, "vllm (min-p first) or hugging-face (min-p last); default vllm");
+    command.option("--of", of, "LP of the raw logits, or of what was sampled from: raw, sampled; default raw");
+    command.option("--seed", seed, "of the draws; default 0");
+    command.option("--offset", offset, "which draw of this seed; default 0");
+    command.option("--scale", options.rows.scale, "of the logits, beside the temperature; default 1");
+    reading.declare(command);
+    running.declare(command);
+    command.footer("The same seed and offset draw the same, whatever the threads and --memory.");
+  }
+
+  void run() const;
+};
+
+void SampleVerb::run() const {
+  if (parse_backend(running.backend) != DeviceKind::cpu)
+    throw Error(Code::unsupported, "--backend " + running.backend, "cpu");
+  constexpr std::string_view orders[] = {"vllm", "hugging-face"}, distributions[] = {"raw", "sampled"};
+  SampleOptions o = options;
+  o.order = static_cast<FilterOrder>(parse_word(order, "order", orders));
+  o.of = static_cast<Distribution>(parse_word(of, "distribution", distributions));
+  o.seed = static_cast<std::uint64_t>(seed);
+  o.offset = static_cast<std::uint64_t>(offset);
+  const Workers workers(running.threads);
+  const io::ArrayFile file = reading.open_floating(input);
+  const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, one{g.rows(), 1, 1};
+  const std::size_t element = size_of(file.dtype());
+  const Schedule s = make_schedule(rows, {element, element, running.memory_bytes()});
+  if (s.streamed)
+    throw Error(Code::option, "--memory " + running.memory, fmt::format("room for a row of {} elements", g.n),
+                "--memory 1G");
+  const std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end() - 1);
+  io::ArrayOutput drawn = io::create_array(tokens, {"tokens", DType::int64, shape}, {&file.file().id(), 1});
+  std::optional<io::ArrayOutput> lp;
+  if (!log_probabilities.empty())
+    lp.emplace(
+        io::create_array(log_probabilities, {"log_probabilities", DType::float32, shape}, {&file.file().id(), 1}));
+  const Stopwatch watch;
+  const std::vector<Box> boxes = boxes_of(rows, s);
+  const auto bytes = [](std::int64_t count, std::size_t size) { return static_cast<std::size_t>(count) * size; };
+  if (!boxes.empty()) {
+    const Slots in(s.slots, bytes(boxes[0].elements(), element)), at(s.slots, bytes(boxes[0].outers, 8));
+    const Slots logs(s.slots, bytes(boxes[0].outers, sizeof(float)));
+    std::vector<std::int64_t> ids(static_cast<std::size_t>(boxes[0].outers));
+    Progress progress(file.bytes());
+    run_steps(std::ssize(boxes), s.slots,
+              {[&](std::int64_t i) {
+                 const Box& b = boxes[static_cast<std::size_t>(i)];
+                 read_box(file, rows, b, {in[i], bytes(b.elements(), element)});
+               },
+               [&](std::int64_t i) {
+                 const Box& b = boxes[static_cast<std::size_t>(i)];
+                 const std::int64_t whole[] = {b.outers, g.n}, per_row[] = {b.outers};
+                 std::iota(ids.begin(), ids.end(), b.outer);  // a row draws by its place in the file
+                 SampleOptions here = o;
+                 here.row_ids = View(static_cast<const void*>(ids.data()), DType::int64, per_row);
+                 if (lp) here.log_probability = View(logs[i], DType::float32, per_row);
+                 sample(View(static_cast<const void*>(in[i]), file.dtype(), whole), View(at[i], DType::int64, per_row),
+                        here, workers.context());
+                 progress.add(bytes(b.elements(), element));
+               },
+               [&](std::int64_t i) {
+                 Box b = boxes[static_cast<std::size_t>(i)];
+                 b.columns = 1;
+                 write_box(drawn, one, b, {at[i], bytes(b.outers, 8)});
+                 if (lp) write_box(*lp, one, b, {logs[i], bytes(b.outers, sizeof(float))});
+               }});
+  }
+  file.file().check_unchanged();
+  drawn.commit();
+  if (lp) lp->commit();
+  if (running.json)
+    return print({{"input", input},
+                  {"shape", shape},
+                  {"dtype", name_of(file.dtype())},
+                  {"seed", seed},
+                  {"seconds", watch.seconds()},
+                  {"peak_memory_bytes", peak_memory()}});
+  fmt::print("one of each row of {} {} -> {} in {:.2f} s\n", text_of(file.shape()), name_of(file.dtype()), tokens,
+             watch.seconds());
+}
+
+}  // namespace
+
+void add_sample(Program& program) { program.add<SampleVerb>("sample", "an element of each row, drawn"); }
+
+}  // namespace softfold::cli

@@ -1,0 +1,69 @@
+// sample on the CPU: a row a thread. What each row is drawn with is read and checked before anything is written.
+#include "cpu/loss_rows.hpp"
+#include "cpu/row_schedules.hpp"
+#include "cpu/sample_rows.hpp"
+#include "front/kernel.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cpu {
+namespace {
+
+[[noreturn]] void refuse(const char* name, const std::string& value, std::int64_t row, const char* allowed) {
+  throw Error(Code::data, std::string(name) + " " + value + " for row " + std::to_string(row), allowed);
+}
+
+Draw draw_of(const SampleProblem& p, const Row& r, std::int64_t row) {
+  const auto real = [&](SampleSlot slot, double otherwise) {
+    const Operand& o = p[slot];
+    return o.given ? number_at(o, p.at(o, row)) : otherwise;
+  };
+  const auto integer = [&](SampleSlot slot, std::int64_t otherwise) {
+    const Operand& o = p[slot];
+    return o.given ? integer_at(o, p.at(o, row)) : otherwise;
+  };
+  const auto word = [&](SampleSlot slot, std::uint64_t otherwise) {
+    return static_cast<std::uint64_t>(integer(slot, static_cast<std::int64_t>(otherwise)));
+  };
+  const std::int64_t id = integer(SampleSlot::row_ids, p[SampleSlot::seeds].given ? 0 : row);
+  const double uniform = fold::uniform(word(SampleSlot::seeds, p.seed), word(SampleSlot::offsets, p.offset),
+                                       static_cast<std::uint64_t>(id));
+  const Draw d{r.scale,
+               real(SampleSlot::temperatures, p.temperature),
+               real(SampleSlot::top_ps, p.top_p),
+               real(SampleSlot::min_ps, p.min_p),
+               integer(SampleSlot::top_ks, p.top_k),
+               uniform};
+  if (!(d.scale > 0 && std::isfinite(d.scale)))
+    refuse("scale", std::to_string(d.scale), row, "a finite positive number");
+  if (!(d.temperature >= 0 && std::isfinite(d.temperature)))
+    refuse("temperature", std::to_string(d.temperature), row, "a finite number, 0 or more");
+  if (!(d.top_p >= 0 && d.top_p <= 1)) refuse("top_p", std::to_string(d.top_p), row, "0 .. 1");
+  if (!(d.min_p >= 0 && d.min_p <= 1)) refuse("min_p", std::to_string(d.min_p), row, "0 .. 1");
+  if (d.top_k < 0) refuse("top_k", std::to_string(d.top_k), row, "0 (all) or more");
+  return d;
+}
+
+void run(const SampleProblem& p, const Context& context) {
+  RowCursor rows(p, 0);
+  for (std::int64_t r = 0; r < p.rows; ++r, rows.next()) draw_of(p, rows.row(), r);
+  split_rows(p, context, [&](std::int64_t first, std::int64_t last) {
+    SampleWorker worker(p);
+    for (RowCursor cursor(p, first); first < last; ++first, cursor.next()) {
+      const Row r = cursor.row();
+      worker.run(r, first, draw_of(p, r, first));
+    }
+  });
+}
+
+const char* refuses(const SampleProblem&, const Context&) { return nullptr; }
+
+constexpr Kernel<SampleProblem> kKernels[] = {{"sample_rows", refuses, run, nullptr}};
+
+}  // namespace
+}  // namespace cpu
+
+std::span<const Kernel<SampleProblem>> cpu_sample_kernels() { return cpu::kKernels; }
+
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,338 @@
+// One row's draw: what the filters leave, the state of that, and the way down its tree.
+#pragma once
+
+#include "cpu/row_worker.hpp"
+#include "cpu/topk_rows.hpp"
+#include "softfold/fold/sample.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace softfold {
+inline namespace v0 {
+namespace cpu {
+
+/// What a row is drawn with.
+struct Draw {
+  double scale, temperature, top_p, min_p;
+  std::int64_t top_k;
+  double uniform;
+
+  bool filters() const { return top_k > 0 || top_p < 1 || min_p > 0; }
+};
+
+/// Elements side by side. What is not there is -inf.
+struct Elements {
+  const char* data;
+  DType dtype;
+  std::int64_t n;
+
+  const void* at(std::int64_t i) const { return data + i * static_cast<std::int64_t>(size_of(dtype)); }
+  float operator[](std::int64_t i) const {
+    return with_dtype(dtype,
+                      [&]<class S>(S) { return static_cast<float>(fold::widen(*static_cast<const S*>(at(i)))); });
+  }
+  /// Calls f(x, n, i) for pieces of at most `size` elements, the first of them element i.
+  template <class F>
+  void for_pieces(std::int64_t size, F&& f) const {
+    for (std::int64_t i = 0; i < n; i += size) f(at(i), static_cast<int>(std::min(size, n - i)), i);
+  }
+  /// How many are at least x.
+  std::int64_t count_from(float x) const {
+    return with_dtype(dtype, [&]<class S>(S) {
+      const S* e = reinterpret_cast<const S*>(data);
+      return std::count_if(e, e + n, [x](S v) { return fold::widen(v) >= x; });
+    });
+  }
+};
+
+class SampleWorker {
+ public:
+  using Lse = fold::LogSumExp<float>;
+  using State = Lse::State;
+  struct Drawn {
+    std::int64_t token;  ///< -1: there is nothing to draw from
+    State state;         ///< of what was drawn from
+  };
+
+  explicit SampleWorker(const SampleProblem& p)
+      : p_(p), ops_(chunk_ops<float>()), guess_(thread_scratch().guess<float>()) {}
+
+  void run(const Row& r, std::int64_t index, const Draw& draw) {
+    const bool processed = p_[SampleSlot::bias].given || p_[SampleSlot::bitmask].given;
+    const Elements raw = elements(r, index, false);
+    const Elements x = processed ? elements(r, index, true) : raw;
+    const auto scale = fold::make_scale<float>(draw.temperature > 0 ? draw.scale / draw.temperature : 1.);
+    // A temperature whose inverse is beyond float32 is as good as 0.
+    const bool greedy = draw.temperature == 0 || scale.c == fold::infinity<float>();
+    const Drawn drawn = greedy ? Drawn{largest(x), {}} : descend(x, scale.c, threshold(x, scale.c, draw), draw.uniform);
+    put_integer(SampleSlot::tokens, index, drawn.token);
+    if (p_.of == Distribution::sampled && greedy) return put_point(index, drawn.token);
+    const bool of_raw = p_.of == Distribution::raw, asked = p_[SampleSlot::log_probability].given && drawn.token >= 0;
+    const auto own = of_raw ? fold::make_scale<float>(draw.scale) : scale;
+    const Elements& all = of_raw ? raw : x;
+    const bool known = !of_raw || (!greedy && !processed && !draw.filters() && draw.temperature == 1);
+    float lp = 0.F;
+    if (asked) lp = log_probability(all, drawn.token, known ? drawn.state : state_of(all, own.c, kAll), own);
+    put_numbers(index, all, drawn.token, lp);
+  }
+
+ private:
+  static constexpr float kAll = -std::numeric_limits<float>::infinity();
+
+  /// The row's elements where they are, if they lie side by side and all exist; else gathered.
+  Elements elements(const Row& r, std::int64_t index, bool processed) {
+    const Operand& x = p_[Slot::x];
+    const auto size = static_cast<std::int64_t>(size_of(x.dtype));
+    if (!processed && r.mask == nullptr && (x.axis_stride == size || r.length <= 1)) return {r.x, x.dtype, r.length};
+    float* to = thread_scratch().get<float>(processed ? Scratch::sampled : Scratch::sampled_raw,
+                                            static_cast<std::size_t>(r.length) + 1);
+    with_dtype(x.dtype, [&]<class S>(S) {
+      for (std::int64_t i = 0; i < r.length; ++i)
+        to[i] = static_cast<float>(fold::widen(*reinterpret_cast<const S*>(r.x + i * x.axis_stride)));
+    });
+    if (processed) process(index, r.length, to);
+    if (r.mask != nullptr)
+      for (std::int64_t i = 0; i < r.length; ++i)
+        if (r.mask[i * p_[Slot::mask].axis_stride] == 0) to[i] = kAll;
+    return {reinterpret_cast<const char*>(to), DType::float32, r.length};
+  }
+
+  void process(std::int64_t index, std::int64_t n, float* x) const {
+    const Operand &bias = p_[SampleSlot::bias], &words = p_[SampleSlot::bitmask];
+    if (bias.given) {
+      const char* at = p_.at(bias, index);
+      with_dtype(bias.dtype, [&]<class S>(S) {
+        for (std::int64_t i = 0; i < n; ++i) {
+          const auto b = static_cast<float>(fold::widen(*reinterpret_cast<const S*>(at + i * bias.axis_stride)));
+          x[i] = b == kAll ? kAll : x[i] + b;  // what is forbidden may be anything
+        }
+      });
+    }
+    if (!words.given) return;
+    const char* at = p_.at(words, index);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto word =
+          static_cast<std::uint32_t>(*reinterpret_cast<const std::int32_t*>(at + i / 32 * words.axis_stride));
+      if ((word >> (i % 32) & 1U) == 0) x[i] = kAll;
+    }
+  }
+
+  /// The k best elements, in no order.
+  std::int64_t best(const Elements& x, std::int64_t k, fold::Ranked<float>** entries) {
+    auto* room = thread_scratch().get<fold::Ranked<float>>(Scratch::best, BestOf<float>::size_for(k));
+    BestOf<float> best(room, k);
+    x.for_pieces(BestOf<float>::kPiece, [&](const void* at, int n, std::int64_t i) {
+      best.offer(at, x.dtype, n, i, [](int) { return true; });
+    });
+    *entries = room;
+    return best.finish();
+  }
+
+  std::int64_t largest(const Elements& x) {
+    fold::Ranked<float>* first;
+    if (best(x, 1, &first) == 0) return -1;
+    const float value = first->value();
+    return fold::is_nan(value) || value == kAll ? -1 : first->index;
+  }
+
+  /// What the filters leave are the elements from this one up. NaN if the row is no distribution.
+  float threshold(const Elements& x, float c, const Draw& draw) {
+    if (!draw.filters()) return kAll;
+    const bool cuts = draw.top_k > 0 && draw.top_k < x.n;
+    fold::Ranked<float>* entries;
+    const std::int64_t count = best(x, cuts ? draw.top_k : 1, &entries);
+    if (count == 0) return kAll;
+    const auto before = [](const auto& a, const auto& b) { return a.before(b); };
+    const float top = std::min_element(entries, entries + count, before)->value();
+    if (!(std::fabs(top) < fold::infinity<float>())) return top == kAll ? kAll : fold::canonical_nan<float>();
+    const float kth = cuts ? std::max_element(entries, entries + count, before)->value() : kAll;
+    const float near = draw.min_p > 0 ? fold::least_of_min_p(top, draw.min_p, c) : kAll;
+    if (draw.top_p >= 1) return std::max(kth, near);
+    const float first = p_.order == FilterOrder::min_p_first ? std::max(kth, near) : kth;
+    return std::max({first, near, weigh(x, c, first, top, draw.top_p)});
+  }
+
+  struct Weighed {
+    float value;
+    std::uint64_t count;
+  };
+
+  /// The largest element such that those from it up have a share of at least top_p of those from `first` up.
+  float weigh(const Elements& x, float c, float first, float top, double top_p) {
+    auto* weighed = thread_scratch().get<Weighed>(Scratch::sampled_counts, static_cast<std::size_t>(x.n));
+    const auto frame = Lse::frame(top, c);
+    const float m = frame.fast ? Lse::narrow(frame.m) : 0.F;
+    const float below = first == kAll ? kAll : std::nextafterf(first, kAll);
+    const auto filter = topk_ops<float>().filter[index(x.dtype)];
+    std::int64_t size = 0;
+    std::uint64_t total = 0;
+    int at[BestOf<float>::kPiece + 16];
+    x.for_pieces(BestOf<float>::kPiece, [&](const void* piece, int n, std::int64_t i) {
+      const int found = filter(piece, n, below, at);
+      for (int j = 0; j < found; ++j) {
+        const float v = x[i + at[j]];
+        const float t = frame.fast ? fold::term<fold::Scalar<float>>(v, c, m) : fold::term_wide(v, c, frame.m);
+        const std::uint64_t count = fold::count_of(t);
+        if (count != 0) weighed[size++] = {v, count};
+        total += count;
+      }
+    });
+    const auto need = static_cast<std::uint64_t>(std::ceil(top_p * static_cast<double>(total)));
+    return select(weighed, size, std::clamp<std::uint64_t>(need, 1, total));
+  }
+
+  /// The value down to which, from the largest on, the counts reach `need`.
+  static float select(Weighed* a, std::int64_t size, std::uint64_t need) {
+    for (;;) {
+      const float pivot = std::max(std::min(a[0].value, a[size / 2].value),
+                                   std::min(std::max(a[0].value, a[size / 2].value), a[size - 1].value));
+      Weighed* equal = std::partition(a, a + size, [pivot](const Weighed& w) { return w.value > pivot; });
+      Weighed* less = std::partition(equal, a + size, [pivot](const Weighed& w) { return w.value == pivot; });
+      const auto sum = [](const Weighed* from, const Weighed* to) {
+        std::uint64_t s = 0;
+        for (; from != to; ++from) s += from->count;
+        return s;
+      };
+      const std::uint64_t above = sum(a, equal), here = sum(equal, less);
+      if (need <= above) {
+        size = equal - a;
+      } else if (need <= above + here) {
+        return pivot;
+      } else {
+        need -= above + here;
+        size -= less - a;
+        a = less;
+      }
+    }
+  }
+
+  /// n <= kChunk elements of which those below `from` are not there.
+  const void* filtered(const Elements& x, const void* at, int n, float from) {
+    if (from == kAll) return at;
+    with_dtype(x.dtype, [&]<class S>(S) {
+      for (int i = 0; i < n; ++i) {
+        const auto v = static_cast<float>(fold::widen(static_cast<const S*>(at)[i]));
+        chunk_[i] = v >= from ? v : kAll;
+      }
+    });
+    return chunk_;
+  }
+  DType filtered_dtype(const Elements& x, float from) const { return from == kAll ? x.dtype : DType::float32; }
+
+  /// The chunks' states, for all the levels above them to be built behind.
+  State* chunk_states(const Elements& x, float c, float from) {
+    auto* nodes =
+        thread_scratch().get<State>(Scratch::nodes, static_cast<std::size_t>(2 * lift::chunk_count(x.n)) + 64);
+    const auto reduce = ops_.reduce[index(filtered_dtype(x, from))];
+    const bool far = reads_far(p_);
+    State* to = nodes;
+    x.for_pieces(lift::kChunk, [&](const void* at, int n, std::int64_t) {
+      *to++ = reduce(filtered(x, at, n, from), n, c, terms_, guess_, far).state;
+    });
+    return nodes;
+  }
+
+  State state_of(const Elements& x, float c, float from) {
+    return lift::reduce_nodes<Lse>(chunk_states(x, c, from), lift::chunk_count(x.n));
+  }
+
+  /// From the root to a chunk, and in it to an element.
+  Drawn descend(const Elements& x, float c, float from, double uniform) {
+    const std::int64_t chunks = lift::chunk_count(x.n);
+    if (chunks == 0 || fold::is_nan(from)) return {-1, Lse::identity()};
+    const State* level[lift::kMaxLevels];
+    std::int64_t size[lift::kMaxLevels];
+    State* nodes = chunk_states(x, c, from);
+    int top = 0;
+    level[0] = nodes, size[0] = chunks;
+    for (; size[top] > 1; ++top) {
+      State* up = nodes + size[top];
+      size[top + 1] = (size[top] + 1) / 2;
+      for (std::int64_t i = 0; i < size[top + 1]; ++i)
+        up[i] = 2 * i + 1 < size[top] ? Lse::merge(nodes[2 * i], nodes[2 * i + 1]) : nodes[2 * i];
+      level[top + 1] = nodes = up;
+    }
+    const State root = *level[top];
+    if (!fold::Normaliser<float>(root).regular) return {-1, root};
+    fold::Descent way{uniform * static_cast<double>(root.d)};
+    std::int64_t i = 0;
+    for (; top > 0; --top) {
+      i *= 2;
+      if (i + 1 < size[top - 1] &&
+          way.goes_right(fold::mass_of(level[top - 1][i], root.m), fold::mass_of(level[top - 1][i + 1], root.m)))
+        ++i;
+    }
+    const std::int64_t begin = i * lift::kChunk;
+    return {begin + descend_chunk(x, begin, c, from, root.m, way), root};
+  }
+
+  int descend_chunk(const Elements& x, std::int64_t begin, float c, float from, double row_m, fold::Descent way) {
+    const int n = static_cast<int>(std::min<std::int64_t>(lift::kChunk, x.n - begin));
+    const void* at = filtered(x, x.at(begin), n, from);
+    const auto reduced = ops_.reduce_keeping[index(filtered_dtype(x, from))](at, n, c, terms_, guess_, false);
+    double frame = static_cast<double>(reduced.frame);
+    if (fold::is_nan(reduced.frame)) {  // outside the fast range: by the definition
+      frame = reduced.state.m;
+      for (int k = 0; k < n; ++k) {
+        const float v = from == kAll ? x[begin + k] : chunk_[k];
+        terms_[k] = v == kAll             ? 0.F
+                    : Lse::is_fast(frame) ? fold::term<fold::Scalar<float>>(v, c, Lse::narrow(frame))
+                                          : fold::term_wide(v, c, frame);
+      }
+    }
+    std::fill(terms_ + n, terms_ + lift::kChunk, 0.F);
+    const double unit = std::ldexp(1., static_cast<int>(std::max(frame - row_m, -1000.)));
+    // sums_[s .. 2 s): the sums of elements whose places agree modulo s.
+    std::copy_n(terms_, lift::kChunk, sums_ + lift::kChunk);
+    for (int s = lift::kChunk / 2; s > 0; s /= 2)
+      for (int k = 0; k < s; ++k) sums_[s + k] = sums_[2 * s + k] + sums_[3 * s + k];
+    int place = 0;
+    for (int s = 1; s < lift::kChunk; s *= 2) {
+      const double left = static_cast<double>(sums_[2 * s + place]) * unit;
+      const double right = static_cast<double>(sums_[3 * s + place]) * unit;
+      if (way.goes_right(left, right)) place += s;
+    }
+    return place;
+  }
+
+  float log_probability(const Elements& x, std::int64_t token, const State& s, const fold::Scale<float>& scale) {
+    auto row = ops_.log_normaliser(s, scale);
+    row.set_c(scale.c);
+    return row.regular ? row.log_probability(x[token]) : fold::canonical_nan<float>();
+  }
+
+  void put_numbers(std::int64_t row, const Elements& x, std::int64_t token, float log_probability) {
+    put_real(row, token < 0 ? fold::canonical_nan<float>() : log_probability);
+    if (p_[SampleSlot::rank].given) put_integer(SampleSlot::rank, row, token < 0 ? 0 : x.count_from(x[token]));
+  }
+  /// Of a distribution that has one element.
+  void put_point(std::int64_t row, std::int64_t token) {
+    put_real(row, token < 0 ? fold::canonical_nan<float>() : 0.F);
+    if (p_[SampleSlot::rank].given) put_integer(SampleSlot::rank, row, token < 0 ? 0 : 1);
+  }
+  void put_real(std::int64_t row, float value) {
+    const Operand& o = p_[SampleSlot::log_probability];
+    if (o.given)
+      with_dtype(o.dtype, [&]<class S>(S) { *reinterpret_cast<S*>(p_.at(o, row)) = fold::narrow<S>(value); });
+  }
+  void put_integer(SampleSlot slot, std::int64_t row, std::int64_t value) {
+    const Operand& o = p_[slot];
+    if (o.dtype == DType::int32) {
+      *reinterpret_cast<std::int32_t*>(p_.at(o, row)) = static_cast<std::int32_t>(value);
+    } else {
+      *reinterpret_cast<std::int64_t*>(p_.at(o, row)) = value;
+    }
+  }
+
+  const SampleProblem& p_;
+  const ChunkOps<float>& ops_;
+  lift::Guess<float>& guess_;
+  alignas(64) float terms_[ChunkOps<float>::kTermsRoom + lift::kChunk];
+  alignas(64) float chunk_[lift::kChunk];
+  alignas(64) float sums_[2 * lift::kChunk];
+};
+
+}  // namespace cpu
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,141 @@
+// sample: operands matched and checked.
+#include "front/checks.hpp"
+#include "front/named_views.hpp"
+#include "front/plan_build.hpp"
+#include "front/row_builder.hpp"
+#include "softfold/fold/sample.hpp"
+
+#include <cmath>
+
+namespace softfold {
+inline namespace v0 {
+namespace {
+
+void check_numbers(const SampleOptions& o) {
+  const auto refuse = [](const char* name, double value, const char* allowed) {
+    throw Error(Code::option, std::string(name) + " " + std::to_string(value), allowed);
+  };
+  if (!(o.temperature >= 0 && std::isfinite(o.temperature)))
+    refuse("temperature", o.temperature, "a finite number, 0 (the largest element) or more");
+  if (!(o.top_p >= 0 && o.top_p <= 1)) refuse("top_p", o.top_p, "0 .. 1");
+  if (!(o.min_p >= 0 && o.min_p <= 1)) refuse("min_p", o.min_p, "0 .. 1");
+  if (!(o.rows.scale > 0)) refuse("scale", o.rows.scale, "a positive number: 1/temperature");
+  if (o.top_k < 0) throw Error(Code::option, "top_k " + std::to_string(o.top_k), "0 (all) or more");
+  if (o.order > FilterOrder::min_p_last)
+    throw Error(Code::option, "order number " + std::to_string(static_cast<int>(o.order)), "min_p_first, min_p_last");
+  if (o.of > Distribution::sampled)
+    throw Error(Code::option, "distribution number " + std::to_string(static_cast<int>(o.of)), "raw, sampled");
+  if (o.rows.offsets.given())
+    throw Error(Code::unsupported, "offsets of ragged rows for sample", "rows of one tensor",
+                "pad the rows and give length");
+  if (o.rows.rung != Rung::automatic)
+    throw Error(Code::unsupported, "a rung for sample", "none", "leave rung as it is by default");
+}
+
+void check_real(const View& v, const char* name) {
+  if (v.dtype != DType::float32 && v.dtype != DType::float64)
+    throw Error(Code::dtype, std::string(name) + " of dtype " + std::string(name_of(v.dtype)), "float32, float64");
+}
+
+void check_int64(const View& v, const char* name) {
+  if (v.dtype != DType::int64)
+    throw Error(Code::dtype, std::string(name) + " of dtype " + std::string(name_of(v.dtype)), "int64");
+}
+
+using Check = void (*)(const View&, const char*);
+struct Given {
+  SampleSlot slot;
+  const char* name;
+  View SampleOptions::*view;
+  Check check;
+};
+
+/// One a row, or one.
+constexpr Given kPerRow[] = {
+    {SampleSlot::temperatures, "temperatures", &SampleOptions::temperatures, check_real},
+    {SampleSlot::top_ks, "top_ks", &SampleOptions::top_ks, checks::check_integer},
+    {SampleSlot::top_ps, "top_ps", &SampleOptions::top_ps, check_real},
+    {SampleSlot::min_ps, "min_ps", &SampleOptions::min_ps, check_real},
+    {SampleSlot::seeds, "seeds", &SampleOptions::seeds, check_int64},
+    {SampleSlot::offsets, "offsets", &SampleOptions::offsets, check_int64},
+    {SampleSlot::row_ids, "row_ids", &SampleOptions::row_ids, check_int64},
+};
+
+constexpr Given kResults[] = {
+    {SampleSlot::log_probability, "log_probability", &SampleOptions::log_probability, checks::check_floating},
+    {SampleSlot::rank, "rank", &SampleOptions::rank, checks::check_integer},
+};
+
+void check_room(const SampleProblem& p) {
+  const auto fits = [&](const Operand& o) {
+    return !o.given || o.dtype != DType::int32 || p.n <= std::int64_t{1} << 31;
+  };
+  if (!fits(p[SampleSlot::tokens]) || !fits(p[SampleSlot::rank]))
+    throw Error(Code::dtype, "int32 tokens of rows of " + std::to_string(p.n) + " elements", "int64");
+  const bool weighs = p.top_p < 1 || p[SampleSlot::top_ps].given;
+  if (weighs && p.n > fold::kMostCounted)
+    throw Error(Code::shape, "top_p of rows of " + std::to_string(p.n) + " elements",
+                "up to " + std::to_string(fold::kMostCounted), "top_p 1");
+}
+
+}  // namespace
+
+void build_sample(SampleProblem& p, std::span<const View> inputs, std::span<const View> outputs,
+                  const SampleOptions& o) {
+  if (inputs.size() != 1 || outputs.size() != 1)
+    throw Error(Code::shape,
+                std::to_string(inputs.size()) + " inputs and " + std::to_string(outputs.size()) + " outputs for sample",
+                "1 input and 1 output: x -> tokens");
+  check_numbers(o);
+  const View &x = inputs[0], &tokens = outputs[0];
+  NamedViews views;
+  views.add("x", x, true);
+  views.add("tokens", tokens, true, NamedViews::output);
+  for (const Given& g : kResults) views.add(g.name, o.*g.view, false, NamedViews::output);
+  for (const Given& g : kPerRow) views.add(g.name, o.*g.view, false);
+  views.add("bias", o.bias, false);
+  views.add("bitmask", o.bitmask, false);
+  views.add_options(o.rows);
+  checks::check_floating(x, "x");
+  if (x.dtype == DType::float64)
+    throw Error(Code::dtype, "x of dtype float64 for sample", "float32, float16, bfloat16", "convert it to float32");
+  checks::check_integer(tokens, "tokens");
+
+  p.op = Op::sample;
+  p.empty = o.rows.empty;
+  p.rung = o.rows.rung;
+  p.causal = o.rows.causal;
+  p.scale = o.rows.scale;
+  p.temperature = o.temperature, p.top_p = o.top_p, p.min_p = o.min_p, p.top_k = o.top_k;
+  p.seed = o.seed, p.offset = o.offset, p.order = o.order, p.of = o.of;
+  for (Operand& operand : p.operands) operand.given = false;
+  for (Operand& operand : p.more) operand.given = false;
+  RowBuilder b(p, x, o.rows);
+  checks::check_scale(o.rows.scale, false);
+  b.full(p[Slot::x], "x", x);
+  b.per_row(p[SampleSlot::tokens], "tokens", tokens);
+  const auto add = [&](const Given& g, bool broadcast) {
+    if (!(o.*g.view).given()) return;
+    g.check(o.*g.view, g.name);
+    b.per_row(p[g.slot], g.name, o.*g.view, 0, broadcast);
+  };
+  for (const Given& g : kResults) add(g, false);
+  for (const Given& g : kPerRow) add(g, true);
+  if (o.bias.given()) {
+    checks::check_floating(o.bias, "bias");
+    b.full(p[SampleSlot::bias], "bias", o.bias, true);
+  }
+  if (o.bitmask.given()) {
+    if (o.bitmask.dtype != DType::int32)
+      throw Error(Code::dtype, "bitmask of dtype " + std::string(name_of(o.bitmask.dtype)),
+                  "int32, 32 elements a word");
+    b.full(p[SampleSlot::bitmask], "bitmask", o.bitmask, true, (p.n + 31) / 32);
+  }
+  b.add_options(o.rows);
+  check_room(p);
+  views.check_apart();
+  collapse(p, p.more);
+}
+
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,435 @@
+// sample against its definition in plain words: sorted filters, a draw descended through states that are found anew at
+// every node; against chi-square; alone as in a batch; and what it refuses.
+#include "backends/matrix.hpp"
+#include "refuse/refusal.hpp"
+#include "support/tensor.hpp"
+
+#include "softfold/fold/sample.hpp"
+#include "softfold/lift/chunks.hpp"
+#include "softfold/softfold.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace softfold_test {
+namespace {
+
+using softfold::Distribution;
+using softfold::FilterOrder;
+using softfold::SampleOptions;
+namespace fold = softfold::fold;
+namespace lift = softfold::lift;
+using Lse = fold::LogSumExp<float>;
+
+constexpr float kAbsent = -std::numeric_limits<float>::infinity();
+
+/// The numbers of one row's draw.
+struct Numbers {
+  double temperature = 1, top_p = 1, min_p = 0;
+  std::int64_t top_k = 0;
+  FilterOrder order = FilterOrder::min_p_first;
+  std::uint64_t seed = 7, offset = 3, id = 0;
+};
+
+/// The row with what the filters take away made -inf.
+std::vector<float> filtered(std::vector<float> x, const Numbers& d) {
+  const float c = fold::make_scale<float>(1 / d.temperature).c, top = *std::max_element(x.begin(), x.end());
+  const auto keep_from = [&](float least) {
+    for (float& v : x)
+      if (v < least) v = kAbsent;
+  };
+  const auto sorted = [&] {
+    std::vector<float> s;
+    std::copy_if(x.begin(), x.end(), std::back_inserter(s), [](float v) { return v != kAbsent; });
+    std::sort(s.rbegin(), s.rend());
+    return s;
+  };
+  const auto min_p = [&] {
+    if (d.min_p > 0) keep_from(fold::least_of_min_p(top, d.min_p, c));
+  };
+  const auto s = sorted();
+  const auto k = static_cast<std::size_t>(d.top_k);
+  const float kth = k > 0 && k <= s.size() ? s[k - 1] : kAbsent;
+  if (d.order == FilterOrder::min_p_first) min_p();
+  keep_from(kth);
+  if (d.top_p < 1) {
+    const double m = Lse::frame(top, c).m;
+    std::uint64_t total = 0, reached = 0;
+    const auto count = [&](float v) {
+      return fold::count_of(Lse::is_fast(m) ? fold::term<fold::Scalar<float>>(v, c, Lse::narrow(m))
+                                            : fold::term_wide(v, c, m));
+    };
+    for (const float v : sorted()) total += count(v);
+    const auto need =
+        std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(d.top_p * static_cast<double>(total))));
+    for (const float v : sorted()) {
+      reached += count(v);
+      if (reached < need) continue;
+      keep_from(v);
+      break;
+    }
+  }
+  min_p();
+  return x;
+}
+
+/// The state of the 2^level chunks from `chunk` on.
+Lse::State node(const std::vector<float>& x, float c, int level, std::int64_t chunk) {
+  const std::int64_t begin = chunk * lift::kChunk, n = std::ssize(x) - begin;
+  if (n <= 0) return Lse::identity();
+  float terms[lift::kChunk];
+  if (level == 0)
+    return lift::reduce_chunk(&x[static_cast<std::size_t>(begin)],
+                              static_cast<int>(std::min<std::int64_t>(n, lift::kChunk)), c, terms);
+  const auto half = std::int64_t{1} << (level - 1);
+  return Lse::merge(node(x, c, level - 1, chunk), node(x, c, level - 1, chunk + half));
+}
+
+/// The sum of the elements of a chunk whose places are `place` modulo `step`, as the tree adds them, in the row's
+/// frame.
+double mass(const std::vector<float>& x, float c, std::int64_t begin, int place, int step, double row_m) {
+  std::vector<float> some(lift::kChunk, kAbsent);
+  for (int k = place; k < lift::kChunk && begin + k < std::ssize(x); k += step)
+    some[static_cast<std::size_t>(k)] = x[static_cast<std::size_t>(begin + k)];
+  float terms[lift::kChunk];
+  return fold::mass_of(lift::reduce_chunk(some.data(), lift::kChunk, c, terms), row_m);
+}
+
+std::int64_t draw(const std::vector<float>& x, const Numbers& d) {
+  const float c = fold::make_scale<float>(1 / d.temperature).c;
+  int level = 0;
+  while ((std::int64_t{lift::kChunk} << level) < std::ssize(x)) ++level;
+  const auto root = node(x, c, level, 0);
+  if (!fold::Normaliser<float>(root).regular) return -1;
+  fold::Descent way{fold::uniform(d.seed, d.offset, d.id) * static_cast<double>(root.d)};
+  std::int64_t chunk = 0;
+  for (; level > 0; --level) {
+    const auto half = std::int64_t{1} << (level - 1);
+    if (way.goes_right(fold::mass_of(node(x, c, level - 1, chunk), root.m),
+                       fold::mass_of(node(x, c, level - 1, chunk + half), root.m)))
+      chunk += half;
+  }
+  int place = 0;
+  const std::int64_t begin = chunk * lift::kChunk;
+  for (int step = 1; step < lift::kChunk; step *= 2)
+    if (way.goes_right(mass(x, c, begin, place, 2 * step, root.m), mass(x, c, begin, place + step, 2 * step, root.m)))
+      place += step;
+  return begin + place;
+}
+
+std::vector<float> row_of(std::int64_t n, std::uint64_t seed, double spread = 4) {
+  Random random(seed);
+  std::vector<float> x(static_cast<std::size_t>(n));
+  for (float& v : x) v = static_cast<float>(random.uniform(-spread, spread));
+  return x;
+}
+
+SampleOptions options_of(const Numbers& d) {
+  SampleOptions o;
+  o.temperature = d.temperature, o.top_p = d.top_p, o.min_p = d.min_p, o.top_k = d.top_k;
+  o.order = d.order, o.seed = d.seed, o.offset = d.offset;
+  return o;
+}
+
+std::int64_t sample_one(const std::vector<float>& x, const Numbers& d) {
+  const Shape shape{1, std::ssize(x)}, one{1};
+  std::int64_t token = -7;
+  softfold::sample(View(x.data(), DType::float32, shape), View(&token, DType::int64, one), options_of(d));
+  return token;
+}
+
+TEST(Philox, KnownAnswers) {  // of Random123's kat_vectors
+  const std::uint32_t zeros[4] = {0, 0, 0, 0}, ones[4] = {~0U, ~0U, ~0U, ~0U};
+  const std::uint32_t pi[4] = {0x243f6a88U, 0x85a308d3U, 0x13198a2eU, 0x03707344U};
+  const auto words = [](const fold::Philox& p) { return std::vector<std::uint32_t>(p.word, p.word + 4); };
+  EXPECT_EQ(words(fold::Philox::at(zeros, 0, 0)), (std::vector{0x6627e8d5U, 0xe169c58dU, 0xbc57ac4cU, 0x9b00dbd8U}));
+  EXPECT_EQ(words(fold::Philox::at(ones, ~0U, ~0U)), (std::vector{0x408f276dU, 0x41c83b0eU, 0xa20bc7c6U, 0x6d5451fdU}));
+  EXPECT_EQ(words(fold::Philox::at(pi, 0xa4093822U, 0x299f31d0U)),
+            (std::vector{0xd16cfe09U, 0x94fdccebU, 0x5001e420U, 0x24126ea1U}));
+}
+
+TEST(Sample, IsTheDefinitionsDraw) {
+  int cut = 0;
+  for (std::uint64_t seed = 0; seed < 400; seed += kStep) {
+    Random random(seed * 13 + 1);
+    const std::int64_t n = seed % 4 == 0 ? 1 + random.below(40) : 1 + random.below(5000);
+    std::vector<float> x = row_of(n, seed, seed % 7 == 0 ? 300 : seed % 7 == 1 ? 3e30 : 4);
+    if (seed % 5 == 0)
+      for (float& v : x) v = std::rint(v);  // ties
+    if (seed % 6 == 0)
+      for (float& v : x)
+        if (random.below(3) == 0) v = kAbsent;
+    Numbers d;
+    d.seed = seed, d.offset = seed * 77;
+    d.temperature = seed % 3 == 0 ? 1 : random.uniform(0.05, 3);
+    if (seed % 2 != 0) d.top_k = 1 + random.below(60);
+    if (seed / 2 % 2 != 0) d.top_p = random.uniform(0, 1);
+    if (seed / 4 % 2 != 0) d.min_p = random.uniform(0, 0.3);
+    if (seed / 8 % 2 != 0) d.order = FilterOrder::min_p_last;
+    const auto left = filtered(x, d);
+    cut += left != x ? 1 : 0;
+    EXPECT_EQ(sample_one(x, d), draw(left, d)) << "seed " << seed << ", n " << n;
+  }
+  EXPECT_GT(cut, 200 / static_cast<int>(kStep));
+}
+
+/// Chi-square over `cells` cells of draws whose probabilities are p: a draw that is off by a few percent fails.
+void expect_distribution(const std::vector<float>& x, Numbers d, const std::vector<double>& p, int draws) {
+  const std::int64_t rows = 2000, n = std::ssize(x);
+  std::vector<float> batch;
+  for (std::int64_t r = 0; r < rows; ++r) batch.insert(batch.end(), x.begin(), x.end());
+  std::vector<double> seen(x.size());
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows));
+  const Shape shape{rows, n}, one_each{rows};
+  for (int i = 0; i < draws / static_cast<int>(rows); ++i) {
+    d.offset = static_cast<std::uint64_t>(i);
+    softfold::sample(View(batch.data(), DType::float32, shape), View(tokens.data(), DType::int32, one_each),
+                     options_of(d));
+    for (const std::int32_t t : tokens) ++seen.at(static_cast<std::size_t>(t));
+  }
+  double chi2 = 0, cells = -1;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    const double expected = p[i] * draws;
+    if (expected < 1e-6) {
+      EXPECT_EQ(seen[i], 0) << i;
+      continue;
+    }
+    chi2 += (seen[i] - expected) * (seen[i] - expected) / expected;
+    ++cells;
+  }
+  EXPECT_LT(chi2, cells + 5 * std::sqrt(2 * cells) + 10);
+  EXPECT_GT(chi2, cells - 5 * std::sqrt(2 * cells) - 10);
+}
+
+std::vector<double> probabilities(const std::vector<float>& x, double temperature) {
+  std::vector<double> p;
+  const double top = *std::max_element(x.begin(), x.end());
+  for (const float v : x) p.push_back(std::exp((static_cast<double>(v) - top) / temperature));
+  const double sum = std::accumulate(p.begin(), p.end(), 0.);
+  for (double& v : p) v /= sum;
+  return p;
+}
+
+TEST(Sample, DrawsByProbability) {
+  const int draws = 100000 / static_cast<int>(kStep) / 2000 * 2000;
+  const auto x = row_of(60, 5, 1.5);
+  Numbers d;
+  expect_distribution(x, d, probabilities(x, 1), draws);
+  d.temperature = 0.6;
+  expect_distribution(x, d, probabilities(x, 0.6), draws);
+  d.top_k = 20, d.top_p = 0.8, d.min_p = 0.02;
+  expect_distribution(x, d, probabilities(filtered(x, d), 0.6), draws);
+  // Two chunks and a bit, of which 40 elements count.
+  std::vector<float> wide(2100, -90.F);
+  for (std::size_t i = 0; i < 40; ++i) wide[i * 52] = x[i];
+  expect_distribution(wide, Numbers{}, probabilities(wide, 1), draws);
+}
+
+TEST(Sample, ARowDrawsTheSameWhereverItStands) {
+  constexpr std::int64_t rows = 37, n = 3000;
+  const auto x = row_of(rows * n, 3);
+  std::vector<std::int64_t> tokens(rows), seeds(rows), ids(rows), ks(rows);
+  std::vector<float> temperatures(rows), lp(rows);
+  for (std::size_t r = 0; r < rows; ++r) {
+    seeds[r] = static_cast<std::int64_t>(r * r), ids[r] = static_cast<std::int64_t>(100 - r);
+    ks[r] = static_cast<std::int64_t>(r % 3 * 40), temperatures[r] = static_cast<float>(r % 4) * 0.5F;
+  }
+  const Shape shape{rows, n}, per_row{rows}, one{1}, row{1, n};
+  const auto make = [&](std::size_t r, const Shape& s) {
+    SampleOptions o;
+    o.seeds = View(&seeds[r], DType::int64, s), o.row_ids = View(&ids[r], DType::int64, s);
+    o.top_ks = View(&ks[r], DType::int64, s), o.temperatures = View(&temperatures[r], DType::float32, s);
+    o.top_p = 0.9;
+    return o;
+  };
+  SampleOptions all = make(0, per_row);
+  all.log_probability = View(lp.data(), DType::float32, per_row);
+  for (const int threads : kThreadCounts) {
+    const auto executor = softfold::make_thread_executor(threads);
+    softfold::Context context;
+    context.cpu = executor.get();
+    softfold::sample(View(x.data(), DType::float32, shape), View(tokens.data(), DType::int64, per_row), all, context);
+    for (std::size_t r = 0; r < rows; ++r) {
+      std::int64_t alone = -7;
+      float own = 7;
+      SampleOptions o = make(r, one);
+      o.log_probability = View(&own, DType::float32, one);
+      softfold::sample(View(&x[r * n], DType::float32, row), View(&alone, DType::int64, one), o);
+      EXPECT_EQ(tokens[r], alone) << r;
+      EXPECT_EQ(lp[r], own) << r;
+    }
+  }
+}
+
+TEST(Sample, LogProbabilityAndRank) {
+  constexpr std::int64_t rows = 5, n = 2000;
+  const auto x = row_of(rows * n, 8);
+  std::vector<float> lp(rows), expected(rows * n), bias(n);
+  std::vector<std::int32_t> tokens(rows), rank(rows);
+  for (std::size_t i = 0; i < n; ++i) bias[i] = i % 2 == 0 ? kAbsent : 0.5F;
+  const Shape shape{rows, n}, per_row{rows}, all{n};
+  const View view(x.data(), DType::float32, shape);
+  SampleOptions o;
+  o.rows.scale = 1.5, o.temperature = 0.7, o.top_k = 50, o.bias = View(bias.data(), DType::float32, all);
+  o.log_probability = View(lp.data(), DType::float32, per_row), o.rank = View(rank.data(), DType::int32, per_row);
+  const auto check = [&](const std::vector<float>& of, double scale) {
+    softfold::sample(view, View(tokens.data(), DType::int32, per_row), o);
+    softfold::RowOptions row;
+    row.scale = scale;
+    softfold::log_softmax(View(of.data(), DType::float32, shape), View(expected.data(), DType::float32, shape), row);
+    for (std::size_t r = 0; r < rows; ++r) {
+      const auto token = static_cast<std::size_t>(tokens[r]);
+      ASSERT_EQ(token % 2, 1U);
+      EXPECT_EQ(lp[r], expected[r * n + token]);
+      const auto from = of.begin() + static_cast<std::ptrdiff_t>(r * n);
+      EXPECT_EQ(rank[r], std::count_if(from, from + n, [&](float v) { return v >= of[r * n + token]; }));
+    }
+  };
+  check(x, 1.5);
+  o.of = Distribution::sampled;
+  std::vector<float> drawn_from;
+  for (std::size_t r = 0; r < rows; ++r) {
+    std::vector<float> row(x.begin() + static_cast<std::ptrdiff_t>(r * n),
+                           x.begin() + static_cast<std::ptrdiff_t>((r + 1) * n));
+    for (std::size_t i = 0; i < n; ++i) row[i] = bias[i] == kAbsent ? kAbsent : row[i] + bias[i];
+    Numbers d;
+    d.top_k = 50, d.temperature = 0.7 / 1.5;
+    const auto left = filtered(row, d);
+    drawn_from.insert(drawn_from.end(), left.begin(), left.end());
+  }
+  check(drawn_from, 1.5 / 0.7);
+}
+
+TEST(Sample, Edges) {
+  Numbers d;
+  EXPECT_EQ(sample_one({3.F}, d), 0);
+  EXPECT_EQ(sample_one({}, d), -1);
+  EXPECT_EQ(sample_one({kAbsent, kAbsent}, d), -1);
+  EXPECT_EQ(sample_one({1.F, NAN}, d), -1);
+  EXPECT_EQ(sample_one({1.F, INFINITY}, d), -1);
+  EXPECT_EQ(sample_one({kAbsent, -3e38F, kAbsent}, d), 1);
+  for (const double p : {0., 1e-12}) {  // only the largest
+    d.top_p = p;
+    EXPECT_EQ(sample_one({1.F, 2.F, 0.F}, d), 1);
+    EXPECT_EQ(sample_one({1.F, NAN}, d), -1);
+    EXPECT_EQ(sample_one({kAbsent}, d), -1);
+  }
+  d = {};
+  d.min_p = 1;
+  EXPECT_EQ(sample_one({1.F, 2.F, 0.F}, d), 1);
+  d = {};
+  d.top_k = 1;
+  EXPECT_EQ(sample_one({1.F, 2.F, 0.F}, d), 1);
+  EXPECT_EQ(sample_one({1.F, INFINITY}, d), -1);
+  for (const double t : {0., 1e-300, 1e-30}) {  // greedy, and next to it
+    d = {};
+    d.temperature = t;
+    EXPECT_EQ(sample_one({1.F, 2.F, 0.F, 2.F}, d) % 2, 1) << t;
+    EXPECT_EQ(sample_one({1.F, NAN}, d), -1);
+    EXPECT_EQ(sample_one({kAbsent}, d), -1);
+  }
+  d.temperature = 0;
+  EXPECT_EQ(sample_one({1.F, 2.F, 0.F, 2.F}, d), 1);
+  EXPECT_EQ(sample_one({1.F, INFINITY}, d), 1);
+}
+
+TEST(Sample, FiltersThatTakeNothingAwayChangeNothing) {
+  const auto x = row_of(5000, 21);
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Numbers plain, open;
+    plain.seed = open.seed = seed;
+    open.top_k = 5000, open.min_p = 1e-300;
+    EXPECT_EQ(sample_one(x, open), sample_one(x, plain));
+  }
+}
+
+TEST(Sample, EveryDtypeAndLayoutAndTheBitmask) {
+  constexpr std::int64_t rows = 6, n = 1100;
+  const auto values = row_of(rows * n, 4);
+  const Shape per_row{rows}, words_shape{rows, (n + 31) / 32}, flat{rows, n};
+  std::vector<std::int32_t> words(rows * ((n + 31) / 32));
+  std::vector<std::uint8_t> allowed(rows * n);
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t i = 0; i < n; ++i) {
+      const bool on = (i * 7 + r) % 3 != 0;
+      allowed[static_cast<std::size_t>(r * n + i)] = on;
+      if (on) words[static_cast<std::size_t>(r * 35 + i / 32)] |= static_cast<std::int32_t>(1U << (i % 32));
+    }
+  for (const DType t : {DType::float32, DType::float16, DType::bfloat16}) {
+    std::vector<std::int64_t> expected;
+    for (const Layout layout : kLayouts) {
+      Tensor x = make_tensor(t, rows, n, layout);
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t i = 0; i < n; ++i)
+          with_dtype(t, [&]<class S>(S) {
+            const S v = fold::narrow<S>(values[static_cast<std::size_t>(r * n + i)]);
+            std::memcpy(x.at(r, i), &v, sizeof v);
+          });
+      std::vector<std::int64_t> by_words(rows), by_mask(rows);
+      SampleOptions o;
+      o.bitmask = View(words.data(), DType::int32, words_shape);
+      softfold::sample(x.view(), View(by_words.data(), DType::int64, per_row), o);
+      o.bitmask = {};
+      o.rows.mask = View(allowed.data(), DType::boolean, flat);
+      softfold::sample(x.view(), View(by_mask.data(), DType::int64, per_row), o);
+      EXPECT_EQ(by_words, by_mask);
+      for (std::int64_t r = 0; r < rows; ++r) EXPECT_NE((by_words[static_cast<std::size_t>(r)] * 7 + r) % 3, 0);
+      if (expected.empty()) expected = by_words;
+      EXPECT_EQ(by_words, expected) << softfold::name_of(t);
+    }
+  }
+}
+
+TEST(RefuseSample, WhatItCannotDo) {
+  RowCase base;
+  base.op = Op::state;
+  base.shape = {4, 6};
+  base.kind = Kind::gaussian;
+  Problem p = make_problem(base);
+  p.op = Op::sample;
+  p.own = SampleOptions{};
+  p.outputs.clear();
+  p.outputs.emplace_back(DType::int64, Shape{4});
+  Spoilt s(std::move(p));
+  std::vector<std::int64_t> room(64);
+  std::vector<float> numbers{1, 1, 1, -1};
+  const Shape four{4}, three{3}, words{4, 2}, word{4, 1}, one{1};
+  const auto with = [&](const std::string& what, Code code, const Words& expected, auto&& change) {
+    s.expect(what, code, expected, [&](Bound& b) { change(std::get<SampleOptions>(b.own)); });
+  };
+  with("temperature", Code::option, {"temperature -1", "0"}, [](SampleOptions& o) { o.temperature = -1; });
+  with("NaN", Code::option, {"temperature", "finite"}, [](SampleOptions& o) { o.temperature = NAN; });
+  with("top_p", Code::option, {"top_p 1.5", "0 .. 1"}, [](SampleOptions& o) { o.top_p = 1.5; });
+  with("min_p", Code::option, {"min_p", "0 .. 1"}, [](SampleOptions& o) { o.min_p = -0.1; });
+  with("top_k", Code::option, {"top_k -1", "0 (all)"}, [](SampleOptions& o) { o.top_k = -1; });
+  with("order", Code::option, {"order number 9"}, [](SampleOptions& o) { o.order = static_cast<FilterOrder>(9); });
+  with("of", Code::option, {"distribution number 9"}, [](SampleOptions& o) { o.of = static_cast<Distribution>(9); });
+  with("temperatures of a row", Code::data, {"temperature -1.000000 for row 3"},
+       [&](SampleOptions& o) { o.temperatures = View(numbers.data(), DType::float32, four); });
+  with("top_ps of a row", Code::data, {"top_p -1.000000 for row 3", "0 .. 1"},
+       [&](SampleOptions& o) { o.top_ps = View(numbers.data(), DType::float32, four); });
+  with("temperatures of int64", Code::dtype, {"temperatures of dtype int64", "float32, float64"},
+       [&](SampleOptions& o) { o.temperatures = View(room.data(), DType::int64, four); });
+  with("seeds of another shape", Code::shape, {"seeds of shape [3]", "one value a row"},
+       [&](SampleOptions& o) { o.seeds = View(room.data(), DType::int64, three); });
+  with("a bitmask of too many words", Code::shape, {"bitmask of shape [4, 2]", "1 along the axis"},
+       [&](SampleOptions& o) { o.bitmask = View(room.data(), DType::int32, words); });
+  with("a bitmask of int64", Code::dtype, {"bitmask of dtype int64", "int32"},
+       [&](SampleOptions& o) { o.bitmask = View(room.data(), DType::int64, word); });
+  with("rank of float32", Code::dtype, {"rank of dtype float32", "int32, int64"},
+       [&](SampleOptions& o) { o.rank = View(room.data(), DType::float32, four); });
+  s.expect("a negative scale", Code::option, {"scale -1", "positive"}, [](Bound& b) { b.rows.scale = -1; });
+  s.expect("a rung", Code::unsupported, {"rung"}, [](Bound& b) { b.rows.rung = softfold::Rung::safe; });
+  s.expect("tokens of float32", Code::dtype, {"tokens of dtype float32"},
+           [&](Bound& b) { b.outputs[0] = View(room.data(), DType::float32, four); });
+  s.expect("tokens over x", Code::strides, {"tokens overlaps x"},
+           [&](Bound& b) { b.outputs[0] = View(b.inputs[0].data, DType::int32, four); });
+  s.expect("float64", Code::dtype, {"x of dtype float64"},
+           [&](Bound& b) { b.inputs[0] = View(room.data(), DType::float64, b.inputs[0].shape); });
+}
+
+}  // namespace
+}  // namespace softfold_test

@@ -1,0 +1,37 @@
+// sample: the library's tokens, in blocks of any size.
+#include "cli/support.hpp"
+
+namespace softfold_test {
+namespace {
+
+TEST_F(CommandTest, SampleHasTheLibrarysTokensInBlocksOfAnySize) {
+  using softfold::View;
+  constexpr std::int64_t rows = 3001, n = 4000;
+  const Shape shape{rows, n}, per_row{rows};
+  const auto x = random_elements(DType::float32, rows * n, 2);
+  write_array(at("x.npy"), DType::float32, shape, x);
+  std::vector<std::int64_t> tokens(rows);
+  std::vector<float> lp(rows);
+  softfold::SampleOptions o;
+  o.temperature = 0.5, o.top_k = 40, o.top_p = 0.9, o.min_p = 0.01, o.seed = 5, o.offset = 2;
+  o.order = softfold::FilterOrder::min_p_last;
+  o.of = softfold::Distribution::sampled;
+  o.log_probability = View(lp.data(), DType::float32, per_row);
+  softfold::sample(View(x.data(), DType::float32, shape), View(tokens.data(), DType::int64, per_row), o);
+  const auto expect_file = [&](const char* name, const auto& expected) {
+    const auto bytes = std::as_bytes(std::span(expected));
+    EXPECT_EQ(elements_of(softfold::io::open_array(at(name))), std::vector<std::byte>(bytes.begin(), bytes.end()));
+  };
+  for (const std::string memory : {"32M", "1G"}) {
+    expect_ok({"sample",  "@x.npy", "@t.npy",   "@lp.npy", "--temperature", "0.5",          "--top-k", "40",
+               "--top-p", "0.9",    "--min-p",  "0.01",    "--order",       "hugging-face", "--of",    "sampled",
+               "--seed",  "5",      "--offset", "2",       "--memory",      memory});
+    expect_file("t.npy", tokens);
+    expect_file("lp.npy", lp);
+  }
+  expect_refused(Code::option, "0 .. 1", {"sample", "@x.npy", "@t.npy", "--top-p", "3"});
+  expect_refused(Code::option, "hugging-face", {"sample", "@x.npy", "@t.npy", "--order", "huggingface"});
+}
+
+}  // namespace
+}  // namespace softfold_test
