@@ -90,6 +90,7 @@ See [python.md](python.md); `gradient`: differentiable there.
 | `attention` | yes | no | yes | no |
 | `cross_entropy`, `entropy` | yes | no | yes, gradient | no |
 | `topk` | yes | no | yes, gradient of the values | no |
+| `sample` | yes | no | yes | no |
 TAIL
 }
 

@@ -30,12 +30,13 @@ from softfold._attention import attention
 from softfold._errors import DTypeError, Error, StateError, UnsupportedError
 from softfold._losses import cross_entropy, entropy
 from softfold._states import finish, finish_logsumexp, merge, merge_attention, merge_blocks
+from softfold._sample import sample
 from softfold._topk import topk
 
 __all__ = [
     "DTypeError", "Error", "StateError", "UnsupportedError",
     "bits_version", "get_num_threads", "set_num_threads",
-    "softmax", "log_softmax", "logsumexp", "attention", "cross_entropy", "entropy", "topk",
+    "softmax", "log_softmax", "logsumexp", "attention", "cross_entropy", "entropy", "topk", "sample",
     "softmax_backward", "log_softmax_backward", "logsumexp_backward",
     "Partial", "Stream", "state", "merge", "finish",
     "finish_softmax", "finish_log_softmax", "finish_logsumexp", "merge_attention", "merge_blocks",

@@ -29,6 +29,7 @@ NB_MODULE(_core, m) {
   py::bind_attention(m);
   py::bind_losses(m);
   py::bind_topk(m);
+  py::bind_sample(m);
   py::bind_merges(m);
   py::bind_streams(m);
   py::bind_xla(m);

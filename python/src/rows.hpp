@@ -50,6 +50,7 @@ void bind_rows(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_losses(nb::module_& m);
 void bind_topk(nb::module_& m);
+void bind_sample(nb::module_& m);
 void bind_merges(nb::module_& m);
 void bind_streams(nb::module_& m);
 void bind_threads(nb::module_& m);

@@ -1,0 +1,57 @@
+"""sample for NumPy arrays and those of the array API; tensors go to softfold.torch."""
+
+from __future__ import annotations
+
+import importlib
+import numbers
+
+import numpy as np
+
+from softfold import _core, _route
+from softfold._losses import foldable, returned, row_shape
+from softfold._states import _empty_like
+
+# What may be a number or one a row, and the dtype that a list of Python numbers becomes.
+PER_ROW = {"temperature": "float64", "top_k": "int64", "top_p": "float64", "min_p": "float64", "seed": "int64",
+           "offset": "int64", "row_ids": "int64"}  # fmt: skip
+
+
+def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
+           bitmask=None, seed=0, offset=0, row_ids=None, of="raw", scale=1.0, scales=None, lengths=None, mask=None,
+           causal=False, out=None, return_log_probability=False, return_rank=False, dtype=None):  # fmt: skip
+    """One element of each row, drawn from softmax(scale (logits + bias) / temperature) of what the filters leave.
+
+    logits: float32, float16 or bfloat16, of any strides. Nothing here is random but by the seed: the same row, seed,
+       offset and row id draw the same on any machine, in any batch.
+    temperature: 0 takes the largest element. top_k: only the k largest; 0 is off. top_p: only the fewest largest with
+       that share of the probability. min_p: only those at least this probable beside the largest. Each a number, or an
+       array with one a row; what equals the last element kept is kept too.
+    order: "min_p_first" ("vllm") or "min_p_last" ("hugging_face"). bias: added to logits, broadcasts to them, -inf
+       forbids. bitmask: int32, 32 elements a word along the axis, 1 allows. scale, scales, lengths, mask, causal: as in
+       softmax.
+    seed, offset: numbers, or int64 arrays with one a row; a new offset is a new draw. row_ids: int64, one a row; the
+       rows' indices by default, or 0 where rows have seeds of their own.
+    out: int64 or int32, where to write the tokens. return_log_probability: of the tokens, in dtype (logits' by default),
+       return_rank: how many elements are at least as large; `of` the "raw" logits or of what was "sampled" from.
+    Returns tokens (int64, -1 where nothing can be drawn), or a tuple. Raises softfold.Error before any work.
+    """
+    options = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, order=order, bias=bias,
+                   bitmask=bitmask, seed=seed, offset=offset, row_ids=row_ids, of=of, scale=scale, scales=scales,
+                   lengths=lengths, mask=mask, causal=causal)  # fmt: skip
+    wanted = (return_log_probability, return_rank)
+    if _route._library(logits) == "torch":
+        return importlib.import_module("softfold.torch").run_sample(logits, axis, out, dtype, wanted, options)
+    x = foldable(logits, "sample")
+    for name, kind in {**PER_ROW, "bias": "float32"}.items():
+        value = options[name]
+        if isinstance(value, np.generic):
+            options[name] = value.item()
+        elif value is not None and not isinstance(value, numbers.Number) and not hasattr(value, "__dlpack__"):
+            options[name] = np.asarray(value, kind)
+    space = x.__array_namespace__() if hasattr(x, "__array_namespace__") else np
+    shape = row_shape(x, axis, None)
+    tokens = _empty_like(x, shape, space.int64) if out is None else out
+    log_probability = _empty_like(x, shape, dtype) if return_log_probability else None
+    rank = _empty_like(x, shape, space.int64) if return_rank else None
+    _core.sample_into(x, tokens, axis, log_probability=log_probability, rank=rank, **options)
+    return returned((tokens, log_probability, rank), fresh=out is None)

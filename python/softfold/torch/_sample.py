@@ -1,0 +1,84 @@
+"""sample as a custom op. On the CPU."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from softfold import _core
+from softfold._losses import returned
+from softfold._sample import PER_ROW
+from softfold.torch._losses import as_tensors
+from softfold.torch._ops import _checked, _new, _operation, _row_shape, current_stream, is_eager, viewable, writable
+
+
+def _results(x: Tensor, dim: int, wanted: list[bool], dtype: Optional[torch.dtype]):
+    """tokens, log_probability, rank: what is not wanted has no elements."""
+    shape = _row_shape(x, [dim], False, None, "logsumexp")
+    return (_new(x, shape, torch.int64), _new(x, shape if wanted[0] else (0,), dtype),
+            _new(x, shape if wanted[1] else (0,), torch.int64))  # fmt: skip
+
+
+def _into(x, results, wanted, dim, **options):
+    tokens, log_probability, rank = results
+    options = {name: viewable(value) if isinstance(value, Tensor) else value for name, value in options.items()}
+    _core.sample_into(viewable(x), writable(tokens), dim, log_probability=writable(log_probability) if wanted[0] else None,
+                      rank=writable(rank) if wanted[1] else None, stream=current_stream(x), **options)  # fmt: skip
+
+
+@_operation
+def _sample(x: Tensor, dim: int, wanted: list[bool], temperature: float, top_k: int, top_p: float, min_p: float,
+            seed: int, offset: int, temperatures: Optional[Tensor], top_ks: Optional[Tensor], top_ps: Optional[Tensor],
+            min_ps: Optional[Tensor], seeds: Optional[Tensor], offsets: Optional[Tensor], row_ids: Optional[Tensor],
+            bias: Optional[Tensor], bitmask: Optional[Tensor], order: str, of: str, scale: float,
+            scales: Optional[Tensor], lengths: Optional[Tensor], mask: Optional[Tensor], causal: bool,
+            dtype: Optional[torch.dtype]) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    results = _results(x, dim, wanted, dtype)
+    either = lambda number, tensor: number if tensor is None else tensor  # noqa: E731
+    _into(x, results, wanted, dim, temperature=either(temperature, temperatures), top_k=either(top_k, top_ks),
+          top_p=either(top_p, top_ps), min_p=either(min_p, min_ps), seed=either(seed % 2**64, seeds),
+          offset=either(offset % 2**64, offsets), row_ids=row_ids, bias=bias, bitmask=bitmask, order=order, of=of,
+          scale=scale, scales=scales, lengths=lengths, mask=mask, causal=causal)  # fmt: skip
+    return results
+
+
+@_sample.register_fake
+def _(x, dim, wanted, temperature, top_k, top_p, min_p, seed, offset, temperatures, top_ks, top_ps, min_ps, seeds,
+      offsets, row_ids, bias, bitmask, order, of, scale, scales, lengths, mask, causal, dtype):  # fmt: skip
+    return _results(x, dim, wanted, dtype)
+
+
+def sample(input, dim=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
+           bitmask=None, seed=0, offset=0, row_ids=None, of="raw", scale=1.0, scales=None, lengths=None, mask=None,
+           causal=False, dtype=None, return_log_probability=False, return_rank=False):  # fmt: skip
+    """softfold.sample of a tensor, on the CPU; per-row options are tensors. Nothing has a gradient."""
+    x, dtype = _checked(input.detach(), dtype, scales)
+    wanted = [bool(return_log_probability), bool(return_rank)]
+    numbers, tensors = {}, {}
+    given = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, offset=offset)
+    for (name, value), default in zip(given.items(), (1.0, 0, 1.0, 0.0, 0, 0)):
+        is_tensor = isinstance(value, Tensor)
+        number = default if is_tensor else value
+        # An op's integers have 64 bits and a sign.
+        numbers[name] = (number + 2**63) % 2**64 - 2**63 if name in ("seed", "offset") else type(default)(number)
+        tensors[name + "s"] = value if is_tensor else None
+    op = _sample.now if is_eager(x) else _sample
+    results = op(x, dim, wanted, *numbers.values(), *tensors.values(), row_ids, bias, bitmask, order, of, float(scale),
+                 scales, lengths, mask, causal, dtype)  # fmt: skip
+    return returned(r for r, w in zip(results, [True, *wanted]) if w)
+
+
+def run_sample(x, dim, out, dtype, wanted, options):
+    """softfold.sample, called with tensors."""
+    for name, kind in PER_ROW.items():
+        if isinstance(options[name], (list, tuple)):
+            options[name] = torch.tensor(options[name], dtype=getattr(torch, kind), device=x.device)
+    options = as_tensors(x, options)
+    if out is None:
+        return sample(x, dim, dtype=dtype, return_log_probability=wanted[0], return_rank=wanted[1], **options)
+    x = x.detach()
+    results = out, *_results(x, dim, wanted, dtype)[1:]
+    _into(x, results, wanted, dim, **options)
+    return returned(r for r, w in zip(results, [True, *wanted]) if w)

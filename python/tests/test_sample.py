@@ -1,0 +1,78 @@
+"""softfold.sample: what its filters leave, how often it draws what, and that a draw is its row's alone."""
+
+import numpy as np
+import pytest
+from conftest import bits
+
+import softfold
+
+
+def test_a_row_draws_the_same_wherever_it_stands(rng):
+    x = rng.standard_normal((9, 3000)).astype(np.float32)
+    options = dict(temperature=0.7, top_k=[5, 0, 50] * 3, top_p=0.9, offset=4)
+    tokens, lp, rank = softfold.sample(x, seed=range(9), **options, return_log_probability=True, return_rank=True)
+    assert tokens.dtype == np.int64 and tokens.shape == (9,)
+    assert bits(lp) == bits(softfold.log_softmax(x, -1)[np.arange(9), tokens])
+    assert rank.tolist() == [(x[r] >= x[r, t]).sum() for r, t in enumerate(tokens)]
+    assert all(rank[r] <= k for r, k in enumerate(options["top_k"]) if k)
+    for r in range(9):
+        alone = softfold.sample(x[r], seed=np.int64(r), **{**options, "top_k": options["top_k"][r]}, row_ids=np.array(0))
+        assert alone == tokens[r] and isinstance(alone, np.int64)
+    by_index = softfold.sample(x, seed=3)
+    assert by_index[4] == softfold.sample(x[4:5], seed=3, row_ids=[4])[0] != -1
+    assert softfold.sample(x, seed=3, offset=1).tolist() != by_index.tolist()
+
+
+def test_frequencies(rng):
+    x = rng.standard_normal(12).astype(np.float32)
+    draws = softfold.sample(np.broadcast_to(x, (60000, 12)), seed=2, temperature=0.8)
+    p = softfold.softmax(x, scale=1 / 0.8) * draws.size
+    assert ((np.bincount(draws, minlength=12) - p) ** 2 / p).sum() < 11 + 5 * 22**0.5
+
+
+def test_greedy_bias_bitmask_and_what_cannot_be_drawn():
+    x = np.array([[1, 5, 5, 2], [np.nan, 0, 0, 0], [-np.inf] * 4], np.float32)
+    assert softfold.sample(x, temperature=0).tolist() == [1, -1, -1]
+    assert softfold.sample(x[0], bias=[0, -np.inf, -np.inf, 0], top_k=1) == 3
+    assert softfold.sample(x[0], bitmask=np.array([0b1001], np.int32), top_p=0.1) == 3
+    assert softfold.sample(x[:1].T, 0, mask=[[True], [False], [False], [False]]).tolist() == [0]
+    out = np.empty(3, np.int32)
+    assert softfold.sample(x, out=out, temperature=0) is out and out[0] == 1
+    for call, code in (
+        (lambda: softfold.sample(x.astype(np.float64)), "dtype"),
+        (lambda: softfold.sample(x, top_p=2), "option"),
+        (lambda: softfold.sample(x, top_p=[1, 1, 2]), "data"),
+        (lambda: softfold.sample(x, order="random"), "option"),
+        (lambda: softfold.sample(x, of="both"), "option"),
+    ):
+        with pytest.raises(softfold.Error) as caught:
+            call()
+        assert caught.value.code == code
+
+
+def test_arrays_of_the_array_api(rng):
+    strict = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
+    x = rng.standard_normal((3, 8)).astype(np.float32)
+    tokens, lp = softfold.sample(strict.asarray(x), seed=1, return_log_probability=True)
+    assert np.asarray(tokens).tolist() == softfold.sample(x, seed=1).tolist()
+    assert type(lp) is type(strict.asarray(x))
+
+
+def test_torch(rng):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    import softfold.torch as sf
+
+    x = rng.standard_normal((6, 500)).astype(np.float32)
+    t = torch.from_numpy(x)
+    options = dict(temperature=0.5, top_k=[3, 9, 0] * 2, seed=2**64 - 5, offset=7)
+    want = softfold.sample(x, **options, return_log_probability=True, return_rank=True)
+    got = softfold.sample(t, **options, return_log_probability=True, return_rank=True)
+    assert all(torch.equal(g, torch.from_numpy(w)) for g, w in zip(got, want))
+    out = torch.empty(6, dtype=torch.int32)
+    assert softfold.sample(t, out=out, **options) is out and out.tolist() == want[0].tolist()
+    seeds = torch.arange(6)
+    compiled = torch.compile(lambda x: sf.sample(x, seed=seeds, top_p=0.8), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(t), sf.sample(t, seed=seeds, top_p=0.8))
+    numbers, none = (0.9, 4, 0.9, 0.1, 1, 2), (None,) * 9
+    arguments = (t, 1, [True, True], *numbers, *none, "min_p_first", "raw", 1.0, None, None, None, False, None)
+    torch.library.opcheck(torch.ops.softfold.sample.default, arguments)
