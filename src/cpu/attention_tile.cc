@@ -5,6 +5,7 @@
 #define HWY_TARGET_INCLUDE "cpu/attention_tile.cc"
 #include <hwy/foreach_target.h>
 
+#include "cpu/attention_amx-inl.hpp"
 #include "cpu/attention_few-inl.hpp"
 #include "cpu/write-inl.hpp"
 
@@ -247,6 +248,14 @@ cpu::TileOps<T> make_tile_ops() {
   return ops;
 }
 cpu::TileOps<float> make_tile_ops_float() { return make_tile_ops<float>(); }
+#if HWY_TARGET == HWY_AVX3
+cpu::TileOps<float> make_tile_ops_float_amx() {
+  auto ops = make_tile_ops<float>();
+  ops.amx_products = amx_products;
+  ops.amx_push = amx_push;
+  return ops;
+}
+#endif
 cpu::TileOps<double> make_tile_ops_double() { return make_tile_ops<double>(); }
 
 }  // namespace HWY_NAMESPACE
@@ -263,7 +272,8 @@ namespace cpu {
 
 template <>
 const TileOps<float>& tile_ops<float>() {
-  static const auto tables = make_tables<TileOps<float>>(SOFTFOLD_TARGET_FUNCTIONS(make_tile_ops_float));
+  static const auto tables =
+      make_tables<TileOps<float>>(SOFTFOLD_TARGET_FUNCTIONS_WITH_AMX(make_tile_ops_float, make_tile_ops_float_amx));
   return tables[chosen_target()];
 }
 template <>

@@ -20,6 +20,9 @@ namespace cpu {
 inline constexpr int kTileRows = 96;
 inline constexpr int kTileKeys = 64;
 inline constexpr int kPanelVectors = 3;
+/// bfloat16 sequences of more queries are computed on AMX where it is. Of the sequence alone, so that what else is in
+/// the batch, and where a tile ends, is nothing to its bits.
+inline constexpr int kAmxQueries = 8;
 
 /// The state of a tile's rows: sum[r] * 2^m[r] and the values beside it, o[r * stride ..], 64-byte aligned.
 template <class T>
@@ -89,6 +92,14 @@ struct TileOps {
   std::array<void (*)(const RowTile<T>&, const void* k, std::int64_t stride, int count), 4> few_products{};
   void (*few_adjust)(const RowTile<T>&, int keys, const TileView<T>&) = nullptr;
   std::array<void (*)(const RowTile<T>&, const void* v, std::int64_t stride, int count), 4> few_push{};
+
+  /// bfloat16 on AMX, null elsewhere, with few_adjust between the two: scores = factor * q.k, and the push. q, k and v
+  /// as they are stored, q's rows d apart, with zeros up to a multiple of 32; `packed` has kTileKeys rows of d or dv
+  /// bfloat16 numbers. For d and dv a multiple of 32.
+  void (*amx_products)(const RowTile<T>&, const fold::BFloat16* k, std::int64_t stride, int count, T factor,
+                       fold::BFloat16* packed) = nullptr;
+  void (*amx_push)(const RowTile<T>&, const fold::BFloat16* v, std::int64_t stride, int count,
+                   fold::BFloat16* packed) = nullptr;
 };
 
 /// The table of the chosen target (targets.hpp).

@@ -117,6 +117,9 @@ class TileFold {
 
   void pack_q();
   void fold_chunk(std::int64_t first, std::int64_t last);
+  void push_amx(std::int64_t first, int count);
+  /// Whether scores lie row by row, not in panels.
+  bool by_rows() const { return amx_ || few_; }
   /// Key `first` of k or v.
   const S* key(const AttentionTensor& t, std::int64_t first) const {
     return row_of<const S>(t, s_.kv_batch, rows_.kv_head, s_.kv_token + first);
@@ -134,7 +137,7 @@ class TileFold {
   std::array<KeyRange, kTileRows> seen_;
   KeyRange some_, all_;  ///< keys that some row sees, that every row sees
   int slots_;
-  const bool few_;  ///< the rows are few, as TileOps has it
+  const bool amx_, few_;  ///< the kernels are those of TileOps by that name
 };
 
 template <class S, class T>
@@ -144,7 +147,9 @@ TileFold<S, T>::TileFold(const AttentionProblem& p, const TileRows& rows, Scratc
       s_(*rows.sequence),
       ops_(tile_ops<T>()),
       slots_(levels + 2),
-      few_(rows.count <= ops_.few_rows && p.d % ops_.lanes == 0 && p.dv % ops_.lanes == 0) {
+      amx_(std::is_same_v<S, fold::BFloat16> && ops_.amx_products != nullptr && s_.queries > kAmxQueries &&
+           p.d % 32 == 0 && p.dv % 32 == 0),
+      few_(!amx_ && rows.count <= ops_.few_rows && p.d % ops_.lanes == 0 && p.dv % ops_.lanes == 0) {
   const int stride = stride_of(p);
   const int padded = (p.d + kLine - 1) / kLine * kLine;
   const std::size_t r = kTileRows, d = static_cast<std::size_t>(padded);
@@ -174,17 +179,24 @@ void TileFold<S, T>::pack_q() {
   T row[AttentionProblem::kMaxHeadDim];
   std::int64_t last_head = -1;
   T slope = 0;
+  if (amx_) std::memset(q_, 0, sizeof(S) * static_cast<std::size_t>(kTileRows * p_.d));
   for (int r = 0; r < rows_.count; ++r) {
     const std::int64_t head = rows_.head(r), i = rows_.query(r);
-    ops_.widen[index(p_.q.dtype)](row_of<const S>(p_.q, p_.packed ? 0 : s_.index, head, s_.q_token + i), p_.d, factor,
-                                  row);
+    if (p_.slopes.given) {
+      if (head != std::exchange(last_head, head)) slope = slope_of<T>(p_, s_, head);
+      slope_[r] = slope;
+    }
+    const S* q = row_of<const S>(p_.q, p_.packed ? 0 : s_.index, head, s_.q_token + i);
+    if (amx_) {
+      std::memcpy(reinterpret_cast<S*>(q_) + r * p_.d, q, sizeof(S) * static_cast<std::size_t>(p_.d));
+      continue;
+    }
+    ops_.widen[index(p_.q.dtype)](q, p_.d, factor, row);
     const Panel panel = panel_of(r, rows_.count, ops_.lanes);
     T* to = q_ + static_cast<std::ptrdiff_t>(panel.first) * p_.d + (r - panel.first);
     for (int c = 0; c < p_.d; ++c) to[static_cast<std::ptrdiff_t>(c) * panel.width] = row[c];
-    if (!p_.slopes.given) continue;
-    if (head != std::exchange(last_head, head)) slope = slope_of<T>(p_, s_, head);
-    slope_[r] = slope;
   }
+  if (amx_) return;
   // Rows that only fill their panel up: they see nothing, and what they hold is not read.
   const Panel last = panel_of(rows_.count - 1, rows_.count, ops_.lanes);
   for (int r = rows_.count; r < last.first + last.width; ++r) {
@@ -218,9 +230,13 @@ void TileFold<S, T>::fold(std::int64_t from, std::int64_t to, const TileState<T>
 template <class S, class T>
 void TileFold<S, T>::fold_chunk(std::int64_t first, std::int64_t last) {
   for (std::int64_t at = first; at < last; at += kTileKeys) {
-    const std::int64_t from = std::max(at, some_.first);
+    const std::int64_t from = amx_ ? at : std::max(at, some_.first);  // a pair of keys is one there
     const int count = static_cast<int>(std::min({at + kTileKeys, last, some_.last}) - from);
-    if (count <= 0) continue;
+    if (count <= 0 || at + kTileKeys <= some_.first) continue;
+    if (amx_) {
+      push_amx(from, count);
+      continue;
+    }
     if (few_) {
       ops_.few_products[index(p_.k.dtype)](tile_, key(p_.k, from), p_.k.token, count);
       adjust(from, count);
@@ -231,6 +247,15 @@ void TileFold<S, T>::fold_chunk(std::int64_t first, std::int64_t last) {
     ops_.products(tile_, tile);
     adjust(from, count);
     ops_.push(tile_, tile);
+  }
+}
+
+template <class S, class T>
+void TileFold<S, T>::push_amx(std::int64_t first, int count) {
+  if constexpr (std::is_same_v<S, fold::BFloat16>) {
+    ops_.amx_products(tile_, key(p_.k, first), p_.k.token, count, q_scale<T>(p_), reinterpret_cast<S*>(k_));
+    adjust(first, count);
+    ops_.amx_push(tile_, key(p_.v, first), p_.v.token, count, reinterpret_cast<S*>(v_));
   }
 }
 
@@ -281,7 +306,7 @@ void TileFold<S, T>::adjust(std::int64_t first, int count) {
   }
   view.cap = static_cast<T>(static_cast<double>(p_.softcap) * fold::kLog2E);
   if (view.first != nullptr || view.slope != nullptr || view.bias != nullptr || view.cap != T(0))
-    (few_ ? ops_.few_adjust : ops_.adjust)(tile_, count, view);
+    (by_rows() ? ops_.few_adjust : ops_.adjust)(tile_, count, view);
 }
 
 template <class S, class T>
@@ -289,8 +314,8 @@ void TileFold<S, T>::fill_bias(std::int64_t first, int count) {
   for (int r = 0; r < rows_.count; ++r) {
     const std::int64_t head = rows_.head(r), i = rows_.query(r);
     const Panel panel = panel_of(r, rows_.count, ops_.lanes);
-    const int step = few_ ? 1 : panel.width;
-    T* to = bias_ + (few_ ? r * kTileKeys : panel.first * kTileKeys + (r - panel.first));
+    const int step = by_rows() ? 1 : panel.width;
+    T* to = bias_ + (by_rows() ? r * kTileKeys : panel.first * kTileKeys + (r - panel.first));
     const auto at = [&](const ScoreOperand& o) {
       return s_.index * o.strides[0] + head * o.strides[1] + i * o.strides[2] + first * o.strides[3];
     };

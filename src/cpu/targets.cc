@@ -1,5 +1,6 @@
 #include "cpu/targets.hpp"
 
+#include "cpu/amx.hpp"
 #include "softfold/error.hpp"
 #include "softfold/lift/simd_targets.hpp"
 
@@ -10,6 +11,12 @@
 #include <cstdlib>
 #include <string>
 
+#if HWY_ARCH_X86 && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace softfold {
 inline namespace v0 {
 namespace cpu {
@@ -18,9 +25,13 @@ namespace {
 constexpr std::string_view name_of_target(std::int64_t id) {
   return id == HWY_AVX3 ? "avx512" : id == HWY_AVX2 ? "avx2" : id == HWY_NEON ? "neon" : "scalar";
 }
-constexpr std::int64_t kIds[kTargetCount] = {HWY_AVX3, HWY_AVX3, HWY_AVX2, HWY_NEON, HWY_STATIC_TARGET};
-constexpr std::string_view kNames[kTargetCount] = {"avx512_bf16", name_of_target(kIds[1]), name_of_target(kIds[2]),
-                                                   name_of_target(kIds[3]), name_of_target(kIds[4])};
+constexpr std::int64_t kIds[kTargetCount] = {HWY_AVX3, HWY_AVX3, HWY_AVX3, HWY_AVX2, HWY_NEON, HWY_STATIC_TARGET};
+constexpr std::string_view kNames[kTargetCount] = {"avx512_amx",
+                                                   "avx512_bf16",
+                                                   name_of_target(kIds[kAvx512]),
+                                                   name_of_target(kIds[kAvx2]),
+                                                   name_of_target(kIds[kNeon]),
+                                                   name_of_target(kIds[kScalar])};
 
 bool has_avx512_bf16() {
 #if HWY_ARCH_X86
@@ -64,9 +75,25 @@ std::atomic<std::size_t> choice{kTargetCount};
 
 }  // namespace
 
+bool has_amx() {
+#if HWY_ARCH_X86 && defined(__linux__)
+  static const bool granted = [] {
+    constexpr unsigned kBfloat16 = 1U << 22, kTiles = 1U << 24;  // CPUID leaf 7, EDX
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (~d & (kBfloat16 | kTiles)) != 0) return false;
+    constexpr long kRequestState = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, kRequestState, kTileData) == 0;
+  }();
+  return granted;
+#else
+  return false;
+#endif
+}
+
 bool target_runs(std::size_t target) {
   if (target == kScalar) return true;
-  if (target == kAvx512Bf16 && !has_avx512_bf16()) return false;
+  if (target <= kAvx512Bf16 && !has_avx512_bf16()) return false;
+  if (target == kAmx && !has_amx()) return false;
   const bool built = HWY_TARGETS != HWY_STATIC_TARGET && (HWY_TARGETS & kIds[target]) != 0;
   return built && (hwy::SupportedTargets() & kIds[target]) != 0;
 }
