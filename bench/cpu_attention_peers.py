@@ -3,8 +3,10 @@
 
 usage: cpu_attention_peers.py --lib libsoftfold.so --shim libcpu_peers_shim.so [--threads 1,2,16] [--out FILE]
 
-Results are compared before anything is timed. A time is the median of `--rounds`, at least two; of decoding the ceiling
-is a read of K's and V's bytes by as many threads ("copy_ms"). Appends one JSON object a case, thread count and library.
+Results are compared before anything is timed. Each turn begins with a pause and a call that is not timed, so that the other
+library's threads have stopped spinning and one's own are awake; a time is the median of `--rounds` turns, at least two.
+Of decoding the ceiling is a read of K's and V's bytes by as many threads ("copy_ms"). Appends one JSON object a case,
+thread count and library.
 """
 import argparse
 import ctypes
@@ -50,6 +52,8 @@ def view(t, dtype):
 
 
 def clocked(f):
+    time.sleep(0.01)
+    f()
     start = time.perf_counter()
     f()
     return time.perf_counter() - start
@@ -91,7 +95,7 @@ def measure(softfold, shim, threads, name, dtype, shape, causal, rounds):
             times[who].append(clocked(f))
         if name == "decode" and shim is not None:
             reads.append(2 * shim.bench_read(ctypes.c_void_p(k.data_ptr()), ctypes.c_size_t(kv_bytes // 2), threads))
-        if i > 0 and sum(map(sum, times.values())) > 2:
+        if i > 0 and sum(map(sum, times.values())) > 1:
             break
     pairs = t * s - t * (t - 1) // 2 if causal else t * s
     for who, taken in times.items():

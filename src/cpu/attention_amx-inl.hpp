@@ -44,78 +44,95 @@ HWY_INLINE void pack_keys(const fold::BFloat16* k, std::int64_t stride, int firs
 
 /// TileOps::amx_products. q lies row by row, d apart, with zeros up to a multiple of 32 rows.
 inline void amx_products(const RowTile<float>& tile, const fold::BFloat16* k, std::int64_t stride, int count,
-                         float factor, fold::BFloat16* packed) {
-  using A = Lanes<float>;
+                         fold::BFloat16* packed) {
   const int steps = tile.d / (2 * kPairs);
   const auto* q = reinterpret_cast<const fold::BFloat16*>(tile.q);
   const std::ptrdiff_t q_bytes = tile.d * std::ptrdiff_t{sizeof(fold::BFloat16)};
   const int keys = (count + 2 * kPairs - 1) / (2 * kPairs) * 2 * kPairs;
   for (int j = 0; j < keys; j += kPairs) pack_keys(k, stride, j, count, tile.d, packed + j * tile.d);
-  {
-    const cpu::AmxTiles tiles;
-    for (int j = 0; j < keys; j += 2 * kPairs)
-      for (int r = 0; r < tile.rows; r += 2 * kPairs) {
-        const fold::BFloat16 *a = q + r * tile.d, *b = packed + j * tile.d;
-        cpu::amx_zero<0>(), cpu::amx_zero<1>(), cpu::amx_zero<2>(), cpu::amx_zero<3>();
-        for (int s = 0; s < steps; ++s, a += 2 * kPairs, b += kTile) {
-          cpu::amx_load<4>(a, q_bytes);
-          cpu::amx_load<6>(b, 64);
-          cpu::amx_multiply<0, 4, 6>();
-          cpu::amx_load<7>(b + steps * kTile, 64);
-          cpu::amx_multiply<1, 4, 7>();
-          cpu::amx_load<5>(a + kPairs * tile.d, q_bytes);
-          cpu::amx_multiply<2, 5, 6>();
-          cpu::amx_multiply<3, 5, 7>();
-        }
-        float* to = tile.scores + r * kTileKeys + j;
-        cpu::amx_store<0>(to, kScoreBytes);
-        cpu::amx_store<1>(to + kPairs, kScoreBytes);
-        cpu::amx_store<2>(to + kPairs * kTileKeys, kScoreBytes);
-        cpu::amx_store<3>(to + kPairs * kTileKeys + kPairs, kScoreBytes);
+  const cpu::AmxTiles tiles;
+  for (int j = 0; j < keys; j += 2 * kPairs)
+    for (int r = 0; r < tile.rows; r += 2 * kPairs) {
+      const fold::BFloat16 *a = q + r * tile.d, *b = packed + j * tile.d;
+      cpu::amx_zero<0>(), cpu::amx_zero<1>(), cpu::amx_zero<2>(), cpu::amx_zero<3>();
+      for (int s = 0; s < steps; ++s, a += 2 * kPairs, b += kTile) {
+        cpu::amx_load<4>(a, q_bytes);
+        cpu::amx_load<6>(b, 64);
+        cpu::amx_multiply<0, 4, 6>();
+        cpu::amx_load<7>(b + steps * kTile, 64);
+        cpu::amx_multiply<1, 4, 7>();
+        cpu::amx_load<5>(a + kPairs * tile.d, q_bytes);
+        cpu::amx_multiply<2, 5, 6>();
+        cpu::amx_multiply<3, 5, 7>();
       }
-  }
-  for (int r = 0; r < tile.rows; ++r)
-    for (int j = 0; j < keys; j += A::kCount) {
-      float* score = tile.scores + r * kTileKeys + j;
-      hn::Store(A::mul(hn::Load(A::D(), score), A::set(factor)), A::D(), score);
+      float* to = tile.scores + r * kTileKeys + j;
+      cpu::amx_store<0>(to, kScoreBytes);
+      cpu::amx_store<1>(to + kPairs, kScoreBytes);
+      cpu::amx_store<2>(to + kPairs * kTileKeys, kScoreBytes);
+      cpu::amx_store<3>(to + kPairs * kTileKeys + kPairs, kScoreBytes);
     }
 }
 
-/// x rounded to bfloat16. Subnormal numbers become zero.
-HWY_INLINE auto rounded_bfloat16(Lanes<float>::V x) {
-  hn::Vec<hn::Rebind<std::uint16_t, Lanes<float>::D>> y;
-  asm("vcvtneps2bf16 %1, %0" : "=v"(y.raw) : "v"(x.raw));
-  return y;
+/// Two vectors as the sums of two bfloat16 numbers each: the first cut off, the second rounded from what is left.
+/// Subnormal numbers become zero.
+HWY_INLINE void store_split(Lanes<float>::V x0, Lanes<float>::V x1, std::uint16_t* high, std::uint16_t* low) {
+  using A = Lanes<float>;
+  const hn::ScalableTag<std::uint16_t> d;
+  hn::Store(hn::ConcatOdd(d, hn::BitCast(d, x1), hn::BitCast(d, x0)), d, high);
+  const auto left = [](A::V x) SOFTFOLD_LANES_INLINE {
+    const auto cut = hn::And(hn::BitCast(A::DBits(), x), hn::Set(A::DBits(), 0xFFFF0000U));
+    return A::sub(x, hn::BitCast(A::D(), cut));
+  };
+  hn::Vec<decltype(d)> y;
+  asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(y.raw) : "v"(left(x1).raw), "v"(left(x0).raw));
+  hn::Store(y, d, low);
 }
 
-/// A row's scores become weights in the frame of the larger of the old and the tile's maximum, each as the sum of two
-/// bfloat16 numbers, the high parts before the low ones, in the scores' place.
-HWY_INLINE void split_weights(float* scores, int keys, float* m, float* sum, float* rescale) {
+/// A row's scores, -inf for keys that are not there.
+struct RowScores {
   using A = Lanes<float>;
-  using V = A::V;
-  constexpr int vectors = kTileKeys / A::kCount;
+  static constexpr int kVectors = kTileKeys / A::kCount;
+  A::V x[kVectors];
+
+  HWY_INLINE RowScores(const float* scores, int keys, float factor) {
+    const A::D d;
+    unrolled<kVectors>(
+        [&](auto n) SOFTFOLD_LANES_INLINE { x[n] = A::mul(hn::Load(d, scores + n * A::kCount), A::set(factor)); });
+    if (keys == kTileKeys) return;
+    unrolled<kVectors>([&](auto n) SOFTFOLD_LANES_INLINE {
+      const auto there = hn::Lt(hn::Iota(d, static_cast<float>(n * A::kCount)), A::set(static_cast<float>(keys)));
+      x[n] = hn::IfThenElse(there, x[n], A::set(-fold::infinity<float>()));
+    });
+  }
+};
+
+/// The weights of at most 32 rows from `row` on, each as the sum of two bfloat16 numbers, a row's high parts before its
+/// low ones, in place of its scores; frames, sums and o move on.
+HWY_INLINE void split_weights(const RowTile<float>& tile, int row, int keys, float factor) {
+  using A = Lanes<float>;
   const A::D d;
-  const auto nothing = A::set(-fold::infinity<float>());
-  V x[vectors];
-  unrolled<vectors>([&](auto n) SOFTFOLD_LANES_INLINE {
-    const auto key = hn::Iota(d, static_cast<float>(n * A::kCount));
-    x[n] = hn::IfThenElse(hn::Lt(key, A::set(static_cast<float>(keys))), hn::Load(d, scores + n * A::kCount), nothing);
-  });
-  const float most = A::max_of_lanes(A::max(A::max(x[0], x[1]), A::max(x[2], x[3])));
-  const float now = std::max(*m, fold::Scalar<float>::round(most));
-  const float frame = now == -fold::infinity<float>() ? 0 : now;
-  *rescale = fold::Scalar<float>::times_power_of_two(1, *m - frame);
-  *m = now;
-  unrolled<vectors>([&](auto n) SOFTFOLD_LANES_INLINE { x[n] = weight_of<float>(x[n], A::set(frame)); });
-  *sum = *sum * *rescale + A::halve(A::add(A::add(x[0], x[1]), A::add(x[2], x[3])));
-  const hn::Rebind<std::uint16_t, A::D> half;
-  auto* to = reinterpret_cast<std::uint16_t*>(scores);
-  unrolled<vectors>([&](auto n) SOFTFOLD_LANES_INLINE {
-    const auto high = rounded_bfloat16(x[n]);
-    const auto back = hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(A::DBits(), high)));
-    hn::Store(high, half, to + n * A::kCount);
-    hn::Store(rounded_bfloat16(A::sub(x[n], back)), half, to + kTileKeys + n * A::kCount);
-  });
+  const int rows = std::min(2 * kPairs, tile.rows - row);
+  HWY_ALIGN float most[2 * kPairs] = {}, frame[2 * kPairs];
+  float *scores = tile.scores + row * kTileKeys, *rescale = tile.rescale + row, *sum = tile.state.sum + row;
+  for (int r = 0; r < rows; ++r) {
+    const RowScores s(scores + r * kTileKeys, keys, factor);
+    most[r] = A::max_of_lanes(A::max(A::max(s.x[0], s.x[1]), A::max(s.x[2], s.x[3])));
+  }
+  for (int r = 0; r < rows; r += A::kCount)
+    hn::Store(move_frames<float>(hn::Load(d, most + r), tile.state.m + row + r, rescale + r), d, frame + r);
+  for (int r = 0; r < rows; ++r) {
+    RowScores p(scores + r * kTileKeys, keys, factor);
+    auto* to = reinterpret_cast<std::uint16_t*>(scores + r * kTileKeys);
+    unrolled<RowScores::kVectors>([&](auto n)
+                                      SOFTFOLD_LANES_INLINE { p.x[n] = weight_of<float>(p.x[n], A::set(frame[r])); });
+    store_split(p.x[0], p.x[1], to, to + kTileKeys);
+    store_split(p.x[2], p.x[3], to + 2 * A::kCount, to + kTileKeys + 2 * A::kCount);
+    sum[r] = sum[r] * rescale[r] + A::halve(A::add(A::add(p.x[0], p.x[1]), A::add(p.x[2], p.x[3])));
+    if (rescale[r] == 1) continue;
+    float* o = tile.state.o + (row + r) * tile.stride;
+    for (int c = 0; c < tile.stride; c += A::kCount)
+      hn::Store(A::mul(hn::Load(d, o + c), A::set(rescale[r])), d, o + c);
+  }
 }
 
 /// The second operands of sums over a tile's keys: tile (column / 16, keys / 32) has 16 columns, keys by pairs, zeros
@@ -124,18 +141,18 @@ HWY_INLINE void pack_values(const fold::BFloat16* v, std::int64_t stride, int co
                             fold::BFloat16* to) {
   using A = Lanes<float>;
   const hn::Rebind<std::uint16_t, A::D> half;
-  for (int j = 0; j < steps * 2 * kPairs; j += 2)
-    for (int c = 0; c < dv; c += kPairs) {
-      const auto row = [&](int key) SOFTFOLD_LANES_INLINE {
-        if (key >= count) return hn::Zero(A::DBits());
-        const auto* x = reinterpret_cast<const std::uint16_t*>(v + key * stride + c);
-        return hn::PromoteTo(A::DBits(), hn::LoadU(half, x));
-      };
-      const auto pair = hn::Or(row(j), hn::ShiftLeft<16>(row(j + 1)));
-      hn::Store(pair, A::DBits(),
-                reinterpret_cast<std::uint32_t*>(to + (c / kPairs * steps + j / (2 * kPairs)) * kTile +
-                                                 j % (2 * kPairs) * kPairs));
+  const auto wide = [&](const fold::BFloat16* x) SOFTFOLD_LANES_INLINE {
+    return hn::PromoteTo(A::DBits(), hn::LoadU(half, reinterpret_cast<const std::uint16_t*>(x)));
+  };
+  for (int j = 0; j < steps * 2 * kPairs; j += 2, v += 2 * stride) {
+    auto* row = reinterpret_cast<std::uint32_t*>(to + j / (2 * kPairs) * kTile) + j % (2 * kPairs) / 2 * kPairs;
+    for (int c = 0; c < dv; c += kPairs, row += steps * kTile / 2) {
+      auto pair = hn::Zero(A::DBits());
+      if (j < count) pair = wide(v + c);
+      if (j + 1 < count) pair = hn::Or(pair, hn::ShiftLeft<16>(wide(v + stride + c)));
+      hn::Store(pair, A::DBits(), row);
     }
+  }
 }
 
 /// o += weights . v for 32 rows and 32 columns.
@@ -159,24 +176,17 @@ HWY_INLINE void amx_block(const float* weights, const fold::BFloat16* v, int ste
 }
 
 /// TileOps::amx_push.
-inline void amx_push(const RowTile<float>& tile, const fold::BFloat16* v, std::int64_t stride, int count,
+inline void amx_push(const RowTile<float>& tile, const fold::BFloat16* v, std::int64_t stride, int count, float factor,
                      fold::BFloat16* packed) {
-  using A = Lanes<float>;
-  const A::D d;
   const int steps = (count + 2 * kPairs - 1) / (2 * kPairs);
-  for (int r = 0; r < tile.rows; ++r) {
-    split_weights(tile.scores + r * kTileKeys, count, tile.state.m + r, tile.state.sum + r, tile.rescale + r);
-    if (tile.rescale[r] == 1) continue;
-    float* o = tile.state.o + r * tile.stride;
-    for (int c = 0; c < tile.stride; c += A::kCount)
-      hn::Store(A::mul(hn::Load(d, o + c), A::set(tile.rescale[r])), d, o + c);
-  }
   pack_values(v, stride, count, steps, tile.dv, packed);
   const cpu::AmxTiles tiles;
-  for (int c = 0; c < tile.dv; c += 2 * kPairs)
-    for (int r = 0; r < tile.rows; r += 2 * kPairs)
+  for (int r = 0; r < tile.rows; r += 2 * kPairs) {
+    split_weights(tile, r, count, factor);
+    for (int c = 0; c < tile.dv; c += 2 * kPairs)
       amx_block(tile.scores + r * kTileKeys, packed + c / kPairs * steps * kTile, steps,
                 tile.state.o + r * tile.stride + c, tile.stride);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -108,6 +108,7 @@ template <class T, class At, class V = typename Lanes<T>::V>
 HWY_INLINE V adjusted(V t, V key, const T* bias, const TileView<T>& view, const At& at) {
   using A = Lanes<T>;
   const auto hidden = A::set(-fold::infinity<T>());
+  t = A::mul(t, A::set(view.factor));
   if (view.cap != T(0)) t = A::mul(A::set(view.cap), tanh<A>(t));
   if (view.slope != nullptr) t = A::fma(A::neg(at(view.slope)), hn::Abs(A::sub(at(view.position), key)), t);
   if (bias != nullptr) {
@@ -129,6 +130,20 @@ HWY_INLINE V weight_of(V score, V m) {
   const auto power = hn::ShiftLeft<A::kMantissaBits>(hn::BitCast(typename A::DBits(), A::add(k, unit)));
   const auto weight = A::mul(exp2_fraction<A>(s.f), hn::BitCast(typename A::D(), power));
   return hn::IfThenZeroElse(hn::Lt(k, A::set(fold::Real<T>::kFlush)), weight);
+}
+
+/// The frames of rows whose largest new scores are `most`: *m moves on, and *rescale is what their sums are to be
+/// multiplied by. Gives the frames to subtract, also where nothing is seen yet.
+template <class T, class V = typename Lanes<T>::V>
+HWY_INLINE V move_frames(V most, T* m, T* rescale) {
+  using A = Lanes<T>;
+  const typename A::D d;
+  const auto old = hn::Load(d, m);
+  const auto now = A::max(old, A::round(most));
+  hn::Store(now, d, m);
+  const auto frame = hn::IfThenElse(hn::Eq(now, A::set(-fold::infinity<T>())), A::zero(), now);
+  hn::Store(A::times_power_of_two(A::set(1), A::sub(old, frame)), d, rescale);
+  return frame;
 }
 
 /// Where the weight of row r and key j lies among a tile's: r * row + j * key.

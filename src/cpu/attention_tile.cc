@@ -111,13 +111,8 @@ HWY_INLINE void panel_weights(T* HWY_RESTRICT scores, int keys, T* HWY_RESTRICT 
     unrolled<Vectors>(
         [&](auto n) SOFTFOLD_LANES_INLINE { most[n] = A::max(most[n], hn::Load(d, scores + j * width + n * w)); });
   unrolled<Vectors>([&](auto n) SOFTFOLD_LANES_INLINE {
-    const auto old = hn::Load(d, m + n * w);
-    const auto now = A::max(old, A::round(most[n]));
-    hn::Store(now, d, m + n * w);
-    most[n] = hn::IfThenElse(hn::Eq(now, nothing), A::zero(), now);  // a frame to subtract, also where nothing is seen
-    const auto factor = A::times_power_of_two(A::set(1), A::sub(old, most[n]));
-    hn::Store(factor, d, rescale + n * w);
-    total[n] = A::mul(hn::Load(d, sum + n * w), factor);
+    most[n] = move_frames<T>(most[n], m + n * w, rescale + n * w);
+    total[n] = A::mul(hn::Load(d, sum + n * w), hn::Load(d, rescale + n * w));
   });
   for (int j = 0; j < keys; ++j)
     unrolled<Vectors>([&](auto n) SOFTFOLD_LANES_INLINE {

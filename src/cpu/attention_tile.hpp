@@ -63,6 +63,7 @@ struct TileView {
   const T *slope, *position;  ///< null: none
   const T* bias;              ///< in panels, log2(e) not yet applied, -inf hides the key; null: none
   T cap;                      ///< log2(e) * softcap; 0: none
+  T factor;                   ///< of the products, to begin with
 };
 
 template <class T>
@@ -93,12 +94,12 @@ struct TileOps {
   void (*few_adjust)(const RowTile<T>&, int keys, const TileView<T>&) = nullptr;
   std::array<void (*)(const RowTile<T>&, const void* v, std::int64_t stride, int count), 4> few_push{};
 
-  /// bfloat16 on AMX, null elsewhere, with few_adjust between the two: scores = factor * q.k, and the push. q, k and v
-  /// as they are stored, q's rows d apart, with zeros up to a multiple of 32; `packed` has kTileKeys rows of d or dv
-  /// bfloat16 numbers. For d and dv a multiple of 32.
-  void (*amx_products)(const RowTile<T>&, const fold::BFloat16* k, std::int64_t stride, int count, T factor,
+  /// bfloat16 on AMX, null elsewhere, with few_adjust between the two. q, k and v as they are stored, q's rows d apart,
+  /// with zeros up to a multiple of 32; scores are multiplied by `factor` when they are pushed; `packed` has kTileKeys
+  /// rows of d or dv bfloat16 numbers. For d and dv a multiple of 32.
+  void (*amx_products)(const RowTile<T>&, const fold::BFloat16* k, std::int64_t stride, int count,
                        fold::BFloat16* packed) = nullptr;
-  void (*amx_push)(const RowTile<T>&, const fold::BFloat16* v, std::int64_t stride, int count,
+  void (*amx_push)(const RowTile<T>&, const fold::BFloat16* v, std::int64_t stride, int count, T factor,
                    fold::BFloat16* packed) = nullptr;
 };
 

@@ -125,7 +125,7 @@ class TileFold {
     return row_of<const S>(t, s_.kv_batch, rows_.kv_head, s_.kv_token + first);
   }
   KeyTile<T> keys(std::int64_t first, int count);
-  void adjust(std::int64_t first, int count);
+  bool adjust(std::int64_t first, int count, T factor = T(1));
   void fill_bias(std::int64_t first, int count);
 
   const AttentionProblem& p_;
@@ -253,9 +253,9 @@ void TileFold<S, T>::fold_chunk(std::int64_t first, std::int64_t last) {
 template <class S, class T>
 void TileFold<S, T>::push_amx(std::int64_t first, int count) {
   if constexpr (std::is_same_v<S, fold::BFloat16>) {
-    ops_.amx_products(tile_, key(p_.k, first), p_.k.token, count, q_scale<T>(p_), reinterpret_cast<S*>(k_));
-    adjust(first, count);
-    ops_.amx_push(tile_, key(p_.v, first), p_.v.token, count, reinterpret_cast<S*>(v_));
+    ops_.amx_products(tile_, key(p_.k, first), p_.k.token, count, reinterpret_cast<S*>(k_));
+    const T factor = adjust(first, count, q_scale<T>(p_)) ? T(1) : q_scale<T>(p_);
+    ops_.amx_push(tile_, key(p_.v, first), p_.v.token, count, factor, reinterpret_cast<S*>(v_));
   }
 }
 
@@ -282,9 +282,9 @@ KeyTile<T> TileFold<S, T>::keys(std::int64_t first, int count) {
   return tile;
 }
 
-/// Brings products to scores.
+/// Brings products, `factor` times them, to scores. False if there was nothing to do but multiply, which was not done.
 template <class S, class T>
-void TileFold<S, T>::adjust(std::int64_t first, int count) {
+bool TileFold<S, T>::adjust(std::int64_t first, int count, T factor) {
   TileView<T> view{};
   if (first < all_.first || first + count > all_.last) {
     view.first = first_, view.last = last_;
@@ -305,8 +305,10 @@ void TileFold<S, T>::adjust(std::int64_t first, int count) {
     fill_bias(first, count);
   }
   view.cap = static_cast<T>(static_cast<double>(p_.softcap) * fold::kLog2E);
-  if (view.first != nullptr || view.slope != nullptr || view.bias != nullptr || view.cap != T(0))
-    (by_rows() ? ops_.few_adjust : ops_.adjust)(tile_, count, view);
+  view.factor = factor;
+  if (view.first == nullptr && view.slope == nullptr && view.bias == nullptr && view.cap == T(0)) return false;
+  (by_rows() ? ops_.few_adjust : ops_.adjust)(tile_, count, view);
+  return true;
 }
 
 template <class S, class T>
