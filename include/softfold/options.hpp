@@ -125,6 +125,9 @@ struct CrossEntropyOptions {
   View states{};                     ///< result: the rows' states, for a backward pass
   View dx{};     ///< result, of x's shape: the gradient, in the same call. May be x's own view: then in place
   View dloss{};  ///< for dx: what comes in, of the loss's shape; 1 if not given
+  /// Result: int32, one number, the rows whose target is no class of theirs. On the CPU these are refused; a GPU cannot
+  /// refuse them any more: such a row's loss, log-probability and gradient are NaN.
+  View status{};
 };
 
 /// Options of entropy and its backward pass.

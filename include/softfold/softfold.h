@@ -162,6 +162,7 @@ typedef struct softfold_cross_entropy_options {
   const softfold_tensor* dx;
   const softfold_tensor* dloss;
   int32_t reduction; /* softfold_reduction */
+  const softfold_tensor* status;
 } softfold_cross_entropy_options;
 
 /* softfold::EntropyOptions. */

@@ -58,6 +58,7 @@ class LossRun {
 
   void run() {
     if (p_[LossSlot::targets].given) check_targets(p_);
+    if (p_[LossSlot::status].given) *reinterpret_cast<std::int32_t*>(p_[LossSlot::status].data) = 0;
     if (backward_) check_states(p_);
     share();
     if (p_.rows != 0 && splits_inside_rows(p_, context_)) {

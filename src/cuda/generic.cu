@@ -4,15 +4,10 @@
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
 
-#include <algorithm>
-#include <cstdlib>
-
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 namespace {
-
-constexpr std::int64_t kMostItems = std::int64_t{0x7FFFFFFF} * kWarps;
 
 /// finish_logsumexp: the states carry their own scale and precision.
 __global__ void __launch_bounds__(128) write_logsumexp(const __grid_constant__ RowProblem p) {
@@ -27,28 +22,6 @@ __global__ void __launch_bounds__(128) write_logsumexp(const __grid_constant__ R
         fold::LogSumExp<double>{fold::make_scale<double>(s.scale)}.finish(given_state<double>(s, s.scale)));
   } else {
     put(o.dtype, to, fold::LogSumExp<float>{fold::make_scale<float>(s.scale)}.finish(given_state<float>(s, s.scale)));
-  }
-}
-
-/// Whether rows, not the elements of one, lie side by side in the result.
-bool is_across(const RowProblem& p) {
-  const Operand& y = p[Slot::y];
-  if (p.outer_rank == 0) return false;
-  const auto stride = std::abs(y.strides[static_cast<std::size_t>(p.outer_rank - 1)]);
-  return p.rows > 1 && stride != 0 && stride < std::abs(y.axis_stride);
-}
-
-std::int64_t write_items(const RowProblem& p, bool across) {
-  return across ? ceil_div(p.rows, 32) * ceil_div(p.n, 32) : p.rows * lift::chunk_count(p.n);
-}
-
-/// Calls f with a value of the type that the problem is folded in.
-template <class F>
-void with_fold_type(const RowProblem& p, F&& f) {
-  if (p.is_double()) {
-    f(double{});
-  } else {
-    f(float{});
   }
 }
 
@@ -84,8 +57,7 @@ void write_softmax_rows(const RowProblem& p, const typename fold::LogSumExp<T>::
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::tiled) return "another rung is asked for";
-  if (p.rows * std::max<std::int64_t>(lift::chunk_count(p.n), 1) >= kMostItems) return "more chunks than a grid has";
-  return nullptr;
+  return refuses_chunks(p);
 }
 
 std::size_t fold_workspace(const RowProblem& p, const Context&) {

@@ -9,6 +9,8 @@ namespace cuda {
 
 using RowKernel = Kernel<RowProblem>;
 using MergeKernel = Kernel<MergeProblem>;
+using LossKernel = Kernel<LossProblem>;
+using TopkKernel = Kernel<TopkProblem>;
 using AttentionKernel = Kernel<AttentionProblem>;
 
 /// softmax and log_softmax of plain problems, with one read.

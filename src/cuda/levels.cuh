@@ -5,6 +5,7 @@
 #include "cuda/launch.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace softfold {
 inline namespace v0 {
@@ -15,6 +16,35 @@ inline constexpr int kThreads = 128, kWarps = kThreads / 32;
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 inline Grid warps_for(std::int64_t items) { return {ceil_div(items, kWarps), kThreads}; }
+
+/// Whether rows, not the elements of one, lie side by side in the result.
+inline bool is_across(const RowProblem& p) {
+  const Operand& y = p[Slot::y];
+  if (p.outer_rank == 0) return false;
+  const auto stride = std::abs(y.strides[static_cast<std::size_t>(p.outer_rank - 1)]);
+  return p.rows > 1 && stride != 0 && stride < std::abs(y.axis_stride);
+}
+
+inline std::int64_t write_items(const RowProblem& p, bool across) {
+  return across ? ceil_div(p.rows, 32) * ceil_div(p.n, 32) : p.rows * lift::chunk_count(p.n);
+}
+
+/// Calls f with a value of the type that the problem is folded in.
+template <class F>
+void with_fold_type(const RowProblem& p, F&& f) {
+  if (p.is_double()) {
+    f(double{});
+  } else {
+    f(float{});
+  }
+}
+
+/// Null if a grid has a warp for every chunk, else why not.
+inline const char* refuses_chunks(const RowProblem& p) {
+  constexpr std::int64_t most = std::int64_t{0x7FFFFFFF} * kWarps;
+  const bool fits = p.rows * std::max<std::int64_t>(lift::chunk_count(p.n), 1) < most;
+  return fits ? nullptr : "more chunks than a grid has";
+}
 
 /// How many nodes each level of the tree has in all, from the chunks up; a level is 32 times smaller than the one
 /// below.

@@ -25,7 +25,8 @@ softfold_cross_entropy_options default_cross_entropy_options() {
           nullptr,
           nullptr,
           nullptr,
-          static_cast<std::int32_t>(o.reduction)};
+          static_cast<std::int32_t>(o.reduction),
+          nullptr};
 }
 
 CrossEntropyOptions options_from(const softfold_cross_entropy_options* given) {
@@ -41,6 +42,7 @@ CrossEntropyOptions options_from(const softfold_cross_entropy_options* given) {
   r.states = view_from(o.states);
   r.dx = view_from(o.dx);
   r.dloss = view_from(o.dloss);
+  r.status = view_from(o.status);
   return r;
 }
 

@@ -67,6 +67,12 @@ void add_weight(LossProblem& p, const View& v) {
                          {}};
 }
 
+void add_status(LossProblem& p, const View& v) {
+  if (v.dtype != DType::int32) throw Error(Code::dtype, "status of dtype " + std::string(name_of(v.dtype)), "int32");
+  if (checks::element_count(v) != 1) throw Error(Code::shape, "status of shape " + describe(v.shape), "one number: []");
+  p[LossSlot::status] = {static_cast<char*>(v.data), v.dtype, true, 0, {}};
+}
+
 void check_counts(Op op, std::size_t wanted, std::size_t inputs, std::size_t outputs) {
   if (inputs != wanted || outputs != 1)
     throw Error(
@@ -106,6 +112,7 @@ void build_loss(LossProblem& p, Op op, std::span<const View> inputs, std::span<c
   views.add("dx", dx, backward, NamedViews::output_over_x);
   views.add("log_probability", o.log_probability, false, NamedViews::output);
   views.add("weight", o.weight, false);
+  views.add("status", o.status, false, NamedViews::output);
   views.add_options(o.rows);
   if (dloss.given() && !dx.given())
     throw Error(Code::option, "dloss without dx", "both, or neither", "give dx, or call cross_entropy_backward");
@@ -130,6 +137,7 @@ void build_loss(LossProblem& p, Op op, std::span<const View> inputs, std::span<c
     b.per_row(p[LossSlot::log_probability], "log_probability", o.log_probability);
   }
   if (o.weight.given()) add_weight(p, o.weight);
+  if (o.status.given()) add_status(p, o.status);
   b.add_options(o.rows);
   views.check_apart();
   collapse(p, p.more);

@@ -71,7 +71,7 @@ struct RowProblem {
 
 /// What cross_entropy, entropy and their backward passes have beyond the rows; x, dx (Slot::y) and states are the rows'
 /// own.
-enum class LossSlot : std::uint8_t { targets, loss, log_probability, dloss, weight, count };
+enum class LossSlot : std::uint8_t { targets, loss, log_probability, dloss, weight, status, count };
 
 struct LossProblem : RowProblem {
   Reduction reduction;

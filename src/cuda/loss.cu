@@ -1,0 +1,196 @@
+// cross_entropy, entropy and their backward passes: which steps a call has, and how they follow each other on a stream.
+#include "cuda/loss.cuh"
+
+#include "cuda/kernels.hpp"
+#include "cuda/levels.cuh"
+#include "cuda/states.hpp"
+
+#include <algorithm>
+#include <type_traits>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+template <class T>
+struct CrossEntropySteps {
+  using RowResult = CrossEntropyRow<T>;
+  using Leaves = CrossEntropyLeaves<T>;
+  static constexpr bool is_entropy = false;
+  static bool sums(const LossProblem& p) { return p.op == Op::cross_entropy && p.label_smoothing > 0; }
+  /// Whether rows have other classes, or others' weights, than their length says.
+  static bool counts(const LossProblem& p) {
+    return p.label_smoothing > 0 && (p[Slot::mask].given || p[LossSlot::weight].given);
+  }
+  static void finish(const LossProblem& p, const LossWork<T, RowResult>& work, cudaStream_t stream) {
+    launch("finish_cross_entropy", finish_cross_entropy<T>, {ceil_div(p.rows, kThreads), kThreads}, stream, p, work);
+  }
+};
+
+template <class T>
+struct EntropySteps {
+  using RowResult = EntropyRow<T>;
+  using Leaves = EntropyLeaves<T>;
+  static constexpr bool is_entropy = true;
+  static bool sums(const LossProblem&) { return true; }
+  static bool counts(const LossProblem&) { return false; }
+  static void finish(const LossProblem& p, const LossWork<T, RowResult>& work, cudaStream_t stream) {
+    launch("finish_entropy", finish_entropy<T>, {ceil_div(p.rows, kThreads), kThreads}, stream, p, work);
+  }
+};
+
+bool is_backward(const LossProblem& p) { return p.op == Op::cross_entropy_backward || p.op == Op::entropy_backward; }
+bool adds_rows(const LossProblem& p) { return p.op == Op::cross_entropy && p.reduction != Reduction::none; }
+bool divides(const LossProblem& p) { return p[LossSlot::targets].given && p.reduction == Reduction::mean; }
+
+/// Rows in the place of elements: what merge_levels wants to know of a sum over rows.
+RowProblem rows_as_row(const LossProblem& p) {
+  RowProblem line = p;
+  line.n = p.rows;
+  line.rows = 1;
+  return line;
+}
+
+/// Where each step's results lie in the workspace; `sums` and the like hold every level of their tree.
+template <class T, template <class> class Steps>
+struct LossMemory {
+  using RowResult = typename Steps<T>::RowResult;
+  T* sums = nullptr;
+  RowsSum *classes = nullptr, *weights = nullptr, *totals = nullptr;
+  double* losses = nullptr;
+  RowResult* rows = nullptr;
+
+  LossMemory(const LossProblem& p, Parts& parts) {
+    const RowProblem line = rows_as_row(p);
+    if (Steps<T>::sums(p)) sums = parts.bytes_for<T>(state_bytes<T>(p));
+    if (Steps<T>::counts(p)) classes = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
+    if (divides(p)) weights = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
+    if (adds_rows(p)) {
+      losses = parts.take<double>(p.rows);
+      totals = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
+    }
+    if (p[Slot::y].given) rows = parts.take<RowResult>(p.rows);
+  }
+};
+
+/// The states, the sums, the rows, the total, the gradient.
+template <class T, template <class> class Steps>
+class LossRun {
+ public:
+  using S = Steps<T>;
+  using RowResult = typename S::RowResult;
+
+  LossRun(const LossProblem& p, const Context& context, char* workspace)
+      : p_(p), context_(context), parts_(workspace), memory_(p, parts_), stream_(stream_of(context)) {}
+
+  std::size_t bytes() {
+    if (!is_backward(p_)) states_.lay_out(p_, parts_, context_);
+    return parts_.used();
+  }
+
+  void run() {
+    LossWork<T, RowResult> work{nullptr, nullptr, nullptr, memory_.losses, memory_.rows};
+    LossProblem p = p_;
+    if (!is_backward(p)) {
+      states_.lay_out(p, parts_, context_);
+      states_.run(context_);
+      p[Slot::states] = states_.operand();
+    }
+    if (p[LossSlot::status].given)
+      check(cudaMemsetAsync(p[LossSlot::status].data, 0, sizeof(std::int32_t), stream_), "status");
+    const std::int64_t chunks = p.rows * lift::chunk_count(p.n);
+    if (memory_.sums != nullptr) work.sums = sum<fold::Sum<T>>(p, chunks, sum_row_leaves<T, typename S::Leaves>);
+    if constexpr (!S::is_entropy) {
+      if (memory_.classes != nullptr) work.classes = class_sums(p, chunks);
+      if (memory_.weights != nullptr) work.weights = target_weights(p);
+    }
+    S::finish(p, work, stream_);
+    if (adds_rows(p)) put_sum(p, work.weights);
+    if (!p[Slot::y].given) return;
+    const bool across = is_across(p);
+    const std::int64_t items = write_items(p, across);
+    launch("write_loss_gradient", write_loss_gradient<T, RowResult>, warps_for(items), stream_, p, items, across,
+           memory_.rows);
+  }
+
+ private:
+  /// One sum a row; rows of no elements have the identity.
+  template <class F, class Kernel>
+  const T* sum(const LossProblem& p, std::int64_t chunks, Kernel kernel) {
+    if (chunks == 0) {
+      launch("merge_nodes", merge_nodes<F>, warps_for(p.rows), stream_, memory_.sums, std::int64_t{0}, memory_.sums,
+             std::int64_t{1}, p.rows);
+      return memory_.sums;
+    }
+    launch("sum_row_leaves", kernel, warps_for(chunks), stream_, p, chunks, memory_.sums);
+    return merge_levels<F>(p, memory_.sums, stream_);
+  }
+
+  const RowsSum* class_sums(const LossProblem& p, std::int64_t chunks) {
+    if (chunks == 0) return nullptr;
+    launch("sum_classes", sum_classes<T>, warps_for(chunks), stream_, p, chunks, memory_.classes);
+    return merge_levels<RowsFold>(p, memory_.classes, stream_);
+  }
+
+  const RowsSum* target_weights(const LossProblem& p) {
+    const std::int64_t items = std::max<std::int64_t>(lift::chunk_count(p.rows), 1);
+    launch("sum_targets", sum_targets<T>, warps_for(items), stream_, p, items, memory_.weights);
+    return merge_levels<RowsFold>(rows_as_row(p), memory_.weights, stream_);
+  }
+
+  void put_sum(const LossProblem& p, const RowsSum* weights) {
+    const std::int64_t items = std::max<std::int64_t>(lift::chunk_count(p.rows), 1);
+    launch("sum_losses", sum_losses, warps_for(items), stream_, memory_.losses, p.rows, items, memory_.totals);
+    const RowsSum* total = merge_levels<RowsFold>(rows_as_row(p), memory_.totals, stream_);
+    launch("put_total", put_total, {1, 32}, stream_, p, total, weights);
+  }
+
+  const LossProblem& p_;
+  const Context& context_;
+  Parts parts_;
+  LossMemory<T, Steps> memory_;
+  cudaStream_t stream_;
+  RowStates states_;
+};
+
+const char* refuses(const LossProblem& p, const Context& context) {
+  return is_backward(p) ? refuses_chunks(p) : refuses_states(p, context);
+}
+
+template <template <class> class Steps>
+std::size_t workspace(const LossProblem& p, const Context& context) {
+  std::size_t bytes = 0;
+  with_fold_type(p, [&]<class T>(T) { bytes = LossRun<T, Steps>(p, context, nullptr).bytes(); });
+  return bytes;
+}
+
+template <template <class> class Steps>
+void run(const LossProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(workspace<Steps>(p, context), context);
+  with_fold_type(p, [&]<class T>(T) { LossRun<T, Steps>(p, context, scratch.data()).run(); });
+}
+
+constexpr LossKernel kCrossEntropy[] = {
+    {"cross_entropy_states", refuses, run<CrossEntropySteps>, workspace<CrossEntropySteps>}};
+constexpr LossKernel kCrossEntropyBackward[] = {
+    {"cross_entropy_backward_generic", refuses, run<CrossEntropySteps>, workspace<CrossEntropySteps>}};
+constexpr LossKernel kEntropy[] = {{"entropy_states", refuses, run<EntropySteps>, workspace<EntropySteps>}};
+constexpr LossKernel kEntropyBackward[] = {
+    {"entropy_backward_generic", refuses, run<EntropySteps>, workspace<EntropySteps>}};
+
+}  // namespace
+}  // namespace cuda
+
+std::span<const Kernel<LossProblem>> cuda_loss_kernels(Op op) {
+  switch (op) {
+    case Op::cross_entropy: return cuda::kCrossEntropy;
+    case Op::cross_entropy_backward: return cuda::kCrossEntropyBackward;
+    case Op::entropy: return cuda::kEntropy;
+    default: return cuda::kEntropyBackward;
+  }
+}
+
+}  // namespace v0
+}  // namespace softfold

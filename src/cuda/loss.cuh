@@ -1,0 +1,330 @@
+// cross_entropy, entropy and their backward passes from the rows' states, for any dtype, stride, axis, mask and length:
+// the sums over a row's elements, what a row gives, sums over rows, and the gradient.
+#pragma once
+
+#include "cuda/generic.cuh"
+#include "softfold/fold/cross_entropy.hpp"
+#include "softfold/fold/entropy.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// A sum over rows, and how many of them are in it.
+struct RowsSum {
+  double sum;
+  std::int64_t rows;
+};
+__device__ __forceinline__ RowsSum shuffle(RowsSum a, int distance) {
+  return {shuffle(a.sum, distance), shuffle(a.rows, distance)};
+}
+struct RowsFold {
+  using State = RowsSum;
+  static __device__ State identity() { return {fold::Sum<double>::identity(), 0}; }
+  static __device__ State merge(const State& a, const State& b) {
+    return {fold::Sum<double>::merge(a.sum, b.sum), a.rows + b.rows};
+  }
+};
+
+/// What a row's gradient is made with.
+enum class RowKind : int {
+  zero,     ///< nothing but zeros: an ignored row, an empty one
+  nan,      ///< NaN wherever an element is
+  regular,  ///< by the formula
+};
+
+template <class T>
+struct CrossEntropyRow {
+  RowKind kind;
+  std::int64_t target;
+  fold::CrossEntropyGradient<T> gradient;
+
+  __device__ T operator()(const LossProblem& p, std::int64_t i, T x) const;
+};
+template <class T>
+struct EntropyRow {
+  RowKind kind;
+  T entropy, factor;
+  fold::Entropy<T> row;
+
+  __device__ T operator()(const LossProblem&, std::int64_t, T x) const {
+    return fold::canonical(row.gradient(x, entropy, factor));
+  }
+};
+
+/// What the steps of one call leave for each other; null where a call has no such step.
+template <class T, class RowResult>
+struct LossWork {
+  const T* sums;           ///< a row: sum of w lp (cross-entropy), of p lp (entropy)
+  const RowsSum* classes;  ///< a row: the weights of the classes that exist, and their number
+  const RowsSum* weights;  ///< one: the weights of the targets, and the number of rows that count
+  double* losses;          ///< a row, to be added up
+  RowResult* rows;         ///< for the gradient
+};
+
+/// The weight of class i, as the fold's precision has it.
+template <class T>
+__device__ __forceinline__ T weight_at(const LossProblem& p, std::int64_t i) {
+  const Operand& w = p[LossSlot::weight];
+  return w.given ? fold::narrow<T>(element_at<double>(w.dtype, w.data + i * w.axis_stride)) : T(1);
+}
+
+template <class T>
+__device__ __forceinline__ T CrossEntropyRow<T>::operator()(const LossProblem& p, std::int64_t i, T x) const {
+  if (i == target) return gradient.at_target(x, weight_at<T>(p, i));
+  return gradient(x, gradient.spread != T(0) ? weight_at<T>(p, i) : T(1));
+}
+
+/// A row's operands, its scale as elements are multiplied by it, and its state.
+template <class T>
+struct LossRow {
+  RowPlace place;
+  Row row;
+  RowFactor<T> factor;
+  typename fold::LogSumExp<T>::State state;
+
+  __device__ __forceinline__ LossRow(const LossProblem& p, std::int64_t index)
+      : place(p, index), row(row_at(p, place)), factor(row.scale), state(row_state<T>(p, place, row, index, nullptr)) {}
+
+  __device__ __forceinline__ T element(const LossProblem& p, std::int64_t i) const {
+    const Operand& x = p[Slot::x];
+    return factor(element_at<T>(x.dtype, row.x + i * x.axis_stride));
+  }
+  __device__ __forceinline__ fold::LogNormaliser<T> log_normaliser() const {
+    fold::LogNormaliser<T> log_row(state, factor.scale);
+    log_row.set_c(factor.c);
+    return log_row;
+  }
+  __device__ __forceinline__ std::int64_t target(const LossProblem& p) const {
+    const Operand& o = p[LossSlot::targets];
+    return integer_at(o.dtype, o.data + place.offset(o));
+  }
+  __device__ __forceinline__ void put_number(const LossProblem& p, LossSlot slot, double value) const {
+    const Operand& o = p[slot];
+    if (o.given) put(o.dtype, o.data + place.offset(o), value);
+  }
+  __device__ __forceinline__ double dloss(const LossProblem& p) const {
+    const Operand& o = p[LossSlot::dloss];
+    if (!o.given) return 1.;
+    return element_at<double>(o.dtype, p.reduction == Reduction::none ? o.data + place.offset(o) : o.data);
+  }
+};
+
+/// The leaves of a sum over a row's elements: w lp, or p lp.
+template <class T>
+struct CrossEntropyLeaves {
+  fold::LogNormaliser<T> log_row;
+  __device__ explicit CrossEntropyLeaves(const LossRow<T>& r) : log_row(r.log_normaliser()) {}
+  __device__ T operator()(const LossProblem& p, std::int64_t i, T x) const {
+    return fold::Scalar<T>::mul(weight_at<T>(p, i), log_row.log_probability(x));
+  }
+};
+template <class T>
+struct EntropyLeaves {
+  fold::Entropy<T> row;
+  bool regular;
+  __device__ explicit EntropyLeaves(const LossRow<T>& r)
+      : row{fold::Normaliser<T>(r.state), r.log_normaliser(), r.factor.c}, regular(row.row.regular) {}
+  __device__ T operator()(const LossProblem&, std::int64_t, T x) const {
+    return regular ? row.leaf(x) : fold::Sum<T>::identity();
+  }
+};
+
+template <class T, class Leaves>
+__global__ void __launch_bounds__(128)
+    sum_row_leaves(const __grid_constant__ LossProblem p, std::int64_t items, T* sums) {
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= items) return;
+  const Share share = share_of(p, item, false);
+  const LossRow<T> r(p, share.row);
+  const Leaves leaf(r);
+  T v[lift::kPerLane];
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) v[j] = fold::Sum<T>::identity();
+#pragma unroll 1
+  for (int j = 0; j < lift::kPerLane; ++j) {
+    const std::int64_t i = share.first + 32 * j;
+    T a = fold::Sum<T>::identity();
+    if (is_present(r.row, p[Slot::mask].axis_stride, i)) a = leaf(p, i, r.element(p, i));
+      // Turned by one place a step: the registers keep constant names without unrolling the body.
+#pragma unroll
+    for (int k = 0; k + 1 < lift::kPerLane; ++k) v[k] = v[k + 1];
+    v[lift::kPerLane - 1] = a;
+  }
+  const T sum = add_chunk(v);
+  if (threadIdx.x % 32 == 0) sums[item] = sum;
+}
+
+/// The weights of the classes that exist in each row.
+template <class T>
+__global__ void __launch_bounds__(128)
+    sum_classes(const __grid_constant__ LossProblem p, std::int64_t items, RowsSum* sums) {
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= items) return;
+  const Share share = share_of(p, item, false);
+  const Row r = row_at(p, RowPlace(p, share.row));
+  double v[lift::kPerLane];
+  int count = 0;
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) {
+    const std::int64_t i = share.first + 32 * j;
+    v[j] = fold::Sum<double>::identity();
+    if (!is_present(r, p[Slot::mask].axis_stride, i)) continue;
+    v[j] = static_cast<double>(weight_at<T>(p, i));
+    ++count;
+  }
+  count = __reduce_add_sync(lift::kWholeWarp, count);
+  const double sum = add_chunk(v);
+  if (threadIdx.x % 32 == 0) sums[item] = {sum, count};
+}
+
+/// A warp's share of a sum over rows: leaf(row) gives a RowsSum.
+template <class Leaf>
+__device__ __forceinline__ void sum_rows(std::int64_t rows, std::int64_t items, RowsSum* sums, const Leaf& leaf) {
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= items) return;
+  double v[lift::kPerLane];
+  int count = 0;
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) {
+    const std::int64_t row = item * lift::kChunk + static_cast<int>(threadIdx.x) % 32 + 32 * j;
+    const RowsSum one = row < rows ? leaf(row) : RowsFold::identity();
+    v[j] = one.sum;
+    count += static_cast<int>(one.rows);
+  }
+  count = __reduce_add_sync(lift::kWholeWarp, count);
+  const double sum = add_chunk(v);
+  if (threadIdx.x % 32 == 0) sums[item] = {sum, count};
+}
+
+/// The weights of the targets of rows that count. A target that is no class is for finish_cross_entropy to report.
+template <class T>
+__global__ void __launch_bounds__(128)
+    sum_targets(const __grid_constant__ LossProblem p, std::int64_t items, RowsSum* sums) {
+  sum_rows(p.rows, items, sums, [&](std::int64_t index) -> RowsSum {
+    const RowPlace place(p, index);
+    const Operand& targets = p[LossSlot::targets];
+    const std::int64_t t = integer_at(targets.dtype, targets.data + place.offset(targets));
+    const std::int64_t n = p[Slot::offsets].given ? row_at(p, place).n : p.n;
+    if (t == p.ignore_index || t < 0 || t >= n) return RowsFold::identity();
+    return {static_cast<double>(weight_at<T>(p, t)), 1};
+  });
+}
+
+__global__ void __launch_bounds__(128) inline sum_losses(const double* losses, std::int64_t rows, std::int64_t items,
+                                                         RowsSum* sums) {
+  sum_rows(rows, items, sums, [&](std::int64_t row) -> RowsSum { return {losses[row], 1}; });
+}
+
+/// The one number that a sum or a mean is.
+__global__ void __launch_bounds__(32) inline put_total(const __grid_constant__ LossProblem p, const RowsSum* losses,
+                                                       const RowsSum* weights) {
+  if (threadIdx.x != 0) return;
+  const bool mean = p.reduction == Reduction::mean;
+  double total = losses->sum;
+  if (mean && weights->rows == 0) {
+    total = p.empty == Empty::nan ? fold::canonical_nan<double>() : 0.;
+  } else {
+    total = fold::Scalar<double>::add(mean ? fold::Scalar<double>::div(total, weights->sum) : total, 0.);
+  }
+  const Operand& o = p[LossSlot::loss];
+  put(o.dtype, o.data, total);
+}
+
+template <class T>
+__device__ __forceinline__ T target_log_probability(const LossProblem& p, const LossRow<T>& r, std::int64_t target) {
+  const fold::Normaliser<T> norm(r.state);
+  if (norm.empty) return p.empty == Empty::nan ? fold::canonical_nan<T>() : -fold::infinity<T>();
+  if (!norm.regular) return fold::canonical_nan<T>();
+  if (!is_present(r.row, p[Slot::mask].axis_stride, target)) return -fold::infinity<T>();
+  return r.log_normaliser().log_probability(r.element(p, target));
+}
+
+/// Each row's loss and log-probability, and what its gradient is made with. A target that is no class is counted in
+/// `status`, read nowhere as an index, and makes its row NaN.
+template <class T>
+__global__ void __launch_bounds__(128)
+    finish_cross_entropy(const __grid_constant__ LossProblem p, LossWork<T, CrossEntropyRow<T>> work) {
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (index >= p.rows) return;
+  const LossRow<T> r(p, index);
+  const fold::Normaliser<T> norm(r.state);
+  const std::int64_t target = r.target(p);
+  const bool ignored = target == p.ignore_index, lost = !ignored && (target < 0 || target >= r.row.n);
+  double classes = static_cast<double>(r.row.length), weights = classes;
+  if (work.classes != nullptr)
+    weights = work.classes[index].sum, classes = static_cast<double>(work.classes[index].rows);
+  const fold::CrossEntropy terms(p.label_smoothing, p.z_loss,
+                                 ignored || lost ? 1. : static_cast<double>(weight_at<T>(p, target)), classes, weights);
+  const double lse = static_cast<double>(fold::LogSumExp<T>{r.factor.scale}.finish(r.state));
+  if (lost && p[LossSlot::status].given) atomicAdd(reinterpret_cast<int*>(p[LossSlot::status].data), 1);
+  if (p.op == Op::cross_entropy) {
+    double lp = 0., loss = 0.;
+    if (lost) {
+      lp = loss = fold::canonical_nan<double>();
+    } else if (!ignored) {
+      lp = static_cast<double>(target_log_probability(p, r, target));
+      const bool whole = norm.regular && work.sums != nullptr;
+      loss = terms.loss(lp, whole ? static_cast<double>(work.sums[index]) : norm.regular ? 0. : lp, lse);
+    }
+    r.put_number(p, LossSlot::log_probability, lp);
+    if (p.reduction == Reduction::none) r.put_number(p, LossSlot::loss, loss);
+    if (work.losses != nullptr) work.losses[index] = ignored ? fold::Sum<double>::identity() : loss;
+  }
+  if (work.rows == nullptr) return;
+  double factor = r.dloss(p);
+  if (p.reduction == Reduction::mean) factor = fold::Scalar<double>::div(factor, work.weights->sum);
+  factor = fold::Scalar<double>::mul(factor, r.row.scale);
+  const RowKind kind = ignored || (norm.empty && !lost) ? RowKind::zero
+                       : lost || !norm.regular          ? RowKind::nan
+                                                        : RowKind::regular;
+  work.rows[index] = {kind, target, {norm, r.factor.c, terms, lse, factor}};
+}
+
+template <class T>
+__global__ void __launch_bounds__(128)
+    finish_entropy(const __grid_constant__ LossProblem p, LossWork<T, EntropyRow<T>> work) {
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (index >= p.rows) return;
+  const LossRow<T> r(p, index);
+  const fold::Normaliser<T> norm(r.state);
+  T entropy = fold::canonical_nan<T>();
+  if (norm.empty && p.empty != Empty::nan) entropy = T(0);
+  if (norm.regular) entropy = fold::Scalar<T>::sub(T(0), work.sums[index]);
+  r.put_number(p, LossSlot::loss, static_cast<double>(entropy));
+  if (work.rows == nullptr) return;
+  const double factor = fold::Scalar<double>::mul(r.dloss(p), r.row.scale);
+  work.rows[index] = {norm.empty     ? RowKind::zero
+                      : norm.regular ? RowKind::regular
+                                     : RowKind::nan,
+                      entropy,
+                      static_cast<T>(-factor),
+                      {norm, r.log_normaliser(), r.factor.c}};
+}
+
+template <class T, class RowResult>
+__global__ void __launch_bounds__(128)
+    write_loss_gradient(const __grid_constant__ LossProblem p, std::int64_t items, bool across, const RowResult* rows) {
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= items) return;
+  const Share share = share_of(p, item, across);
+  if (share.row >= p.rows) return;
+  const Row r = row_at(p, RowPlace(p, share.row));
+  const RowFactor<T> factor(r.scale);
+  const RowResult& row = rows[share.row];
+  const Operand &x = p[Slot::x], &dx = p[Slot::y];
+#pragma unroll 1
+  for (int j = 0; j < share.count; ++j) {
+    const std::int64_t i = share.first + share.step * j;
+    if (i >= r.n) break;
+    T result = T(0);
+    if (row.kind != RowKind::zero && is_present(r, p[Slot::mask].axis_stride, i))
+      result = row.kind == RowKind::nan ? fold::canonical_nan<T>()
+                                        : row(p, i, factor(element_at<T>(x.dtype, r.x + i * x.axis_stride)));
+    put(dx.dtype, r.y + i * dx.axis_stride, result);
+  }
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

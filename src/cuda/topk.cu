@@ -1,0 +1,129 @@
+// topk: which rows each kernel takes, and how rows are cut.
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/levels.cuh"
+#include "cuda/states.hpp"
+#include "cuda/topk_filter.cuh"
+#include "cuda/topk_radix.cuh"
+
+#include <algorithm>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+using State = fold::LogSumExp<float>::State;
+
+bool wants_states(const TopkProblem& p) {
+  return p[TopkSlot::probabilities].given || p[TopkSlot::log_probabilities].given || p[TopkSlot::lse].given;
+}
+
+int current_device() {
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
+}
+
+const char* refuses_radix(const TopkProblem& p, const Context& context) {
+  return wants_states(p) ? refuses_states(p, context) : nullptr;
+}
+
+std::int64_t radix_blocks(const TopkProblem& p) {
+  return std::min<std::int64_t>(p.rows, 4 * traits_of(current_device()).processors);
+}
+
+/// The workspace of topk_radix: rows' states, if any, and a block's entries.
+template <class T>
+fold::Ranked<T>* lay_out_radix(const TopkProblem& p, const Context& context, Parts& parts, RowStates& states) {
+  if (wants_states(p)) states.lay_out(p, parts, context);
+  return parts.take<fold::Ranked<T>>(radix_blocks(p) * p.k);
+}
+
+std::size_t radix_workspace(const TopkProblem& p, const Context& context) {
+  Parts parts(nullptr);
+  RowStates states;
+  with_fold_type(p, [&]<class T>(T) { lay_out_radix<T>(p, context, parts, states); });
+  return parts.used();
+}
+
+void run_radix(const TopkProblem& given, const Context& context) {
+  const DeviceOf device(given[Slot::x].data);
+  const Scratch scratch(radix_workspace(given, context), context);
+  TopkProblem p = given;
+  with_fold_type(p, [&]<class T>(T) {
+    Parts parts(scratch.data());
+    RowStates states;
+    auto* entries = lay_out_radix<T>(given, context, parts, states);
+    if (wants_states(p)) {
+      states.run(context);
+      p[Slot::states] = states.operand();
+    }
+    launch("topk_radix", topk_radix<T>, {radix_blocks(p), kRadixThreads}, stream_of(context), p, wants_states(p),
+           entries);
+  });
+}
+
+const char* refuses_filter(const TopkProblem& p, const Context&) {
+  if (p.k == 0) return "nothing is taken";
+  if (p.k > kMostFilterK) return "more than 256 are taken";
+  if (!(fold::make_scale<float>(p.scale).c > 0.F)) return "the scale is not positive";
+  if (lift::chunk_count(p.n) > std::int64_t{1024} * kMostSegmentChunks) return "a row is longer than 2^28";
+  if (p.rows * lift::chunk_count(p.n) >= 0x7FFFFFFF) return "more chunks than a grid has blocks";
+  return refuses_plain(p);
+}
+
+/// As few segments as keep all processors busy.
+TopkShare share_topk(const TopkProblem& p) {
+  const std::int64_t chunks = lift::chunk_count(p.n), wanted = 2 * traits_of(current_device()).processors;
+  std::int64_t segment = kMostSegmentChunks;
+  while (segment > kFilterWarps && (segment / 2 >= chunks || p.rows * ceil_div(chunks, segment) < wanted)) segment /= 2;
+  return {static_cast<int>(segment), static_cast<int>(ceil_div(chunks, segment)), nullptr, nullptr, wants_states(p)};
+}
+
+void lay_out_filter(const TopkProblem& p, Parts& parts, TopkShare& share) {
+  if (share.segments == 1) return;
+  share.states = parts.take<State>(p.rows * share.segments);
+  share.entries = parts.take<Entry>(p.rows * share.segments * p.k);
+}
+
+std::size_t filter_workspace(const TopkProblem& p, const Context&) {
+  Parts parts(nullptr);
+  TopkShare share = share_topk(p);
+  lay_out_filter(p, parts, share);
+  return parts.used();
+}
+
+template <int kPer>
+int shared_bytes(int k) {
+  return static_cast<int>(sizeof(Entry)) * (k + BlockSelect<kPer>::capacity_for(k));
+}
+
+void run_filter(const TopkProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(filter_workspace(p, context), context);
+  Parts parts(scratch.data());
+  TopkShare share = share_topk(p);
+  lay_out_filter(p, parts, share);
+  const cudaStream_t stream = stream_of(context);
+  const int k = static_cast<int>(p.k);
+  const auto warps = static_cast<int>(std::min<std::int64_t>(kFilterWarps, lift::chunk_count(p.n)));
+  const lift::Factor factor(fold::make_scale<float>(p.scale).c);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    launch("topk_filter", topk_filter<E>, {p.rows * share.segments, warps * 32, 1, shared_bytes<lift::kPerLane>(k)},
+           stream, p, share, factor);
+  });
+  if (share.segments > 1)
+    launch("topk_join", topk_join, {p.rows, kJoinThreads, 1, shared_bytes<1>(k)}, stream, p, share);
+}
+
+constexpr TopkKernel kKernels[] = {{"topk_filter", refuses_filter, run_filter, filter_workspace},
+                                   {"topk_radix", refuses_radix, run_radix, radix_workspace}};
+
+}  // namespace
+}  // namespace cuda
+
+std::span<const Kernel<TopkProblem>> cuda_topk_kernels() { return cuda::kKernels; }
+
+}  // namespace v0
+}  // namespace softfold

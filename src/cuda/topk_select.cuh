@@ -1,0 +1,147 @@
+// The k best of a stream that a block of threads looks at, a round at a time: what may be among them is kept in shared
+// memory, and the bound below which nothing is kept rises when that is full.
+#pragma once
+
+#include "cuda/rows.cuh"
+#include "softfold/fold/topk.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// An element and its place in one number that orders as fold::Ranked does: the key above, the complement of the index
+/// (of rows below 2^32) below. 0 is no element.
+using Entry = std::uint64_t;
+
+__device__ __forceinline__ Entry entry_of(float x, std::uint32_t index) {
+  return static_cast<Entry>(fold::Ranked<float>::of(x, 0).key) << 32 | static_cast<std::uint32_t>(~index);
+}
+__device__ __forceinline__ std::uint32_t index_of(Entry e) { return ~static_cast<std::uint32_t>(e); }
+
+/// k best of a block's stream. Every function is called by all threads of the block together.
+///
+/// Kept is everything seen that is at least `bound`; at least k elements seen are, once bound is not 0. A round brings
+/// up to kPer elements a thread. Of all rounds' best a thread, the k-th bounds the k-th of all; where that bound is
+/// used at most k + kSlack threads have anything to keep: so (k + kSlack) * kPer places are always enough. Spare ones
+/// make that rare.
+template <int kPer>
+class BlockSelect {
+ public:
+  static constexpr int kSlack = 16, kSpare = 1024;
+  static constexpr int capacity_for(int k) { return (k + kSlack) * kPer + kSpare; }
+  struct Shared {
+    int count, kept;
+    int sums[4];
+  };
+
+  /// places: capacity_for(k) of them in shared memory.
+  __device__ __forceinline__ BlockSelect(Shared& shared, Entry* places, int k)
+      : shared_(shared), places_(places), k_(k), room_(capacity_for(k)) {
+    if (threadIdx.x == 0) shared_.count = 0;
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ Entry bound() const { return bound_; }
+
+  /// One round. No element of this thread is above `highest`; best() is the best of them; each(keep) calls keep(entry)
+  /// for those that may be at least bound().
+  template <class Best, class Each>
+  __device__ __forceinline__ void offer(Entry highest, const Best& best, const Each& each) {
+    const int hits = __syncthreads_count(highest >= bound_ && highest != 0);
+    if (hits == 0) return;
+    if (room_ < hits * kPer) {
+      // Every earlier round is in the count, and nobody keeps anything before the next barrier.
+      room_ = capacity_for(k_) - shared_.count;
+      if (room_ < hits * kPer) {
+        raise(best());
+      } else {
+        __syncthreads();
+        room_ -= hits * kPer;
+      }
+    } else {
+      room_ -= hits * kPer;
+    }
+    if (highest < bound_ || highest == 0) return;
+    each([&](Entry e) {
+      if (e >= bound_) places_[atomicAdd(&shared_.count, 1)] = e;
+    });
+  }
+
+  /// The k best, best first, in `to` (room for k, shared); returns how many there are.
+  __device__ __forceinline__ int finish(Entry* to) {
+    __syncthreads();
+    if (shared_.count > 2 * (k_ + kSlack)) raise(0);
+    const int count = shared_.count;
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+      const Entry e = places_[i];
+      int rank = 0;
+#pragma unroll 4
+      for (int j = 0; j < count; ++j) rank += places_[j] > e ? 1 : 0;
+      if (rank < k_) to[rank] = e;
+    }
+    __syncthreads();
+    return min(count, k_);
+  }
+
+ private:
+  /// A number added over the block. Successive calls alternate between the sums.
+  __device__ __forceinline__ int add_over_block(int a, int turn) {
+    a = __reduce_add_sync(lift::kWholeWarp, a);
+    if (threadIdx.x % 32 == 0) atomicAdd(&shared_.sums[turn % 4], a);
+    __syncthreads();
+    if (threadIdx.x == 0) shared_.sums[(turn + 2) % 4] = 0;
+    return shared_.sums[turn % 4];
+  }
+
+  /// Raises the bound to the k-th of what is kept and of all threads' best, or to somewhat less: a bit at a time from
+  /// the top, until few enough are at least that; then drops what is below.
+  __device__ __noinline__ void raise(Entry best) {
+    const int count = shared_.count;
+    if (best < bound_) best = 0;
+    if (threadIdx.x < 4) shared_.sums[threadIdx.x] = 0;
+    if (threadIdx.x == 0) shared_.kept = 0;
+    __syncthreads();
+    const auto at_least = [&](Entry e) {
+      int n = best >= e ? 1 : 0;
+      for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x))
+        n += places_[i] >= e ? 1 : 0;
+      return n;
+    };
+    int turn = 0, have = add_over_block(at_least(1), turn++);
+    Entry bound = 0;
+#pragma unroll 1
+    for (int bit = 63; bit >= 0 && have > k_ + kSlack; --bit) {
+      const Entry trial = bound | Entry{1} << bit;
+      const int n = add_over_block(at_least(trial), turn++);
+      if (n < k_) continue;
+      bound = trial;
+      have = n;
+    }
+    if (bound > bound_) bound_ = bound;
+    drop(count);
+    room_ = capacity_for(k_) - have * kPer;
+  }
+
+  /// Moves what is at least the bound to the front.
+  __device__ __forceinline__ void drop(int count) {
+    for (int base = 0; base < count; base += static_cast<int>(blockDim.x)) {
+      const int i = base + static_cast<int>(threadIdx.x);
+      const Entry e = i < count ? places_[i] : 0;
+      __syncthreads();
+      // Never beyond what all threads have read: no more are kept than were looked at.
+      if (e >= bound_ && e != 0) places_[atomicAdd(&shared_.kept, 1)] = e;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) shared_.count = shared_.kept;
+    __syncthreads();
+  }
+
+  Shared& shared_;
+  Entry* places_;
+  int k_, room_;  ///< room_: at least so many places are free
+  Entry bound_ = 0;
+};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
