@@ -1,6 +1,8 @@
 // cross_entropy, entropy and their backward passes: which steps a call has, and how they follow each other on a stream.
-#include "cuda/loss.cuh"
+#include "cuda/loss_rows.cuh"
 
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
 #include "cuda/states.hpp"
@@ -74,6 +76,28 @@ struct LossMemory {
   }
 };
 
+/// What cross_entropy_stream leaves for itself, behind what every loss has.
+struct StreamMemory {
+  LossStream shared;
+  std::size_t zeros;  ///< bytes from shared.next on that begin as 0
+
+  StreamMemory(const LossProblem& p, Parts& parts) {
+    const std::int64_t chunks = lift::chunk_count(p.n);
+    int device = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    shared.chunks = static_cast<int>(chunks);
+    shared.pieces = ceil_div(p.rows * chunks, kPieceChunks);
+    shared.ahead = std::min(shared.pieces, kBlocks * traits_of(device).processors + ceil_div(chunks, kPieceChunks) + 2);
+    shared.nodes = parts.take<fold::LogSumExp<float>::State>(p.rows * chunks);
+    zeros = 16 + static_cast<std::size_t>(p.rows) * 2 * sizeof(unsigned);
+    shared.next = parts.bytes_for<unsigned long long>(zeros);
+    shared.folded = reinterpret_cast<unsigned*>(shared.next + 2);
+    shared.ready = shared.folded + p.rows;
+  }
+
+  static constexpr std::int64_t kBlocks = 4;  ///< of the kernel that a processor holds at once
+};
+
 /// The states, the sums, the rows, the total, the gradient.
 template <class T, template <class> class Steps>
 class LossRun {
@@ -97,8 +121,7 @@ class LossRun {
       states_.run(context_);
       p[Slot::states] = states_.operand();
     }
-    if (p[LossSlot::status].given)
-      check(cudaMemsetAsync(p[LossSlot::status].data, 0, sizeof(std::int32_t), stream_), "status");
+    clear_status();
     const std::int64_t chunks = p.rows * lift::chunk_count(p.n);
     if (memory_.sums != nullptr) work.sums = sum<fold::Sum<T>>(p, chunks, sum_row_leaves<T, typename S::Leaves>);
     if constexpr (!S::is_entropy) {
@@ -114,7 +137,27 @@ class LossRun {
            memory_.rows);
   }
 
+  /// The same by cross_entropy_stream.
+  void run_stream(const DeviceTraits& device) {
+    const StreamMemory own(p_, parts_);
+    LossWork<float, RowResult> work{nullptr, nullptr, nullptr, memory_.losses, memory_.rows};
+    clear_status();
+    if (memory_.weights != nullptr) work.weights = target_weights(p_);
+    check(cudaMemsetAsync(own.shared.next, 0, own.zeros, stream_), "cross_entropy_stream");
+    const Grid grid{std::min(2 * own.shared.pieces, StreamMemory::kBlocks * device.processors), kPieceChunks * 32};
+    const lift::Factor factor(fold::make_scale<float>(p_.scale).c);
+    with_element(p_[Slot::x].dtype, [&]<class E>() {
+      launch("cross_entropy_stream", cross_entropy_stream<E>, grid, stream_, p_, own.shared, work, factor);
+    });
+    if (adds_rows(p_)) put_sum(p_, work.weights);
+  }
+
  private:
+  void clear_status() const {
+    const Operand& o = p_[LossSlot::status];
+    if (o.given) check(cudaMemsetAsync(o.data, 0, sizeof(std::int32_t), stream_), "status");
+  }
+
   /// One sum a row; rows of no elements have the identity.
   template <class F, class Kernel>
   const T* sum(const LossProblem& p, std::int64_t chunks, Kernel kernel) {
@@ -154,6 +197,27 @@ class LossRun {
   RowStates states_;
 };
 
+const char* refuses_stream(const LossProblem& p, const Context&) {
+  if (!p[Slot::y].given) return "no gradient is asked for";
+  if (p.label_smoothing > 0) return "label smoothing adds up log-probabilities";
+  if (p.rows == 0 || p.n == 0) return "there are no elements";
+  if (lift::chunk_count(p.n) > kMostStreamedChunks) return "a row is longer than 1048576";
+  return refuses_plain(p);
+}
+
+std::size_t stream_workspace(const LossProblem& p, const Context&) {
+  Parts parts(nullptr);
+  const LossMemory<float, CrossEntropySteps> memory(p, parts);
+  const StreamMemory stream(p, parts);
+  return parts.used();
+}
+
+void run_stream(const LossProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(stream_workspace(p, context), context);
+  LossRun<float, CrossEntropySteps>(p, context, scratch.data()).run_stream(traits_of(device.device()));
+}
+
 const char* refuses(const LossProblem& p, const Context& context) {
   return is_backward(p) ? refuses_chunks(p) : refuses_states(p, context);
 }
@@ -173,6 +237,7 @@ void run(const LossProblem& p, const Context& context) {
 }
 
 constexpr LossKernel kCrossEntropy[] = {
+    {"cross_entropy_stream", refuses_stream, run_stream, stream_workspace},
     {"cross_entropy_states", refuses, run<CrossEntropySteps>, workspace<CrossEntropySteps>}};
 constexpr LossKernel kCrossEntropyBackward[] = {
     {"cross_entropy_backward_generic", refuses, run<CrossEntropySteps>, workspace<CrossEntropySteps>}};

@@ -83,8 +83,15 @@ struct LossRow {
   RowFactor<T> factor;
   typename fold::LogSumExp<T>::State state;
 
+  /// The state is the one that lies in memory.
   __device__ __forceinline__ LossRow(const LossProblem& p, std::int64_t index)
-      : place(p, index), row(row_at(p, place)), factor(row.scale), state(row_state<T>(p, place, row, index, nullptr)) {}
+      : place(p, index),
+        row(row_at(p, place)),
+        factor(row.scale),
+        state(row_state<T>(p, place, row, index, nullptr)) {}
+  __device__ __forceinline__ LossRow(const LossProblem& p, std::int64_t index,
+                                     const typename fold::LogSumExp<T>::State& given)
+      : place(p, index), row(row_at(p, place)), factor(row.scale), state(given) {}
 
   __device__ __forceinline__ T element(const LossProblem& p, std::int64_t i) const {
     const Operand& x = p[Slot::x];
@@ -197,7 +204,7 @@ __device__ __forceinline__ void sum_rows(std::int64_t rows, std::int64_t items, 
   if (threadIdx.x % 32 == 0) sums[item] = {sum, count};
 }
 
-/// The weights of the targets of rows that count. A target that is no class is for finish_cross_entropy to report.
+/// The weights of the targets of rows that count. A target that is no class is for finish_row to report.
 template <class T>
 __global__ void __launch_bounds__(128)
     sum_targets(const __grid_constant__ LossProblem p, std::int64_t items, RowsSum* sums) {
@@ -240,14 +247,11 @@ __device__ __forceinline__ T target_log_probability(const LossProblem& p, const 
   return r.log_normaliser().log_probability(r.element(p, target));
 }
 
-/// Each row's loss and log-probability, and what its gradient is made with. A target that is no class is counted in
+/// A row's loss and log-probability, and what its gradient is made with. A target that is no class is counted in
 /// `status`, read nowhere as an index, and makes its row NaN.
 template <class T>
-__global__ void __launch_bounds__(128)
-    finish_cross_entropy(const __grid_constant__ LossProblem p, LossWork<T, CrossEntropyRow<T>> work) {
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index >= p.rows) return;
-  const LossRow<T> r(p, index);
+__device__ __forceinline__ void finish_row(const LossProblem& p, std::int64_t index, const LossRow<T>& r,
+                                           const LossWork<T, CrossEntropyRow<T>>& work) {
   const fold::Normaliser<T> norm(r.state);
   const std::int64_t target = r.target(p);
   const bool ignored = target == p.ignore_index, lost = !ignored && (target < 0 || target >= r.row.n);
@@ -279,6 +283,13 @@ __global__ void __launch_bounds__(128)
                        : lost || !norm.regular          ? RowKind::nan
                                                         : RowKind::regular;
   work.rows[index] = {kind, target, {norm, r.factor.c, terms, lse, factor}};
+}
+
+template <class T>
+__global__ void __launch_bounds__(128)
+    finish_cross_entropy(const __grid_constant__ LossProblem p, LossWork<T, CrossEntropyRow<T>> work) {
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (index < p.rows) finish_row(p, index, LossRow<T>(p, index), work);
 }
 
 template <class T>

@@ -1,0 +1,172 @@
+"""cross_entropy, entropy and topk on one GPU, beside their peers and a copy or a read of the same bytes, in one run.
+
+As bench/gpu_softmax.py: graph replays, interleaved, medians; records of DESIGN section 5 go to --out.
+
+    python3 bench/gpu_consumers.py --library build/src/libsoftfold.so --out bench/results/h200/consumers.jsonl
+"""
+import argparse
+import ctypes as C
+import importlib.metadata
+import sys
+
+import torch
+
+sys.path.insert(0, __file__.rsplit("/", 1)[0])
+from gpu_softmax import Bench, Context, Softfold  # noqa: E402
+
+
+class CrossEntropyOptions(C.Structure):
+    _fields_ = [("struct_size", C.c_size_t), ("rows", C.c_void_p), ("ignore_index", C.c_int64),
+                ("label_smoothing", C.c_double), ("z_loss", C.c_double), ("weight", C.c_void_p),
+                ("log_probability", C.c_void_p), ("states", C.c_void_p), ("dx", C.c_void_p), ("dloss", C.c_void_p),
+                ("reduction", C.c_int32), ("status", C.c_void_p)]
+
+
+class EntropyOptions(C.Structure):
+    _fields_ = [("struct_size", C.c_size_t), ("rows", C.c_void_p), ("states", C.c_void_p), ("dx", C.c_void_p),
+                ("dentropy", C.c_void_p)]
+
+
+class TopkOptions(C.Structure):
+    _fields_ = [("struct_size", C.c_size_t), ("rows", C.c_void_p), ("probabilities", C.c_void_p),
+                ("log_probabilities", C.c_void_p), ("lse", C.c_void_p), ("sorted", C.c_int32)]
+
+
+class Consumers(Softfold):
+    """Plans of operations with options of their own."""
+
+    def plan_of(self, name, ins, outs, options, views, stream):
+        """name: of the C function behind softfold_plan_; views: the tensors among the options."""
+        keep = [ins, outs, options, list(views.values())]
+        for field, tensor in views.items():
+            view = self.tensor(tensor)
+            keep.append(view)
+            setattr(options, field, C.addressof(view))
+        inputs, outputs = ((type(self.tensor(ts[0])) * len(ts))(*[self.tensor(t) for t in ts]) for ts in (ins, outs))
+        context = Context()
+        self.lib.softfold_context_init(C.byref(context))
+        context.stream = stream.cuda_stream
+        storage = C.create_string_buffer(4096 + 16)
+        at = C.c_void_p((C.addressof(storage) + 15) & ~15)
+        op = {"cross_entropy": (16,), "entropy": (15,), "topk": ()}[name]
+
+        def make():
+            call = getattr(self.lib, "softfold_plan_" + name)
+            if call(at, *op, inputs, C.c_size_t(len(ins)), outputs, C.c_size_t(len(outs)), C.byref(options),
+                    C.byref(context)) != 0:
+                raise RuntimeError(self.lib.softfold_last_error().decode())
+
+        make()
+        need = self.lib.softfold_plan_workspace_bytes(at)
+        if need:
+            workspace = torch.empty(need, dtype=torch.uint8, device="cuda")
+            context.workspace, context.workspace_bytes = workspace.data_ptr(), need
+            keep.append(workspace)
+            make()
+
+        def run(lib=self.lib, keep=(keep, inputs, outputs, storage, context)):
+            if lib.softfold_plan_run(at) != 0:
+                raise RuntimeError(lib.softfold_last_error().decode())
+
+        run.kernel = self.lib.softfold_plan_kernel(at).decode()
+        return run
+
+
+def quack_label():
+    return "quack-kernels " + importlib.metadata.version("quack-kernels")
+
+
+class Points(Bench):
+    def __init__(self, args):
+        super().__init__(args)
+        self.softfold = Consumers(args.library)
+
+    def logits(self, dtype, rows, n):
+        return torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
+
+    def cross_entropy(self, dtype, rows, n, gradient, target_dtype=torch.int64):
+        x = self.logits(dtype, rows, n)
+        target = torch.randint(0, n, (rows,), device="cuda", dtype=target_dtype)
+        loss, o = torch.empty((), device="cuda"), CrossEntropyOptions()
+        self.softfold.lib.softfold_cross_entropy_options_init(C.byref(o))
+        views = {"dx": torch.empty_like(x)} if gradient else {}
+        run = self.softfold.plan_of("cross_entropy", [x, target], [loss], o, views, self.stream)
+        candidates = {f"softfold:{run.kernel}": run}
+        if "torch" in self.args.peers and not gradient:
+            candidates["torch " + torch.__version__] = lambda: torch.nn.functional.cross_entropy(x, target)
+        if "quack" in self.args.peers:
+            candidates[quack_label()] = self.quack(x, target, gradient)
+        self.point("cross_entropy", dtype, (rows, n), "loss and gradient" if gradient else "loss", candidates,
+                   x.numel() * x.element_size() * (2 if gradient else 1), read_only=not gradient)
+
+    @staticmethod
+    def quack(x, target, gradient):
+        def call():
+            from quack.cross_entropy import cross_entropy_fwd
+            return cross_entropy_fwd(x, target, return_dx=gradient)
+        return call
+
+    def entropy(self, dtype, rows, n):
+        x, h, o = self.logits(dtype, rows, n), torch.empty(rows, device="cuda"), EntropyOptions()
+        self.softfold.lib.softfold_entropy_options_init(C.byref(o))
+        run = self.softfold.plan_of("entropy", [x], [h], o, {}, self.stream)
+        self.point("entropy", dtype, (rows, n), "", {f"softfold:{run.kernel}": run}, x.numel() * x.element_size(),
+                   read_only=True)
+
+    def topk(self, dtype, rows, n, k, probabilities=True):
+        x, o = self.logits(dtype, rows, n), TopkOptions()
+        values = torch.empty(rows, k, device="cuda", dtype=dtype)
+        indices = torch.empty(rows, k, device="cuda", dtype=torch.int32)
+        self.softfold.lib.softfold_topk_options_init(C.byref(o))
+        views = {"probabilities": torch.empty(rows, k, device="cuda")} if probabilities else {}
+        run = self.softfold.plan_of("topk", [x], [values, indices], o, views, self.stream)
+        candidates = {f"softfold:{run.kernel}": run}
+        if "torch" in self.args.peers:
+            both = (lambda: torch.topk(torch.softmax(x, -1), k)) if probabilities else (lambda: torch.topk(x, k))
+            candidates["torch " + torch.__version__] = both
+        if "quack" in self.args.peers and n <= 4096:
+            candidates[quack_label()] = self.quack_topk(x, k)
+        self.point("topk", dtype, (rows, n), f"k={k}" + ("" if probabilities else " values"), candidates,
+                   x.numel() * x.element_size(), read_only=True)
+
+    @staticmethod
+    def quack_topk(x, k):
+        def call():
+            from quack.topk import topk_fwd
+            return topk_fwd(x, k, softmax=True)
+        return call
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--library", default="build/src/libsoftfold.so")
+    parser.add_argument("--out")
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
+    parser.add_argument("--peers", default="torch", help="torch,quack")
+    parser.add_argument("--only", default="cross_entropy,entropy,topk")
+    args = parser.parse_args()
+    args.peers = [p for p in args.peers.split(",") if p]
+    b, only = Points(args), args.only.split(",")
+    if "cross_entropy" in only:
+        for rows, n in ((8192, 128256), (4096, 262144), (8192, 32000), (65536, 1024)):
+            b.cross_entropy(torch.bfloat16, rows, n, False)
+            b.cross_entropy(torch.bfloat16, rows, n, True)
+        b.cross_entropy(torch.float32, 4096, 128256, False)
+        b.cross_entropy(torch.float32, 4096, 128256, True)
+        b.cross_entropy(torch.float32, 8192, 32000, True)
+    if "entropy" in only:
+        b.entropy(torch.bfloat16, 8192, 128256)
+        b.entropy(torch.float32, 4096, 128256)
+    if "topk" in only:
+        for rows in (4096, 128, 1):
+            b.topk(torch.float32, rows, 128256, 50)
+        b.topk(torch.float32, 4096, 128256, 50, False)
+        b.topk(torch.bfloat16, 4096, 128256, 50)
+        b.topk(torch.float32, 65536, 256, 8)
+        b.topk(torch.float32, 65536, 1024, 32)
+        b.topk(torch.float32, 4096, 128256, 1000)
+
+
+if __name__ == "__main__":
+    main()
