@@ -76,28 +76,6 @@ struct LossMemory {
   }
 };
 
-/// What cross_entropy_stream leaves for itself, behind what every loss has.
-struct StreamMemory {
-  LossStream shared;
-  std::size_t zeros;  ///< bytes from shared.next on that begin as 0
-
-  StreamMemory(const LossProblem& p, Parts& parts) {
-    const std::int64_t chunks = lift::chunk_count(p.n);
-    int device = 0;
-    check(cudaGetDevice(&device), "cudaGetDevice");
-    shared.chunks = static_cast<int>(chunks);
-    shared.pieces = ceil_div(p.rows * chunks, kPieceChunks);
-    shared.ahead = std::min(shared.pieces, kBlocks * traits_of(device).processors + ceil_div(chunks, kPieceChunks) + 2);
-    shared.nodes = parts.take<fold::LogSumExp<float>::State>(p.rows * chunks);
-    zeros = 16 + static_cast<std::size_t>(p.rows) * 2 * sizeof(unsigned);
-    shared.next = parts.bytes_for<unsigned long long>(zeros);
-    shared.folded = reinterpret_cast<unsigned*>(shared.next + 2);
-    shared.ready = shared.folded + p.rows;
-  }
-
-  static constexpr std::int64_t kBlocks = 4;  ///< of the kernel that a processor holds at once
-};
-
 /// The states, the sums, the rows, the total, the gradient.
 template <class T, template <class> class Steps>
 class LossRun {
@@ -130,29 +108,33 @@ class LossRun {
     }
     S::finish(p, work, stream_);
     if (adds_rows(p)) put_sum(p, work.weights);
-    if (!p[Slot::y].given) return;
+    if (p[Slot::y].given) write(p);
+  }
+
+ private:
+  void write(const LossProblem& p) {
+    if constexpr (!S::is_entropy && std::is_same_v<T, float>) {
+      if (writes_plain(p)) return write_plain(p);
+    }
     const bool across = is_across(p);
     const std::int64_t items = write_items(p, across);
     launch("write_loss_gradient", write_loss_gradient<T, RowResult>, warps_for(items), stream_, p, items, across,
            memory_.rows);
   }
 
-  /// The same by cross_entropy_stream.
-  void run_stream(const DeviceTraits& device) {
-    const StreamMemory own(p_, parts_);
-    LossWork<float, RowResult> work{nullptr, nullptr, nullptr, memory_.losses, memory_.rows};
-    clear_status();
-    if (memory_.weights != nullptr) work.weights = target_weights(p_);
-    check(cudaMemsetAsync(own.shared.next, 0, own.zeros, stream_), "cross_entropy_stream");
-    const Grid grid{std::min(2 * own.shared.pieces, StreamMemory::kBlocks * device.processors), kPieceChunks * 32};
-    const lift::Factor factor(fold::make_scale<float>(p_.scale).c);
-    with_element(p_[Slot::x].dtype, [&]<class E>() {
-      launch("cross_entropy_stream", cross_entropy_stream<E>, grid, stream_, p_, own.shared, work, factor);
+  static bool writes_plain(const LossProblem& p) {
+    // Smoothing wants every class's weight.
+    return p.n > 0 && (p.label_smoothing == 0 || !p[LossSlot::weight].given) && refuses_plain(p) == nullptr;
+  }
+  void write_plain(const LossProblem& p) {
+    const std::int64_t chunks = lift::chunk_count(p.n);
+    const lift::Factor factor(fold::make_scale<float>(p.scale).c);
+    with_element(p[Slot::x].dtype, [&]<class E>() {
+      launch("write_plain_gradient", write_plain_gradient<E>, {ceil_div(p.rows * chunks, 8), 256}, stream_, p, chunks,
+             factor, memory_.rows);
     });
-    if (adds_rows(p_)) put_sum(p_, work.weights);
   }
 
- private:
   void clear_status() const {
     const Operand& o = p_[LossSlot::status];
     if (o.given) check(cudaMemsetAsync(o.data, 0, sizeof(std::int32_t), stream_), "status");
@@ -197,27 +179,6 @@ class LossRun {
   RowStates states_;
 };
 
-const char* refuses_stream(const LossProblem& p, const Context&) {
-  if (!p[Slot::y].given) return "no gradient is asked for";
-  if (p.label_smoothing > 0) return "label smoothing adds up log-probabilities";
-  if (p.rows == 0 || p.n == 0) return "there are no elements";
-  if (lift::chunk_count(p.n) > kMostStreamedChunks) return "a row is longer than 1048576";
-  return refuses_plain(p);
-}
-
-std::size_t stream_workspace(const LossProblem& p, const Context&) {
-  Parts parts(nullptr);
-  const LossMemory<float, CrossEntropySteps> memory(p, parts);
-  const StreamMemory stream(p, parts);
-  return parts.used();
-}
-
-void run_stream(const LossProblem& p, const Context& context) {
-  const DeviceOf device(p[Slot::x].data);
-  const Scratch scratch(stream_workspace(p, context), context);
-  LossRun<float, CrossEntropySteps>(p, context, scratch.data()).run_stream(traits_of(device.device()));
-}
-
 const char* refuses(const LossProblem& p, const Context& context) {
   return is_backward(p) ? refuses_chunks(p) : refuses_states(p, context);
 }
@@ -237,7 +198,6 @@ void run(const LossProblem& p, const Context& context) {
 }
 
 constexpr LossKernel kCrossEntropy[] = {
-    {"cross_entropy_stream", refuses_stream, run_stream, stream_workspace},
     {"cross_entropy_states", refuses, run<CrossEntropySteps>, workspace<CrossEntropySteps>}};
 constexpr LossKernel kCrossEntropyBackward[] = {
     {"cross_entropy_backward_generic", refuses, run<CrossEntropySteps>, workspace<CrossEntropySteps>}};

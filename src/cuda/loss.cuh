@@ -85,10 +85,7 @@ struct LossRow {
 
   /// The state is the one that lies in memory.
   __device__ __forceinline__ LossRow(const LossProblem& p, std::int64_t index)
-      : place(p, index),
-        row(row_at(p, place)),
-        factor(row.scale),
-        state(row_state<T>(p, place, row, index, nullptr)) {}
+      : place(p, index), row(row_at(p, place)), factor(row.scale), state(row_state<T>(p, place, row, index, nullptr)) {}
   __device__ __forceinline__ LossRow(const LossProblem& p, std::int64_t index,
                                      const typename fold::LogSumExp<T>::State& given)
       : place(p, index), row(row_at(p, place)), factor(row.scale), state(given) {}

@@ -5,6 +5,7 @@
 #include "cuda/states.hpp"
 #include "cuda/topk_filter.cuh"
 #include "cuda/topk_radix.cuh"
+#include "cuda/topk_warp.cuh"
 
 #include <algorithm>
 
@@ -73,6 +74,28 @@ const char* refuses_filter(const TopkProblem& p, const Context&) {
   return refuses_plain(p);
 }
 
+const char* refuses_warp_rows(const TopkProblem& p, const Context& context) {
+  if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
+  if (p.k > kMostWarpK) return "more than 32 are taken";
+  return refuses_filter(p, context);
+}
+
+template <class E, int kLanes>
+void launch_warp_rows(const TopkProblem& p, const lift::Factor& factor, cudaStream_t stream) {
+  const Grid grid{ceil_div(p.rows, kWarpTopkWarps * (32 / kLanes)), kWarpTopkWarps * 32};
+  launch("topk_warp_rows", topk_warp_rows<E, kLanes>, grid, stream, p, wants_states(p), factor);
+}
+
+void run_warp_rows(const TopkProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const lift::Factor factor(fold::make_scale<float>(p.scale).c);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    // As many lanes as have k runs of 16 elements.
+    if (p.n <= 256 && p.k <= 16) return launch_warp_rows<E, 8>(p, factor, stream_of(context));
+    launch_warp_rows<E, 32>(p, factor, stream_of(context));
+  });
+}
+
 /// As few segments as keep all processors busy.
 TopkShare share_topk(const TopkProblem& p) {
   const std::int64_t chunks = lift::chunk_count(p.n), wanted = 2 * traits_of(current_device()).processors;
@@ -117,7 +140,8 @@ void run_filter(const TopkProblem& p, const Context& context) {
     launch("topk_join", topk_join, {p.rows, kJoinThreads, 1, shared_bytes<1>(k)}, stream, p, share);
 }
 
-constexpr TopkKernel kKernels[] = {{"topk_filter", refuses_filter, run_filter, filter_workspace},
+constexpr TopkKernel kKernels[] = {{"topk_warp_rows", refuses_warp_rows, run_warp_rows, nullptr},
+                                   {"topk_filter", refuses_filter, run_filter, filter_workspace},
                                    {"topk_radix", refuses_radix, run_radix, radix_workspace}};
 
 }  // namespace

@@ -35,11 +35,73 @@ __device__ __forceinline__ void put_row(const TopkProblem& p, std::int64_t row, 
   if (threadIdx.x == 0) result.put_lse();
 }
 
+/// A block's part of a row, chunk by chunk.
 template <class E>
-__global__ void __launch_bounds__(kFilterWarps * 32, 2)
-    topk_filter(const __grid_constant__ TopkProblem p, const __grid_constant__ TopkShare share, lift::Factor factor) {
+struct Segment {
   using Elements = Tile<E, 32>;
-  using Fold = lift::WarpFold<Elements::kWidth>;
+  const char* x;
+  std::int64_t begin, n;  ///< of the segment in its row, of the row
+  int chunks;
+  Elements tile;
+
+  __device__ __forceinline__ Segment(const TopkProblem& p, const TopkShare& share, std::int64_t row, int segment)
+      : x(p[Slot::x].data + (p.outer_rank == 0 ? 0 : row * p[Slot::x].strides[0])),
+        begin(static_cast<std::int64_t>(segment) * share.chunks * lift::kChunk),
+        n(p.n),
+        chunks(static_cast<int>(clamp((n - begin + lift::kChunk - 1) / lift::kChunk, share.chunks))),
+        tile(x) {}
+  __device__ __forceinline__ std::int64_t first_of(int chunk) const {
+    return begin + static_cast<std::int64_t>(chunk) * lift::kChunk;
+  }
+  __device__ __forceinline__ int size_of(int chunk) const {
+    return static_cast<int>(clamp(n - first_of(chunk), lift::kChunk));
+  }
+  /// The elements of a chunk, and what none of this thread's is above.
+  __device__ __forceinline__ Entry load(float (&v)[lift::kPerLane], int chunk, const lift::Factor& factor,
+                                        lift::Extremes& extremes) const {
+    uint4 raw[Elements::kVectors];
+    tile.gather(raw, x + first_of(chunk) * static_cast<std::int64_t>(sizeof(E)), size_of(chunk),
+                lift::absent(factor.c));
+    extremes = tile.unpack(v, raw, size_of(chunk), factor);
+    return entry_of(extremes.high, static_cast<std::uint32_t>(first_of(chunk)));
+  }
+  __device__ __forceinline__ Entry entry(const float (&v)[lift::kPerLane], int chunk, int i) const {
+    const int at = tile.element(i / Elements::kWidth, i % Elements::kWidth);
+    return entry_of(v[i], static_cast<std::uint32_t>(first_of(chunk)) + static_cast<std::uint32_t>(at));
+  }
+  /// Calls f(i) for the elements that are at least `bound`.
+  template <class F>
+  __device__ __forceinline__ void visit(const float (&v)[lift::kPerLane], int chunk, Entry bound, const F& f) const {
+    // What is below the bound is so in its value too; where that is NaN, or there is no bound, every element passes.
+    const float least = fold::Ranked<float>{static_cast<std::uint32_t>(bound >> 32), 0}.value();
+    const int size = size_of(chunk);
+#pragma unroll
+    for (int i = 0; i < lift::kPerLane; ++i) {
+      if (v[i] < least) continue;
+      if (tile.element(i / Elements::kWidth, i % Elements::kWidth) < size && entry(v, chunk, i) >= bound) f(i);
+    }
+  }
+};
+
+/// What none of this thread's elements of a chunk is above, and the best of them.
+struct Tops {
+  Entry highest, best;
+};
+template <class E>
+__device__ __noinline__ Tops tops_of(const Segment<E>& part, int chunk, lift::Factor factor) {
+  float v[lift::kPerLane];
+  lift::Extremes extremes{};
+  Tops r{part.load(v, chunk, factor, extremes), 0};
+  part.visit(v, chunk, 0, [&](int i) { r.best = max(r.best, part.entry(v, chunk, i)); });
+  return r;
+}
+
+/// The best of the first chunk of every warp set the bound; after it the warps go on by themselves. A chunk that finds
+/// no room for what it has above the bound is read again when all have finished, in rounds that raise the bound.
+template <class E>
+__global__ void __launch_bounds__(kFilterWarps * 32, 3)
+    topk_filter(const __grid_constant__ TopkProblem p, const __grid_constant__ TopkShare share, lift::Factor factor) {
+  using Fold = lift::WarpFold<Tile<E, 32>::kWidth>;
   using Select = BlockSelect<lift::kPerLane>;
   using State = fold::LogSumExp<float>::State;
   extern __shared__ __align__(16) char memory[];
@@ -50,70 +112,49 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 2)
   const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(share.segments);
   const int segment = static_cast<int>(blockIdx.x % static_cast<unsigned>(share.segments));
-  const std::int64_t begin = static_cast<std::int64_t>(segment) * share.chunks * lift::kChunk;
-  const char* x = p[Slot::x].data + (p.outer_rank == 0 ? 0 : row * p[Slot::x].strides[0]);
-  const int chunks =
-      static_cast<int>(min(static_cast<std::int64_t>(share.chunks), (p.n - begin + lift::kChunk - 1) / lift::kChunk));
-  const Elements tile(x);
-  const auto first_of = [&](int chunk) { return begin + static_cast<std::int64_t>(chunk) * lift::kChunk; };
-  const auto size_of_chunk = [&](int chunk) { return static_cast<int>(clamp(p.n - first_of(chunk), lift::kChunk)); };
-  uint4 raw[Elements::kVectors];
-  const auto fetch = [&](int chunk) {
-    if (chunk < chunks)
-      tile.gather(raw, x + first_of(chunk) * static_cast<std::int64_t>(sizeof(E)), size_of_chunk(chunk),
-                  lift::absent(factor.c));
-  };
-  fetch(warp);
+  const Segment<E> part(p, share, row, segment);
   if (threadIdx.x == 0) root = fold::LogSumExp<float>::identity();
   Select select(shared, best + k, k);
+  unsigned again = 0;  // the warp's turns whose chunk found no room
+  bool folds = share.with_states;
+  int from = warp, to = part.chunks;  // of the first chunk all warps' tops are compared, then all others follow
+  do {
+    Tops tops{0, 0};
+    if (from < to) tops = tops_of(part, from, factor);
+    select.make_room(tops.highest, tops.best);
 #pragma unroll 1
-  for (int base = 0; base < chunks; base += warps) {
-    const int chunk = base + warp, n = size_of_chunk(chunk);
-    const bool mine = chunk < chunks;
-    const auto first = static_cast<std::uint32_t>(first_of(chunk));
-    float v[lift::kPerLane];
-    Entry highest = 0;
-    if (mine) {
-      const auto extremes = tile.unpack(v, raw, n, factor);
-      fetch(chunk + warps);
-      if (share.with_states) {
-        const auto folded = Fold::reduce(v, factor.c, extremes);
-        if (threadIdx.x % 32 == 0) nodes[chunk] = folded.state;
+    for (int chunk = from; chunk < to; chunk += warps) {
+      float v[lift::kPerLane];
+      lift::Extremes extremes{};
+      const Entry highest = part.load(v, chunk, factor, extremes);
+      if (__any_sync(lift::kWholeWarp, select.wants(highest))) {
+        unsigned which = 0;
+        part.visit(v, chunk, select.bound(), [&](int i) { which |= 1U << i; });
+        if (!select.keep(which, [&](int i) { return part.entry(v, chunk, i); })) again |= 1U << (chunk / warps);
       }
-      highest = entry_of(extremes.high, first);
+      if (!folds) continue;
+      const auto folded = Fold::terms(v, factor.c, extremes);
+      if (threadIdx.x % 32 == 0) nodes[chunk] = folded.state;
     }
-    const auto visit = [&](const auto& take) {
-      // What is below the bound is so in its value too; where the bound's value is NaN, or there is none, all pass.
-      const float least = fold::Ranked<float>{static_cast<std::uint32_t>(select.bound() >> 32), 0}.value();
-#pragma unroll
-      for (int i = 0; i < lift::kPerLane; ++i) {
-        if (v[i] < least) continue;
-        const int at = tile.element(i / Elements::kWidth, i % Elements::kWidth);
-        if (at < n) take(entry_of(v[i], first + static_cast<std::uint32_t>(at)));
-      }
-    };
-    select.offer(
-        highest,
-        [&] {
-          Entry top = 0;
-          if (mine) visit([&](Entry e) { top = e > top ? e : top; });
-          return top;
-        },
-        visit);
-  }
+    folds = false;
+    select.recount();
+    from = again != 0 ? warp + warps * (__ffs(static_cast<int>(again)) - 1) : 0;
+    to = again != 0 ? from + 1 : 0;
+    again &= again - 1;
+  } while (__syncthreads_or(to) != 0);
   const int taken = select.finish(best);
   if (share.with_states) {
     if (warp == 0) {
-      const State s = lift::merge_states([&](int i) { return nodes[i]; }, chunks);
+      const State s = lift::merge_states([&](int i) { return nodes[i]; }, part.chunks);
       if (threadIdx.x == 0) root = s;
     }
     __syncthreads();
   }
   if (share.segments == 1) return put_row(p, row, root, best, taken);
-  const std::int64_t part = row * share.segments + segment;
+  const std::int64_t at = row * share.segments + segment;
   for (int j = static_cast<int>(threadIdx.x); j < k; j += static_cast<int>(blockDim.x))
-    share.entries[part * k + j] = j < taken ? best[j] : 0;
-  if (threadIdx.x == 0) share.states[part] = root;
+    share.entries[at * k + j] = j < taken ? best[j] : 0;
+  if (threadIdx.x == 0) share.states[at] = root;
 }
 
 /// The best of all segments of a row, and its state.
@@ -138,8 +179,8 @@ __global__ void __launch_bounds__(kJoinThreads) inline topk_join(const __grid_co
 #pragma unroll 1
   for (std::int64_t at = 0; at < count; at += kJoinThreads) {
     const Entry e = at + threadIdx.x < count ? entries[at + threadIdx.x] : 0;
-    select.offer(
-        e, [&] { return e; }, [&](const auto& keep) { keep(e); });
+    select.make_room(e, e);
+    select.keep(select.wants(e) ? 1U : 0U, [&](int) { return e; });
   }
   const int taken = select.finish(best);
   put_row(p, row, root, best, taken);

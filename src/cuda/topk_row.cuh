@@ -29,18 +29,8 @@ class TopkRow {
     } else {
       *reinterpret_cast<std::int64_t*>(to) = index;
     }
-    const fold::Normaliser<T> norm(state_);
-    T probability = T(0), log_probability = -fold::infinity<T>();
-    if (norm.empty ? p_.empty == Empty::nan : there && !norm.regular) {
-      probability = log_probability = fold::canonical_nan<T>();
-    } else if (there && norm.regular) {
-      fold::LogNormaliser<T> log_norm(state_, factor_.scale);
-      log_norm.set_c(factor_.c);
-      probability = probability_of(norm, factor_(element));
-      log_probability = log_norm.log_probability(factor_(element));
-    }
-    put_at(TopkSlot::probabilities, j, probability);
-    put_at(TopkSlot::log_probabilities, j, log_probability);
+    if (p_[TopkSlot::probabilities].given) put_at(TopkSlot::probabilities, j, probability(there, element));
+    if (p_[TopkSlot::log_probabilities].given) put_at(TopkSlot::log_probabilities, j, log_probability(there, element));
   }
   __device__ __forceinline__ void put_lse() const {
     const Operand& o = p_[TopkSlot::lse];
@@ -48,12 +38,27 @@ class TopkRow {
   }
 
  private:
-  __device__ __forceinline__ T probability_of(const fold::Normaliser<T>& norm, T x) const {
+  __device__ __forceinline__ T probability(bool there, T element) const {
     using Lse = fold::LogSumExp<T>;
+    const fold::Normaliser<T> norm(state_);
+    if (!there || !norm.regular) return special(there, T(0));
+    const T x = factor_(element);
     const T term = Lse::is_fast(state_.m)             ? fold::term<fold::Scalar<T>>(x, factor_.c, Lse::narrow(state_.m))
                    : ::fabs(x) == fold::infinity<T>() ? T(0)
                                                       : fold::term_wide(x, factor_.c, state_.m);
     return fold::Normaliser<T>::probability(term, norm.multiplier(state_.m));
+  }
+  __device__ __forceinline__ T log_probability(bool there, T element) const {
+    fold::LogNormaliser<T> norm(state_, factor_.scale);
+    if (!there || !norm.regular) return special(there, -fold::infinity<T>());
+    norm.set_c(factor_.c);
+    return norm.log_probability(factor_(element));
+  }
+  /// Of an element that is not there, or of a row without a finite sum.
+  __device__ __forceinline__ T special(bool there, T nothing) const {
+    const bool empty = state_.m == -fold::infinity<double>();
+    const bool nan = empty ? p_.empty == Empty::nan : there && !fold::Normaliser<T>(state_).regular;
+    return nan ? fold::canonical_nan<T>() : nothing;
   }
   __device__ __forceinline__ void put_at(TopkSlot slot, std::int64_t j, T value) const {
     const Operand& o = p_[slot];

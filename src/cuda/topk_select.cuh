@@ -18,7 +18,7 @@ __device__ __forceinline__ Entry entry_of(float x, std::uint32_t index) {
 }
 __device__ __forceinline__ std::uint32_t index_of(Entry e) { return ~static_cast<std::uint32_t>(e); }
 
-/// k best of a block's stream. Every function is called by all threads of the block together.
+/// k best of a block's stream. Every function but keep() is called by all threads of the block together.
 ///
 /// Kept is everything seen that is at least `bound`; at least k elements seen are, once bound is not 0. A round brings
 /// up to kPer elements a thread. Of all rounds' best a thread, the k-th bounds the k-th of all; where that bound is
@@ -43,29 +43,50 @@ class BlockSelect {
 
   __device__ __forceinline__ Entry bound() const { return bound_; }
 
-  /// One round. No element of this thread is above `highest`; best() is the best of them; each(keep) calls keep(entry)
-  /// for those that may be at least bound().
-  template <class Best, class Each>
-  __device__ __forceinline__ void offer(Entry highest, const Best& best, const Each& each) {
+  /// By all threads: after it each of them may keep kPer elements. No element of this thread is above `highest`; `best`
+  /// is the best of them.
+  __device__ __forceinline__ void make_room(Entry highest, Entry best) {
     const int hits = __syncthreads_count(highest >= bound_ && highest != 0);
-    if (hits == 0) return;
     if (room_ < hits * kPer) {
-      // Every earlier round is in the count, and nobody keeps anything before the next barrier.
+      // What was kept is in the count, and nobody keeps anything before the next barrier.
       room_ = capacity_for(k_) - shared_.count;
-      if (room_ < hits * kPer) {
-        raise(best());
-      } else {
-        __syncthreads();
-        room_ -= hits * kPer;
-      }
-    } else {
-      room_ -= hits * kPer;
+      if (room_ < hits * kPer) return raise(best);
+      __syncthreads();
     }
-    if (highest < bound_ || highest == 0) return;
-    each([&](Entry e) {
-      if (e >= bound_) places_[atomicAdd(&shared_.count, 1)] = e;
-    });
+    room_ -= hits * kPer;
   }
+
+  /// Whether anything up to `highest` would be kept.
+  __device__ __forceinline__ bool wants(Entry highest) const { return highest >= bound_ && highest != 0; }
+
+  /// By all lanes of a warp: keeps at(i) for each bit i of `which`, or where there is no room for all of the warp's,
+  /// nothing. make_room() is to be called before, or after for what was not kept.
+  template <class At>
+  __device__ __forceinline__ bool keep(unsigned which, const At& at) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, own = __popc(which);
+    const int all = __reduce_add_sync(lift::kWholeWarp, own);
+    if (all == 0) return true;
+    int from = 0;
+    if (lane == 0) from = atomicAdd(&shared_.count, all);
+    from = __shfl_sync(lift::kWholeWarp, from, 0);
+    if (from + all > capacity_for(k_)) {  // then so is every count that another warp sees before this:
+      if (lane == 0) atomicSub(&shared_.count, all);
+      return false;
+    }
+    int before = own;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int other = __shfl_up_sync(lift::kWholeWarp, before, distance);
+      if (lane >= distance) before += other;
+    }
+    Entry* to = places_ + from + before - own;
+#pragma unroll
+    for (int i = 0; i < kPer; ++i)
+      if ((which >> i & 1U) != 0) *to++ = at(i);
+    return true;
+  }
+  /// What was kept without make_room() counts from here on.
+  __device__ __forceinline__ void recount() { room_ = 0; }
 
   /// The k best, best first, in `to` (room for k, shared); returns how many there are.
   __device__ __forceinline__ int finish(Entry* to) {

@@ -222,6 +222,15 @@ TEST(CrossEntropy, NothingToAddUp) {
   }
 }
 
+TEST(CrossEntropy, ReportsNoStrayTargetsWhereItRefusesThem) {
+  Batch<float> b(3, 4, 1.);
+  std::int32_t status = 7;
+  const Shape one{};
+  b.options.status = View(&status, DType::int32, one);
+  b.run();
+  EXPECT_EQ(status, 0);
+}
+
 TEST(CrossEntropy, AddsRowsByTheCanonicalTree) {
   Batch<float> b(2600, 3, 5.);
   b.options.reduction = Reduction::none;
@@ -283,6 +292,10 @@ TEST(RefuseCrossEntropy, WhatItCannotDo) {
     b.outputs[0] = View(values.data(), DType::float32, one);
     options(b).log_probability = View(values.data(), DType::float32, four);
   });
+  s.expect("a status of float32", Code::dtype, {"status of dtype float32", "int32"},
+           [&](Bound& b) { options(b).status = View(values.data(), DType::float32, one); });
+  s.expect("a status a row", Code::shape, {"status of shape [4]", "[]"},
+           [&](Bound& b) { options(b).status = View(values.data(), DType::int32, four); });
   s.expect("a rung", Code::unsupported, {"rung"}, [&](Bound& b) { b.rows.rung = softfold::Rung::safe; });
   s.expect("no targets", Code::shape, {"1 inputs", "2 inputs"}, [&](Bound& b) { b.inputs.pop_back(); });
   s.expect("a device apart", Code::device, {"targets on another device"},

@@ -255,7 +255,7 @@ TEST_F(CudaConsumers, TopkOfModelsShapes) {
                                 {1, 3000000}})
     for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
       for (int order = 0; order < static_cast<int>(Order::count); ++order)
-        for (const std::int64_t k : {1, 8, 50, 200, 256, 257, 1000}) {
+        for (const std::int64_t k : {1, 8, 32, 50, 200, 256, 257, 1000}) {
           if (k > n || (index++ + static_cast<std::size_t>(order)) % (n > 10000 ? 3 : 1) != 0 || index % step() != 0)
             continue;
           Problem p = topk_problem(t, rows, n, k, static_cast<Order>(order), index % 4 != 1);
