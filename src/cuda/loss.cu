@@ -101,7 +101,7 @@ class LossRun {
     }
     clear_status();
     const std::int64_t chunks = p.rows * lift::chunk_count(p.n);
-    if (memory_.sums != nullptr) work.sums = sum<fold::Sum<T>>(p, chunks, sum_row_leaves<T, typename S::Leaves>);
+    if (memory_.sums != nullptr) work.sums = leaf_sums(p, chunks);
     if constexpr (!S::is_entropy) {
       if (memory_.classes != nullptr) work.classes = class_sums(p, chunks);
       if (memory_.weights != nullptr) work.weights = target_weights(p);
@@ -113,8 +113,14 @@ class LossRun {
 
  private:
   void write(const LossProblem& p) {
-    if constexpr (!S::is_entropy && std::is_same_v<T, float>) {
-      if (writes_plain(p)) return write_plain(p);
+    if constexpr (std::is_same_v<T, float>) {
+      if (is_plain(p) && p.n > 0) {
+        const std::int64_t chunks = lift::chunk_count(p.n);
+        return with_element(p[Slot::x].dtype, [&]<class E>() {
+          launch("write_plain_gradient", write_plain_gradient<E, RowResult>, {ceil_div(p.rows * chunks, 8), 256},
+                 stream_, p, chunks, factor_of(p), memory_.rows);
+        });
+      }
     }
     const bool across = is_across(p);
     const std::int64_t items = write_items(p, across);
@@ -122,18 +128,11 @@ class LossRun {
            memory_.rows);
   }
 
-  static bool writes_plain(const LossProblem& p) {
-    // Smoothing wants every class's weight.
-    return p.n > 0 && (p.label_smoothing == 0 || !p[LossSlot::weight].given) && refuses_plain(p) == nullptr;
+  /// Whether tiles of vectors move it. Smoothing of weighted classes wants every class's weight.
+  static bool is_plain(const LossProblem& p) {
+    return (p.label_smoothing == 0 || !p[LossSlot::weight].given) && refuses_plain(p) == nullptr;
   }
-  void write_plain(const LossProblem& p) {
-    const std::int64_t chunks = lift::chunk_count(p.n);
-    const lift::Factor factor(fold::make_scale<float>(p.scale).c);
-    with_element(p[Slot::x].dtype, [&]<class E>() {
-      launch("write_plain_gradient", write_plain_gradient<E>, {ceil_div(p.rows * chunks, 8), 256}, stream_, p, chunks,
-             factor, memory_.rows);
-    });
-  }
+  static lift::Factor factor_of(const LossProblem& p) { return lift::Factor(fold::make_scale<float>(p.scale).c); }
 
   void clear_status() const {
     const Operand& o = p_[LossSlot::status];
@@ -141,15 +140,26 @@ class LossRun {
   }
 
   /// One sum a row; rows of no elements have the identity.
-  template <class F, class Kernel>
-  const T* sum(const LossProblem& p, std::int64_t chunks, Kernel kernel) {
+  const T* leaf_sums(const LossProblem& p, std::int64_t chunks) {
+    using F = fold::Sum<T>;
     if (chunks == 0) {
       launch("merge_nodes", merge_nodes<F>, warps_for(p.rows), stream_, memory_.sums, std::int64_t{0}, memory_.sums,
              std::int64_t{1}, p.rows);
       return memory_.sums;
     }
-    launch("sum_row_leaves", kernel, warps_for(chunks), stream_, p, chunks, memory_.sums);
+    sum_leaves(p, chunks);
     return merge_levels<F>(p, memory_.sums, stream_);
+  }
+  void sum_leaves(const LossProblem& p, std::int64_t chunks) {
+    using Leaves = typename S::Leaves;
+    if constexpr (std::is_same_v<T, float>) {
+      if (is_plain(p))
+        return with_element(p[Slot::x].dtype, [&]<class E>() {
+          launch("sum_plain_leaves", sum_plain_leaves<E, Leaves>, {ceil_div(chunks, 8), 256}, stream_, p,
+                 lift::chunk_count(p.n), factor_of(p), memory_.sums);
+        });
+    }
+    launch("sum_row_leaves", sum_row_leaves<T, Leaves>, warps_for(chunks), stream_, p, chunks, memory_.sums);
   }
 
   const RowsSum* class_sums(const LossProblem& p, std::int64_t chunks) {

@@ -4,6 +4,8 @@
 
 #include "cuda/loss.cuh"
 
+#include <type_traits>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -38,53 +40,47 @@ struct PlainGradient {
   }
 };
 
-/// From the end: what the first read has left in the L2 cache is the end.
+/// A chunk of a plain problem, a warp each.
 template <class E>
-__global__ void __launch_bounds__(256, 4)
-    write_plain_gradient(const __grid_constant__ LossProblem p, std::int64_t chunks, lift::Factor factor,
-                         const CrossEntropyRow<float>* rows) {
+struct PlainChunk {
+  std::int64_t row, begin;
+  int n;
+
+  __device__ __forceinline__ PlainChunk(const LossProblem& p, std::int64_t item, std::int64_t chunks) {
+    row = item >> 32 == 0 && chunks >> 32 == 0 ? static_cast<std::uint32_t>(item) / static_cast<std::uint32_t>(chunks)
+                                               : item / chunks;
+    begin = (item - row * chunks) * lift::kChunk;
+    n = static_cast<int>(clamp(p.n - begin, lift::kChunk));
+  }
+  __device__ __forceinline__ char* in(const LossProblem& p, const Operand& o) const {
+    return o.data + (p.outer_rank == 0 ? 0 : row * o.strides[0]) + begin * static_cast<std::int64_t>(sizeof(E));
+  }
+};
+
+/// sum_row_leaves of plain rows.
+template <class E, class Leaves>
+__global__ void __launch_bounds__(256, 3)
+    sum_plain_leaves(const __grid_constant__ LossProblem p, std::int64_t chunks, lift::Factor factor, float* sums) {
   using Elements = Tile<E, 32>;
-  const std::int64_t item =
-      p.rows * chunks - 1 - (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item < 0) return;
-  const std::int64_t index =
-      item >> 32 == 0 ? static_cast<std::uint32_t>(item) / static_cast<std::uint32_t>(chunks) : item / chunks;
-  const std::int64_t begin = (item - index * chunks) * lift::kChunk;
-  const int n = static_cast<int>(clamp(p.n - begin, lift::kChunk));
-  const auto at = [&](const Operand& o) {
-    return o.data + (p.outer_rank == 0 ? 0 : index * o.strides[0]) + begin * static_cast<std::int64_t>(sizeof(E));
-  };
-  const char* x = at(p[Slot::x]);
-  char* dx = at(p[Slot::y]);
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= p.rows * chunks) return;
+  const PlainChunk<E> chunk(p, item, chunks);
+  const char* x = chunk.in(p, p[Slot::x]);
   const Elements tile(x);
-  uint4 raw[Elements::kVectors];
-  tile.gather(raw, x, n, lift::absent(factor.c));
-  const CrossEntropyRow<float> row = rows[index];
-  if (row.kind != RowKind::regular) {
-    const float value = row.kind == RowKind::nan ? fold::canonical_nan<float>() : 0.F;
-    for (int i = tile.lane; i < n; i += 32) reinterpret_cast<E*>(dx)[i] = fold::narrow<E>(value);
-    return;
-  }
-  const std::int64_t target = row.target - begin;
-  const bool here = target >= 0 && target < n;
-  float at_target = 0.F;
-  if (here) {  // before dx, which may be x, is written
-    const float element = fold::widen(reinterpret_cast<const E*>(x)[target]);
-    at_target = row.gradient.at_target(factor.plain ? element : fold::Scalar<float>::mul(element, factor.times),
-                                       weight_at<float>(p, row.target));
-  }
   float v[lift::kPerLane];
-  const float low = tile.unpack(v, raw, n, factor).low;
-  if (PlainGradient::fits(row.gradient)) {
-    const PlainGradient of(row.gradient);
-    if (__all_sync(lift::kWholeWarp, fold::Scalar<float>::fma(low, of.c, of.magic) >= of.dense)) {
-#pragma unroll
-      for (int i = 0; i < lift::kPerLane; ++i) v[i] = of.operator()<true>(v[i]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < lift::kPerLane; ++i) v[i] = of.operator()<false>(v[i]);
-    }
-  } else {  // the registers turn by one place a step, which keeps their names constant
+  tile.load(v, x, chunk.n, factor);
+  const Leaves leaf(LossRow<float>(p, chunk.row));
+  const float sum = lift::add_tree<Elements::kWidth, 32, float>([&](int j, int k) {
+    const int at = tile.element(j, k);
+    return at < chunk.n ? leaf(p, chunk.begin + at, v[j * Elements::kWidth + k]) : fold::Sum<float>::identity();
+  });
+  if (tile.lane == 0) sums[item] = sum;
+}
+
+/// Elements to gradients. No element of the chunk is the target, or it is written afterwards.
+__device__ __forceinline__ void to_gradients(float (&v)[lift::kPerLane], float low, const CrossEntropyRow<float>& row) {
+  if (!PlainGradient::fits(row.gradient)) {
+    // The registers turn by one place a step, which keeps their names constant.
 #pragma unroll 1
     for (int i = 0; i < lift::kPerLane; ++i) {
       const float result = row.gradient(v[0], 1.F);
@@ -92,10 +88,60 @@ __global__ void __launch_bounds__(256, 4)
       for (int j = 0; j + 1 < lift::kPerLane; ++j) v[j] = v[j + 1];
       v[lift::kPerLane - 1] = result;
     }
+    return;
   }
+  const PlainGradient of(row.gradient);
+  if (__all_sync(lift::kWholeWarp, fold::Scalar<float>::fma(low, of.c, of.magic) >= of.dense)) {
+#pragma unroll
+    for (int i = 0; i < lift::kPerLane; ++i) v[i] = of.operator()<true>(v[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < lift::kPerLane; ++i) v[i] = of.operator()<false>(v[i]);
+  }
+}
+__device__ __forceinline__ void to_gradients(float (&v)[lift::kPerLane], float, const EntropyRow<float>& row) {
+#pragma unroll
+  for (int i = 0; i < lift::kPerLane; ++i) v[i] = fold::canonical(row.row.gradient(v[i], row.entropy, row.factor));
+}
+
+/// From the end: what the first read has left in the L2 cache is the end.
+template <class E, class RowResult>
+__global__ void __launch_bounds__(256, 4)
+    write_plain_gradient(const __grid_constant__ LossProblem p, std::int64_t chunks, lift::Factor factor,
+                         const RowResult* rows) {
+  using Elements = Tile<E, 32>;
+  const std::int64_t item =
+      p.rows * chunks - 1 - (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item < 0) return;
+  const PlainChunk<E> chunk(p, item, chunks);
+  const int n = chunk.n;
+  const char* x = chunk.in(p, p[Slot::x]);
+  char* dx = chunk.in(p, p[Slot::y]);
+  const Elements tile(x);
+  uint4 raw[Elements::kVectors];
+  tile.gather(raw, x, n, lift::absent(factor.c));
+  const RowResult row = rows[chunk.row];
+  if (row.kind != RowKind::regular) {
+    const float value = row.kind == RowKind::nan ? fold::canonical_nan<float>() : 0.F;
+    for (int i = tile.lane; i < n; i += 32) reinterpret_cast<E*>(dx)[i] = fold::narrow<E>(value);
+    return;
+  }
+  std::int64_t target = -1;
+  float at_target = 0.F;
+  if constexpr (std::is_same_v<RowResult, CrossEntropyRow<float>>) {
+    target = row.target - chunk.begin;
+    if (target >= 0 && target < n) {  // before dx, which may be x, is written
+      const float element = fold::widen(reinterpret_cast<const E*>(x)[target]);
+      at_target = row.gradient.at_target(factor.plain ? element : fold::Scalar<float>::mul(element, factor.times),
+                                         weight_at<float>(p, row.target));
+    }
+  }
+  float v[lift::kPerLane];
+  const float low = tile.unpack(v, raw, n, factor).low;
+  to_gradients(v, low, row);
   __syncwarp();
   tile.store(dx, n, v);
-  if (!here) return;
+  if (target < 0 || target >= n) return;
   __syncwarp();
   if (tile.lane == 0) reinterpret_cast<E*>(dx)[target] = fold::narrow<E>(at_target);
 }

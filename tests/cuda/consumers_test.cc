@@ -211,6 +211,29 @@ TEST_F(CudaConsumers, CrossEntropyOfModelsShapes) {
       }
 }
 
+TEST_F(CudaConsumers, EntropyOfModelsShapes) {
+  std::size_t index = 0;
+  for (const auto& [rows, n] :
+       {std::pair<std::int64_t, std::int64_t>{700, 1000}, {90, 4096}, {24, 50257}, {12, 128256}, {3, 1000001}})
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+      for (const double scale : {1., -1.25, 0.}) {
+        if (index++ % step() != 0) continue;
+        Problem p;
+        p.op = Op::entropy;
+        p.own = softfold::EntropyOptions{};
+        p.scale = scale;
+        p.inputs.push_back(logits(t, rows, n));
+        p.inputs.emplace_back(DType::float32, Shape{rows});
+        for (std::int64_t r = 0; r < rows; ++r) p.inputs[1].set_value(r, 0.5 - static_cast<double>(r % 3));
+        p.outputs.emplace_back(DType::float32, Shape{rows});
+        p.outputs.emplace_back(DType::float64, Shape{rows, 4});
+        p.outputs.emplace_back(t, Shape{rows, n});
+        expect_same(p, std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) + " scale " +
+                           std::to_string(scale));
+        if (HasFatalFailure()) return;
+      }
+}
+
 enum class Order { random, few, ascending, descending, equal, count };
 
 double ordered(Order order, std::int64_t row, std::int64_t i, std::int64_t n) {
