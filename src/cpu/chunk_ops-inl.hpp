@@ -25,32 +25,52 @@ bool covers(const void* x, int n, T c, double m) {
   return !seen.doubtful && (seen.top == -fold::infinity<T>() || fold::LogSumExp<T>::frame(seen.top, c).m <= m);
 }
 
-/// Whether runs of n elements are worth one loop for reading and writing.
+/// Whether rows of n elements are worth one loop for reading and writing.
 template <class S>
-constexpr bool are_beside(int n) {
+constexpr bool are_beside(std::int64_t n) {
   return n >= 4 * kRun<fold::FoldType<S>, S>;
 }
 
-/// Reduces x[0..n) and writes y[0..y_n) = value(i) past the cache, a line of each in turn: memory is then read and
-/// written all the time, which two loops, one after the other, do not achieve. The caller has taken the guess.
+/// y[0..n) = value(i), past the cache, a few lines at a time while something else is read.
 template <class S, class T, class Value>
-HWY_INLINE lift::Reduced<T> reduce_beside(const S* x, int n, T c, T* terms, lift::Guess<T>& guess, S* y, int y_n,
-                                          const Value& value) {
+struct Written {
+  S* y;
+  std::int64_t n;
+  const Value& value;
+  std::int64_t at;  ///< what lies before is written; a cache line begins here
+
+  HWY_INLINE Written(S* y_, std::int64_t n_, const Value& value_) : y(y_), n(n_), value(value_), at(to_line(y_)) {
+    if (at != 0) write_part<T>(0, at, n, y, value);
+  }
+  HWY_INLINE void lines(std::int64_t end) {
+    for (; at < end && at + kRun<T, S> <= n; at += kRun<T, S>) stream_run<T>(at, y, value);
+  }
+  HWY_INLINE void finish() {
+    lines(n);
+    if (at < n) write_part<T>(at, n, n, y, value);
+    at = n;
+  }
+};
+
+/// Reduces the chunk x[0..n) and writes as much, a line of each in turn: memory is then read and written all the time,
+/// which two loops, one after the other, do not achieve. `terms` may be where the values come from. The caller has
+/// taken the guess.
+template <class S, class T, class Value>
+HWY_INLINE lift::Reduced<T> reduce_beside(const S* x, int n, T c, T* terms, lift::Guess<T>& guess,
+                                          Written<S, T, Value>& to) {
   using D = typename Lanes<T>::D;
   constexpr int w = Lanes<T>::kCount, run = kRun<T, S>;
   return reduce_chunk_guessing<true>(x, n, c, terms, guess, [&](GuessedTerms<T>& term) SOFTFOLD_LANES_INLINE {
-    const int head = to_line(y), both = std::min(n, y_n - head);
-    if (head != 0) write_part<T>(0, head, y_n, y, value);
+    const int both = static_cast<int>(std::min<std::int64_t>(n, to.n - to.at));
     int i = 0;
     for (; i + run <= both; i += run) {
       prefetch(x + i);
       for (int j = i; j < i + run; j += kLineOf<T>) prefetch_near(terms + j);
-      stream_run<T>(head + i, y, value);
+      stream_run<T>(to.at + i, to.y, to.value);
       for (int j = i; j < i + run; j += w) hn::Store(term(load(x + j)), D(), terms + j);
     }
-    int j = head + i;
-    for (; j + run <= y_n; j += run) stream_run<T>(j, y, value);
-    if (j != y_n) write_part<T>(j, y_n, y_n, y, value);
+    to.at += i;
+    if (to.n - to.at < run) to.finish();  // before its last terms are overwritten
     for (; i + w <= n; i += w) hn::Store(term(load(x + i)), D(), terms + i);
     if (n % w != 0) hn::StoreU(term(load(x + (n - w))), D(), terms + (n - w));
     return halve_terms(terms, n);
@@ -70,13 +90,29 @@ void write_behind(const cpu::Behind<T>& b) {
 }
 
 template <class S, bool Native, class T = fold::FoldType<S>>
-lift::Reduced<T> reduce_and_write(const void* from, int n, T c, T* terms, lift::Guess<T>& guess,
-                                  const cpu::Behind<T>& b) {
-  const S* x = static_cast<const S*>(from);
-  S* y = static_cast<S*>(b.y);
-  const auto beside = [&](const auto& value)
-                          SOFTFOLD_LANES_INLINE { return reduce_beside(x, n, c, terms, guess, y, b.n, value); };
-  if (are_beside<S>(std::min(n, b.n)) && guess.take()) {
+void reduce_and_write(const cpu::Ahead<T>& a, lift::Guess<T>& guess, const cpu::Behind<T>& b) {
+  const S* x = static_cast<const S*>(a.x);
+  const auto reduce_alone = [&](std::int64_t i, T* terms) {
+    a.chunks[i / lift::kChunk] = reduce_chunk<true>(
+        x + i, static_cast<int>(std::min<std::int64_t>(lift::kChunk, a.n - i)), a.c, terms, guess, true);
+  };
+  const std::int64_t keep = a.keep ? lift::kChunk : 0, n_behind = b.n;
+  const auto beside = [&](const auto& value) SOFTFOLD_LANES_INLINE {
+    Written<S, T, std::remove_cvref_t<decltype(value)>> to(static_cast<S*>(b.y), n_behind, value);
+    T* terms = a.terms;
+    for (std::int64_t i = 0; i < a.n; i += lift::kChunk, terms += keep) {
+      const int n = static_cast<int>(std::min<std::int64_t>(lift::kChunk, a.n - i));
+      if (are_beside<S>(n) && guess.take()) {
+        a.chunks[i / lift::kChunk] = reduce_beside(x + i, n, a.c, terms, guess, to);
+      } else {
+        to.lines(i + n);
+        if (to.n - to.at < kRun<T, S>) to.finish();
+        reduce_alone(i, terms);
+      }
+    }
+    to.finish();
+  };
+  if (are_beside<S>(n_behind)) {
     if (b.kind == cpu::Behind<T>::terms && !may_flush(b.multiplier, b.least))
       return beside(ScaledTerms<T, false, Native>(static_cast<const T*>(b.from), b.multiplier));
     if (b.kind == cpu::Behind<T>::row && fold::LogSumExp<T>::is_fast(b.normaliser->m))
@@ -85,7 +121,8 @@ lift::Reduced<T> reduce_and_write(const void* from, int n, T c, T* terms, lift::
       return beside(LogRowValues<S, false>(static_cast<const S*>(b.from), *b.log_normaliser));
   }
   write_behind<S, Native>(b);
-  return reduce_chunk<true>(x, n, c, terms, guess, true);
+  T* terms = a.terms;
+  for (std::int64_t i = 0; i < a.n; i += lift::kChunk, terms += keep) reduce_alone(i, terms);
 }
 
 /// A row of at most kChunk elements that is reduced and not yet written.
@@ -133,10 +170,16 @@ std::int64_t small_rows_far(const char* x, std::int64_t x_stride, char* y, std::
     ahead.terms = terms;
     ahead.y = reinterpret_cast<S*>(y);
     const bool beside = r != 0 && are_beside<S>(n) && !may_flush(behind.multiplier, behind.least) && guess.take();
-    if (!beside && r != 0) behind.write(n, true);
-    const auto reduced = beside ? reduce_beside(from, n, c, ahead.terms, guess, behind.y, n,
-                                                ScaledTerms<T, false, Native>(behind.terms, behind.multiplier))
-                                : reduce_chunk<true>(from, n, c, ahead.terms, guess, true);
+    lift::Reduced<T> reduced;
+    if (beside) {
+      const ScaledTerms<T, false, Native> value(behind.terms, behind.multiplier);
+      Written<S, T, ScaledTerms<T, false, Native>> to(behind.y, n, value);
+      reduced = reduce_beside(from, n, c, ahead.terms, guess, to);
+      to.finish();
+    } else {
+      if (r != 0) behind.write(n, true);
+      reduced = reduce_chunk<true>(from, n, c, ahead.terms, guess, true);
+    }
     if (HWY_UNLIKELY(fold::is_nan(reduced.frame))) return r;
     ahead.reduced(reduced);
     behind = ahead;

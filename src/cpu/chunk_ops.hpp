@@ -14,7 +14,18 @@ namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
-/// Part of a row, reduced already, that is to be written while something else is read.
+/// A row, or a run of whole chunks of one, that is to be reduced.
+template <class T>
+struct Ahead {
+  const void* x;
+  std::int64_t n;
+  T c;
+  T* terms;   ///< where the terms go, with room for kTermsRoom behind the last chunk's; those read behind may lie there
+  bool keep;  ///< every chunk's terms have a place of their own
+  lift::Reduced<T>* chunks;
+};
+
+/// A row, or a part of one, reduced already, that is to be written while something else is read.
 template <class T>
 struct Behind {
   enum Kind : std::uint8_t {
@@ -24,7 +35,7 @@ struct Behind {
     log_row,  ///< from: the elements; y = their log-probabilities
   };
   Kind kind = nothing;
-  int n = 0;
+  std::int64_t n = 0;
   const void* from = nullptr;
   void* y = nullptr;
   T multiplier = 0, c = 0;
@@ -45,9 +56,8 @@ struct ChunkOps {
 
   /// The state of x[0..n), 0 < n <= kChunk. `terms` is scratch, of kTermsRoom. `far`: x comes from memory.
   using Reduce = lift::Reduced<T> (*)(const void* x, int n, T c, T* terms, lift::Guess<T>& guess, bool far);
-  /// reduce_keeping of a chunk that comes from memory, while what is behind it (stored as x is) goes there.
-  using ReduceAndWrite = lift::Reduced<T> (*)(const void* x, int n, T c, T* terms, lift::Guess<T>& guess,
-                                              const Behind<T>& behind);
+  /// Reduces what comes from memory, chunk by chunk, while what is behind it (as long and stored alike) goes there.
+  using ReduceAndWrite = void (*)(const Ahead<T>& ahead, lift::Guess<T>& guess, const Behind<T>& behind);
   using WriteBehind = void (*)(const Behind<T>& behind);
   /// y = terms * multiplier. No term lies between 0 and `least`. `stream`: past the cache (y is not read soon).
   using WriteTerms = void (*)(const T* terms, std::int64_t n, T multiplier, T least, void* y, bool stream);

@@ -40,14 +40,10 @@ class RowPipeline {
         dtype_(index(p[Slot::x].dtype)),
         size_(static_cast<std::int64_t>(size_of(p[Slot::x].dtype))),
         chunks_(static_cast<std::size_t>(lift::chunk_count(p.n))) {
-    // The two rows' terms do not lie at the same place of a page: a load would wait for a store that only looks like
-    // the one it needs.
     const std::size_t row = (from == From::terms ? chunks_ : 1) * lift::kChunk + ChunkOps<T>::kTermsRoom + 16;
     Scratch& scratch = thread_scratch();
-    T* terms = scratch.get<T>(Scratch::row_terms, row);
+    terms_ = scratch.get<T>(Scratch::row_terms, row);
     auto* reduced = scratch.get<lift::Reduced<T>>(Scratch::reduced_chunks, 2 * chunks_);
-    ahead_.terms = terms;
-    behind_.terms = terms;
     ahead_.chunks = reduced;
     behind_.chunks = reduced + chunks_;
     nodes_ = scratch.get<typename Lse::State>(Scratch::nodes, chunks_);
@@ -59,13 +55,13 @@ class RowPipeline {
       ahead_.row = cursor.row();
       if (reduce()) std::swap(ahead_, behind_);
     }
-    for (std::size_t j = 0; behind_.regular && j < chunks_; ++j) ops_.write_behind[dtype_](part(j));
+    for (std::int64_t begin = 0; behind_.regular && begin < p_.n; begin += step())
+      ops_.write_behind[dtype_](part(begin));
   }
 
  private:
   struct InFlight {
     Row row;
-    T* terms;
     lift::Reduced<T>* chunks;
     bool regular = false;  ///< it is to be written
     T multiplier = 0;      ///< of all of its terms; NaN if each chunk has its own, or they cannot be used
@@ -74,19 +70,18 @@ class RowPipeline {
     fold::LogNormaliser<T> log_normaliser{Lse::identity(), fold::make_scale<T>(1)};
   };
 
-  int chunk_size(std::int64_t begin) const {
-    return static_cast<int>(std::min<std::int64_t>(lift::kChunk, p_.n - begin));
-  }
+  /// How much is written at a time of the row behind: all, if one multiplier serves all of it, else a chunk.
+  std::int64_t step() const { return fold::is_nan(behind_.multiplier) ? lift::kChunk : p_.n; }
 
   /// Reduces the row ahead while the one behind is written. False if it is special, and written already.
   bool reduce() {
-    const auto reduce = ops_.reduce_and_write[dtype_];
-    const std::int64_t keep = from_ == From::terms ? lift::kChunk : 0;
+    const bool keep = from_ == From::terms;
+    for (std::int64_t begin = 0; begin < p_.n; begin += step())
+      ops_.reduce_and_write[dtype_]({ahead_.row.x + begin * size_, std::min(step(), p_.n - begin), scale_.c,
+                                     terms_ + (keep ? begin : 0), keep, ahead_.chunks + begin / lift::kChunk},
+                                    worker_.guess(), part(begin));
     ahead_.least = fold::infinity<T>();
     for (std::size_t j = 0; j < chunks_; ++j) {
-      const auto k = static_cast<std::int64_t>(j), begin = k * lift::kChunk;
-      ahead_.chunks[j] = reduce(ahead_.row.x + begin * size_, chunk_size(begin), scale_.c, ahead_.terms + k * keep,
-                                worker_.guess(), part(j));
       nodes_[j] = ahead_.chunks[j].state;
       ahead_.least = std::min(ahead_.least, ahead_.chunks[j].least);
     }
@@ -111,18 +106,11 @@ class RowPipeline {
     return RowWorker<T>::multiplier_of(r.normaliser, r.chunks[0].frame);
   }
 
-  /// What is written of the row behind while chunk j is read. Where one multiplier serves the whole row, it begins and
-  /// ends at y's cache lines, so that no line is written in two parts.
-  Behind<T> part(std::size_t j) const {
+  /// What is written next of the row behind, from the element `begin` on.
+  Behind<T> part(std::int64_t begin) const {
     Behind<T> b;
     if (!behind_.regular) return b;
-    const std::int64_t chunk = static_cast<std::int64_t>(j) * lift::kChunk;
-    const bool common = !fold::is_nan(behind_.multiplier);
-    const auto address = reinterpret_cast<std::uintptr_t>(behind_.row.y);
-    const std::int64_t shift = common ? static_cast<std::int64_t>((64 - address % 64) % 64) / size_ : 0;
-    const std::int64_t begin = j == 0 ? 0 : std::min(p_.n, chunk + shift);
-    const std::int64_t end = j + 1 == chunks_ ? p_.n : std::min(p_.n, chunk + lift::kChunk + shift);
-    b.n = static_cast<int>(end - begin);
+    b.n = std::min(step(), p_.n - begin);
     b.y = behind_.row.y + begin * size_;
     b.from = behind_.row.x + begin * size_;
     b.c = scale_.c;
@@ -130,12 +118,13 @@ class RowPipeline {
     b.log_normaliser = &behind_.log_normaliser;
     b.kind = result_ == Result::log_softmax ? Behind<T>::log_row : Behind<T>::row;
     if (from_ == From::elements) return b;
-    b.multiplier =
-        common ? behind_.multiplier : RowWorker<T>::multiplier_of(behind_.normaliser, behind_.chunks[j].frame);
+    b.multiplier = behind_.multiplier;
+    if (fold::is_nan(b.multiplier))
+      b.multiplier = RowWorker<T>::multiplier_of(behind_.normaliser, behind_.chunks[begin / lift::kChunk].frame);
     if (fold::is_nan(b.multiplier)) return b;
     b.least = behind_.least;
     b.kind = Behind<T>::terms;
-    b.from = behind_.terms + begin;
+    b.from = terms_ + begin;
     return b;
   }
 
@@ -149,6 +138,7 @@ class RowPipeline {
   std::int64_t size_;
   std::size_t chunks_;
   InFlight ahead_, behind_;
+  T* terms_;  ///< of both: those behind are read just before those ahead take their place
   typename Lse::State* nodes_;
 };
 

@@ -42,7 +42,10 @@ HWY_INLINE void write_part(std::int64_t from, std::int64_t to, std::int64_t n, S
   std::int64_t i = from;
   for (int k = 0; k < kLineOf<S> && i < to && i + w <= n; k += w, i += w)
     store_as<S, false, T, kNativeOf<Value>>(value(i), part + k);
-  if (i < to) store_as<S, false, T, kNativeOf<Value>>(value(n - w), part + (n - w - from));
+  // The bounds say what the loop has left, for compilers that do not see it.
+  if (i < to)
+    store_as<S, false, T, kNativeOf<Value>>(value(n - w),
+                                            part + std::clamp<std::int64_t>(n - w - from, -w, kLineOf<S>));
   std::memcpy(y + from, part, static_cast<std::size_t>(to - from) * sizeof(S));
 }
 
