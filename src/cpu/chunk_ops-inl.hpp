@@ -45,6 +45,11 @@ struct Written {
   HWY_INLINE void lines(std::int64_t end) {
     for (; at < end && at + kRun<T, S> <= n; at += kRun<T, S>) stream_run<T>(at, y, value);
   }
+  /// What the lines from at + i on are made of is in the second-level cache, or nearer.
+  HWY_INLINE void prefetch(int i) const {
+    const auto* from = value.from() + at + i;
+    for (int j = 0; j < kRun<T, S>; j += kLineOf<std::remove_cvref_t<decltype(*from)>>) prefetch_near(from + j);
+  }
   HWY_INLINE void finish() {
     lines(n);
     if (at < n) write_part<T>(at, n, n, y, value);
@@ -65,7 +70,7 @@ HWY_INLINE lift::Reduced<T> reduce_beside(const S* x, int n, T c, T* terms, lift
     int i = 0;
     for (; i + run <= both; i += run) {
       prefetch(x + i);
-      for (int j = i; j < i + run; j += kLineOf<T>) prefetch_near(terms + j);
+      to.prefetch(i);
       stream_run<T>(to.at + i, to.y, to.value);
       for (int j = i; j < i + run; j += w) hn::Store(term(load(x + j)), D(), terms + j);
     }

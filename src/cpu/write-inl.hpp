@@ -130,6 +130,7 @@ struct ScaledTerms {
     if constexpr (MayFlush) return A::at_least(y, least);
     return y;
   }
+  HWY_INLINE const T* from() const { return terms; }
 };
 
 /// The probabilities of x in the row's frame, if that is fast; none is subnormal. `Far`: x is asked for ahead of time.
@@ -147,6 +148,7 @@ struct RowValues {
     if constexpr (Far) prefetch(x + i);
     return A::at_least(A::mul(term(load(x + i)), factor), least);
   }
+  HWY_INLINE const S* from() const { return x; }
 
  private:
   HWY_INLINE RowValues(const S* x_, T c, const fold::Normaliser<T>& row, T m)
@@ -174,6 +176,7 @@ struct LogRowValues {
     const auto lp = A::mul(two_kappa, A::sub(A::fms(load(x + i), half_c, half_frame), half_log2_d));
     return hn::IfThenElseZero(hn::Lt(lp, A::zero()), lp);
   }
+  HWY_INLINE const S* from() const { return x; }
 };
 
 /// Whether a product of a term and a multiplier may be too small to be written; no term lies between 0 and `least`.
