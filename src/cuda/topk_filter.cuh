@@ -65,21 +65,39 @@ struct Segment {
     extremes = tile.unpack(v, raw, size_of(chunk), factor);
     return entry_of(extremes.high, static_cast<std::uint32_t>(first_of(chunk)));
   }
-  __device__ __forceinline__ Entry entry(const float (&v)[lift::kPerLane], int chunk, int i) const {
-    const int at = tile.element(i / Elements::kWidth, i % Elements::kWidth);
-    return entry_of(v[i], static_cast<std::uint32_t>(first_of(chunk)) + static_cast<std::uint32_t>(at));
-  }
-  /// Calls f(i) for the elements that are at least `bound`.
-  template <class F>
-  __device__ __forceinline__ void visit(const float (&v)[lift::kPerLane], int chunk, Entry bound, const F& f) const {
-    // What is below the bound is so in its value too; where that is NaN, or there is no bound, every element passes.
+  /// A bit for each element that is at least `bound`.
+  __device__ __forceinline__ unsigned reach(const float (&v)[lift::kPerLane], int chunk, Entry bound) const {
+    // By value first, which lets pass what equals it; where that is NaN, or there is no bound, everything.
     const float least = fold::Ranked<float>{static_cast<std::uint32_t>(bound >> 32), 0}.value();
-    const int size = size_of(chunk);
+    unsigned which = 0;
 #pragma unroll
-    for (int i = 0; i < lift::kPerLane; ++i) {
-      if (v[i] < least) continue;
-      if (tile.element(i / Elements::kWidth, i % Elements::kWidth) < size && entry(v, chunk, i) >= bound) f(i);
+    for (int i = 0; i < lift::kPerLane; ++i) which |= v[i] < least ? 0U : 1U << i;
+    which &= exist(chunk);
+#pragma unroll 1
+    for (unsigned rest = which; rest != 0; rest &= rest - 1) {
+      const int i = __ffs(static_cast<int>(rest)) - 1;
+      if (entry(chunk, i) < bound) which &= ~(1U << i);
     }
+    return which;
+  }
+  /// Element i of a chunk, from memory: registers have no index.
+  __device__ __forceinline__ Entry entry(int chunk, int i) const {
+    const int at = element(i);
+    const auto* e = reinterpret_cast<const E*>(x) + first_of(chunk);
+    return entry_of(fold::widen(e[at]), static_cast<std::uint32_t>(first_of(chunk)) + static_cast<std::uint32_t>(at));
+  }
+
+ private:
+  __device__ __forceinline__ int element(int i) const {
+    return tile.element(i / Elements::kWidth, i % Elements::kWidth);
+  }
+  __device__ __forceinline__ unsigned exist(int chunk) const {
+    const int size = size_of(chunk);
+    if (size == lift::kChunk) return ~0U;
+    unsigned which = 0;
+#pragma unroll 1
+    for (int i = 0; i < lift::kPerLane; ++i) which |= element(i) < size ? 1U << i : 0U;
+    return which;
   }
 };
 
@@ -92,7 +110,10 @@ __device__ __noinline__ Tops tops_of(const Segment<E>& part, int chunk, lift::Fa
   float v[lift::kPerLane];
   lift::Extremes extremes{};
   Tops r{part.load(v, chunk, factor, extremes), 0};
-  part.visit(v, chunk, 0, [&](int i) { r.best = max(r.best, part.entry(v, chunk, i)); });
+  // The first of those that equal the largest.
+  const Entry value = r.highest & ~Entry{0xFFFFFFFFU};
+  for (unsigned which = part.reach(v, chunk, value); which != 0; which &= which - 1)
+    r.best = max(r.best, part.entry(chunk, __ffs(static_cast<int>(which)) - 1));
   return r;
 }
 
@@ -128,9 +149,8 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 3)
       lift::Extremes extremes{};
       const Entry highest = part.load(v, chunk, factor, extremes);
       if (__any_sync(lift::kWholeWarp, select.wants(highest))) {
-        unsigned which = 0;
-        part.visit(v, chunk, select.bound(), [&](int i) { which |= 1U << i; });
-        if (!select.keep(which, [&](int i) { return part.entry(v, chunk, i); })) again |= 1U << (chunk / warps);
+        const unsigned which = part.reach(v, chunk, select.bound());
+        if (!select.keep(which, [&](int i) { return part.entry(chunk, i); })) again |= 1U << (chunk / warps);
       }
       if (!folds) continue;
       const auto folded = Fold::terms(v, factor.c, extremes);

@@ -80,9 +80,8 @@ class BlockSelect {
       if (lane >= distance) before += other;
     }
     Entry* to = places_ + from + before - own;
-#pragma unroll
-    for (int i = 0; i < kPer; ++i)
-      if ((which >> i & 1U) != 0) *to++ = at(i);
+#pragma unroll 1
+    for (; which != 0; which &= which - 1) *to++ = at(__ffs(static_cast<int>(which)) - 1);
     return true;
   }
   /// What was kept without make_room() counts from here on.

@@ -34,7 +34,7 @@ struct GroupTopk {
 
   /// A key that at least k elements reach, or the smallest of all.
   __device__ __forceinline__ std::uint32_t bound(const float (&v)[lift::kPerLane]) const {
-    constexpr int kBits = 20;  // of the key; what is below changes little
+    constexpr int kBits = 18;  // of the key; what is below changes little
     float most[2] = {v[0], v[lift::kPerLane / 2]};
 #pragma unroll
     for (int i = 1; i < lift::kPerLane / 2; ++i)
@@ -53,12 +53,16 @@ struct GroupTopk {
   }
 
   /// The elements that reach the bound, in `to`; how many there are, or more than kCandidates: then `to` is left alone.
-  __device__ __forceinline__ int collect(const float (&v)[lift::kPerLane], std::uint32_t key, Entry* to) const {
+  __device__ __forceinline__ int collect(const float (&v)[lift::kPerLane], const char* x, std::uint32_t key,
+                                         Entry* to) const {
     const float least = fold::Ranked<float>{key, 0}.value();
     unsigned which = 0;
 #pragma unroll
-    for (int i = 0; i < lift::kPerLane; ++i)
-      if (!(v[i] < least) && element(i) < n) which |= 1U << i;
+    for (int i = 0; i < lift::kPerLane; ++i) which |= v[i] < least ? 0U : 1U << i;
+    if (n != Elements::kSlots) {
+#pragma unroll
+      for (int i = 0; i < lift::kPerLane; ++i) which &= element(i) < n ? ~0U : ~(1U << i);
+    }
     const int own = __popc(which);
     int before = own;
 #pragma unroll
@@ -69,9 +73,12 @@ struct GroupTopk {
     const int all = __shfl_sync(lift::kWholeWarp, before, kLanes - 1, kLanes);
     if (all > kCandidates) return all;
     to += before - own;
-#pragma unroll
-    for (int i = 0; i < lift::kPerLane; ++i)
-      if ((which >> i & 1U) != 0) *to++ = entry(v, i);
+    // From memory: registers have no index.
+#pragma unroll 1
+    for (; which != 0; which &= which - 1) {
+      const int at = element(__ffs(static_cast<int>(which)) - 1);
+      *to++ = entry_of(fold::widen(reinterpret_cast<const E*>(x)[at]), static_cast<std::uint32_t>(at));
+    }
     return all;
   }
 
@@ -125,7 +132,7 @@ __global__ void __launch_bounds__(kWarpTopkWarps * 32, 3)
   tile.gather(raw, x, n, lift::absent(factor.c));
   const auto extremes = tile.unpack(v, raw, n, factor);
   const GroupTopk<E, kLanes> group(tile, n, k);
-  const int count = group.collect(v, group.bound(v), candidates[place]);
+  const int count = group.collect(v, x, group.bound(v), candidates[place]);
   __syncwarp();
   if (__any_sync(lift::kWholeWarp, count > kCandidates)) {
     group.extract(v, best[place]);
