@@ -45,7 +45,6 @@ std::span<const Kernel<MergeProblem>> cuda_merge_kernels(Op op) {
 }
 
 std::span<const Kernel<AttentionProblem>> cuda_attention_kernels() { return kAttention; }
-std::span<const Kernel<SampleProblem>> cuda_sample_kernels() { return {}; }
 
 }  // namespace v0
 }  // namespace softfold

@@ -2,7 +2,7 @@
 // workspaces of exactly the bytes that were asked for; targets that are no class.
 #include "own_plan.hpp"
 
-#include "softfold/error.hpp"
+#include "softfold/softfold.hpp"
 #include "support/bits.hpp"
 
 #include <cuda_runtime.h>
@@ -146,6 +146,7 @@ class CudaConsumers : public testing::Test {
 TEST_F(CudaConsumers, CrossEntropyOfTheList) { run_list({Op::cross_entropy, Op::cross_entropy_backward}); }
 TEST_F(CudaConsumers, EntropyOfTheList) { run_list({Op::entropy, Op::entropy_backward}); }
 TEST_F(CudaConsumers, TopkOfTheList) { run_list({Op::topk}); }
+TEST_F(CudaConsumers, SampleOfTheList) { run_list({Op::sample}); }
 
 double value(std::int64_t row, std::int64_t i, std::int64_t n) {
   const std::uint64_t h = Random(static_cast<std::uint64_t>(row * n + i) * 0x9E3779B97F4A7C15ULL + 5).next();
@@ -231,6 +232,60 @@ TEST_F(CudaConsumers, EntropyOfModelsShapes) {
         expect_same(p, std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) + " scale " +
                            std::to_string(scale));
         if (HasFatalFailure()) return;
+      }
+}
+
+/// x, bias, bitmask, temperatures, top_ks, top_ps, min_ps, seeds -> tokens, log-probability, rank, by which options of
+/// a serving stack they come.
+TEST_F(CudaConsumers, SampleOfModelsShapes) {
+  std::size_t index = 0;
+  for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{60, 1000}, {20, 50257}, {8, 128256}, {2, 600000}})
+    for (const DType t : {DType::float32, DType::bfloat16})
+      for (int bits = 0; bits < 16; ++bits) {
+        if ((index++ + static_cast<std::size_t>(bits)) % (n > 10000 ? 3 : 1) != 0 || index % step() != 0) continue;
+        std::vector<Array> given;
+        given.push_back(logits(t, rows, n));
+        given.emplace_back(DType::float32, Shape{n});
+        given.emplace_back(DType::int32, Shape{rows, (n + 31) / 32});
+        for (const DType type : {DType::float32, DType::int32, DType::float32, DType::float64, DType::int64})
+          given.emplace_back(type, Shape{rows});
+        for (std::int64_t i = 0; i < n; ++i)
+          given[1].set_value(i,
+                             i % 9 == 4 ? -std::numeric_limits<double>::infinity() : 0.5 * static_cast<double>(i % 3));
+        for (std::int64_t i = 0; i < given[2].count(); ++i)
+          given[2].set<std::int32_t>(i, static_cast<std::int32_t>(0xB7DD7BEF + 77 * i));
+        for (std::int64_t r = 0; r < rows; ++r) {
+          given[3].set_value(r, r % 7 == 3 ? 0. : 0.3 + 0.25 * static_cast<double>(r % 5));
+          given[4].set_value(r, static_cast<double>(r % 3 == 0 ? 0 : 5 * r * r));
+          given[5].set_value(r, r % 4 == 1 ? 1. : 0.8 + 0.05 * static_cast<double>(r % 4));
+          given[6].set_value(r, r % 2 == 0 ? 0. : 0.01);
+          given[7].set_value(r, static_cast<double>(r / 2 * 7919));
+        }
+        Array tokens(DType::int64, {rows}), lp(DType::float32, {rows}), rank(DType::int32, {rows});
+        const auto draw = [&](bool gpu, std::vector<std::unique_ptr<DeviceBytes>>& memory) {
+          const auto view = [&](Array& a) {
+            if (!gpu) return a.view();
+            memory.push_back(std::make_unique<DeviceBytes>(a.bytes()));
+            return a.view_at(memory.back()->data(), kCuda);
+          };
+          softfold::SampleOptions o;
+          o.seed = 5, o.offset = 3;
+          o.log_probability = view(lp), o.rank = view(rank);
+          const View out = view(tokens);
+          o.of = (bits & 1) != 0 ? softfold::Distribution::sampled : softfold::Distribution::raw;
+          if ((bits & 2) != 0) o.bias = view(given[1]), o.bitmask = view(given[2]);
+          if ((bits & 4) != 0) o.temperatures = view(given[3]), o.seeds = view(given[7]);
+          if ((bits & 8) != 0) o.top_ks = view(given[4]), o.top_ps = view(given[5]), o.min_ps = view(given[6]);
+          softfold::sample(view(given[0]), out, o);
+        };
+        std::vector<std::unique_ptr<DeviceBytes>> memory, none;
+        draw(true, memory);
+        cuda_check(cudaDeviceSynchronize());
+        draw(false, none);
+        const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " options " + std::to_string(bits);
+        EXPECT_EQ(memory[0]->download(), lp.bytes()) << what;
+        EXPECT_EQ(memory[1]->download(), rank.bytes()) << what;
+        ASSERT_EQ(memory[2]->download(), tokens.bytes()) << what;
       }
 }
 

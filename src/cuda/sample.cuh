@@ -1,0 +1,356 @@
+// sample: a block a row. What the filters leave is found by digits of the elements' keys, folded chunk by chunk, and
+// the draw goes down the row's tree. A row is read several times, from the L2 cache after the first.
+#pragma once
+
+#include "cuda/generic.cuh"
+#include "softfold/fold/sample.hpp"
+#include "softfold/fold/topk.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+inline constexpr int kSampleThreads = 512;
+
+/// A row's elements before (`raw`) and after bias and bitmask; what is not there is -inf.
+struct SampleRow {
+  static constexpr float kAll = -__builtin_inff();
+  const SampleProblem& p;
+  RowPlace place;
+  Row row;
+
+  __device__ __forceinline__ SampleRow(const SampleProblem& problem, std::int64_t index)
+      : p(problem), place(problem, index), row(row_at(problem, place)) {}
+
+  __device__ __forceinline__ float raw(std::int64_t i) const {
+    if (!is_present(row, p[Slot::mask].axis_stride, i)) return kAll;
+    return element_at<float>(p[Slot::x].dtype, row.x + i * p[Slot::x].axis_stride);
+  }
+  __device__ __forceinline__ float processed(std::int64_t i) const {
+    float v = raw(i);
+    const Operand &bias = p[SampleSlot::bias], &words = p[SampleSlot::bitmask];
+    if (v == kAll && !is_present(row, p[Slot::mask].axis_stride, i)) return v;
+    if (bias.given) {
+      const float b = element_at<float>(bias.dtype, bias.data + place.offset(bias) + i * bias.axis_stride);
+      v = b == kAll ? kAll : fold::Scalar<float>::add(v, b);
+    }
+    if (words.given) {
+      const char* at = words.data + place.offset(words) + i / 32 * words.axis_stride;
+      if ((static_cast<std::uint32_t>(*reinterpret_cast<const std::int32_t*>(at)) >> (i % 32) & 1U) == 0) v = kAll;
+    }
+    return v;
+  }
+  __device__ __forceinline__ float at(std::int64_t i, bool of_raw) const { return of_raw ? raw(i) : processed(i); }
+
+  __device__ __forceinline__ double real(SampleSlot slot, double otherwise) const {
+    const Operand& o = p[slot];
+    return o.given ? element_at<double>(o.dtype, o.data + place.offset(o)) : otherwise;
+  }
+  __device__ __forceinline__ std::int64_t integer(SampleSlot slot, std::int64_t otherwise) const {
+    const Operand& o = p[slot];
+    return o.given ? integer_at(o.dtype, o.data + place.offset(o)) : otherwise;
+  }
+  __device__ __forceinline__ void put_integer(SampleSlot slot, std::int64_t value) const {
+    const Operand& o = p[slot];
+    if (!o.given) return;
+    char* to = o.data + place.offset(o);
+    if (o.dtype == DType::int32) {
+      *reinterpret_cast<std::int32_t*>(to) = static_cast<std::int32_t>(value);
+    } else {
+      *reinterpret_cast<std::int64_t*>(to) = value;
+    }
+  }
+};
+
+/// What a row is drawn with.
+struct Draw {
+  double scale, temperature, top_p, min_p, uniform;
+  std::int64_t top_k;
+
+  __device__ __forceinline__ Draw(const SampleRow& r, std::int64_t index)
+      : scale(r.row.scale),
+        temperature(r.real(SampleSlot::temperatures, r.p.temperature)),
+        top_p(r.real(SampleSlot::top_ps, r.p.top_p)),
+        min_p(r.real(SampleSlot::min_ps, r.p.min_p)),
+        top_k(r.integer(SampleSlot::top_ks, r.p.top_k)) {
+    const std::int64_t id = r.integer(SampleSlot::row_ids, r.p[SampleSlot::seeds].given ? 0 : index);
+    const auto word = [&](SampleSlot slot, std::uint64_t otherwise) {
+      return static_cast<std::uint64_t>(r.integer(slot, static_cast<std::int64_t>(otherwise)));
+    };
+    uniform = fold::uniform(word(SampleSlot::seeds, r.p.seed), word(SampleSlot::offsets, r.p.offset),
+                            static_cast<std::uint64_t>(id));
+  }
+  /// What the CPU refuses and a GPU cannot: such a row has nothing to draw from.
+  __device__ __forceinline__ bool sound() const {
+    const double most = fold::largest<double>();
+    return scale > 0. && scale <= most && temperature >= 0. && temperature <= most && top_p >= 0. && top_p <= 1. &&
+           min_p >= 0. && min_p <= 1. && top_k >= 0;
+  }
+  __device__ __forceinline__ bool filters() const { return top_k > 0 || top_p < 1. || min_p > 0.; }
+};
+
+/// A block at work on one row. All threads call every function together, and get its result.
+class SampleBlock {
+ public:
+  using Lse = fold::LogSumExp<float>;
+  using State = Lse::State;
+  static constexpr float kAll = SampleRow::kAll;
+  struct Shared {
+    unsigned long long bins[256], total;
+    unsigned long long best;
+    std::uint32_t digit;
+    float sums[2 * lift::kChunk];
+    State root;
+    std::int64_t token;
+  };
+  struct Drawn {
+    std::int64_t token;  ///< -1: there is nothing to draw from
+    State state;         ///< of what was drawn from
+  };
+
+  /// nodes: room for every level of the row's tree.
+  __device__ __forceinline__ SampleBlock(const SampleRow& row, Shared& shared, State* nodes)
+      : row_(row), shared_(shared), nodes_(nodes), n_(row.row.length), chunks_(lift::chunk_count(n_)) {}
+
+  /// The largest element as its key and the complement of its index; 0 where there is none.
+  __device__ std::uint64_t largest() {
+    if (threadIdx.x == 0) shared_.best = 0;
+    __syncthreads();
+    unsigned long long best = 0;
+    for (std::int64_t i = threadIdx.x; i < n_; i += kSampleThreads) {
+      const std::uint64_t key = fold::Ranked<float>::of(row_.processed(i), 0).key;
+      best = max(best, static_cast<unsigned long long>(key << 32 | (0xFFFFFFFFU - static_cast<std::uint32_t>(i))));
+    }
+    for (int distance = 16; distance > 0; distance /= 2)
+      best = max(best, __shfl_xor_sync(lift::kWholeWarp, best, distance));
+    if (threadIdx.x % 32 == 0) atomicMax(&shared_.best, best);
+    __syncthreads();
+    return shared_.best;
+  }
+
+  /// What the filters leave are the elements from this one up. NaN if the row is no distribution.
+  __device__ float threshold(float c, const Draw& draw) {
+    if (!draw.filters() || n_ == 0) return kAll;
+    const float top = fold::Ranked<float>{static_cast<std::uint32_t>(largest() >> 32), 0}.value();
+    if (!(fabsf(top) < fold::infinity<float>())) return top == kAll ? kAll : fold::canonical_nan<float>();
+    float kth = kAll;
+    if (draw.top_k > 0 && draw.top_k < n_) {
+      const auto wanted = static_cast<std::uint64_t>(draw.top_k);
+      kth = select([](float) { return 1ULL; }, [&](std::uint64_t) { return wanted; });
+    }
+    const float near = draw.min_p > 0. ? fold::least_of_min_p(top, draw.min_p, c) : kAll;
+    const float both = fmaxf(kth, near);
+    if (draw.top_p >= 1.) return both;
+    return fmaxf(both, weigh(c, row_.p.order == FilterOrder::min_p_first ? both : kth, top, draw.top_p));
+  }
+
+  /// The state of the elements from `from` up; the row's tree is left in nodes.
+  __device__ State fold(float c, float from, bool of_raw) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    for (std::int64_t chunk = threadIdx.x / 32; chunk < chunks_; chunk += kSampleThreads / 32) {
+      float v[lift::kPerLane];
+#pragma unroll
+      for (int j = 0; j < lift::kPerLane; ++j) v[j] = kept(chunk * lift::kChunk + lane + 32 * j, from, of_raw);
+      const State s = lift::WarpFold<1>::terms(v, c).state;
+      if (lane == 0) nodes_[chunk] = s;
+    }
+    __syncthreads();
+    State* level = nodes_;
+    for (std::int64_t size = chunks_; size > 1; size = (size + 1) / 2) {
+      for (std::int64_t i = threadIdx.x; i < (size + 1) / 2; i += kSampleThreads)
+        level[size + i] = 2 * i + 1 < size ? Lse::merge(level[2 * i], level[2 * i + 1]) : level[2 * i];
+      level += size;
+      __syncthreads();
+    }
+    return chunks_ == 0 ? Lse::identity() : *level;
+  }
+
+  /// One draw from the elements from `from` up.
+  __device__ Drawn descend(float c, float from, double uniform) {
+    if (chunks_ == 0 || fold::is_nan(from)) return {-1, Lse::identity()};
+    const State root = fold(c, from, false);
+    if (!fold::Normaliser<float>(root).regular) return {-1, root};
+    fold::Descent way{fold::Scalar<double>::mul(uniform, static_cast<double>(root.d))};
+    const std::int64_t chunk = to_chunk(way, root.m);
+    const State own = nodes_[chunk];
+    terms_of(chunk, c, from, own.m);
+    const double unit = power_of_two(fmax(own.m - root.m, -1000.));
+    int place = 0;
+    for (int s = 1; s < lift::kChunk; s *= 2) {
+      const double left = static_cast<double>(shared_.sums[2 * s + place]) * unit;
+      const double right = static_cast<double>(shared_.sums[3 * s + place]) * unit;
+      if (way.goes_right(left, right)) place += s;
+    }
+    __syncthreads();
+    return {chunk * lift::kChunk + place, root};
+  }
+
+  /// How many elements are at least x.
+  __device__ std::int64_t count_from(float x, bool of_raw) {
+    if (threadIdx.x == 0) shared_.total = 0;
+    __syncthreads();
+    unsigned long long count = 0;
+    for (std::int64_t i = threadIdx.x; i < n_; i += kSampleThreads) count += row_.at(i, of_raw) >= x ? 1 : 0;
+    for (int distance = 16; distance > 0; distance /= 2) count += __shfl_xor_sync(lift::kWholeWarp, count, distance);
+    if (threadIdx.x % 32 == 0) atomicAdd(&shared_.total, count);
+    __syncthreads();
+    const auto all = static_cast<std::int64_t>(shared_.total);
+    __syncthreads();
+    return all;
+  }
+
+ private:
+  __device__ __forceinline__ float kept(std::int64_t i, float from, bool of_raw) const {
+    const float v = row_.at(i, of_raw);
+    return from == kAll || v >= from ? v : kAll;
+  }
+  static __device__ __forceinline__ double power_of_two(double exponent) {
+    return fold::bits_as<double>(static_cast<std::uint64_t>(static_cast<std::int64_t>(exponent) + 1023) << 52);
+  }
+
+  /// The value down to which, from the largest on, the weights reach need(sum of all weights): a byte of the key at a
+  /// time, from the top.
+  template <class Weight, class Need>
+  __device__ float select(const Weight& weight, const Need& need) {
+    std::uint32_t prefix = 0, mask = 0;
+    std::uint64_t left = 0;
+#pragma unroll 1
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      for (int b = static_cast<int>(threadIdx.x); b < 256; b += kSampleThreads) shared_.bins[b] = 0;
+      __syncthreads();
+      for (std::int64_t i = threadIdx.x; i < n_; i += kSampleThreads) {
+        const float v = row_.processed(i);
+        const std::uint32_t key = fold::Ranked<float>::of(v, 0).key;
+        if ((key & mask) != prefix) continue;
+        const unsigned long long w = weight(v);
+        if (w != 0) atomicAdd(&shared_.bins[key >> shift & 255U], w);
+      }
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        if (shift == 24) {
+          std::uint64_t total = 0;
+          for (int b = 0; b < 256; ++b) total += shared_.bins[b];
+          left = need(total);
+        }
+        int b = 255;
+        for (; b > 0 && left > shared_.bins[b]; --b) left -= shared_.bins[b];
+        shared_.digit = static_cast<std::uint32_t>(b);
+      }
+      __syncthreads();
+      prefix |= shared_.digit << shift;
+      mask |= 255U << shift;
+    }
+    __syncthreads();
+    return fold::Ranked<float>{prefix, 0}.value();
+  }
+
+  /// The largest element such that those from it up have a share of at least top_p of those from `first` up.
+  __device__ float weigh(float c, float first, float top, double top_p) {
+    const auto frame = Lse::frame(top, c);
+    const float m = frame.fast ? Lse::narrow(frame.m) : 0.F;
+    const auto weight = [&](float v) -> unsigned long long {
+      if (!(v > kAll && v >= first)) return 0;
+      return fold::count_of(frame.fast ? fold::term<fold::Scalar<float>>(v, c, m) : fold::term_wide(v, c, frame.m));
+    };
+    return select(weight, [&](std::uint64_t total) -> std::uint64_t {
+      const auto need = static_cast<std::uint64_t>(::ceil(top_p * static_cast<double>(total)));
+      return need < 1 ? 1 : need > total ? total : need;
+    });
+  }
+
+  /// From the root of the tree in nodes to one of its leaves.
+  __device__ std::int64_t to_chunk(fold::Descent& way, double row_m) const {
+    std::int64_t size[lift::kMaxLevels], chunk = 0;
+    int top = 0;
+    const State* level = nodes_;
+    size[0] = chunks_;
+    for (; size[top] > 1; ++top) {
+      level += size[top];
+      size[top + 1] = (size[top] + 1) / 2;
+    }
+    for (; top > 0; --top) {
+      level -= size[top - 1];
+      chunk *= 2;
+      if (chunk + 1 < size[top - 1] &&
+          way.goes_right(fold::mass_of(level[chunk], row_m), fold::mass_of(level[chunk + 1], row_m)))
+        ++chunk;
+    }
+    return chunk;
+  }
+
+  /// sums[s .. 2 s): the sums of a chunk's terms whose places agree modulo s.
+  __device__ void terms_of(std::int64_t chunk, float c, float from, double m) {
+    for (int k = static_cast<int>(threadIdx.x); k < lift::kChunk; k += kSampleThreads) {
+      const float v = kept(chunk * lift::kChunk + k, from, false);
+      shared_.sums[lift::kChunk + k] = v == kAll         ? 0.F
+                                       : Lse::is_fast(m) ? fold::term<fold::Scalar<float>>(v, c, Lse::narrow(m))
+                                                         : fold::term_wide(v, c, m);
+    }
+    __syncthreads();
+    for (int s = lift::kChunk / 2; s > 0; s /= 2) {
+      for (int k = static_cast<int>(threadIdx.x); k < s; k += kSampleThreads)
+        shared_.sums[s + k] = fold::Scalar<float>::add(shared_.sums[2 * s + k], shared_.sums[3 * s + k]);
+      __syncthreads();
+    }
+  }
+
+  const SampleRow& row_;
+  Shared& shared_;
+  State* nodes_;
+  std::int64_t n_, chunks_;
+};
+
+/// Draws from one row.
+__device__ inline void sample_row(const SampleProblem& p, std::int64_t index, SampleBlock::Shared& shared,
+                                  SampleBlock::State* nodes) {
+  const SampleRow row(p, index);
+  const Draw draw(row, index);
+  SampleBlock block(row, shared, nodes);
+  const auto scale = fold::make_scale<float>(draw.temperature > 0. ? draw.scale / draw.temperature : 1.);
+  const bool greedy = draw.temperature == 0. || scale.c == fold::infinity<float>();
+  SampleBlock::Drawn drawn{-1, SampleBlock::Lse::identity()};
+  if (draw.sound() && greedy) {
+    const std::uint64_t best = block.largest();
+    const float value = fold::Ranked<float>{static_cast<std::uint32_t>(best >> 32), 0}.value();
+    if (best != 0 && !fold::is_nan(value) && value != SampleBlock::kAll)
+      drawn.token = 0xFFFFFFFFU - static_cast<std::uint32_t>(best);
+    __syncthreads();
+  } else if (draw.sound()) {
+    drawn = block.descend(scale.c, block.threshold(scale.c, draw), draw.uniform);
+  }
+  const Operand& asked = p[SampleSlot::log_probability];
+  const bool point = p.of == Distribution::sampled && greedy, of_raw = p.of == Distribution::raw;
+  float lp = drawn.token < 0 ? fold::canonical_nan<float>() : 0.F;
+  std::int64_t rank = drawn.token < 0 ? 0 : 1;
+  if (drawn.token >= 0 && !point) {
+    const float element = row.at(drawn.token, of_raw);
+    if (asked.given) {
+      const auto own = of_raw ? fold::make_scale<float>(draw.scale) : scale;
+      const auto state = of_raw ? block.fold(own.c, SampleBlock::kAll, true) : drawn.state;
+      fold::LogNormaliser<float> log_row(state, own);
+      log_row.set_c(own.c);
+      lp = log_row.regular ? log_row.log_probability(element) : fold::canonical_nan<float>();
+      __syncthreads();
+    }
+    if (p[SampleSlot::rank].given) rank = block.count_from(element, of_raw);
+  }
+  if (threadIdx.x != 0) return;
+  row.put_integer(SampleSlot::tokens, drawn.token);
+  row.put_integer(SampleSlot::rank, rank);
+  if (asked.given) put(asked.dtype, asked.data + row.place.offset(asked), lp);
+}
+
+/// nodes: `room` states a block.
+__global__ void __launch_bounds__(kSampleThreads, 2) inline sample_rows(const __grid_constant__ SampleProblem p,
+                                                                        SampleBlock::State* nodes, std::int64_t room) {
+  __shared__ SampleBlock::Shared shared;
+#pragma unroll 1
+  for (std::int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
+    sample_row(p, row, shared, nodes + blockIdx.x * room);
+    __syncthreads();
+  }
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
