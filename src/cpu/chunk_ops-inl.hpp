@@ -169,21 +169,21 @@ std::int64_t small_rows(const char* x, std::int64_t x_stride, char* y, std::int6
 template <class S, bool Native, class T = fold::FoldType<S>>
 std::int64_t small_rows_far(const char* x, std::int64_t x_stride, char* y, std::int64_t y_stride, std::int64_t rows,
                             int n, T c, T* terms, lift::Guess<T>& guess) {
-  SmallRow<S, Native, T> behind{}, ahead{};
+  // Both rows' terms lie in one place: those behind are read just before those ahead replace them.
+  SmallRow<S, Native, T> behind{terms, nullptr, T(0), T(0)}, ahead = behind;
   for (std::int64_t r = 0; r < rows; ++r, x += x_stride, y += y_stride) {
     const S* from = reinterpret_cast<const S*>(x);
-    ahead.terms = terms;
     ahead.y = reinterpret_cast<S*>(y);
     const bool beside = r != 0 && are_beside<S>(n) && !may_flush(behind.multiplier, behind.least) && guess.take();
     lift::Reduced<T> reduced;
     if (beside) {
       const ScaledTerms<T, false, Native> value(behind.terms, behind.multiplier);
       Written<S, T, ScaledTerms<T, false, Native>> to(behind.y, n, value);
-      reduced = reduce_beside(from, n, c, ahead.terms, guess, to);
+      reduced = reduce_beside(from, n, c, terms, guess, to);
       to.finish();
     } else {
       if (r != 0) behind.write(n, true);
-      reduced = reduce_chunk<true>(from, n, c, ahead.terms, guess, true);
+      reduced = reduce_chunk<true>(from, n, c, terms, guess, true);
     }
     if (HWY_UNLIKELY(fold::is_nan(reduced.frame))) return r;
     ahead.reduced(reduced);

@@ -52,7 +52,6 @@ struct ChunkOps {
   using LogNormaliser = fold::LogNormaliser<T>;
   /// Room that reduce needs behind `terms`, aligned to 64 bytes.
   static constexpr int kTermsRoom = lift::kChunk + 16;
-  static constexpr int kSmallRowsRoom = 2 * kTermsRoom + 16;
 
   /// The state of x[0..n), 0 < n <= kChunk. `terms` is scratch, of kTermsRoom. `far`: x comes from memory.
   using Reduce = lift::Reduced<T> (*)(const void* x, int n, T c, T* terms, lift::Guess<T>& guess, bool far);
@@ -76,7 +75,7 @@ struct ChunkOps {
   std::array<Reduce, 4> reduce_keeping;  ///< by x's dtype; leaves the terms in `terms`
   std::array<ReduceAndWrite, 4> reduce_and_write;
   std::array<WriteBehind, 4> write_behind;
-  std::array<SmallRows, 4> small_rows;      ///< in the cache; `terms` has room for kSmallRowsRoom
+  std::array<SmallRows, 4> small_rows;      ///< in the cache; `terms` has kTermsRoom
   std::array<SmallRows, 4> small_rows_far;  ///< from memory to memory
   std::array<Covers, 4> covers;
   std::array<WriteTerms, 4> write_terms;      ///< by y's dtype

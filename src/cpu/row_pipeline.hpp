@@ -40,9 +40,9 @@ class RowPipeline {
         dtype_(index(p[Slot::x].dtype)),
         size_(static_cast<std::int64_t>(size_of(p[Slot::x].dtype))),
         chunks_(static_cast<std::size_t>(lift::chunk_count(p.n))) {
-    const std::size_t row = (from == From::terms ? chunks_ : 1) * lift::kChunk + ChunkOps<T>::kTermsRoom + 16;
     Scratch& scratch = thread_scratch();
-    terms_ = scratch.get<T>(Scratch::row_terms, row);
+    terms_ = scratch.get<T>(Scratch::row_terms,
+                            (from == From::terms ? chunks_ : 1) * lift::kChunk + ChunkOps<T>::kTermsRoom);
     auto* reduced = scratch.get<lift::Reduced<T>>(Scratch::reduced_chunks, 2 * chunks_);
     ahead_.chunks = reduced;
     behind_.chunks = reduced + chunks_;

@@ -43,7 +43,7 @@ class RowWorker {
         ops_(chunk_ops<T>()),
         scratch_(thread_scratch()),
         guess_(scratch_.guess<T>()),
-        terms_(scratch_.get<T>(Scratch::chunk_terms, ChunkOps<T>::kSmallRowsRoom)) {}
+        terms_(scratch_.get<T>(Scratch::chunk_terms, ChunkOps<T>::kTermsRoom)) {}
   ~RowWorker() {
     if (stream_) hwy::FlushStream();
   }

@@ -19,8 +19,8 @@ struct Tuning {
   std::int64_t block_elements = std::int64_t{1} << 16;
   /// Rows that threads share are at least twice as long.
   std::int64_t shared_row_elements = std::int64_t{1} << 16;
-  /// The longest row whose terms are kept between its sum and its write: two of them fit a core's own cache. Beyond,
-  /// reading the elements again is as fast.
+  /// The longest row whose terms are kept between its sum and its write, in a core's own cache. Beyond, reading the
+  /// elements again is as fast.
   std::int64_t fused_elements = std::int64_t{1} << 17;
   /// The same for float16 and bfloat16, where memory is further from being the limit than another exp2 is.
   std::int64_t fused_half_elements = std::int64_t{1} << 18;
