@@ -1,6 +1,7 @@
 // softfold attention Q K V OUT
 #include "arguments.hpp"
 #include "blocks.hpp"
+#include "compute.hpp"
 #include "elements.hpp"
 #include "measure.hpp"
 #include "progress.hpp"
@@ -117,9 +118,7 @@ Checked AttentionVerb::checked(Loaded& q, Loaded& k, Loaded& v, Loaded& out, Att
 }
 
 void AttentionVerb::run() const {
-  if (parse_backend(running.backend) != DeviceKind::cpu)
-    throw Error(Code::unsupported, "attention of files with --backend " + running.backend, "--backend cpu",
-                "call softfold::attention on tensors that lie on the device");
+  const Compute compute(running);
   AttentionOptions o = options();
   const io::ArrayFile q_file = q_reading.open_floating(q_path), k_file = k_reading.open_floating(k_path),
                       v_file = v_reading.open_floating(v_path);
@@ -135,12 +134,10 @@ void AttentionVerb::run() const {
     if (o.layout == Layout::bthd && rows.size() >= 2) std::swap(rows[rows.size() - 1], rows[rows.size() - 2]);
     o.lse = lse.emplace(q.dtype == DType::float64 ? DType::float64 : DType::float32, rows).view();
   }
-  const Workers workers(running.threads);
-  const View inputs[] = {q.view(), k.view(), v.view()}, output = out.view();
-  const Plan plan = softfold::plan(Op::attention, inputs, {&output, 1}, o, workers.context());
+  const View inputs[] = {q.view(), k.view(), v.view()};
 
   const Stopwatch watch;
-  plan.run();
+  const std::string kernel = compute.attend(inputs, out.view(), o);
   const double seconds = watch.seconds();
   const std::uint64_t peak = peak_memory();
   const io::FileId ids[] = {q_file.file().id(), k_file.file().id(), v_file.file().id()};
@@ -162,7 +159,7 @@ void AttentionVerb::run() const {
   const double score_bytes = scores * static_cast<double>(q.dtype == DType::float64 ? 8 : 4);
   const double flops = 2 * scores * static_cast<double>(q.shape.back() + v.shape.back());
   std::optional<Checked> c;
-  if (check) c = checked(q, k, v, out, o, workers.context());
+  if (check) c = checked(q, k, v, out, o, {.cpu = &compute.executor()});
   if (running.json) {
     Json object{{"op", "attention"},
                 {"q", q.shape},
@@ -170,8 +167,9 @@ void AttentionVerb::run() const {
                 {"v", v.shape},
                 {"dtype", name_of(q.dtype)},
                 {"output_dtype", name_of(out.dtype)},
-                {"kernel", plan.kernel()},
-                {"threads", workers.threads()},
+                {"backend", compute.backend()},
+                {"kernel", kernel},
+                {"threads", compute.threads()},
                 {"seconds", seconds},
                 {"flops", flops},
                 {"score_bytes", score_bytes},
@@ -181,7 +179,7 @@ void AttentionVerb::run() const {
   }
   fmt::print("attention of q {}, k {}, v {} {} -> {} ({})\n", text_of(q.shape), text_of(k.shape), text_of(v.shape),
              name_of(q.dtype), out_path, name_of(out.dtype));
-  fmt::print("{}: {:.3g} ms, {:.3g} GFLOP/s; peak memory {}, its scores would take {}\n", plan.kernel(), seconds * 1e3,
+  fmt::print("{}: {:.3g} ms, {:.3g} GFLOP/s; peak memory {}, its scores would take {}\n", kernel, seconds * 1e3,
              flops / seconds * 1e-9, human_bytes(static_cast<double>(peak)), human_bytes(score_bytes));
   if (c)
     fmt::print("largest error {:.2g}, of results up to {:.3g}, against scores materialised in float64\n",

@@ -25,6 +25,13 @@ void Compute::run(Op op, std::span<const View> inputs, std::span<const View> out
   plan(op, inputs, outputs, options).run();
 }
 
+std::string Compute::attend(std::span<const View> inputs, const View& out, const AttentionOptions& options) const {
+  if (cuda_) return cuda_->attend(inputs, out, options);
+  const Plan attention = softfold::plan(Op::attention, inputs, {&out, 1}, options, workers_.context());
+  attention.run();
+  return std::string(attention.kernel());
+}
+
 std::uint64_t Compute::memory(std::uint64_t allowed) const {
   // The rest is for workspaces, and for others on the device.
   return cuda_ ? std::min(allowed, cuda_->free_bytes() / 4 * 3) : allowed;

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 
 namespace softfold::cli {
 
@@ -21,6 +22,9 @@ class Compute {
   Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options = {}) const;
   /// Runs it. A GPU's operands are copied there and the results back: contiguous ones, or rows one stride apart.
   void run(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options = {}) const;
+
+  /// Attention of q, k and v, all of it and of its options in host memory. Gives the kernel's name.
+  std::string attend(std::span<const View> inputs, const View& out, const AttentionOptions& options) const;
 
   /// "cpu" or "cuda".
   const char* backend() const { return cuda_ ? "cuda" : "cpu"; }

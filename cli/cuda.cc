@@ -136,6 +136,16 @@ struct CudaDevice::State {
             {},
             {DeviceKind::cuda, 0}};
   }
+  /// The same with its elements; a view of nothing stays one.
+  View sent(const View& v, std::size_t operand) {
+    if (v.data == nullptr) return v;
+    const View moved = there(v, operand);
+    copy(moved.data, v.data, rows_of(v), cudaMemcpyHostToDevice, stream);
+    return moved;
+  }
+  void fetch(const View& from, const View& to) {
+    if (to.data != nullptr) copy(to.data, from.data, rows_of(to), cudaMemcpyDeviceToHost, stream);
+  }
 };
 
 CudaDevice::CudaDevice() {
@@ -156,17 +166,31 @@ std::uint64_t CudaDevice::free_bytes() const {
 
 void CudaDevice::run(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options) {
   std::vector<View> in, out;
-  for (const View& v : inputs) {
-    in.push_back(state_->there(v, in.size()));
-    copy(in.back().data, v.data, rows_of(v), cudaMemcpyHostToDevice, state_->stream);
-  }
+  for (const View& v : inputs) in.push_back(state_->sent(v, in.size()));
   for (const View& v : outputs) out.push_back(state_->there(v, in.size() + out.size()));
   Context context;
   context.stream = state_->stream;
   plan(op, in, out, options, context).run();
-  for (std::size_t i = 0; i < out.size(); ++i)
-    copy(outputs[i].data, out[i].data, rows_of(outputs[i]), cudaMemcpyDeviceToHost, state_->stream);
+  for (std::size_t i = 0; i < out.size(); ++i) state_->fetch(out[i], outputs[i]);
   check(cudaStreamSynchronize(state_->stream), "the device's work");
+}
+
+std::string CudaDevice::attend(std::span<const View> inputs, const View& out, AttentionOptions options) {
+  std::vector<View> in;
+  for (const View& v : inputs) in.push_back(state_->sent(v, in.size()));
+  std::size_t operand = in.size();
+  options.mask = state_->sent(options.mask, operand++);
+  options.bias = state_->sent(options.bias, operand++);
+  const View lse = options.lse, result = state_->there(out, operand++);
+  if (lse.data != nullptr) options.lse = state_->there(lse, operand++);
+  Context context;
+  context.stream = state_->stream;
+  const Plan attention = plan(Op::attention, in, {&result, 1}, options, context);
+  attention.run();
+  state_->fetch(result, out);
+  state_->fetch(options.lse, lse);
+  check(cudaStreamSynchronize(state_->stream), "the device's work");
+  return std::string(attention.kernel());
 }
 
 }  // namespace softfold::cli

@@ -39,6 +39,9 @@ class CudaDevice {
   /// Copies the inputs to the device, runs the operation there, copies the outputs back and waits. Operands lie in host
   /// memory, contiguous, or in rows that are one stride apart.
   void run(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options);
+  /// The same of attention: q, k and v, and of the options mask, bias and lse, contiguous in host memory. Gives the
+  /// kernel's name.
+  std::string attend(std::span<const View> inputs, const View& out, AttentionOptions options);
 
  private:
   struct State;

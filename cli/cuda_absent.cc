@@ -22,5 +22,6 @@ CudaDevice::CudaDevice() { require_cuda_build(); }
 CudaDevice::~CudaDevice() = default;
 std::uint64_t CudaDevice::free_bytes() const { return 0; }
 void CudaDevice::run(Op, std::span<const View>, std::span<const View>, const RowOptions&) {}
+std::string CudaDevice::attend(std::span<const View>, const View&, AttentionOptions) { return {}; }
 
 }  // namespace softfold::cli

@@ -1,8 +1,9 @@
-"""attention for NumPy arrays and those of the array API; tensors go to softfold.torch."""
+"""attention for NumPy arrays, CuPy's and those of the array API; tensors go to softfold.torch."""
 
 from __future__ import annotations
 
 import importlib
+import sys
 
 import numpy as np
 
@@ -20,6 +21,12 @@ def result_shapes(q_shape, v_shape, layout) -> tuple[tuple, tuple]:
     if layout == "bthd" and len(rows) > 1:
         rows = (*rows[:-2], rows[-1], rows[-2])
     return (*q_shape[:-1], v_shape[-1]), rows
+
+
+def _lse_dtype(q, library):
+    name = "float64" if str(getattr(q, "dtype", None)).endswith("float64") else "float32"
+    space = np if library in ("numpy", "builtins", "cupy") else q.__array_namespace__()
+    return getattr(space, name)
 
 
 def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0, sink=None, bias=None, mask=None,
@@ -43,12 +50,15 @@ def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0
     if library == "torch":
         return importlib.import_module("softfold.torch").run_attention(q, k, v, out, return_lse, **options)
     if library in ("jax", "jaxlib"):
-        raise DTypeError("dtype", "attention of JAX arrays", "NumPy, PyTorch", "numpy.asarray(q) is a view")
+        raise DTypeError("dtype", "attention of JAX arrays", "NumPy, PyTorch, CuPy", "numpy.asarray(q) is a view")
     shape, rows = result_shapes(np.shape(q), np.shape(v), layout)
     if out is None:
         out = _empty_like(q, shape)
-    lse = None
-    if return_lse:
-        lse = np.empty(rows, np.float64 if np.asarray(q).dtype == np.float64 else np.float32)
-    _core.attention_into(q, k, v, out, lse, **options)
+    lse = _empty_like(q, rows, _lse_dtype(q, library)) if return_lse else None
+    stream = 0
+    if library == "cupy":
+        stream = sys.modules["cupy"].cuda.get_current_stream().ptr
+        options = {name: _route._unsynchronised(value) for name, value in options.items()}
+    operands = (a if a is None else _route._unsynchronised(a) for a in (q, k, v, out, lse))
+    _core.attention_into(*operands, stream=stream, **options)
     return (out, lse) if return_lse else out

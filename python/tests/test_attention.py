@@ -171,3 +171,51 @@ def test_torch_s_attention_is_routed(rng, torch):
         torch.nn.functional.scaled_dot_product_attention(q.clone().requires_grad_(), k, v)
     assert bits(got) == bits(sf.scaled_dot_product_attention(q, k, v, is_causal=True))
     assert report.routed == {"scaled_dot_product_attention": 1} and "gradient" in str(report)
+
+
+@pytest.fixture
+def on_gpu(torch):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return lambda a: torch.from_numpy(a).cuda()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_cuda_tensors(rng, torch, on_gpu, dtype):
+    """Grouped heads, both layouts, strides that are not contiguous, out and lse, on the caller's stream."""
+    q, k, v = (on_gpu(rng.standard_normal(shape).astype("f4")).to(getattr(torch, dtype))
+               for shape in ((B, H, 40, 64), (B, HKV, 130, 64), (B, HKV, 130, 64)))  # fmt: skip
+    tolerance = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 2e-2}[dtype]
+    want, want_lse = oracle(*(t.float().cpu().numpy() for t in (q, k, v)), causal=True, window=(50, -1), softcap=4.0)
+    options = dict(causal=True, window=(50, -1), softcap=4.0, return_lse=True)
+    bthd = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
+    wider = [torch.cat([t, t], -1)[..., :64] for t in (q, k, v)]  # rows one gap apart
+    for operands, layout in (((q, k, v), "bhtd"), (bthd, "bthd"), (wider, "bhtd"),
+                             ([t.transpose(1, 2) for t in bthd], "bhtd")):  # fmt: skip
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+            out, lse = softfold.attention(*operands, layout=layout, **options)
+            torch.cuda.current_stream().synchronize()
+        assert out.is_cuda and out.dtype == q.dtype and lse.is_cuda and lse.dtype == torch.float32
+        got = out.transpose(1, 2) if layout == "bthd" else out
+        np.testing.assert_allclose(got.float().cpu().numpy(), want, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(lse.cpu().numpy(), want_lse, rtol=1e-4, atol=tolerance / 10)
+    into = torch.empty_like(q)
+    assert softfold.attention(q, k, v, causal=True, out=into) is into
+    assert bits(into.view(torch.uint8).cpu().numpy()) == bits(
+        softfold.attention(q, k, v, causal=True).view(torch.uint8).cpu().numpy()
+    )
+    with pytest.raises(softfold.Error):
+        softfold.attention(q, k.cpu(), v)
+
+
+def test_cuda_parts_merge_to_the_whole(rng, torch, on_gpu):
+    q, k, v = (on_gpu(rng.standard_normal(shape).astype("f4")).bfloat16()
+               for shape in ((B, H, 20, 64), (B, HKV, 300, 64), (B, HKV, 300, 64)))  # fmt: skip
+    whole, whole_lse = softfold.attention(q, k, v, return_lse=True)
+    parts = [softfold.attention(q, k[:, :, s], v[:, :, s], return_lse=True)
+             for s in (slice(0, 70), slice(70, 70), slice(70, 300))]  # fmt: skip
+    out, lse = softfold.merge_attention([p[0] for p in parts], [p[1] for p in parts])
+    assert out.is_cuda
+    torch.testing.assert_close(out, whole, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(lse, whole_lse, rtol=1e-4, atol=1e-3)

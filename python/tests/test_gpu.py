@@ -65,6 +65,16 @@ def test_cupy_s_current_stream_is_used(rng, cupy):
     assert bits(cupy.asnumpy(out)) == bits(want)
 
 
+def test_cupy_attention(rng, cupy):
+    shapes = ((2, 4, 9, 16), (2, 2, 30, 16), (2, 2, 30, 8))
+    q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    want, want_lse = softfold.attention(q, k, v, causal=True, return_lse=True)
+    got, lse = softfold.attention(*map(cupy.asarray, (q, k, v)), causal=True, return_lse=True)
+    assert isinstance(got, cupy.ndarray) and isinstance(lse, cupy.ndarray)
+    np.testing.assert_allclose(cupy.asnumpy(got), want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(cupy.asnumpy(lse), want_lse, rtol=1e-5, atol=1e-5)
+
+
 @pytest.fixture
 def jax_gpu():
     jax = pytest.importorskip("jax", reason="JAX is not installed")

@@ -51,8 +51,8 @@ inline void amx_products(const RowTile<float>& tile, const fold::BFloat16* k, st
   const int keys = (count + 2 * kPairs - 1) / (2 * kPairs) * 2 * kPairs;
   for (int j = 0; j < keys; j += kPairs) pack_keys(k, stride, j, count, tile.d, packed + j * tile.d);
   const cpu::AmxTiles tiles;
-  for (int j = 0; j < keys; j += 2 * kPairs)
-    for (int r = 0; r < tile.rows; r += 2 * kPairs) {
+  for (int r = 0; r < tile.rows; r += 2 * kPairs)
+    for (int j = 0; j < keys; j += 2 * kPairs) {
       const fold::BFloat16 *a = q + r * tile.d, *b = packed + j * tile.d;
       cpu::amx_zero<0>(), cpu::amx_zero<1>(), cpu::amx_zero<2>(), cpu::amx_zero<3>();
       for (int s = 0; s < steps; ++s, a += 2 * kPairs, b += kTile) {
@@ -121,6 +121,8 @@ HWY_INLINE void split_weights(const RowTile<float>& tile, int row, int keys, flo
   for (int r = 0; r < rows; r += A::kCount)
     hn::Store(move_frames<float>(hn::Load(d, most + r), tile.state.m + row + r, rescale + r), d, frame + r);
   for (int r = 0; r < rows; ++r) {
+    float* o = tile.state.o + (row + r) * tile.stride;
+    for (int c = 0; c < tile.stride; c += kPairs) __builtin_prefetch(o + c, 1);  // the tiles are to find it near
     RowScores p(scores + r * kTileKeys, keys, factor);
     auto* to = reinterpret_cast<std::uint16_t*>(scores + r * kTileKeys);
     unrolled<RowScores::kVectors>([&](auto n)
@@ -129,7 +131,6 @@ HWY_INLINE void split_weights(const RowTile<float>& tile, int row, int keys, flo
     store_split(p.x[2], p.x[3], to + 2 * A::kCount, to + kTileKeys + 2 * A::kCount);
     sum[r] = sum[r] * rescale[r] + A::halve(A::add(A::add(p.x[0], p.x[1]), A::add(p.x[2], p.x[3])));
     if (rescale[r] == 1) continue;
-    float* o = tile.state.o + (row + r) * tile.stride;
     for (int c = 0; c < tile.stride; c += A::kCount)
       hn::Store(A::mul(hn::Load(d, o + c), A::set(rescale[r])), d, o + c);
   }

@@ -37,7 +37,8 @@ TEST_F(CudaCommand, WithoutADeviceNothingIsWritten) {
   expect_ok({"state", "@x.npy", "@x.part"});
   for (const Words& words : {Words{"softmax", "@x.npy", "@y.npy"}, Words{"log-softmax", "@x.npy", "@y.npy"},
                              Words{"logsumexp", "@x.npy", "@y.npy"}, Words{"state", "@x.npy", "@y.part"},
-                             Words{"finish", "@x.npy", "@x.part", "@y.npy"}, Words{"verify", "@x.npy"}}) {
+                             Words{"finish", "@x.npy", "@x.part", "@y.npy"}, Words{"verify", "@x.npy"},
+                             Words{"attention", "@x.npy", "@x.npy", "@x.npy", "@y.npy"}}) {
     Words all = words;
     all.insert(all.end(), {"--backend", "cuda"});
     const Result result = run(all);
@@ -79,6 +80,41 @@ TEST_F(CudaCommand, StreamedAndShardedRowsHaveTheCpusBits) {
   for (const bool gpu : {false, true})
     expect_ok({"finish", "@x.npy", "@g.part", gpu ? "@g.npy" : "@c.npy", "--backend", gpu ? "cuda" : "cpu"});
   expect_same("g.npy", "c.npy");
+}
+
+// Attention's order of additions is the device's own: results agree within its bound, here far within 1e-5.
+TEST_F(CudaCommand, AttentionIsTheCpus) {
+  if (cuda() != true) GTEST_SKIP() << "no CUDA device";
+  const auto floats = [&](const std::string& name, const Shape& shape, std::uint64_t seed) {
+    std::int64_t count = 1;
+    for (const auto n : shape) count *= n;
+    write_array(at(name), DType::float32, shape, random_elements(DType::float32, count, 2, seed));
+  };
+  floats("q.npy", {2, 4, 33, 64}, 1), floats("k.npy", {2, 2, 150, 64}, 2), floats("v.npy", {2, 2, 150, 32}, 3);
+  floats("bias.npy", {4, 33, 150}, 4);
+  const auto read = [&](const std::string& name) {
+    const auto bytes = elements_of(softfold::io::open_array(at(name)));
+    std::vector<float> x(bytes.size() / sizeof(float));
+    std::memcpy(x.data(), bytes.data(), bytes.size());
+    return x;
+  };
+  for (const Words& more :
+       {Words{}, Words{"--causal", "--softcap", "5"}, Words{"--bias", "@bias.npy", "--left", "20"}}) {
+    for (const std::string backend : {"cpu", "cuda"}) {
+      Words words{
+          "attention", "@q.npy", "@k.npy",  "@v.npy", "@" + backend + ".npy", "--lse", "@lse_" + backend + ".npy",
+          "--backend", backend,  "--check", "--json"};
+      words.insert(words.end(), more.begin(), more.end());
+      const auto report = nlohmann::json::parse(expect_ok(words));
+      EXPECT_EQ(report.at("backend"), backend);
+      EXPECT_LT(report.at("largest_error"), 1e-5);
+    }
+    for (const std::string name : {"", "lse_"}) {
+      const auto cpu = read(name + "cpu.npy"), gpu = read(name + "cuda.npy");
+      ASSERT_EQ(cpu.size(), gpu.size());
+      for (std::size_t i = 0; i < cpu.size(); ++i) ASSERT_NEAR(cpu[i], gpu[i], 1e-5) << name << i;
+    }
+  }
 }
 
 }  // namespace

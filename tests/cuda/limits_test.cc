@@ -124,6 +124,59 @@ TEST_F(CudaLimits, MoreThanTwoToThe31Elements) {
   }
 }
 
+// K and V of more than 2^31 elements: heads and keys that 32-bit offsets would miss, against the same keys by
+// themselves.
+TEST_F(CudaLimits, AttentionOfKeysBeyondTwoToThe31Elements) {
+  constexpr std::int64_t kHeads = 3, kKeys = 5800000, kWindow = 1000, kDim = 128, kQueries = 16;
+  constexpr std::int64_t kCount = kHeads * kKeys * kDim, kRow = kQueries * kDim, kPart = kWindow * kDim;
+  static_assert(kCount > std::int64_t{1} << 31);
+  const Memory k(kCount * 2), v(kCount * 2), q(kHeads * kRow * 2), out(kHeads * kRow * 2), alone(kRow * 2);
+  if (k.data == nullptr || v.data == nullptr) GTEST_SKIP() << "less than " << kCount * 4 << " bytes free on the device";
+  cuda_check(cudaMemset(k.data, 0xFF, kCount * 2));  // NaN
+  cuda_check(cudaMemset(v.data, 0xFF, kCount * 2));
+  const auto fill = [](void* to, std::int64_t count, std::uint64_t seed) {
+    std::vector<softfold::fold::BFloat16> x(static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; ++i)
+      x[static_cast<std::size_t>(i)] = softfold::fold::narrow<softfold::fold::BFloat16>(
+          static_cast<float>(value_of(Values::normal, static_cast<std::int64_t>(seed), i, count)));
+    cuda_check(cudaMemcpy(to, x.data(), x.size() * 2, cudaMemcpyHostToDevice));
+  };
+  const auto at = [](const Memory& m, std::int64_t element) {
+    return static_cast<void*>(static_cast<std::uint16_t*>(m.data) + element);
+  };
+  fill(q.data, kHeads * kRow, 1);
+  // Of each head only its last keys exist.
+  const std::int64_t first = kKeys - kWindow;
+  for (std::int64_t h = 0; h < kHeads; ++h) {
+    fill(at(k, (h * kKeys + first) * kDim), kPart, 10 + static_cast<std::uint64_t>(h));
+    fill(at(v, (h * kKeys + first) * kDim), kPart, 20 + static_cast<std::uint64_t>(h));
+  }
+  Tensor starts(DType::int64, {1});
+  starts.fill([&](std::int64_t) { return static_cast<double>(first); });
+  const std::int64_t q_shape[] = {1, kHeads, kQueries, kDim}, kv_shape[] = {1, kHeads, kKeys, kDim};
+  softfold::AttentionOptions options;
+  options.kv_starts = starts.cuda();
+  const auto on_gpu = [](void* data, std::span<const std::int64_t> shape) {
+    return View(data, DType::bfloat16, shape, {}, kGpu);
+  };
+  softfold::attention(on_gpu(q.data, q_shape), on_gpu(k.data, kv_shape), on_gpu(v.data, kv_shape),
+                      on_gpu(out.data, q_shape), options);
+  const std::int64_t one[] = {1, 1, kQueries, kDim}, part[] = {1, 1, kWindow, kDim};
+  for (std::int64_t h = 0; h < kHeads; ++h) {
+    const std::int64_t element = (h * kKeys + first) * kDim;
+    softfold::attention(on_gpu(at(q, h * kRow), one), on_gpu(at(k, element), part), on_gpu(at(v, element), part),
+                        on_gpu(alone.data, one));
+    std::vector<softfold::fold::BFloat16> got(kRow), expected(kRow);
+    cuda_check(cudaMemcpy(got.data(), at(out, h * kRow), kRow * 2, cudaMemcpyDeviceToHost));
+    cuda_check(cudaMemcpy(expected.data(), alone.data, kRow * 2, cudaMemcpyDeviceToHost));
+    for (std::int64_t i = 0; i < kRow; ++i) {
+      const float a = softfold::fold::widen(got[static_cast<std::size_t>(i)]),
+                  b = softfold::fold::widen(expected[static_cast<std::size_t>(i)]);
+      ASSERT_NEAR(a, b, 0x1p-7 * std::abs(b) + 0x1p-10) << h << ", " << i;
+    }
+  }
+}
+
 TEST_F(CudaLimits, NaNInHiddenPlacesChangesNothing) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const DType t : {DType::float32, DType::bfloat16, DType::float64})
