@@ -87,6 +87,26 @@ def host():
     return lines
 
 
+def host_attention():
+    """Attention on the 16-core host: times PyTorch's scaled_dot_product_attention, and the rates."""
+    rows = records("h200-host", "attention")
+    lines = ["| times PyTorch's speed (GFLOP/s; decoding GB/s) | " + " | ".join(WORDS.values()) + " |",
+             "|---|" + "---:|" * len(WORDS)]
+    kinds = dict.fromkeys((r["case"].split(",")[0], r["dtype"], tuple(r["shape"])) for r in rows)
+    for name, dtype, shape in kinds:
+        cells = []
+        for threads in WORDS:
+            ours, theirs = (pick(rows, who, dtype, list(shape), f"{name}, {threads} threads") for who in ("softfold", "torch"))
+            rate = ours["bytes" if name == "decode" else "flops"] / ours["ms"] * 1e-6
+            cells.append(f"{theirs['ms'] / ours['ms']:.2f}× ({rate:.0f})")
+        b, h, hkv, t, s, d = shape
+        lines.append(f"| {name} {dtype}, H = {h}{f' over {hkv}' if h != hkv else ''}, T = {size(t)}, S = {size(s)}, D = {d} | "
+                     + " | ".join(cells) + " |")
+    r = rows[0]
+    return lines + ["", f"{r['device']}, {next(r['who'] for r in rows if r['who'].startswith('torch'))}, commit {r['commit']}, "
+                    f"{r['date']}; `bench/cpu_attention_peers.py`, `bench/results/h200-host/attention.jsonl`."]
+
+
 def two_cores():
     """Shares of a streaming copy (softmax) or a pure read (logsumexp) with 2 threads, and cycles in the cache."""
     rows = {op: records("xeon-2core", op) for op in ("softmax", "logsumexp")}
@@ -114,6 +134,7 @@ def main():
     root = HERE.parent
     put(root / "README.md", "measured", [*gpu(), "", *cpu()])
     put(root / "docs" / "performance.md", "host", host())
+    put(root / "docs" / "performance.md", "host-attention", host_attention())
     put(root / "docs" / "performance.md", "two-cores", two_cores())
 
 

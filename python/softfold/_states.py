@@ -17,6 +17,8 @@ def _empty_like(x, shape=None, dtype=None):
     if library == "torch":
         torch = sys.modules["torch"]
         return torch.empty(x.shape if shape is None else shape, dtype=dtype or x.dtype, device=x.device)
+    if library == "cupy":
+        return sys.modules["cupy"].empty(x.shape if shape is None else shape, dtype or x.dtype)
     if library in ("jax", "jaxlib"):
         raise DTypeError("dtype", "a JAX array, which cannot be written to", "NumPy, PyTorch, CuPy arrays",
                          "pass numpy.asarray(x): it is a view")  # fmt: skip
