@@ -65,14 +65,17 @@ struct Segment {
     extremes = tile.unpack(v, raw, size_of(chunk), factor);
     return entry_of(extremes.high, static_cast<std::uint32_t>(first_of(chunk)));
   }
-  /// A bit for each element that is at least `bound`.
-  __device__ __forceinline__ unsigned reach(const float (&v)[lift::kPerLane], int chunk, Entry bound) const {
-    // By value first, which lets pass what equals it; where that is NaN, or there is no bound, everything.
+  /// A bit for each element that is at least `bound`; unless `exact`, also for those behind it whose value is the
+  /// bound's.
+  __device__ __forceinline__ unsigned reach(const float (&v)[lift::kPerLane], int chunk, Entry bound,
+                                            bool exact) const {
+    // Where the bound's value is NaN, or there is no bound, everything passes.
     const float least = fold::Ranked<float>{static_cast<std::uint32_t>(bound >> 32), 0}.value();
     unsigned which = 0;
 #pragma unroll
     for (int i = 0; i < lift::kPerLane; ++i) which |= v[i] < least ? 0U : 1U << i;
     which &= exist(chunk);
+    if (!exact) return which;
 #pragma unroll 1
     for (unsigned rest = which; rest != 0; rest &= rest - 1) {
       const int i = __ffs(static_cast<int>(rest)) - 1;
@@ -112,7 +115,7 @@ __device__ __noinline__ Tops tops_of(const Segment<E>& part, int chunk, lift::Fa
   Tops r{part.load(v, chunk, factor, extremes), 0};
   // The first of those that equal the largest.
   const Entry value = r.highest & ~Entry{0xFFFFFFFFU};
-  for (unsigned which = part.reach(v, chunk, value); which != 0; which &= which - 1)
+  for (unsigned which = part.reach(v, chunk, value, false); which != 0; which &= which - 1)
     r.best = max(r.best, part.entry(chunk, __ffs(static_cast<int>(which)) - 1));
   return r;
 }
@@ -137,7 +140,7 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 3)
   if (threadIdx.x == 0) root = fold::LogSumExp<float>::identity();
   Select select(shared, best + k, k);
   unsigned again = 0;  // the warp's turns whose chunk found no room
-  bool folds = share.with_states;
+  bool first = true;
   int from = warp, to = part.chunks;  // of the first chunk all warps' tops are compared, then all others follow
   do {
     Tops tops{0, 0};
@@ -149,14 +152,14 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 3)
       lift::Extremes extremes{};
       const Entry highest = part.load(v, chunk, factor, extremes);
       if (__any_sync(lift::kWholeWarp, select.wants(highest))) {
-        const unsigned which = part.reach(v, chunk, select.bound());
+        const unsigned which = part.reach(v, chunk, select.bound(), !first);
         if (!select.keep(which, [&](int i) { return part.entry(chunk, i); })) again |= 1U << (chunk / warps);
       }
-      if (!folds) continue;
+      if (!first || !share.with_states) continue;
       const auto folded = Fold::terms(v, factor.c, extremes);
       if (threadIdx.x % 32 == 0) nodes[chunk] = folded.state;
     }
-    folds = false;
+    first = false;
     select.recount();
     from = again != 0 ? warp + warps * (__ffs(static_cast<int>(again)) - 1) : 0;
     to = again != 0 ? from + 1 : 0;

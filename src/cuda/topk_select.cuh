@@ -30,14 +30,15 @@ class BlockSelect {
   static constexpr int kSlack = 16, kSpare = 1024;
   static constexpr int capacity_for(int k) { return (k + kSlack) * kPer + kSpare; }
   struct Shared {
-    int count, kept;
+    int count, limit;  ///< places handed out; no more of them are filled
+    int kept;
     int sums[4];
   };
 
   /// places: capacity_for(k) of them in shared memory.
   __device__ __forceinline__ BlockSelect(Shared& shared, Entry* places, int k)
       : shared_(shared), places_(places), k_(k), room_(capacity_for(k)) {
-    if (threadIdx.x == 0) shared_.count = 0;
+    if (threadIdx.x == 0) shared_.count = 0, shared_.limit = capacity_for(k);
     __syncthreads();
   }
 
@@ -48,10 +49,8 @@ class BlockSelect {
   __device__ __forceinline__ void make_room(Entry highest, Entry best) {
     const int hits = __syncthreads_count(highest >= bound_ && highest != 0);
     if (room_ < hits * kPer) {
-      // What was kept is in the count, and nobody keeps anything before the next barrier.
-      room_ = capacity_for(k_) - shared_.count;
+      room_ = capacity_for(k_) - settle();
       if (room_ < hits * kPer) return raise(best);
-      __syncthreads();
     }
     room_ -= hits * kPer;
   }
@@ -69,8 +68,8 @@ class BlockSelect {
     int from = 0;
     if (lane == 0) from = atomicAdd(&shared_.count, all);
     from = __shfl_sync(lift::kWholeWarp, from, 0);
-    if (from + all > capacity_for(k_)) {  // then so is every count that another warp sees before this:
-      if (lane == 0) atomicSub(&shared_.count, all);
+    if (from + all > capacity_for(k_)) {  // as for all that come later: the count never falls
+      if (lane == 0) atomicMin(&shared_.limit, from);
       return false;
     }
     int before = own;
@@ -90,7 +89,7 @@ class BlockSelect {
   /// The k best, best first, in `to` (room for k, shared); returns how many there are.
   __device__ __forceinline__ int finish(Entry* to) {
     __syncthreads();
-    if (shared_.count > 2 * (k_ + kSlack)) raise(0);
+    if (settle() > 2 * (k_ + kSlack)) raise(0);
     const int count = shared_.count;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
       const Entry e = places_[i];
@@ -104,6 +103,15 @@ class BlockSelect {
   }
 
  private:
+  /// After a barrier, before anything else is kept: how many places are filled, from the first on.
+  __device__ __forceinline__ int settle() {
+    const int count = min(shared_.count, shared_.limit);
+    __syncthreads();
+    if (threadIdx.x == 0) shared_.count = count, shared_.limit = capacity_for(k_);
+    __syncthreads();
+    return count;
+  }
+
   /// A number added over the block. Successive calls alternate between the sums.
   __device__ __forceinline__ int add_over_block(int a, int turn) {
     a = __reduce_add_sync(lift::kWholeWarp, a);
