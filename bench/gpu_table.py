@@ -13,7 +13,7 @@ def main():
     print("|" + "---|" * (5 + len(peers)))
     points = {}
     for r in records:
-        points.setdefault((r["op"], r["dtype"], tuple(r["shape"])), []).append(r)
+        points.setdefault((f"{r['op']} {r['case']}".strip(), r["dtype"], tuple(r["shape"])), []).append(r)
     for (op, dtype, shape), rows in points.items():
         share = {r["who"]: "refuses" if r["ms"] is None else f"{r['copy_ms'] / r['ms']:.2f}" for r in rows}
         ours = next(w for w in share if w.startswith("softfold"))
