@@ -1,4 +1,4 @@
-"""cross_entropy, entropy and topk on one GPU, beside their peers and a copy or a read of the same bytes, in one run.
+"""cross_entropy, entropy, topk and sample on one GPU, beside their peers and a copy or a read of the same bytes, in one run.
 
 As bench/gpu_softmax.py: graph replays, interleaved, medians; records of DESIGN section 5 go to --out.
 
@@ -32,6 +32,14 @@ class TopkOptions(C.Structure):
                 ("log_probabilities", C.c_void_p), ("lse", C.c_void_p), ("sorted", C.c_int32)]
 
 
+class SampleOptions(C.Structure):
+    _fields_ = [("struct_size", C.c_size_t), ("rows", C.c_void_p), ("temperature", C.c_double), ("top_k", C.c_int64),
+                ("top_p", C.c_double), ("min_p", C.c_double), ("seed", C.c_uint64), ("offset", C.c_uint64),
+                *((name, C.c_void_p) for name in ("temperatures", "top_ks", "top_ps", "min_ps", "bias", "bitmask",
+                                                  "seeds", "offsets", "row_ids", "log_probability", "rank")),
+                ("order", C.c_int32), ("of", C.c_int32)]
+
+
 class Consumers(Softfold):
     """Plans of operations with options of their own."""
 
@@ -48,7 +56,7 @@ class Consumers(Softfold):
         context.stream = stream.cuda_stream
         storage = C.create_string_buffer(4096 + 16)
         at = C.c_void_p((C.addressof(storage) + 15) & ~15)
-        op = {"cross_entropy": (16,), "entropy": (15,), "topk": ()}[name]
+        op = {"cross_entropy": (16,), "entropy": (15,), "topk": (), "sample": ()}[name]
 
         def make():
             call = getattr(self.lib, "softfold_plan_" + name)
@@ -136,6 +144,17 @@ class Points(Bench):
             return topk_fwd(x, k, softmax=True)
         return call
 
+    def sample(self, dtype, rows, n, top_k=0, top_p=1.):
+        x, tokens, o = self.logits(dtype, rows, n), torch.empty(rows, device="cuda", dtype=torch.int64), SampleOptions()
+        self.softfold.lib.softfold_sample_options_init(C.byref(o))
+        o.temperature, o.top_k, o.top_p = 0.8, top_k, top_p
+        run = self.softfold.plan_of("sample", [x], [tokens], o, {}, self.stream)
+        candidates = {f"softfold:{run.kernel}": run}
+        if "torch" in self.args.peers and top_k == 0:
+            candidates["torch " + torch.__version__] = lambda: torch.multinomial(torch.softmax(x / 0.8, -1), 1)
+        self.point("sample", dtype, (rows, n), f"k={top_k}, p={top_p}", candidates, x.numel() * x.element_size(),
+                   read_only=True)
+
 
 def main():
     parser = argparse.ArgumentParser()
@@ -144,7 +163,7 @@ def main():
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
     parser.add_argument("--peers", default="torch", help="torch,quack")
-    parser.add_argument("--only", default="cross_entropy,entropy,topk")
+    parser.add_argument("--only", default="cross_entropy,entropy,topk,sample")
     args = parser.parse_args()
     args.peers = [p for p in args.peers.split(",") if p]
     b, only = Points(args), args.only.split(",")
@@ -166,6 +185,10 @@ def main():
         b.topk(torch.float32, 65536, 256, 8)
         b.topk(torch.float32, 65536, 1024, 32)
         b.topk(torch.float32, 4096, 128256, 1000)
+    if "sample" in only:
+        for rows in (4096, 128, 1):
+            b.sample(torch.float32, rows, 128256)
+            b.sample(torch.float32, rows, 128256, 50, 0.9)
 
 
 if __name__ == "__main__":

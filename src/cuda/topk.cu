@@ -98,7 +98,7 @@ void run_warp_rows(const TopkProblem& p, const Context& context) {
 
 /// As few segments as keep all processors busy.
 TopkShare share_topk(const TopkProblem& p) {
-  const std::int64_t chunks = lift::chunk_count(p.n), wanted = 2 * traits_of(current_device()).processors;
+  const std::int64_t chunks = lift::chunk_count(p.n), wanted = traits_of(current_device()).processors;
   std::int64_t segment = kMostSegmentChunks;
   while (segment > kFilterWarps && (segment / 2 >= chunks || p.rows * ceil_div(chunks, segment) < wanted)) segment /= 2;
   return {static_cast<int>(segment), static_cast<int>(ceil_div(chunks, segment)), nullptr, nullptr, wants_states(p)};
