@@ -156,7 +156,6 @@ TEST_F(Explain, RefusesAsTheCallWould) {
   expect_refused(Code::option, "4096x128256", {"explain", "softmax", "4,5", "f32"});
   expect_refused(Code::dtype, "float32", {"explain", "softmax", "4x5", "int8"});
   expect_refused(Code::shape, "axis", {"explain", "softmax", "4x5", "f32", "--axis", "2"});
-  expect_refused(Code::unsupported, "sample, planned, not in this version", {"explain", "sample", "4x5", "f32"});
   expect_refused(Code::option, "causal", {"explain", "softmax", "5", "f32", "--causal"});
   expect_refused(Code::shape, "2^58", {"explain", "softmax", "4x999999999999999999", "f32"});
 }
