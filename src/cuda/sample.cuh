@@ -2,9 +2,10 @@
 // the draw goes down the row's tree. A row is read several times, from the L2 cache after the first.
 #pragma once
 
-#include "cuda/generic.cuh"
+#include "cuda/topk_row.cuh"
 #include "softfold/fold/sample.hpp"
-#include "softfold/fold/topk.hpp"
+
+#include <type_traits>
 
 namespace softfold {
 inline namespace v0 {
@@ -103,6 +104,7 @@ class SampleBlock {
     State root;
     std::int64_t token;
   };
+  struct One {};  ///< every element's weight
   struct Drawn {
     std::int64_t token;  ///< -1: there is nothing to draw from
     State state;         ///< of what was drawn from
@@ -136,7 +138,7 @@ class SampleBlock {
     float kth = kAll;
     if (draw.top_k > 0 && draw.top_k < n_) {
       const auto wanted = static_cast<std::uint64_t>(draw.top_k);
-      kth = select([](float) { return 1ULL; }, [&](std::uint64_t) { return wanted; });
+      kth = select(One{}, [&](std::uint64_t) { return wanted; });
     }
     const float near = draw.min_p > 0. ? fold::least_of_min_p(top, draw.min_p, c) : kAll;
     const float both = fmaxf(kth, near);
@@ -218,12 +220,19 @@ class SampleBlock {
     for (int shift = 24; shift >= 0; shift -= 8) {
       for (int b = static_cast<int>(threadIdx.x); b < 256; b += kSampleThreads) shared_.bins[b] = 0;
       __syncthreads();
-      for (std::int64_t i = threadIdx.x; i < n_; i += kSampleThreads) {
-        const float v = row_.processed(i);
+#pragma unroll 1
+      for (std::int64_t base = 0; base < n_; base += kSampleThreads) {
+        const std::int64_t i = base + threadIdx.x;
+        const float v = i < n_ ? row_.processed(i) : kAll;
         const std::uint32_t key = fold::Ranked<float>::of(v, 0).key;
-        if ((key & mask) != prefix) continue;
-        const unsigned long long w = weight(v);
-        if (w != 0) atomicAdd(&shared_.bins[key >> shift & 255U], w);
+        const bool here = i < n_ && (key & mask) == prefix;
+        const int bin = static_cast<int>(key >> shift & 255U);
+        if constexpr (std::is_same_v<Weight, One>) {
+          count_in_bins(shared_.bins, here ? bin : -1);
+        } else {
+          const unsigned long long w = here ? weight(v) : 0;
+          if (w != 0) atomicAdd(&shared_.bins[bin], w);
+        }
       }
       __syncthreads();
       if (threadIdx.x == 0) {

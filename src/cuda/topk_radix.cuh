@@ -45,10 +45,15 @@ __device__ RadixCut<T> find_cut(const KeysOfRow<T>& keys, std::int64_t k, unsign
   for (int shift = 8 * static_cast<int>(sizeof(Bits)) - 8; shift >= 0; shift -= 8) {
     for (int b = static_cast<int>(threadIdx.x); b < 256; b += kRadixThreads) bins[b] = 0;
     __syncthreads();
-    for (std::int64_t i = threadIdx.x; i < keys.row.length; i += kRadixThreads) {
-      if (!keys.exists(i)) continue;
-      const Bits key = keys.at(i).key;
-      if ((key & cut.mask) == cut.prefix) atomicAdd(&bins[key >> shift & 255], 1ULL);
+#pragma unroll 1
+    for (std::int64_t base = 0; base < keys.row.length; base += kRadixThreads) {
+      const std::int64_t i = base + threadIdx.x;
+      int bin = -1;
+      if (i < keys.row.length && keys.exists(i)) {
+        const Bits key = keys.at(i).key;
+        if ((key & cut.mask) == cut.prefix) bin = static_cast<int>(key >> shift & 255);
+      }
+      count_in_bins(bins, bin);
     }
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -8,6 +8,14 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// Counts one in a bin of shared memory for every lane that names one (0 or more): lanes of one bin add up first, for
+/// the leading bytes of a row's keys are few. All lanes of the warp call it together.
+__device__ __forceinline__ void count_in_bins(unsigned long long* bins, int bin) {
+  const unsigned same = __match_any_sync(lift::kWholeWarp, bin);
+  const bool first = static_cast<int>(threadIdx.x) % 32 == __ffs(static_cast<int>(same)) - 1;
+  if (bin >= 0 && first) atomicAdd(&bins[bin], static_cast<unsigned long long>(__popc(same)));
+}
+
 /// Writes a row's results, a thread an element taken.
 template <class T>
 class TopkRow {
