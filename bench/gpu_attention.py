@@ -35,20 +35,36 @@ class Options(C.Structure):
                 + [("softcap", C.c_float), ("causal", C.c_int32), ("layout", C.c_int32), ("rung", C.c_int32)])
 
 
+class MergeOptions(C.Structure):
+    _fields_ = [("struct_size", C.c_size_t), ("base", C.c_int32), ("statistics", C.c_int32)]
+
+
+MERGE_ATTENTION = 11
+
+
 class Attention(Softfold):
-    def plan(self, q, k, v, out, stream, **given):
+    def attention(self, q, k, v, out, stream, **given):
         """A call on tensors of layout (B, T, H, D) or packed (total, H, D); options by their C names."""
-        ins, outs = (Tensor * 3)(*[self.tensor(t) for t in (q, k, v)]), (Tensor * 1)(self.tensor(out))
         o = Options()
         self.lib.softfold_attention_options_init(C.byref(o))
         o.layout = 1
-        keep = [ins, outs, o, q, k, v, out, given]
+        keep = [given]
         for name, value in given.items():
             if name in Options.TENSORS:
                 view = self.tensor(value)
                 keep.append(view)
                 value = C.addressof(view)
             setattr(o, name, value)
+        return self.plan(self.lib.softfold_plan_attention, [], [q, k, v], [out], o, stream, keep)
+
+    def merge(self, parts, merged, stream):
+        """parts: out, lse, out, lse, ...; merged: out, lse."""
+        o = MergeOptions()
+        self.lib.softfold_merge_options_init(C.byref(o))
+        return self.plan(self.lib.softfold_plan_merge, [MERGE_ATTENTION], parts, merged, o, stream, [])
+
+    def plan(self, make_plan, operation, inputs, outputs, o, stream, keep):
+        ins, outs = ((Tensor * len(tensors))(*[self.tensor(t) for t in tensors]) for tensors in (inputs, outputs))
         context = Context()
         self.lib.softfold_context_init(C.byref(context))
         context.stream = stream.cuda_stream
@@ -56,7 +72,7 @@ class Attention(Softfold):
         at = (C.addressof(storage) + 15) & ~15
 
         def make():
-            if self.lib.softfold_plan_attention(C.c_void_p(at), ins, 3, outs, 1, C.byref(o), C.byref(context)) != 0:
+            if make_plan(C.c_void_p(at), *operation, ins, len(ins), outs, len(outs), C.byref(o), C.byref(context)) != 0:
                 raise RuntimeError(self.lib.softfold_last_error().decode())
 
         make()
@@ -65,7 +81,7 @@ class Attention(Softfold):
         context.workspace, context.workspace_bytes = workspace.data_ptr(), need
         make()
 
-        def run(lib=self.lib, keep=(keep, storage, context, workspace)):
+        def run(lib=self.lib, keep=(keep, ins, outs, o, storage, context, workspace)):
             if lib.softfold_plan_run(C.c_void_p(at)) != 0:
                 raise RuntimeError(lib.softfold_last_error().decode())
 
@@ -157,7 +173,7 @@ class Bench:
         given = {"causal": int(causal), "window_left": left, "softcap": softcap}
         if sink:
             given["sink"] = sinks
-        run = self.softfold.plan(q, k, v, out, self.stream, **given)
+        run = self.softfold.attention(q, k, v, out, self.stream, **given)
         torch.cuda.synchronize()
         run()
         torch.cuda.synchronize()
@@ -179,7 +195,7 @@ class Bench:
         q, k, v = (torch.randn(total, H, D, device="cuda", dtype=torch.bfloat16) for _ in range(3))
         out = torch.empty_like(q)
         offsets = torch.tensor([0] + lengths, device="cuda").cumsum(0).to(torch.int32)
-        run = self.softfold.plan(q, k, v, out, self.stream, q_offsets=offsets, kv_offsets=offsets, max_q=longest,
+        run = self.softfold.attention(q, k, v, out, self.stream, q_offsets=offsets, kv_offsets=offsets, max_q=longest,
                                  max_kv=longest, causal=int(causal))
         candidates = {f"softfold:{run.kernel}": run}
         if fa3 is not None:
@@ -189,6 +205,33 @@ class Bench:
         self.record(f"packed Zipf {'causal' if causal else 'full'}", torch.bfloat16,
                     [len(lengths), H, H, longest, longest, D, D],
                     4 * D * H * sum(visible(n, n, causal, -1, -1) for n in lengths), 8 * q.numel(), times, "packed")
+
+    def merge(self, parts, rows, heads, D, dtype=torch.bfloat16):
+        """merge_attention beside a copy of as many bytes, half of them read and half written."""
+        outs = [torch.randn(rows, heads, D, device="cuda", dtype=dtype) for _ in range(parts)]
+        lses = [torch.randn(rows, heads, device="cuda") for _ in range(parts)]
+        out, lse = torch.empty_like(outs[0]), torch.empty_like(lses[0])
+        run = self.softfold.merge([t for pair in zip(outs, lses) for t in pair], [out, lse], self.stream)
+        torch.cuda.synchronize()
+        run()
+        torch.cuda.synchronize()
+        weights = torch.softmax(torch.stack(lses)[:, :64].double(), 0)
+        right = sum(w[..., None] * o[:64].double() for w, o in zip(weights, outs))
+        error = (out[:64].double() - right).norm() / right.norm()
+        assert error < 4e-3, float(error)
+        bytes_moved = (parts + 1) * (out.numel() * out.element_size() + 4 * lse.numel())
+        source = torch.randint(0, 255, (bytes_moved // 2,), device="cuda", dtype=torch.uint8)
+        to = torch.empty_like(source)
+        times = time_together({f"softfold:{run.kernel}": run, "copy": lambda: to.copy_(source)}, self.stream,
+                              self.args.seconds)
+        for who, ms in times.items():
+            if self.out:
+                self.out.write(json.dumps({"op": "merge_attention", "dtype": str(dtype).split(".")[-1],
+                                           "shape": [parts, rows, heads, D], "case": "merge", "who": who, "ms": ms,
+                                           "bytes": bytes_moved, "copy_ms": times["copy"], **self.common}) + "\n")
+        print(f"merge of {parts} parts {rows}x{heads}x{D}: "
+              f"{bytes_moved / times[f'softfold:{run.kernel}'] * 1e-9:.2f} TB/s, "
+              f"{times['copy'] / times[f'softfold:{run.kernel}']:.2f} of a copy ({run.kernel})", flush=True)
 
 
 def main():
@@ -203,7 +246,7 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(5)
     bench = Bench(args)
-    for D in map(int, args.sizes.split(",")):
+    for D in map(int, filter(None, args.sizes.split(","))):
         for causal in (False, True):
             for T in (512, 1024, 2048, 4096, 8192, 16384):
                 bench.point(16384 // T, 2048 // D, 2048 // D, T, T, D, causal=causal)
@@ -218,6 +261,8 @@ def main():
     zipf = [max(16, 16384 // (i + 1)) for i in range(16)]
     for causal in (False, True):
         bench.packed(zipf, 16, 128, causal)
+    for parts, D in ((2, 128), (2, 64), (8, 128)):
+        bench.merge(parts, 65536, 32 * 128 // D, D)
     for group, shares in bench.shares.items():
         mean = math.exp(sum(map(math.log, shares)) / len(shares))
         print(f"{group:14s} share of the best peer: geometric mean {mean:.3f}, worst {min(shares):.3f}")

@@ -2,7 +2,6 @@
 // of q and walks over the keys its rows see, 32 at a time: a lane is a key for the scores, and columns of v for the
 // sum. Arithmetic is in float32 (float64 for float64 operands), by FMA.
 #include "cuda/attention_sequence.cuh"
-#include "cuda/generic.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/launch.hpp"
 
@@ -131,13 +130,8 @@ __device__ void finish_row(const AttentionProblem& p, const AttentionSequence& s
   using T = typename C::T;
   T m = rows.m[r], d = rows.d[r], factor = T(1);
   if (p.sink.given) {
-    const T t =
-        static_cast<T>(kLog2E) *
-        element_at<T>(p.sink.dtype, p.sink.data + h * p.sink.stride * static_cast<std::int64_t>(size_of(p.sink.dtype)));
-    const T joint = ::fmax(m, ::rint(t)), shift = joint == -fold::infinity<T>() ? T(0) : joint;
-    factor = ::exp2(m - shift);
-    d = fold::Scalar<T>::fma(d, factor, ::exp2(t - shift));
-    m = joint;
+    const auto joined = join_sink(p, h, m, d);
+    m = joined.m, d = joined.d, factor = joined.factor;
   }
   const auto row_of = [&](const AttentionTensor& x) {
     return s.q_batch * x.batch + h * x.head + (s.q_begin + i) * x.token;

@@ -2,7 +2,9 @@
 // the device are never believed: all of them are brought into the tensors' ranges.
 #pragma once
 
+#include "cuda/generic.cuh"
 #include "front/problem.hpp"
+#include "softfold/fold/attend.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -53,6 +55,20 @@ __device__ __forceinline__ std::int64_t last_key(const AttentionProblem& p, cons
                                                  std::int64_t i) {
   if (p.right < 0 || p.right > p.q_tokens + p.kv_tokens) return s.end;
   return clamp_to(i + s.end - s.tq + p.right + 1, s.start, s.end);
+}
+
+/// A row's m and d after its head's sink, one more key of value 0, and what its values are multiplied by.
+template <class T>
+struct WithSink {
+  T m, d, factor;
+};
+template <class T>
+__device__ WithSink<T> join_sink(const AttentionProblem& p, std::int64_t head, T m, T d) {
+  constexpr T unit = static_cast<T>(fold::Real<T>::kUnit);
+  const auto at = head * p.sink.stride * static_cast<std::int64_t>(size_of(p.sink.dtype));
+  const T t = static_cast<T>(fold::kLog2E) * element_at<T>(p.sink.dtype, p.sink.data + at);
+  const auto joined = fold::join<T>({static_cast<double>(m / unit), d}, fold::lift_score(t));
+  return {static_cast<T>(joined.sum.m) * unit, joined.sum.d, joined.a};
 }
 
 }  // namespace cuda

@@ -5,6 +5,7 @@
 #include "cuda/sm90/tensor_map.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace softfold {
 inline namespace v0 {
@@ -58,6 +59,15 @@ bool is_uneven(const AttentionProblem& p) {
   return p.windowed() || p.packed || p.kv_lengths.given || p.kv_starts.given;
 }
 
+/// The polynomial's relative error is least where it is largest, 2^-24.7 up to 0.35. Of a scale that its coefficients
+/// cannot hold no score is near.
+SoftCap soft_cap_of(double scale) {
+  const auto power = [&](double c, int n) { return static_cast<float>(c * std::pow(scale, n)); };
+  const SoftCap cap{power(0.35, -1), power(1, 1), power(-0.333326632, 3), power(0.132998253, 5),
+                    power(-0.0491484974, 7)};
+  return scale < 1e5 ? cap : SoftCap{-1, cap.c1, 0, 0, 0};
+}
+
 /// In a section are as many heads as have their keys and values in L2 together; without a mask the tiles of one head
 /// are neighbours.
 AttentionCut cut_of(const AttentionProblem& p, int rows) {
@@ -76,13 +86,13 @@ AttentionCut cut_of(const AttentionProblem& p, int rows) {
   cut.left = bound(p.left), cut.right = bound(p.right);
   const double cap = static_cast<double>(p.softcap);
   cut.scale_log2 = static_cast<float>((cap != 0 ? cap : p.scale) * kLog2E);
-  cut.cap_scale = cap != 0 ? static_cast<float>(2 * kLog2E * p.scale / cap) : 0.F;
+  if (cap != 0) cut.cap = soft_cap_of(p.scale / cap);
   return cut;
 }
 
 std::size_t workspace(const AttentionProblem& p, const Context&) { return is_uneven(p) ? sizeof(int) : 0; }
 
-template <class C>
+template <class C, bool kCaps>
 void run_tile(const AttentionProblem& p, const Context& context) {
   const DeviceOf device(p.out.data);
   const Scratch counter(workspace(p, context), context);
@@ -99,16 +109,23 @@ void run_tile(const AttentionProblem& p, const Context& context) {
     cut.counter = reinterpret_cast<int*>(counter.data());
     check(cudaMemsetAsync(cut.counter, 0, sizeof(int), stream_of(context)), "cudaMemsetAsync");
   }
-  launch("attention_forward_sm90", attention_forward_sm90<C>,
+  launch("attention_forward_sm90", attention_forward_sm90<C, kCaps>,
          {std::min(cut.tiles, traits_of(device.device()).processors), C::kThreads, 1, C::kShared}, stream_of(context),
          q, k_map, v_map, p, cut);
+}
+
+template <class C>
+void run_tile(const AttentionProblem& p, const Context& context) {
+  p.softcap != 0.F ? run_tile<C, true>(p, context) : run_tile<C, false>(p, context);
 }
 
 template <class E>
 void run_dtype(const AttentionProblem& p, const Context& context) {
   const int d = std::max(p.d, p.dv);
-  if (d <= 64) return run_tile<AttentionTile<E, 64, 64, 3, 128>>(p, context);
-  if (d <= 128 && !p.windowed()) return run_tile<AttentionTile<E, 128, 128, 2, 176>>(p, context);
+  // Three warp-groups share the exponentials better; short sequences waste fewer rows on two.
+  if (d <= 64 && (p.packed || p.tk < 2048)) return run_tile<AttentionTile<E, 64, 64, 2, 128>>(p, context);
+  if (d <= 64) return run_tile<AttentionTile<E, 64, 64, 3, 96>>(p, context);
+  if (d <= 96) return run_tile<AttentionTile<E, 96, 96, 2, 128>>(p, context);
   if (d <= 128) return run_tile<AttentionTile<E, 128, 128, 2, 128>>(p, context);
   if (d <= 192 && p.dv <= 128) return run_tile<AttentionTile<E, 192, 128, 2, 128>>(p, context);
   return run_tile<AttentionTile<E, 256, 256, 2, 80>>(p, context);

@@ -14,14 +14,19 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// tanh(s * scale / cap) for |s| <= near: c1 s + c3 s^3 + c5 s^5 + c7 s^7.
+struct SoftCap {
+  float near, c1, c3, c5, c7;
+};
+
 /// How a problem is cut, and its factors in base 2.
 struct AttentionCut {
   int tiles, q_tiles;   ///< tiles in all; of a head
   int heads, sections;  ///< heads of all sequences, and the sections that they are cut into
   int left, right;      ///< query i sees keys i + shift - left .. i + shift + right; kNoBound
   float scale_log2;     ///< scale * log2(e), > 0; of a soft cap: cap * log2(e)
-  float cap_scale;      ///< 0, or scale * 2 log2(e) / cap
-  int* counter;         ///< how many tiles were taken beyond each block's first; null: they are dealt in turn
+  SoftCap cap;
+  int* counter;  ///< how many tiles were taken beyond each block's first; null: they are dealt in turn
   static constexpr int kNoBound = INT_MAX;
 };
 
@@ -36,7 +41,9 @@ struct AttentionTile {
   static constexpr int kPanelsK = (kDk + 63) / 64, kPanelsV = (kDv + 63) / 64;
   static constexpr int kQPanel = kRows * 128, kKVPanel = kKeys * 128;  // bytes
   static constexpr int kQBytes = kPanelsK * kQPanel, kKBytes = kPanelsK * kKVPanel, kVBytes = kPanelsV * kKVPanel;
-  static constexpr int kShared = kQBytes + kStages * (kKBytes + kVBytes) + 1024 + 128;
+  static constexpr int kShared = kQBytes + kStages * (kKBytes + kVBytes) + 1024;  // panels begin at multiples of 1024
+  /// Scores outlive their terms where the registers hold both.
+  static constexpr bool kKeepsScores = kKeys + kDv / 2 <= (kGroups == 2 ? 192 : 128);
   static constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32, kConsumerRegisters = kGroups == 2 ? 232 : 160;
 };
 
@@ -60,7 +67,8 @@ template <class C>
 struct AttentionShared {
   unsigned q, k, v;  ///< addresses of the tiles
   AttentionBarriers<C>* barriers;
-  AttentionWork* work;  ///< [2], of tiles in turn; written before q_full and read until the next q_free
+  AttentionWork* work;  ///< [kWorks], of tiles in turn; written before q_full and read until the tile is written
+  static constexpr int kWorks = 4;
 };
 
 /// Row i sees the keys [first_key, last_key).
@@ -111,61 +119,90 @@ struct Ring {
 
 /// By one thread: brings every tile's Q and blocks of K and V, as far ahead as the stages allow.
 template <class C>
-__device__ __forceinline__ void produce(const AttentionProblem& p, const AttentionCut& cut, const CUtensorMap& q_map,
-                                        const CUtensorMap& k_map, const CUtensorMap& v_map,
-                                        const AttentionShared<C>& shared) {
-  auto& barriers = *shared.barriers;
-  Ring<C::kStages> k_at, v_at;
-  const int group = static_cast<int>(p.q_heads / p.kv_heads), blocks = static_cast<int>(gridDim.x);
-  for (int index = static_cast<int>(blockIdx.x), turn = 0;; ++turn) {
-    const AttentionWork w = work_at<C>(p, cut, index);
-    const int next = cut.counter == nullptr ? index + blocks : blocks + atomicAdd(cut.counter, 1);
-    const int head = w.head / group;
-    const auto load = [&](unsigned to, int bytes, int panels, const CUtensorMap& map, CopyBarrier& full,
-                          CopyBarrier& free, Ring<C::kStages>& at, int block) {
-      free.wait(at.parity ^ 1);
-      full.expect(bytes);
-#pragma unroll 1
-      for (int i = 0; i < panels; ++i)
-        load_tile(to + at.stage * bytes + i * C::kKVPanel, map, full, 64 * i, w.kv_begin + block * C::kKeys, head,
-                  w.kv_batch);
-      at.next();
-    };
-    const auto load_k = [&](int block) {
-      load(shared.k, C::kKBytes, C::kPanelsK, k_map, barriers.k_full[k_at.stage], barriers.k_free[k_at.stage], k_at,
-           block);
-    };
-    const auto load_v = [&](int block) {
-      load(shared.v, C::kVBytes, C::kPanelsV, v_map, barriers.v_full[v_at.stage], barriers.v_free[v_at.stage], v_at,
-           block);
-    };
-    const int last = w.first + w.blocks - 1;
-    if (w.blocks > 0) load_k(last);
-    barriers.q_free.wait(turn % 2 ^ 1);
-    shared.work[turn % 2] = w;
-    if (w.blocks <= 0) {
-      barriers.q_full.arrive();
-    } else {
-      barriers.q_full.expect(C::kQBytes);
-      for (int i = 0; i < C::kPanelsK; ++i)
-        load_tile(shared.q + i * C::kQPanel, q_map, barriers.q_full, 64 * i, w.begin + w.row, w.head, w.batch);
-      for (int block = last; block > w.first; --block) load_k(block - 1), load_v(block);
-      load_v(w.first);
-    }
-    if (w.blocks < 0) return;
-    index = next;
+struct Producer {
+  const AttentionProblem& p;
+  const AttentionCut& cut;
+  const CUtensorMap &q_map, &k_map, &v_map;
+  const AttentionShared<C>& shared;
+  int group = static_cast<int>(p.q_heads / p.kv_heads);
+  Ring<C::kStages> k_at{}, v_at{};
+
+  __device__ __forceinline__ AttentionWork& work(int tile) const {
+    return shared.work[tile % AttentionShared<C>::kWorks];
   }
-}
+
+  /// Where a tile's keys begin.
+  struct Source {
+    int row, head, batch;
+  };
+  __device__ __forceinline__ Source source_of(const AttentionWork& w) const {
+    return {w.kv_begin, w.head / group, w.kv_batch};
+  }
+
+  __device__ __forceinline__ void load(const Source& s, unsigned to, int bytes, int panels, const CUtensorMap& map,
+                                       CopyBarrier* full, CopyBarrier* free, Ring<C::kStages>& at, int block) {
+    free[at.stage].wait(at.parity ^ 1);
+    full[at.stage].expect(bytes);
+#pragma unroll 1
+    for (int i = 0; i < panels; ++i)
+      load_tile(to + at.stage * bytes + i * C::kKVPanel, map, full[at.stage], 64 * i, s.row + block * C::kKeys, s.head,
+                s.batch);
+    at.next();
+  }
+  __device__ __forceinline__ void load_k(const Source& s, int block) {
+    auto& b = *shared.barriers;
+    load(s, shared.k, C::kKBytes, C::kPanelsK, k_map, b.k_full, b.k_free, k_at, block);
+  }
+  __device__ __forceinline__ void load_v(const Source& s, int block) {
+    auto& b = *shared.barriers;
+    load(s, shared.v, C::kVBytes, C::kPanelsV, v_map, b.v_full, b.v_free, v_at, block);
+  }
+
+  /// A tile's first block of K, its Q, and its work to the warp-groups.
+  __device__ __forceinline__ void begin(int tile, const Source& s) {
+    const AttentionWork& w = work(tile);
+    CopyBarrier &full = shared.barriers->q_full, &free = shared.barriers->q_free;
+    if (w.blocks > 0) load_k(s, w.first + w.blocks - 1);
+    free.wait(tile % 2 ^ 1);
+    if (w.blocks <= 0) return full.arrive();
+    full.expect(C::kQBytes);
+    for (int i = 0; i < C::kPanelsK; ++i)
+      load_tile(shared.q + i * C::kQPanel, q_map, full, 64 * i, w.begin + w.row, w.head, w.batch);
+  }
+
+  __device__ __forceinline__ void run() {
+    int index = static_cast<int>(blockIdx.x);
+    const int grid = static_cast<int>(gridDim.x);
+    work(0) = work_at<C>(p, cut, index);
+    Source source = source_of(work(0));
+    begin(0, source);
+    for (int tile = 0;; ++tile) {
+      const int first = work(tile).first, blocks = work(tile).blocks;
+      if (blocks < 0) return;
+      int block = first + blocks - 1;
+      if (block > first) load_k(source, block - 1), load_v(source, block), --block;
+      // The engine is busy: time to look at the next tile.
+      index = cut.counter == nullptr ? index + grid : grid + atomicAdd(cut.counter, 1);
+      work(tile + 1) = work_at<C>(p, cut, index);
+      for (; block > first; --block) load_k(source, block - 1), load_v(source, block);
+      if (blocks > 0) load_v(source, first);
+      source = source_of(work(tile + 1));
+      begin(tile + 1, source);
+    }
+  }
+};
 
 // What one warp-group holds of its 64 rows: a thread has columns 8i + 2(lane%4) + {0, 1} of rows lane/4 and lane/4 + 8
 // of its warp's 16. Scores are the accumulator of q k, and packed to 16 bit the operand of p v.
 template <class C>
 struct AttentionRows {
+  using Terms = std::uint32_t[C::kKeys / 4];
   float scores[C::kKeys / 2], out[C::kDv / 2];
-  std::uint32_t packed[C::kKeys / 4];
   float m[2], d[2];  ///< the shift (an integer), the sum of this thread's columns
   float factor[2];   ///< what `out` is still to be multiplied by: a power of two
 };
+
+constexpr float kExactShift = 0x1p24F;  ///< larger shifts are not exact to 1
 
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
@@ -206,62 +243,140 @@ __device__ __forceinline__ void hide(const AttentionCut& cut, const AttentionWor
   }
 }
 
-/// scores to cap * tanh(scores * scale / cap), but for the factor cap; tanh x = 1 - 2 / (e^2x + 1).
+/// Scores to tanh(scores * scale / cap) within 2e-7: a polynomial near 0, else 1 - 2 / (e^2x + 1). Which formula an
+/// element gets is its own affair; a warp without large ones skips the dearer.
 template <class C>
-__device__ __forceinline__ void soft_cap(float cap_scale, AttentionRows<C>& rows) {
-#pragma unroll
-  for (float& s : rows.scores) {
+__device__ __forceinline__ void soft_cap(const SoftCap& cap, AttentionRows<C>& rows) {
+  const auto near = [&](float s) {
+    const float square = s * s;
+    return s * __fmaf_rn(__fmaf_rn(__fmaf_rn(cap.c7, square, cap.c5), square, cap.c3), square, cap.c1);
+  };
+  const auto far = [&](float s) {
     float inverse;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(exp2_fast(s * cap_scale) + 1.F));
-    s = __fmaf_rn(-2.F, inverse, 1.F);
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(exp2_fast(s * cap.c1 * 2.88539008F) + 1.F));
+    return __fmaf_rn(-2.F, inverse, 1.F);
+  };
+  float largest[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (int i = 0; i < C::kKeys / 2; ++i) largest[i % 4] = fmaxf(largest[i % 4], fabsf(rows.scores[i]));
+  if (__any_sync(~0U, fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3])) > cap.near)) {
+#pragma unroll
+    for (float& s : rows.scores) s = fabsf(s) > cap.near ? far(s) : near(s);
+  } else {
+#pragma unroll
+    for (float& s : rows.scores) s = near(s);
   }
 }
 
-/// Scores to exponentials; true if some row of the warp has a new shift.
+/// Terms 2^(score * scale + shift), and their sums over this thread's columns. Packed, or, where registers are short,
+/// in place of the scores.
 template <class C>
-__device__ __forceinline__ bool exponentiate(float scale, AttentionRows<C>& rows) {
-  float shift[2], sum[2] = {0, 0};
+__device__ __forceinline__ void make_terms(AttentionRows<C>& rows, const float (&scale)[2], const float (&shift)[2],
+                                           typename AttentionRows<C>::Terms& terms, float (&sum)[2]) {
+  sum[0] = sum[1] = 0;
+#pragma unroll
+  for (int i = 0; i < C::kKeys / 4; ++i) {
+    const int r = i % 2;
+    const float low = exp2_fast(__fmaf_rn(rows.scores[2 * i], scale[r], shift[r])),
+                high = exp2_fast(__fmaf_rn(rows.scores[2 * i + 1], scale[r], shift[r]));
+    sum[r] += low;
+    sum[r] += high;
+    if constexpr (C::kKeepsScores) {
+      terms[i] = pack_two<typename C::E>(low, high);
+    } else {
+      rows.scores[2 * i] = low, rows.scores[2 * i + 1] = high;
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void pack(const AttentionRows<C>& rows, typename AttentionRows<C>::Terms& terms) {
+#pragma unroll
+  for (int i = 0; i < C::kKeys / 4; ++i) terms[i] = pack_two<typename C::E>(rows.scores[2 * i], rows.scores[2 * i + 1]);
+}
+
+/// The largest of this thread's scores of row r; four chains: one would wait for each of its links.
+template <class C>
+__device__ __forceinline__ float largest_score(const AttentionRows<C>& rows, int r) {
+  float tops[4];
+#pragma unroll
+  for (int i = 0; i < C::kKeys / 4; ++i) {
+    const float score = rows.scores[4 * (i / 2) + 2 * r + i % 2];
+    tops[i % 4] = i < 4 ? score : fmaxf(tops[i % 4], score);
+  }
+  return fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
+}
+
+/// Scores to terms with new shifts for the rows of which some thread `wants` one; true if some row of the warp has one.
+template <class C>
+__device__ __forceinline__ bool shift_anew(float scale, AttentionRows<C>& rows, const bool (&wants)[2],
+                                           typename AttentionRows<C>::Terms& terms) {
+  float scales[2] = {scale, scale}, shift[2], sum[2], top[2] = {largest_score<C>(rows, 0), largest_score<C>(rows, 1)};
+#pragma unroll
+  for (int distance = 1; distance <= 2; distance *= 2)
+#pragma unroll
+    for (float& t : top) t = fmaxf(t, __shfl_xor_sync(~0U, t, distance));
   bool moved = false, huge = false;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    // Four chains: one would wait for each of its links.
-    float tops[4];
-#pragma unroll
-    for (int i = 0; i < C::kKeys / 4; ++i) {
-      const float score = rows.scores[4 * (i / 2) + 2 * r + i % 2];
-      tops[i % 4] = i < 4 ? score : fmaxf(tops[i % 4], score);
-    }
-    float top = fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
-    top = fmaxf(top, __shfl_xor_sync(~0U, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(~0U, top, 2));
-    const float m = fmaxf(rows.m[r], rintf(top * scale));
+    const bool wanted = __ballot_sync(~0U, wants[r]) >> (threadIdx.x & 28) & 15;
+    const float m = wanted ? fmaxf(rows.m[r], rintf(top[r] * scale)) : rows.m[r];
     moved |= m > rows.m[r];
     rows.factor[r] = power_of_two(rows.m[r] - m);
     rows.m[r] = m;
     shift[r] = m == -INFINITY ? 0.F : -m;
-    huge |= fabsf(shift[r]) > 0x1p24F;
+    huge |= fabsf(shift[r]) > kExactShift;
   }
   // m is rint of a rounded product. Where that is coarser than 1, the terms' exponents are of rounded products too.
   if (__any_sync(~0U, huge)) {
 #pragma unroll
-    for (float& s : rows.scores) s *= scale;
-    scale = 1;
-  }
+    for (int r = 0; r < 2; ++r) {
+      if (fabsf(shift[r]) > kExactShift) scales[r] = 1;
 #pragma unroll
-  for (int i = 0; i < C::kKeys / 2; ++i) {
-    rows.scores[i] = exp2_fast(__fmaf_rn(rows.scores[i], scale, shift[i / 2 % 2]));
-    sum[i / 2 % 2] += rows.scores[i];
+      for (int i = r; i < C::kKeys / 4; i += 2)
+        if (scales[r] != scale) rows.scores[2 * i] *= scale, rows.scores[2 * i + 1] *= scale;
+    }
   }
+  make_terms<C>(rows, scales, shift, terms, sum);
 #pragma unroll
   for (int r = 0; r < 2; ++r) rows.d[r] = __fmaf_rn(rows.d[r], rows.factor[r], sum[r]);
   return __any_sync(~0U, moved);
 }
 
+/// What is added to exponents while a row keeps its shift; infinity, which makes every sum too large, for a row that
+/// has none yet or one of too few digits.
 template <class C>
-__device__ __forceinline__ void pack(AttentionRows<C>& rows) {
+__device__ __forceinline__ void kept_shift(const AttentionRows<C>& rows, float (&shift)[2]) {
 #pragma unroll
-  for (int i = 0; i < C::kKeys / 4; ++i)
-    rows.packed[i] = pack_two<typename C::E>(rows.scores[2 * i], rows.scores[2 * i + 1]);
+  for (int r = 0; r < 2; ++r) shift[r] = fabsf(rows.m[r]) <= kExactShift ? -rows.m[r] : INFINITY;
+}
+
+/// Whether all rows of the warp may keep their shifts, and which of this thread's want another. While nothing over- or
+/// underflows another shift changes no bit of a row's result, so a row keeps the one of its first block until a sum of
+/// terms grows large: no maximum is looked for. A comparison with NaN says no, too.
+__device__ __forceinline__ bool keeps_shift(const float (&sum)[2], bool (&wants)[2]) {
+  constexpr float kLargestSum = 0x1p15F;  // below float16's largest
+#pragma unroll
+  for (int r = 0; r < 2; ++r) wants[r] = !(sum[r] < kLargestSum);
+  return !__any_sync(~0U, wants[0] || wants[1]);
+}
+
+/// Scores to terms; true if some row of the warp has a new shift.
+template <class C>
+__device__ __forceinline__ bool exponentiate(float scale, AttentionRows<C>& rows, bool fresh,
+                                             typename AttentionRows<C>::Terms& terms) {
+  bool wants[2] = {true, true};
+  if (C::kKeepsScores && !fresh) {
+    const float scales[2] = {scale, scale};
+    float shift[2], sum[2];
+    kept_shift<C>(rows, shift);
+    make_terms<C>(rows, scales, shift, terms, sum);
+    if (keeps_shift(sum, wants)) {
+      rows.d[0] += sum[0], rows.d[1] += sum[1];
+      return false;
+    }
+  }
+  return shift_anew<C>(scale, rows, wants, terms);
 }
 
 template <class C>
@@ -274,11 +389,12 @@ __device__ __forceinline__ void issue_scores(AttentionRows<C>& rows, unsigned q,
 }
 
 template <class C>
-__device__ __forceinline__ void issue_out(AttentionRows<C>& rows, unsigned v) {
+__device__ __forceinline__ void issue_out(AttentionRows<C>& rows, const typename AttentionRows<C>::Terms& terms,
+                                          unsigned v) {
   const std::uint64_t b = tile_descriptor(v, C::kKVPanel);
 #pragma unroll
   for (int i = 0; i < C::kKeys / 16; ++i)
-    Product<typename C::E, C::kDv / 2>::multiply_add(rows.out, rows.packed + 4 * i, b + (i * 2048 >> 4));
+    Product<typename C::E, C::kDv / 2>::multiply_add(rows.out, terms + 4 * i, b + (i * 2048 >> 4));
 }
 
 }  // namespace cuda

@@ -1,5 +1,4 @@
-// merge_states, merge_attention and merge_blocks: a warp a row, its parts' weights in double as fold/parts.hpp has
-// them.
+// merge_states, merge_attention and merge_blocks: parts' weights in double as fold/parts.hpp has them.
 #include "cuda/generic.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/launch.hpp"
@@ -128,6 +127,126 @@ __global__ void __launch_bounds__(kThreads) merge_parts_rows(const __grid_consta
   }
 }
 
+/// merge_attention of rows whose elements lie side by side, in vectors of 16 bytes: a warp takes 32 rows, a lane each
+/// for their shares and then all lanes for their elements. The same arithmetic as merge_parts_rows, so the same bits.
+template <class E>
+struct VectorRow {
+  std::int64_t from, to;
+  float share[kMaxParts];  ///< of the live parts, in their order
+  unsigned char live[kMaxParts];
+  int count;  ///< live parts; kNaN: the row is NaN
+  static constexpr int kNaN = -1, kEach = 16 / static_cast<int>(sizeof(E));
+
+  __device__ void make(const MergeProblem& p, std::int64_t row) {
+    Shares s;
+    share_row(p, row, s);
+    write_statistic(p, row, s.joint);
+    from = row_offset(p, p.value.view, row), to = row_offset(p, p.out_value.view, row);
+    count = s.count > 0 && fold::is_nan(s.share[s.live[0]]) ? kNaN : s.count;
+    for (int k = 0; k < count; ++k) {
+      share[k] = static_cast<float>(s.share[s.live[k]]);
+      live[k] = static_cast<unsigned char>(s.live[k]);
+    }
+  }
+  __device__ const uint4* part(const MergeProblem& p, int k) const {
+    return reinterpret_cast<const uint4*>(p.value.data[live[k]] + from);
+  }
+};
+
+/// Packs the elements; a NaN gets the bits that it has everywhere.
+template <class E, int kEach>
+__device__ uint4 pack_elements(const float (&x)[kEach]) {
+  bool nan = false;
+#pragma unroll
+  for (const float e : x) nan |= fold::is_nan(e);
+  if (!nan) return Packed<E>::pack(x);
+  E narrow[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) narrow[i] = fold::narrow<E>(x[i]);
+  return Packed<E>::join(narrow);
+}
+
+template <class E>
+__global__ void __launch_bounds__(kThreads, 8) merge_attention_vectors(const __grid_constant__ MergeProblem p) {
+  using Row = VectorRow<E>;
+  constexpr int kEach = Row::kEach, kAhead = 2;
+  __shared__ Row memory[kThreads];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  Row* rows = memory + threadIdx.x - lane;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x - lane;
+  if (first + lane < p.rows) rows[lane].make(p, first + lane);
+  __syncwarp();
+  const int vectors = static_cast<int>(p.n) / kEach;
+  const int total = static_cast<int>(min(p.rows - first, std::int64_t{32})) * vectors;
+  for (int begin = lane; begin < total; begin += 32 * kAhead) {
+    float sum[kAhead][kEach];
+    const Row* row[kAhead];
+    int at[kAhead], count[kAhead];
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      const int i = begin + 32 * u, r = i < total ? i / vectors : 0;
+      row[u] = rows + r, at[u] = i - r * vectors, count[u] = i < total ? row[u]->count : 0;
+#pragma unroll
+      for (float& x : sum[u]) x = count[u] == Row::kNaN ? fold::canonical_nan<float>() : 0.F;
+    }
+    // Two parts at a time: the second one's reads do not wait for the first one's.
+    for (int k = 0; k < p.parts; k += 2) {
+      uint4 raw[2][kAhead];
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+#pragma unroll
+        for (int u = 0; u < kAhead; ++u)
+          if (k + j < count[u]) raw[j][u] = row[u]->part(p, k + j)[at[u]];
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+#pragma unroll
+        for (int u = 0; u < kAhead; ++u) {
+          if (k + j >= count[u]) continue;
+          float x[kEach];
+          Packed<E>::unpack(raw[j][u], x);
+          const float share = row[u]->share[k + j];
+#pragma unroll
+          for (int e = 0; e < kEach; ++e)
+            sum[u][e] = k + j == 0 ? __fmul_rn(x[e], share) : __fmaf_rn(x[e], share, sum[u][e]);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u)
+      if (begin + 32 * u < total)
+        reinterpret_cast<uint4*>(p.out_value.data[0] + row[u]->to)[at[u]] = pack_elements<E>(sum[u]);
+  }
+}
+
+const char* vectors_refuse(const MergeProblem& p, const Context&) {
+  if (p.op != Op::merge_attention) return "not merge_attention";
+  const DType t = p.value.view.dtype;
+  if (t == DType::float64 || p.out_value.view.dtype != t) return "float64, or out has another dtype than the parts";
+  const auto size = static_cast<std::int64_t>(size_of(t));
+  if (p.n * size % 16 != 0 || p.n >= 1 << 24) return "rows are not a multiple of 16 bytes, or 2^24 elements or longer";
+  const auto refuses = [&](const MergeProblem::Operands& o, int count) {
+    bool aligned = o.view.axis_stride == size;
+    for (int i = 0; i < count; ++i)
+      aligned &= reinterpret_cast<std::uintptr_t>(o.data[static_cast<std::size_t>(i)]) % 16 == 0;
+    for (int i = 0; i < p.outer_rank; ++i) aligned &= o.view.strides[static_cast<std::size_t>(i)] % 16 == 0;
+    return !aligned;
+  };
+  if (refuses(p.value, p.parts) || refuses(p.out_value, 1)) return "rows do not lie on 16 bytes";
+  return nullptr;
+}
+
+void run_vectors(const MergeProblem& p, const Context& context) {
+  const DeviceOf device(p.statistic.data[0]);
+  const Grid grid{(p.rows + kThreads - 1) / kThreads, kThreads};
+  const auto run = [&]<class E>(E) {
+    launch("merge_attention_vectors", merge_attention_vectors<E>, grid, stream_of(context), p);
+  };
+  switch (p.value.view.dtype) {
+    case DType::bfloat16: return run(fold::BFloat16{});
+    case DType::float16: return run(fold::Float16{});
+    default: return run(0.F);
+  }
+}
+
 const char* never_refuses(const MergeProblem&, const Context&) { return nullptr; }
 
 /// A block's result may lie where that block does, but not where another does, which is read later.
@@ -156,7 +275,8 @@ void run_parts(const MergeProblem& p, const Context& context) {
 }
 
 constexpr MergeKernel kStates[] = {{"merge_states_rows", never_refuses, run_states, nullptr}};
-constexpr MergeKernel kParts[] = {{"merge_parts_rows", parts_refuse, run_parts, nullptr}};
+constexpr MergeKernel kParts[] = {{"merge_attention_vectors", vectors_refuse, run_vectors, nullptr},
+                                  {"merge_parts_rows", parts_refuse, run_parts, nullptr}};
 
 }  // namespace
 

@@ -80,8 +80,12 @@ class CudaAttention : public testing::Test {
   }
 
   /// Runs a case and compares every `stride`-th row. Without a state the tensor cores may take it.
-  void check(AttentionCase c, bool with_state, std::int64_t stride = 1) {
+  void check(const AttentionCase& c, bool with_state, std::int64_t stride = 1) {
     AttentionData a(c);
+    check(a, with_state, stride);
+  }
+  void check(AttentionData& a, bool with_state, std::int64_t stride = 1) {
+    const AttentionCase& c = a.c;
     OnDevice device(a);
     if (!with_state) device.options().state = View();
     const auto plan = device.plan();
@@ -154,6 +158,14 @@ TEST_F(CudaAttention, OddShapesAndHeadSizes) {
     for (const auto& [d, dv] : {std::pair{64, 64}, {300, 128}, {512, 512}, {5, 3}})
       check(shape(65, 70, d, dv, t), true);
   EXPECT_EQ(ran_on_tensor_cores_, hopper_ ? 140 : 0);
+}
+
+TEST_F(CudaAttention, LongSequences) {
+  AttentionCase square = shape(4224, 4224, 64, 64, DType::bfloat16);
+  square.causal = true;
+  check(square, false, 397);
+  check(shape(1, std::int64_t{1} << 17, 64, 64, DType::bfloat16), false);
+  EXPECT_EQ(ran_on_tensor_cores_, hopper_ ? 2 : 0);
 }
 
 TEST_F(CudaAttention, EveryOptionAlone) {
@@ -300,6 +312,24 @@ TEST_F(CudaAttention, GraphReplaysAndRepeatsGiveTheSameBits) {
   }
   cudaFree(workspace.data);
   cudaStreamDestroy(stream);
+}
+
+// Keys far above those seen before: rows leave their first block's shift behind, each for itself.
+TEST_F(CudaAttention, ScoresThatGrowFromBlockToBlock) {
+  for (const DType t : {DType::bfloat16, DType::float16})
+    for (const int d : {64, 128, 192, 256})
+      for (const double growth : {2., 30., 300.}) {
+        AttentionCase c = shape(150, 700, d, d == 192 ? 128 : d, t);
+        AttentionData a(c);
+        for (std::int64_t b = 0; b < c.keys; ++b)
+          for (int x = 0; x < d; ++x) {
+            const std::int64_t at = a.at(a.k, 0, 0, b) + x;
+            // Blocks are walked from the last to the first; some rows of q see the keys grow, others shrink.
+            a.k.set_value(
+                at, x == 0 ? growth * static_cast<double>((c.keys - b) / 64) : 0.01 * AttentionData::value(a.k, at));
+          }
+        check(a, false, 3);
+      }
 }
 
 // One key takes all, however large the scores; the tensor cores' sum of products is a float.

@@ -154,11 +154,17 @@ TEST_F(CudaOperations, ManyAxes) {
 }
 
 TEST_F(CudaOperations, Merges) {
-  const std::int64_t rows = 50, n = 70;
-  for (const int parts : {1, 2, 3, 5, 16})
-    for (const DType t : {DType::float32, DType::float64, DType::bfloat16})
+  const std::int64_t rows = 50;
+  struct Shape {
+    int parts;
+    std::int64_t n;
+  };
+  for (const Shape shape : {Shape{1, 72}, {2, 70}, {2, 136}, {3, 72}, {5, 70}, {16, 264}})  // in vectors, and not
+    for (const DType t : {DType::float32, DType::float64, DType::bfloat16, DType::float16})
       for (const bool blocks : {false, true})
         for (const bool two : {false, true}) {
+          const int parts = shape.parts;
+          const std::int64_t n = shape.n;
           const Op op = blocks ? Op::merge_blocks : Op::merge_attention;
           const DType st = t == DType::float64 ? DType::float64 : DType::float32;
           std::vector<std::unique_ptr<Tensor>> values, lses, outs;
