@@ -1,7 +1,7 @@
 // The warp-groups that multiply, and the kernel.
 #pragma once
 
-#include "cuda/attention_sm90.cuh"
+#include "cuda/attention_sm90_rows.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -220,6 +220,7 @@ struct Consumer {
       rescale_out();
     }
   }
+
   /// All of those, one after the other. The four warps go through the same products: which of the two sets of terms is
   /// at work must not depend on what one of them finds.
   __device__ __forceinline__ void run_clear(Terms& last_terms, Terms& terms) {
@@ -230,6 +231,7 @@ struct Consumer {
       if (block <= clear_from) return;
     }
   }
+
   /// The next block, whatever is to be done to it.
   __device__ __forceinline__ void step(const AttentionWork& w, Terms& last_terms, Terms& terms) {
     await_k();
