@@ -4,7 +4,7 @@ bench ladder --op attention`, and the share of the FMA peak from those of bench/
 
 usage: attention_table.py LADDER.jsonl SPEED.jsonl [docs/attention.md]
 
-To measure: softfold bench ladder --op attention --n 2048,4096,8192 --d 64 --jsonl LADDER.jsonl --commit $(git rev-parse
+To measure: softfold bench ladder --op attention --n 2048,4096,8192,16384,32768 --d 64 --jsonl LADDER.jsonl --commit $(git rev-parse
 --short HEAD). Every rung runs in a process of its own: its memory is the most that was resident, less that of a process
 with the operands alone. cpu_attention --threads 1 --out SPEED.jsonl, also with --simd avx2.
 """
