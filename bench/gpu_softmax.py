@@ -16,7 +16,7 @@ import time
 import torch
 
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
-from gpu_peers import peers_for  # noqa: E402
+from gpu_peers import label, peers_for  # noqa: E402
 
 
 class Tensor(C.Structure):
@@ -188,6 +188,52 @@ class Bench:
         self.point("logsumexp", dtype, (rows, n), "", candidates, x.numel() * x.element_size(), read_only=True)
 
 
+    def backward(self, dtype, rows, n, op="softmax_backward"):
+        y = torch.softmax(torch.randn(rows, n, device="cuda") * 3, -1)
+        y = (y.log() if op.startswith("log") else y).to(dtype)
+        dy, dx = torch.randn(rows, n, device="cuda", dtype=dtype), torch.empty(rows, n, device="cuda", dtype=dtype)
+        run = self.softfold.plan(op, [y, dy], dx, self.stream)
+        candidates = {f"softfold:{run.kernel}": run}
+        if "torch" in self.args.peers:
+            call = getattr(torch.ops.aten, f"_{op}_data")
+            candidates[label("torch")] = lambda: call.out(dy, y, -1, dtype, **{
+                "out" if op.startswith("log") else "grad_input": torch.empty_like(dx)})
+        self.point(op, dtype, (rows, n), "three streams", candidates, 3 * y.numel() * y.element_size())
+
+    def options(self, dtype, rows, n, case):
+        """Rows of which something is missing. The bytes are those that they need, the mask's and lengths' too."""
+        x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
+        y, given, need = torch.empty_like(x), {}, 2 * x.numel() * x.element_size()
+        if case == "mask":
+            given["mask"] = torch.rand(rows, n, device="cuda") < 0.75
+            need += x.numel()
+        elif case == "length":
+            given["length"] = torch.randint(0, n + 1, (rows,), device="cuda", dtype=torch.int32)
+            need = (x.numel() + int(given["length"].sum())) * x.element_size() + 4 * rows
+        elif case == "ragged":  # n is the mean
+            sizes = torch.randint(0, 2 * n + 1, (rows,), device="cuda")
+            given["offsets"] = torch.zeros(rows + 1, device="cuda", dtype=torch.int64)
+            given["offsets"][1:] = sizes.cumsum(0)
+            total = int(given["offsets"][-1])
+            x = torch.randn(total, device="cuda").mul_(3).to(dtype)
+            y, need = torch.empty_like(x), 2 * total * x.element_size() + 8 * rows
+        run = self.softfold.plan("softmax", [x], y, self.stream, **given)
+        candidates = {f"softfold:{run.kernel}": run}
+        if case == "mask" and "torch" in self.args.peers:
+            keep = given["mask"]
+            candidates[label("torch") + " masked_fill"] = lambda: torch.softmax(x.masked_fill(~keep, -torch.inf), -1)
+        self.point("softmax", dtype, (rows, n), case, candidates, need)
+
+    def outer_axis(self, dtype, batch, n, inner):
+        x = torch.randn(batch, n, inner, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
+        y = torch.empty_like(x)
+        run = self.softfold.plan("softmax", [x], y, self.stream, axis=1)
+        candidates = {f"softfold:{run.kernel}": run}
+        if "torch" in self.args.peers:
+            candidates[label("torch")] = lambda: torch.softmax(x, 1, out=torch.empty_like(y))
+        self.point("softmax", dtype, (batch, n, inner), "axis 1", candidates, 2 * x.numel() * x.element_size())
+
+
 def driver():
     return subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
                           text=True).stdout.strip()
@@ -200,7 +246,7 @@ def main():
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
     parser.add_argument("--peers", default="torch", help="torch,compile,triton,liger,quack")
-    parser.add_argument("--only", default="softmax,long,few,logsumexp")
+    parser.add_argument("--only", default="softmax,long,few,logsumexp,backward,options,outer")
     args = parser.parse_args()
     args.peers = [p for p in args.peers.split(",") if p]
     b, only = Bench(args), args.only.split(",")
@@ -226,6 +272,21 @@ def main():
             for n in (128, 1024, 4096, 16384, 50257, 128256, 1000000):
                 size = torch.empty((), dtype=dtype).element_size()
                 b.reduce(dtype, max(1, (1 << 29) // size // n), n)
+    if "backward" in only:
+        for dtype in (torch.float32, torch.bfloat16):
+            for n in (128, 1024, 4096, 16384, 50257, 131072, 262144):
+                b.backward(dtype, max(1, (1 << 28) // n), n)
+        b.backward(torch.bfloat16, 8192, 32768, op="log_softmax_backward")
+    if "options" in only:
+        for case in ("mask", "length", "ragged"):
+            for dtype in (torch.float32, torch.bfloat16):
+                for n in (128, 1024, 4096, 32768, 131072):
+                    b.options(dtype, max(1, (1 << 27) // n), n, case)
+    if "outer" in only:
+        for dtype in (torch.float32, torch.bfloat16):
+            for batch, n, inner in ((16, 21, 1 << 18), (16, 64, 1 << 17), (64, 512, 4096), (1, 1024, 1 << 17),
+                                    (32, 4096, 1024)):
+                b.outer_axis(dtype, batch, n, inner)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,23 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+namespace {
+
+/// Whether an operand is as far from a 16-byte boundary as x, in every row.
+bool fits_vectors(const RowProblem& p, const Operand& o) {
+  const Operand& x = p[Slot::x];
+  const auto misfit = [](std::int64_t a, std::int64_t b) { return (a - b) % 16 != 0; };
+  bool fits = !misfit(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data) % 16),
+                      static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(o.data) % 16));
+  for (int d = 0; d < p.outer_rank; ++d) {
+    const auto at = static_cast<std::size_t>(d);
+    fits = fits && (p.outer[at] == 1 || !misfit(x.strides[at], o.strides[at]));
+  }
+  return fits;
+}
+
+}  // namespace
+
 const char* refuses_vectors(const RowProblem& p) {
   const Operand &x = p[Slot::x], &y = p[Slot::y];
   const auto size = static_cast<std::int64_t>(size_of(x.dtype));
@@ -14,14 +31,13 @@ const char* refuses_vectors(const RowProblem& p) {
   if (!y.given) return nullptr;
   if (y.dtype != x.dtype) return "x and y have different dtypes";
   if (y.axis_stride != size && p.n > 1) return "the results of a row do not lie side by side";
-  const auto misfit = [](std::int64_t a, std::int64_t b) { return (a - b) % 16 != 0; };
-  bool fits = !misfit(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data) % 16),
-                      static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(y.data) % 16));
-  for (int d = 0; d < p.outer_rank; ++d) {
-    const auto at = static_cast<std::size_t>(d);
-    fits = fits && (p.outer[at] == 1 || !misfit(x.strides[at], y.strides[at]));
-  }
-  return fits ? nullptr : "x and y lie differently to 16-byte boundaries";
+  return fits_vectors(p, y) ? nullptr : "x and y lie differently to 16-byte boundaries";
+}
+
+const char* refuses_other_vectors(const RowProblem& p, Slot slot, const char* why) {
+  const Operand &x = p[Slot::x], &o = p[slot];
+  const bool same = o.dtype == x.dtype && (o.axis_stride == x.axis_stride || p.n <= 1);
+  return same && fits_vectors(p, o) ? nullptr : why;
 }
 
 const char* refuses_plain(const RowProblem& p) {
@@ -35,9 +51,9 @@ const char* refuses_plain(const RowProblem& p) {
   return refuses_vectors(p);
 }
 
-Spread spread_row(std::int64_t rows, std::int64_t chunks, const DeviceTraits& device) {
+Spread spread_row(std::int64_t rows, std::int64_t chunks, const DeviceTraits& device, int warps) {
   const auto ceil = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
-  std::int64_t blocks = ceil(chunks, kWarpsPerBlock);
+  std::int64_t blocks = ceil(chunks, warps);
   const std::int64_t wanted = std::min<std::int64_t>(ceil(device.processors, std::max<std::int64_t>(rows, 1)), chunks);
   blocks = std::min<std::int64_t>(std::max(blocks, wanted), std::max(device.largest_cluster, 1));
   return {static_cast<int>(blocks), static_cast<int>(ceil(chunks, blocks))};

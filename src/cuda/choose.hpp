@@ -12,6 +12,9 @@ namespace cuda {
 /// side, x and y equally far from a 16-byte boundary in every row. Else why not.
 const char* refuses_vectors(const RowProblem& p);
 
+/// Null if another operand of x's shape lies as x does, so that the same tiles move it; else `why`.
+const char* refuses_other_vectors(const RowProblem& p, Slot slot, const char* why);
+
 /// Null if, further, all rows are alike: one stride between rows, one scale, nothing hidden. Else why not.
 const char* refuses_plain(const RowProblem& p);
 
@@ -22,8 +25,9 @@ struct Spread {
 
 inline constexpr int kWarpsPerBlock = 16;
 
-/// The fewest blocks that hold a row's chunks, evenly filled; more of them while rows * blocks leave processors idle.
-Spread spread_row(std::int64_t rows, std::int64_t chunks, const DeviceTraits& device);
+/// The fewest blocks of up to `warps` warps that hold a row's chunks, evenly filled; more of them while rows * blocks
+/// leave processors idle.
+Spread spread_row(std::int64_t rows, std::int64_t chunks, const DeviceTraits& device, int warps = kWarpsPerBlock);
 
 }  // namespace cuda
 }  // namespace v0

@@ -14,11 +14,18 @@ using TopkKernel = Kernel<TopkProblem>;
 using AttentionKernel = Kernel<AttentionProblem>;
 
 /// softmax and log_softmax of plain problems, with one read.
-extern const RowKernel softmax_warp_rows_kernel, softmax_cluster_row_kernel, softmax_grid_row_kernel;
+extern const RowKernel softmax_warp_rows_kernel, softmax_cluster_stays_kernel, softmax_cluster_row_kernel,
+    softmax_grid_row_kernel;
 /// The same with two reads; logsumexp and state of plain problems.
 extern const RowKernel softmax_two_reads_kernel, fold_tiles_kernel;
 /// The same with masks, lengths and scales a row.
 extern const RowKernel softmax_warp_rows_any_kernel, softmax_cluster_row_any_kernel;
+/// softmax and log_softmax along an outer axis.
+extern const RowKernel softmax_across_rows_kernel;
+/// Ragged rows.
+extern const RowKernel softmax_ragged_rows_kernel, fold_ragged_rows_kernel;
+/// The gradients of softmax and log_softmax with one read.
+extern const RowKernel backward_warp_rows_kernel, backward_cluster_row_kernel;
 /// Rungs of the ladder, when asked for.
 extern const RowKernel softmax_naive_kernel, softmax_safe_kernel, softmax_online_kernel;
 /// Everything else: any dtype, stride, axis and length.

@@ -196,11 +196,11 @@ struct Packed<fold::Float16> {
 
 /// Up to 32 * kLanes neighbouring elements of a row in the layout of lift::WarpFold, moved as aligned 16-byte vectors;
 /// what does not fill a vector (the row's ends) is moved an element at a time.
-template <class E, int kLanes>
+template <class E, int kLanes, int kCount = lift::kPerLane>
 struct Tile {
   static constexpr int kWidth = 16 / static_cast<int>(sizeof(E));
-  static constexpr int kVectors = lift::kPerLane / kWidth;
-  static constexpr int kSlots = lift::kPerLane * kLanes;
+  static constexpr int kVectors = kCount / kWidth;
+  static constexpr int kSlots = kCount * kLanes;
 
   int shift;  ///< elements between the last 16-byte boundary and the row's first element
   int lane;   ///< in the group
@@ -215,6 +215,16 @@ struct Tile {
     const int i = first_of(j) + k;
     return i < 0 ? i + kSlots : i;
   }
+  /// A bit for each of kWidth aligned bytes that are not 0.
+  static __device__ __forceinline__ unsigned mask_word(const char* at) {
+    const auto bits = [](unsigned word) { return (__vcmpne4(word, 0U) & 0x08040201U) * 0x01010101U >> 24; };
+    if constexpr (kWidth == 4) {
+      return bits(*reinterpret_cast<const unsigned*>(at));
+    } else {
+      const uint2 words = *reinterpret_cast<const uint2*>(at);
+      return bits(words.x) | bits(words.y) << 4;
+    }
+  }
   static __device__ __forceinline__ bool whole(int first, int n) { return first >= 0 && first + kWidth <= n; }
 
   /// The vectors of elements [0, n) of x; other slots hold `missing`.
@@ -225,13 +235,32 @@ struct Tile {
       for (int j = 0; j < kVectors; ++j) raw[j] = reinterpret_cast<const uint4*>(e)[lane + kLanes * j];
       return;
     }
+    if (n == kSlots) {
+      // Only the group's first lane has a vector that is not whole, its first.
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j)
-      if (whole(first_of(j), n)) raw[j] = *reinterpret_cast<const uint4*>(e + first_of(j));
+      for (int j = 1; j < kVectors; ++j) raw[j] = *reinterpret_cast<const uint4*>(e + first_of(j));
+      if (lane != 0) {
+        raw[0] = *reinterpret_cast<const uint4*>(e + first_of(0));
+      } else {
+        E part[kWidth];
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) part[k] = e[element(0, k)];
+        raw[0] = Packed<E>::join(part);
+      }
+      return;
+    }
     const E nothing = Packed<E>::narrow(missing);
+    E none[kWidth];
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) none[k] = nothing;
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
-      if (whole(first_of(j), n)) continue;
+      raw[j] = Packed<E>::join(none);
+      if (whole(first_of(j), n)) raw[j] = *reinterpret_cast<const uint4*>(e + first_of(j));
+    }
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      if (whole(first_of(j), n) || first_of(j) >= n) continue;
       E part[kWidth];
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
@@ -242,18 +271,25 @@ struct Tile {
     }
   }
 
-  /// Elements [0, n) of x; other slots become lift::absent.
-  __device__ __forceinline__ void load(float (&v)[lift::kPerLane], const char* x, int n,
-                                       const lift::Factor& factor) const {
+  /// Elements [0, n) of x where the mask, if there is one, is not 0; other slots become lift::absent.
+  __device__ __forceinline__ void load(float (&v)[kCount], const char* x, const char* mask, std::int64_t mask_stride,
+                                       int n, const lift::Factor& factor) const {
     uint4 raw[kVectors];
-    gather(raw, x, n, lift::absent(factor.c));
+    const float missing = lift::absent(factor.c);
+    gather(raw, x, n, missing);
+    const unsigned there = mask == nullptr ? 0U : present(mask, mask_stride, n);
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(raw[j], v + j * kWidth);
     if (!factor.plain) multiply(v, n, factor.times);
+    if (mask != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+        if ((there >> i & 1U) == 0) v[i] = missing;
+    }
   }
 
   /// Vectors to floats, times the factor where it is not plain; returns their extremes.
-  __device__ __forceinline__ lift::Extremes unpack(float (&v)[lift::kPerLane], const uint4 (&raw)[kVectors], int n,
+  __device__ __forceinline__ lift::Extremes unpack(float (&v)[kCount], const uint4 (&raw)[kVectors], int n,
                                                    const lift::Factor& factor) const {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(raw[j], v + j * kWidth);
@@ -262,7 +298,7 @@ struct Tile {
     return lift::extremes_of(v);
   }
 
-  __device__ __forceinline__ void multiply(float (&v)[lift::kPerLane], int n, float by) const {
+  __device__ __forceinline__ void multiply(float (&v)[kCount], int n, float by) const {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
 #pragma unroll
@@ -271,29 +307,65 @@ struct Tile {
     }
   }
 
-  /// Slots whose mask byte is 0 become `value`.
-  __device__ __forceinline__ void hide(float (&v)[lift::kPerLane], const char* mask, std::int64_t stride, int n,
-                                       float value) const {
+  /// Which slots, from the lowest bit, hold one of the elements [0, n) whose mask byte is not 0; a null mask hides
+  /// none.
+  __device__ __forceinline__ unsigned present(const char* mask, std::int64_t stride, int n) const {
+    static_assert(kCount == 32);
+    if (mask == nullptr && n == kSlots) return 0xFFFFFFFFU;
+    // A vector's mask bytes lie as its elements do: side by side, and in one aligned word or two.
+    const bool words = mask != nullptr && stride == 1 &&
+                       (reinterpret_cast<std::uintptr_t>(mask) - static_cast<unsigned>(shift)) % kWidth == 0;
+    unsigned r = 0;
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
+      unsigned some = 0;
+      if (whole(first_of(j), n) && (mask == nullptr || words)) {
+        some = mask == nullptr ? (1U << kWidth) - 1U : mask_word(mask + first_of(j));
+      } else {
 #pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        const int i = element(j, k);
-        if (i < n && mask[i * stride] == 0) v[j * kWidth + k] = value;
+        for (int k = 0; k < kWidth; ++k) {
+          const int i = element(j, k);
+          if (i < n && (mask == nullptr || mask[i * stride] != 0)) some |= 1U << k;
+        }
       }
+      r |= some << (j * kWidth);
     }
+    return r;
   }
 
   /// Elements [0, n) of y.
-  __device__ __forceinline__ void store(char* y, int n, const float (&v)[lift::kPerLane]) const {
+  __device__ __forceinline__ void store(char* y, int n, const float (&v)[kCount]) const {
     if (shift == 0 && n == kSlots) {
 #pragma unroll
       for (int j = 0; j < kVectors; ++j)
         reinterpret_cast<uint4*>(y)[lane + kLanes * j] = Packed<E>::pack(v + j * kWidth);
       return;
     }
+    if (n == kSlots) {
+      E* e = reinterpret_cast<E*>(y);
+#pragma unroll
+      for (int j = 1; j < kVectors; ++j) *reinterpret_cast<uint4*>(e + first_of(j)) = Packed<E>::pack(v + j * kWidth);
+      if (lane != 0) {
+        *reinterpret_cast<uint4*>(e + first_of(0)) = Packed<E>::pack(v);
+      } else {
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) e[element(0, k)] = Packed<E>::narrow(v[k]);
+      }
+      return;
+    }
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) store_vector(y, n, j, v + j * kWidth);
+  }
+  /// The same where there may be a NaN among them, which Packed does not write.
+  __device__ __forceinline__ void store_any(char* y, int n, const float (&v)[kCount]) const {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        const int i = element(j, k);
+        if (i < n) reinterpret_cast<E*>(y)[i] = fold::narrow<E>(v[j * kWidth + k]);
+      }
+    }
   }
   __device__ __forceinline__ void store_vector(char* y, int n, int j, const float* v) const {
     E* e = reinterpret_cast<E*>(y);
@@ -302,6 +374,7 @@ struct Tile {
       *reinterpret_cast<uint4*>(e + first) = Packed<E>::pack(v);
       return;
     }
+    if (first >= n) return;
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
       const int i = element(j, k);

@@ -3,6 +3,7 @@
 
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
+#include "cuda/fold_half.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
 
@@ -85,13 +86,20 @@ template <class E>
 const State* fold_plain_rows(const RowProblem& p, const PlainRows& rows, char* memory, cudaStream_t stream) {
   auto* states = reinterpret_cast<State*>(memory);
   const std::int64_t chunks = lift::chunk_count(p.n);
-  if (p.n <= 512) {
+  if (p.n <= 512 || (sizeof(E) == 2 && p.n < lift::kChunk)) {
     PlainRows to = rows;
     to.y = memory;
     RowProblem fold_only = p;
     fold_only.op = Op::state;
     launch_warp_rows(fold_only, to, stream);
     return states;
+  }
+  if constexpr (sizeof(E) == 2) {
+    if (rows.factor.plain) {
+      launch("fold_half_tiles", fold_half_tiles<E>, {ceil_div(p.rows * chunks, kHalfChunks), kHalfThreads}, stream,
+             rows, chunks, states);
+      return merge_levels<fold::LogSumExp<float>>(p, states, stream);
+    }
   }
   constexpr int runs = kFoldRuns<E>;
   const Grid grid{ceil_div(p.rows * chunks, 8 * runs), 256, 1, 8 * runs * Landing<E, 32>::kBytes};

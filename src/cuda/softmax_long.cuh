@@ -204,7 +204,6 @@ template <class E, bool kLog>
 __global__ void __launch_bounds__(256, 4)
     write_tiles(const __grid_constant__ PlainRows p, std::int64_t chunks, const fold::LogSumExp<float>::State* rows) {
   using Place = Landing<E, 32>;
-  using Lse = fold::LogSumExp<float>;
   extern __shared__ __align__(16) char memory[];
   __shared__ CopyBarrier barriers[8];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -230,23 +229,9 @@ __global__ void __launch_bounds__(256, 4)
     fill<E, kLog>(y, nullptr, 0, lane, 32, chunk.n, chunk.n, constant_of<kLog>(row, p.empty));
     return;
   }
-  if constexpr (!kLog) {
-    const bool fast = Lse::is_fast(row.m);
-    const float m = Lse::narrow(row.m);
-    if (fast) {
-#pragma unroll
-      for (int i = 0; i < lift::kPerLane; ++i) v[i] = fold::term<fold::Scalar<float>>(v[i], factor.c, m);
-    } else {
-#pragma unroll 1
-      for (int i = 0; i < lift::kPerLane; ++i) {
-        const float t = fold::term_wide(v[0], factor.c, row.m);
-#pragma unroll
-        for (int j = 0; j + 1 < lift::kPerLane; ++j) v[j] = v[j + 1];
-        v[lift::kPerLane - 1] = t;
-      }
-    }
-  }
-  finish<kLog>(v, false, factor, norm.reciprocal, row, p.scale);
+  float unit = 1.F;
+  if constexpr (!kLog) unit = terms_in_frame(v, factor.c, row.m);
+  finish<kLog>(v, false, factor, fold::Scalar<float>::mul(norm.reciprocal, unit), row, p.scale);
   landing.store(y, v);
   Place::drain();
 }

@@ -48,39 +48,51 @@ void run_warp_rows(const RowProblem& p, const Context& context) {
   launch_warp_rows(p, plain_rows(p), stream_of(context));
 }
 
+/// Measured: float32 rows of whole blocks of 16 chunks, up to 128.
+bool takes_wide_cluster(const RowProblem& p) {
+  return p[Slot::x].dtype == DType::float32 && p.n % (16 * lift::kChunk) == 0 && p.n <= 128 * lift::kChunk;
+}
+
 const char* refuses_cluster_row(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;
   const std::int64_t chunks = lift::chunk_count(p.n);
-  if (chunks > 2 * kWarpsPerBlock && p.rows > kChunksAtOnce / chunks)
+  if (chunks > 2 * kWarpsPerBlock && p.rows > kChunksAtOnce / chunks && !takes_wide_cluster(p))
     return "more rows than clusters run at once: a grid that stays is faster";
   if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
   if (p.rows >= kMostBlocks / 16) return "more rows than a grid has";
   return refuses_plain(p);
 }
 
-template <class E, bool kEngine>
-void launch_cluster_row(const RowProblem& p, const Spread& spread, cudaStream_t stream) {
-  const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks,
-                  kEngine ? spread.warps * Landing<E, 32>::kBytes : 0};
+/// kCount elements a lane, blocks of up to kThreads; what kMinBlocks of them leave of the registers.
+template <class E, int kCount, int kThreads, int kMinBlocks>
+void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, cudaStream_t stream) {
+  constexpr int groups = kCount / lift::kPerLane;  // chunks a warp
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  const Spread spread = spread_row(p.rows, (chunks + groups - 1) / groups, device, kThreads / 32);
+  const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
   const PlainRows rows = plain_rows(p);
   if (p.op == Op::log_softmax) {
-    launch("softmax_cluster_row", softmax_cluster_row<E, true, kEngine>, grid, stream, rows);
+    launch("softmax_cluster_row", softmax_cluster_row<E, true, kCount, kThreads, kMinBlocks>, grid, stream, rows);
   } else {
-    launch("softmax_cluster_row", softmax_cluster_row<E, false, kEngine>, grid, stream, rows);
+    launch("softmax_cluster_row", softmax_cluster_row<E, false, kCount, kThreads, kMinBlocks>, grid, stream, rows);
   }
 }
 
 void run_cluster_row(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const Spread spread = spread_row(p.rows, lift::chunk_count(p.n), traits_of(device.device()));
+  const DeviceTraits& traits = traits_of(device.device());
   const cudaStream_t stream = stream_of(context);
-  switch (p[Slot::x].dtype) {
-    case DType::bfloat16: return launch_cluster_row<fold::BFloat16, false>(p, spread, stream);
-    case DType::float16: return launch_cluster_row<fold::Float16, false>(p, spread, stream);
-    default:  // measured: the engine is faster in a block alone, ordinary loads in a cluster
-      if (spread.blocks == 1) return launch_cluster_row<float, true>(p, spread, stream);
-      launch_cluster_row<float, false>(p, spread, stream);
-  }
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  const bool many = p.rows * chunks >= kChunksAtOnce;  // rows enough for blocks with few warps to fill the device
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    if constexpr (sizeof(E) == 2) {
+      if (many && chunks > 4 && chunks <= 16) return launch_cluster_row<E, 128, 128, 3>(p, traits, stream);
+    } else {
+      if (many && chunks > 16 && chunks <= 32) return launch_cluster_row<E, 64, 512, 1>(p, traits, stream);
+      if (many && chunks > 32 && takes_wide_cluster(p)) return launch_cluster_row<E, 128, 128, 3>(p, traits, stream);
+    }
+    launch_cluster_row<E, 32, 512, 2>(p, traits, stream);
+  });
 }
 
 }  // namespace

@@ -254,8 +254,9 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
   Place::drain();
 }
 
-/// Where a warp of softmax_cluster_row works. It reads the special registers anew each time: what is cheap to find
-/// again need not be kept in registers, of which the terms leave few.
+/// Where a group of lanes of softmax_cluster_row works. It reads the special registers anew each time: what is cheap to
+/// find again need not be kept in registers, of which the terms leave few.
+template <int kLanes>
 struct ClusterChunk {
   int chunk, n;             ///< n: its elements, 0 beyond the row's end
   std::int64_t row, begin;  ///< begin: bytes from the row's first element
@@ -264,7 +265,7 @@ struct ClusterChunk {
     unsigned thread, block, threads;
     asm volatile("mov.u32 %0, %%tid.x;\nmov.u32 %1, %%ctaid.x;\nmov.u32 %2, %%ntid.x;"
                  : "=r"(thread), "=r"(block), "=r"(threads));
-    chunk = static_cast<int>(lift::Cluster::rank() * (threads / 32) + thread / 32);
+    chunk = static_cast<int>(lift::Cluster::rank() * (threads / kLanes) + thread / kLanes);
     n = min(max(static_cast<int>(p.n) - chunk * lift::kChunk, 0), lift::kChunk);
     const unsigned blocks = lift::Cluster::size();
     row = blocks == 1 ? block : block / blocks;
@@ -272,70 +273,59 @@ struct ClusterChunk {
   }
 };
 
-/// A block or a cluster of blocks a row, one chunk a warp. Everything that is not needed for each element counts here:
-/// a warp has 1024 elements, so 32 instructions of it are one an element. kEngine: chunks come and go by the copy
-/// engine, else by ordinary loads and stores; 16-bit chunks are too short to pay for the engine's barrier.
-template <class E, bool kLog, bool kEngine>
-__global__ void __launch_bounds__(512, 2) softmax_cluster_row(const __grid_constant__ PlainRows p) {
-  using Place = Landing<E, 32>;
-  using Elements = Tile<E, 32>;
-  using Fold = lift::WarpFold<Elements::kWidth>;
+/// What a chunk's terms are multiplied by, once its row's root is known.
+struct ChunkMultiplier {
+  float value = 0.F;
+  bool regular;
+  __device__ __forceinline__ ChunkMultiplier(const lift::Root& root, const lift::Node& chunk, double m)
+      : regular(root.node.d > 0.F) {
+    if (root.node.z == lift::kFar) {
+      const fold::Normaliser<float> norm(root.far);
+      regular = norm.regular;
+      if (regular) value = norm.multiplier(m);
+    } else if (chunk.d > 0.F) {
+      value = lift::near_multiplier(root.node, chunk);
+    }
+  }
+};
+
+/// A block or a cluster of blocks a row, a chunk a group of lanes with kCount elements each: a warp, or 16 or 8 lanes
+/// of one. Everything that is not needed for each element counts here: what a warp does once is done for 32 kCount
+/// elements, so with many of them instructions are saved, with few of them warps are ready while others wait.
+template <class E, bool kLog, int kCount, int kThreads, int kMinBlocks>
+__global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(const __grid_constant__ PlainRows p) {
+  constexpr int kLanes = lift::kChunk / kCount, kSize = static_cast<int>(sizeof(E));
+  using Elements = Tile<E, kLanes, kCount>;
+  using Fold = lift::WarpFold<Elements::kWidth, kLanes, kCount>;
   using Exchange = lift::ClusterFold<256>;
-  extern __shared__ __align__(16) char memory[];
+  using Chunk = ClusterChunk<kLanes>;
   __shared__ typename Exchange::Storage storage;
   Exchange::begin();
-  float v[lift::kPerLane];
+  float v[kCount];
   typename Fold::Folded own{{}, 1.F, false, {lift::kNone, 0.F}};
-  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  const ClusterChunk at(p, Place::kSize);
-  if (at.n > 0) {
+  const Chunk at(p, kSize);
+  if (__any_sync(lift::kWholeWarp, at.n > 0)) {
     const char* first = p.x + at.row * p.x_stride + at.begin;
-    lift::Extremes extremes;
-    if constexpr (kEngine) {
-      __shared__ CopyBarrier barriers[16];
-      const Place landing(memory + warp * Place::kBytes, first, at.n);
-      if (lane == 0) {
-        barriers[warp].init(1);
-        CopyBarrier::publish();
-        landing.fetch(barriers[warp], first, p);
-      }
-      __syncwarp();
-      barriers[warp].wait(0);
-      extremes = landing.read(v, first, p.factor, p);
-    } else {
-      uint4 raw[Elements::kVectors];
-      const Elements tile(first);
-      tile.gather(raw, first, at.n, lift::absent(p.factor.c));
-      extremes = tile.unpack(v, raw, at.n, p.factor);
-    }
+    uint4 raw[Elements::kVectors];
+    const Elements tile(first);
+    tile.gather(raw, first, at.n, lift::absent(p.factor.c));
+    const auto extremes = tile.unpack(v, raw, at.n, p.factor);
     own = kLog ? Fold::reduce(v, p.factor.c, extremes) : Fold::terms(v, p.factor.c, extremes);
   }
   Exchange::ready();
-  const ClusterChunk here(p, Place::kSize);
-  const auto root = Exchange::fold(storage, own.node, own.state, here.chunk,
-                                   (static_cast<int>(p.n) + lift::kChunk - 1) / lift::kChunk);
+  const Chunk here(p, kSize);
+  const auto root = Exchange::template fold<kLanes>(storage, own.node, own.state, here.chunk,
+                                                    (static_cast<int>(p.n) + lift::kChunk - 1) / lift::kChunk);
   if (here.n == 0) return;
   char* y = p.y + here.row * p.y_stride + here.begin;
-  float multiplier = 0.F;
-  bool regular = root.node.d > 0.F;
-  if (root.node.z == lift::kFar) {
-    const fold::Normaliser<float> norm(root.far);
-    regular = norm.regular;
-    if (regular) multiplier = norm.multiplier(own.state.m);
-  } else if (own.node.d > 0.F) {
-    multiplier = lift::near_multiplier(root.node, own.node);
-  }
-  if (!regular) {
-    fill<E, kLog>(y, nullptr, 0, lane, 32, here.n, here.n, constant_of<kLog>(root.state(), p.empty));
+  const ChunkMultiplier multiplier(root, own.node, own.state.m);
+  if (!multiplier.regular) {
+    const int lane = static_cast<int>(threadIdx.x) % kLanes;
+    fill<E, kLog>(y, nullptr, 0, lane, kLanes, here.n, here.n, constant_of<kLog>(root.state(), p.empty));
     return;
   }
-  finish<kLog>(v, own.dense, p.factor, fold::Scalar<float>::mul(multiplier, own.unit), root.state(), p.scale);
-  if constexpr (kEngine) {
-    Place(memory + warp * Place::kBytes, y, here.n).store(y, v);
-    Place::drain();
-  } else {
-    Elements(y).store(y, here.n, v);
-  }
+  finish<kLog>(v, own.dense, p.factor, fold::Scalar<float>::mul(multiplier.value, own.unit), root.state(), p.scale);
+  Elements(y).store(y, here.n, v);
 }
 
 }  // namespace cuda

@@ -37,44 +37,57 @@ __device__ __noinline__ void fill(char* y, const char* mask, std::int64_t mask_s
   }
 }
 
+/// Elements to terms; returns what brings them to the frame m. Outside the fast range by a loop that turns the register
+/// array by one place a step, which keeps it in registers without unrolling the body.
+__device__ __forceinline__ float terms_in_frame(float (&v)[lift::kPerLane], float c, double m) {
+  using Lse = fold::LogSumExp<float>;
+  if (Lse::is_fast(m)) {
+    const lift::FrameTerms terms(c, Lse::narrow(m));
+#pragma unroll
+    for (int i = 0; i < lift::kPerLane; ++i) v[i] = terms.term<true>(v[i]);
+    return terms.unit;
+  }
+#pragma unroll 1
+  for (int i = 0; i < lift::kPerLane; ++i) {
+    const float t = fabsf(v[0]) == fold::infinity<float>() ? 0.F : fold::term_wide(v[0], c, m);
+#pragma unroll
+    for (int j = 0; j + 1 < lift::kPerLane; ++j) v[j] = v[j + 1];
+    v[lift::kPerLane - 1] = t;
+  }
+  return 1.F;
+}
+
 /// Terms (softmax) or elements (log_softmax) to results, in registers.
-template <bool kLog>
-__device__ __forceinline__ void finish(float (&v)[lift::kPerLane], bool dense, const lift::Factor& factor,
-                                       float multiplier, const fold::LogSumExp<float>::State& row,
-                                       const fold::Scale<float>& scale) {
+template <bool kLog, int kCount>
+__device__ __forceinline__ void finish(float (&v)[kCount], bool dense, const lift::Factor& factor, float multiplier,
+                                       const fold::LogSumExp<float>::State& row, const fold::Scale<float>& scale) {
   using S = fold::Scalar<float>;
   if constexpr (kLog) {
     fold::LogNormaliser<float> log_norm(row, scale);
     log_norm.set_c(factor.c);
 #pragma unroll
-    for (int i = 0; i < lift::kPerLane; ++i) v[i] = log_norm.log_probability(v[i]);
+    for (int i = 0; i < kCount; ++i) v[i] = log_norm.log_probability(v[i]);
   } else {
     if (dense && multiplier >= 0x1p-60F) {  // no result can be below kSmallest
 #pragma unroll
-      for (int i = 0; i < lift::kPerLane; ++i) v[i] = S::mul(v[i], multiplier);
+      for (int i = 0; i < kCount; ++i) v[i] = S::mul(v[i], multiplier);
     } else {
 #pragma unroll
-      for (int i = 0; i < lift::kPerLane; ++i) v[i] = fold::Normaliser<float>::probability(v[i], multiplier);
+      for (int i = 0; i < kCount; ++i) v[i] = fold::Normaliser<float>::probability(v[i], multiplier);
     }
   }
 }
 
-/// Several rows a warp (kLanes < 32) or one: rows of at most 32 * kLanes elements.
+/// A row of at most 32 * kLanes elements by a group of lanes. Groups whose row is not theirs to write take part, too.
 template <class E, int kLanes, bool kLog>
-__global__ void __launch_bounds__(256, 4) softmax_warp_rows_any(const __grid_constant__ RowProblem p) {
+__device__ __forceinline__ void softmax_group(const RowProblem& p, const Row& r, bool writes) {
   using Fold = lift::WarpFold<16 / static_cast<int>(sizeof(E)), kLanes>;
-  const std::int64_t group = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
-  // Lanes without a row of their own take part with the last row and write nothing.
-  const bool writes = group < p.rows;
-  const RowPlace place(p, writes ? group : p.rows - 1);
-  const Row r = row_at(p, place);
   const auto scale = fold::make_scale<float>(r.scale);
   const lift::Factor factor(scale.c);
   const Tile<E, kLanes> tile(r.x);
   const int n = static_cast<int>(r.n), length = static_cast<int>(r.length);
   float v[lift::kPerLane];
-  tile.load(v, r.x, length, factor);
-  if (r.mask != nullptr) tile.hide(v, r.mask, p[Slot::mask].axis_stride, length, lift::absent(factor.c));
+  tile.load(v, r.x, r.mask, p[Slot::mask].axis_stride, length, factor);
   typename Fold::Folded folded;
   if constexpr (kLog) {
     folded = Fold::reduce(v, factor.c);
@@ -90,6 +103,15 @@ __global__ void __launch_bounds__(256, 4) softmax_warp_rows_any(const __grid_con
   }
   finish<kLog>(v, folded.dense, factor, fold::Scalar<float>::mul(norm.reciprocal, folded.unit), folded.state, scale);
   tile.store(r.y, n, v);
+}
+
+/// Several rows a warp (kLanes < 32) or one: rows of at most 32 * kLanes elements.
+template <class E, int kLanes, bool kLog>
+__global__ void __launch_bounds__(256, 4) softmax_warp_rows_any(const __grid_constant__ RowProblem p) {
+  const std::int64_t group = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
+  // Lanes without a row of their own take part with the last row and write nothing.
+  const bool writes = group < p.rows;
+  softmax_group<E, kLanes, kLog>(p, row_at(p, RowPlace(p, writes ? group : p.rows - 1)), writes);
 }
 
 /// A block or a cluster of blocks a row, one chunk a warp; states cross by shared memory.
@@ -115,8 +137,7 @@ __global__ void __launch_bounds__(512, 2) softmax_cluster_row_any(const __grid_c
   float v[lift::kPerLane];
   typename Fold::Folded own{Lse::identity(), 1.F, false};
   if (length > 0) {
-    tile.load(v, x, length, factor);
-    if (mask != nullptr) tile.hide(v, mask, p[Slot::mask].axis_stride, length, lift::absent(factor.c));
+    tile.load(v, x, mask, p[Slot::mask].axis_stride, length, factor);
     own = kLog ? Fold::reduce(v, factor.c) : Fold::terms(v, factor.c);
   } else {
 #pragma unroll

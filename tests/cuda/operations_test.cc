@@ -29,12 +29,14 @@ class CudaOperations : public Cuda {
 TEST_F(CudaOperations, BackwardPasses) {
   for (const Op op : {Op::softmax_backward, Op::log_softmax_backward})
     for (const DType t : {DType::float32, DType::float64, DType::float16, DType::bfloat16})
-      for (const std::int64_t n : {1, 7, 128, 1000, 1024, 1025, 5000, 50257})
-        for (int variant = 0; variant < 8; ++variant) {
+      for (const std::int64_t n : {1, 7, 128, 200, 500, 1000, 1024, 1025, 5000, 50257, 150000})
+        for (int variant = 0; variant < 12; ++variant) {
+          if (n > 60000 && variant % 4 != 0) continue;
           const std::int64_t rows = n > 5000 ? 3 : 20;
-          const bool across = (variant & 4) != 0;
-          const std::vector<std::int64_t> strides =
-              across ? std::vector<std::int64_t>{1, rows} : std::vector<std::int64_t>{n, 1};
+          // Contiguous, transposed, unaligned.
+          const std::vector<std::int64_t> strides = variant < 4   ? std::vector<std::int64_t>{n, 1}
+                                                    : variant < 8 ? std::vector<std::int64_t>{1, rows}
+                                                                  : std::vector<std::int64_t>{n + 3, 1};
           Tensor x(t, {rows, n}, strides), y(t, {rows, n}, strides), dy(t, {rows, n}, strides),
               dx(t, {rows, n}, strides);
           Tensor mask(DType::boolean, {rows, n}), length(DType::int64, {rows});
@@ -102,26 +104,42 @@ TEST_F(CudaOperations, WhatAStateDoesNotCoverBecomesNaN) {
     }
 }
 
+/// Sizes whose mean makes a block, a warp, or a few lanes take a row, with longer rows among them.
+std::vector<std::vector<std::int64_t>> ragged_sizes() {
+  std::vector<std::vector<std::int64_t>> all{{0, 1, 5, 1000, 0, 1024, 1025, 33, 20000, 7, 3000, 2, 0, 8192, 8193},
+                                             {0, 1, 5, 1000, 0, 1024, 1025, 33, 2000, 7, 300, 2, 0},
+                                             {}};
+  for (std::int64_t i = 0; i < 200; ++i) all[2].push_back(i == 77 ? 3000 : i % 19 == 3 ? 256 + i % 3 : i * 37 % 100);
+  return all;
+}
+
 TEST_F(CudaOperations, RaggedRows) {
-  const std::vector<std::int64_t> sizes{0, 1, 5, 1000, 0, 1024, 1025, 33, 20000, 7, 3000, 2, 0};
-  const auto rows = static_cast<std::int64_t>(sizes.size());
-  std::int64_t total = 0;
-  std::vector<std::int64_t> at{0};
-  for (const auto s : sizes) at.push_back(total += s);
-  Tensor offsets(DType::int32, {rows + 1});
-  offsets.fill([&](std::int64_t i) { return static_cast<double>(at[static_cast<std::size_t>(i)]); });
-  for (const DType t : {DType::float32, DType::float64, DType::float16, DType::bfloat16}) {
-    Tensor x(t, {total}), y(t, {total}), lse(DType::float32, {rows}), states(DType::float64, {rows, 4});
-    x.fill([&](std::int64_t i) { return value_of(Values::normal, 3, i, total); });
-    softfold::RowOptions cpu, cuda;
-    cpu.offsets = offsets.cpu();
-    cuda.offsets = offsets.cuda();
-    expect_same(Op::softmax, {&x}, {&y}, cpu, cuda, "ragged");
-    expect_same(Op::log_softmax, {&x}, {&y}, cpu, cuda, "ragged");
-    expect_same(Op::logsumexp, {&x}, {&lse}, cpu, cuda, "ragged");
-    expect_same(Op::state, {&x}, {&states}, cpu, cuda, "ragged");
-    if (HasFatalFailure()) return;
-  }
+  for (const auto& sizes : ragged_sizes())
+    for (const DType t : {DType::float32, DType::float64, DType::float16, DType::bfloat16})
+      for (const bool masked : {false, true}) {
+        const auto rows = static_cast<std::int64_t>(sizes.size());
+        std::int64_t total = 0;
+        std::vector<std::int64_t> at{0};
+        for (const auto s : sizes) at.push_back(total += s);
+        Tensor offsets(DType::int32, {rows + 1}), mask(DType::boolean, {total});
+        offsets.fill([&](std::int64_t i) { return static_cast<double>(at[static_cast<std::size_t>(i)]); });
+        mask.fill([](std::int64_t i) { return static_cast<double>(i % 5 != 3 && i / 64 % 7 != 5); });
+        Tensor x(t, {total}), y(t, {total}), lse(DType::float32, {rows}), states(DType::float64, {rows, 4});
+        x.fill([&](std::int64_t i) {
+          return value_of(masked ? Values::specials : Values::normal, i / 1500, i % 1500, 1500);
+        });
+        softfold::RowOptions cpu, cuda;
+        cpu.offsets = offsets.cpu();
+        cuda.offsets = offsets.cuda();
+        if (masked) cpu.mask = mask.cpu(), cuda.mask = mask.cuda();
+        const std::string what =
+            "ragged " + std::to_string(rows) + (masked ? " masked " : " ") + std::string(name_of(t));
+        expect_same(Op::softmax, {&x}, {&y}, cpu, cuda, what);
+        expect_same(Op::log_softmax, {&x}, {&y}, cpu, cuda, what);
+        expect_same(Op::logsumexp, {&x}, {&lse}, cpu, cuda, what);
+        expect_same(Op::state, {&x}, {&states}, cpu, cuda, what);
+        if (HasFatalFailure()) return;
+      }
 }
 
 TEST_F(CudaOperations, CausalScores) {

@@ -100,9 +100,10 @@ TEST_F(CudaRows, ManyLongRows) {
     for (const DType t : {DType::float32, DType::bfloat16})
       for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{400, 17000},
                                     {300, 16385},
-                                    {150, 32768},
-                                    {90, 50257},
-                                    {40, 128256},
+                                    {300, 32768},
+                                    {140, 50257},
+                                    {70, 128256},
+                                    {80, 200000},
                                     {7, 1000001},
                                     {3, 1048576},
                                     {2, 4325376},
@@ -117,6 +118,24 @@ TEST_F(CudaRows, ManyLongRows) {
           if (HasFatalFailure()) return;
         }
       }
+}
+
+TEST_F(CudaRows, ManyLongUnalignedRows) {
+  for (const Op op : {Op::softmax, Op::log_softmax, Op::logsumexp})
+    for (const DType t : kNarrow)
+      for (const std::int64_t n : {5000, 17001, 34000})
+        for (int variant = 0; variant < 4; ++variant) {
+          Case c{op, t, t};
+          c.n = n;
+          c.rows = n > 30000 ? 180 : n > 10000 ? 530 : 900;
+          c.row_stride = n + (variant % 2 == 0 ? 1 : 8);
+          c.x_offset = c.y_offset = variant;
+          c.in_place = variant == 1 && op != Op::logsumexp;
+          c.values = variant == 3 ? Values::specials : variant == 2 ? Values::wide : Values::normal;
+          c.scale = variant == 2 ? 0. : 1.;
+          expect_same(c);
+          if (HasFatalFailure()) return;
+        }
 }
 
 TEST_F(CudaRows, OtherAxesMasksLengthsScales) {

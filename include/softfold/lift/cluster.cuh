@@ -42,54 +42,74 @@ struct Cluster {
   }
 };
 
-/// Every warp of every block of the cluster brings the state of its chunk; every thread gets the row's. A block without
-/// a cluster is a cluster of one. Call begin() early and ready() before the first fold(): no block may write to another
-/// that has not started. Successive folds alternate between two storages.
-template <int kMaxChunks>
-struct ClusterFold {
-  static_assert(kMaxChunks <= 256);
-  using State = fold::LogSumExp<float>::State;
-  struct Slot {
-    Node node;
-    double m;  ///< where the node is kFar: its state is then (m, node.d)
-  };
-  struct Storage {
-    alignas(16) Slot slots[kMaxChunks];
-  };
+/// Words of 8 bytes, one a chunk, from every warp of every block of a cluster to all of its blocks. A block without a
+/// cluster is a cluster of one.
+template <class Word, int kMaxChunks>
+struct ClusterWords {
+  static_assert(kMaxChunks <= 256 && sizeof(Word) == 8);
+  alignas(16) Word words[kMaxChunks + kMaxChunks / 8];
 
+  /// Lanes read runs of up to 8 neighbours: with a gap after every 8 they do not meet in a bank.
+  __device__ __forceinline__ Word& operator[](int chunk) { return words[chunk + chunk / 8]; }
+  __device__ __forceinline__ const Word& operator[](int chunk) const { return words[chunk + chunk / 8]; }
+
+  /// By the kLanes lanes that hold a chunk: `own` to the place `local` in every block.
+  template <int kLanes, class T>
+  static __device__ __forceinline__ void send(T& local, const T& own) {
+    const unsigned lane = threadIdx.x % kLanes;
+    if (Cluster::size() == 1) {
+      if (lane == 0) local = own;
+    } else {
+      for (unsigned to = lane; to < Cluster::size(); to += kLanes)
+        Cluster::store(Cluster::map(&local, to), fold::bits_as<std::uint64_t>(own));
+    }
+  }
+  static __device__ __forceinline__ void meet() {
+    if (Cluster::size() == 1) {
+      __syncthreads();
+    } else {
+      Cluster::arrive();
+      Cluster::wait();
+    }
+  }
+};
+
+/// Who calls begin() early may call ready() before the first exchange: no block may write to another that has not
+/// started.
+struct ClusterStart {
   static __device__ __forceinline__ void begin() {
     if (Cluster::size() > 1) Cluster::arrive();
   }
   static __device__ __forceinline__ void ready() {
     if (Cluster::size() > 1) Cluster::wait();
   }
+};
+
+/// Every warp of every block of the cluster brings the state of its chunk; every thread gets the row's. Call begin()
+/// early and ready() before the first fold(). Successive folds alternate between two storages.
+template <int kMaxChunks>
+struct ClusterFold : ClusterStart {
+  using State = fold::LogSumExp<float>::State;
+  struct Storage {
+    ClusterWords<Node, kMaxChunks> nodes;
+    double far[kMaxChunks];  ///< m where the node is kFar: its state is then (m, node.d)
+  };
 
   static __device__ __forceinline__ State fold(Storage& storage, const State& own, int chunk, int chunks) {
     return fold(storage, node_of(own), own, chunk, chunks).state();
   }
-  /// For who has the chunk's state as a node too.
+  /// For who has the chunk's state as a node too. A chunk is held by a group of kLanes neighbouring lanes.
+  template <int kLanes = 32>
   static __device__ __forceinline__ Root fold(Storage& storage, const Node& own, const State& far, int chunk,
                                               int chunks) {
-    const unsigned lane = threadIdx.x % 32;
-    const bool is_far = own.z == kFar;
-    Slot& slot = storage.slots[chunk];
-    if (Cluster::size() == 1) {
-      if (lane == 0 && chunk < chunks) {
-        slot.node = {own.z, is_far ? far.d : own.d};
-        if (is_far) slot.m = far.m;
-      }
-      __syncthreads();
-    } else {
-      if (lane < Cluster::size() && chunk < chunks) {
-        const auto d = fold::bits_as<std::uint32_t>(is_far ? far.d : own.d);
-        Cluster::store(Cluster::map(&slot.node, lane),
-                       static_cast<std::uint64_t>(d) << 32 | static_cast<std::uint32_t>(own.z));
-        if (is_far) Cluster::store(Cluster::map(&slot.m, lane), fold::bits_as<std::uint64_t>(far.m));
-      }
-      Cluster::arrive();
-      Cluster::wait();
+    using Words = ClusterWords<Node, kMaxChunks>;
+    if (chunk < chunks) {
+      const bool is_far = own.z == kFar;
+      Words::template send<kLanes>(storage.nodes[chunk], Node{own.z, is_far ? far.d : own.d});
+      if (is_far) Words::template send<kLanes>(storage.far[chunk], far.m);
     }
-    Root root{merge_some([&](int i) { return storage.slots[i].node; }, chunks), {}};
+    Words::meet();
+    Root root{merge_some([&](int i) { return storage.nodes[i]; }, chunks), {}};
     if (root.node.z == kFar) root.far = merge_states_wide(Exact{&storage}, chunks);
     return root;
   }
@@ -98,10 +118,23 @@ struct ClusterFold {
   struct Exact {
     const Storage* storage;
     __device__ State operator()(int i) const {
-      const Slot& slot = storage->slots[i];
-      return slot.node.z == kFar ? State{slot.m, slot.node.d} : state_of(slot.node);
+      const Node& node = storage->nodes[i];
+      return node.z == kFar ? State{storage->far[i], node.d} : state_of(node);
     }
   };
+};
+
+/// The same for plain sums (fold::Sum), as gradients need them.
+template <int kMaxChunks>
+struct ClusterSum : ClusterStart {
+  using Storage = ClusterWords<SumNode, kMaxChunks>;
+
+  template <int kLanes = 32>
+  static __device__ __forceinline__ SumNode fold(Storage& storage, const SumNode& own, int chunk, int chunks) {
+    if (chunk < chunks) Storage::template send<kLanes>(storage[chunk], own);
+    Storage::meet();
+    return sum_some([&](int i) { return storage[i]; }, chunks);
+  }
 };
 
 }  // namespace lift

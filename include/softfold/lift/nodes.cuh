@@ -29,7 +29,7 @@ __device__ __forceinline__ bool is_near(const fold::LogSumExp<float>::State& s) 
 }
 
 /// A node of the tree as warps hand it to each other: z, the bits of m + kMagic as a float, orders as m does.
-struct Node {
+struct alignas(8) Node {
   int z;    ///< kNone for the empty state, kFar where m is special or outside the fast range
   float d;  ///< in the frame m
 };
@@ -134,6 +134,7 @@ __device__ __forceinline__ Node merge_run(const Load& load, int count) {
 template <class Load>
 __device__ __forceinline__ Node merge_some(const Load& load, int count) {
   if (count <= 32) return merge_run<1>(load, count);
+  if (count <= 64) return merge_run<2>(load, count);
   if (count <= 128) return merge_run<4>(load, count);
   return merge_run<8>(load, count);
 }
@@ -163,6 +164,41 @@ template <class Load>
 __device__ __forceinline__ fold::LogSumExp<float>::State merge_states(const Load& load, int count) {
   const Node root = merge_some([&](int i) { return node_of(load(i)); }, count);
   return root.z == kFar ? merge_states_wide(load, count) : state_of(root);
+}
+
+/// A node of a tree of plain sums, and whether there is anything below it.
+struct alignas(8) SumNode {
+  float sum;
+  unsigned any;
+};
+
+template <int kRun, class Load>
+__device__ __forceinline__ SumNode sum_run(const Load& load, int count) {
+  using Sum = fold::Sum<float>;
+  const int first = static_cast<int>(threadIdx.x) % 32 * kRun;
+  SumNode node[kRun];
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) node[i] = first + i < count ? load(first + i) : SumNode{Sum::identity(), 0U};
+#pragma unroll
+  for (int stride = 1; stride < kRun; stride *= 2) {
+#pragma unroll
+    for (int i = 0; i + stride < kRun; i += 2 * stride)
+      node[i] = {Sum::merge(node[i].sum, node[i + stride].sum), node[i].any | node[i + stride].any};
+  }
+  SumNode& all = node[0];
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2)
+    all.sum = Sum::merge(all.sum, __shfl_xor_sync(kWholeWarp, all.sum, distance));
+  all.any = __any_sync(kWholeWarp, all.any != 0) ? 1U : 0U;
+  return all;
+}
+/// The root over count <= 256 nodes given by load(i); every lane of the warp gets it.
+template <class Load>
+__device__ __forceinline__ SumNode sum_some(const Load& load, int count) {
+  if (count <= 32) return sum_run<1>(load, count);
+  if (count <= 64) return sum_run<2>(load, count);
+  if (count <= 128) return sum_run<4>(load, count);
+  return sum_run<8>(load, count);
 }
 
 }  // namespace lift

@@ -36,10 +36,11 @@ __device__ __forceinline__ float most(float a, float b) {
   return r;
 }
 
-__device__ __forceinline__ Extremes extremes_of(const float (&v)[kPerLane]) {
+template <int kCount>
+__device__ __forceinline__ Extremes extremes_of(const float (&v)[kCount]) {
   Extremes e{v[0], v[0]};
 #pragma unroll
-  for (int i = 1; i < kPerLane; ++i) e = {least(e.low, v[i]), most(e.high, v[i])};
+  for (int i = 1; i < kCount; ++i) e = {least(e.low, v[i]), most(e.high, v[i])};
   return e;
 }
 
@@ -85,9 +86,9 @@ __device__ __forceinline__ T add_across(T (&s)[kWidth]) {
 }
 
 /// The whole tree over a group's slots, given as a function of (vector, component).
-template <int kWidth, int kLanes, class T, class At>
+template <int kWidth, int kLanes, class T, int kCount = kPerLane, class At>
 __device__ __forceinline__ T add_tree(const At& at) {
-  constexpr int kVectors = kPerLane / kWidth;
+  constexpr int kVectors = kCount / kWidth;
   T s[kWidth];
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
@@ -105,17 +106,44 @@ __device__ __forceinline__ T add_tree(const At& at) {
   return add_across<kWidth, kLanes>(s);
 }
 
+/// Terms 2^t of elements in the even frame s = m or m - 1 of a fast frame m, by an addition to the exponent instead of
+/// a conversion. kMagic - s has the parity of kMagic, so the rounding of n is the one of the definition, and the low
+/// bits of z are n - s, ready to be shifted.
+struct FrameTerms {
+  using S = fold::Scalar<float>;
+  float c, magic, lowest;
+  float unit;  ///< terms times unit are in the frame m; 1/2 or 1
+
+  __device__ __forceinline__ FrameTerms(float c_, float m) : c(c_) {
+    const int even = static_cast<int>(m) & ~1;
+    magic = S::sub(fold::Real<float>::kMagic, static_cast<float>(even));
+    lowest = S::add(S::add(magic, m), fold::Real<float>::kFlush);
+    unit = static_cast<float>(even) == m ? 1.F : 0.5F;
+  }
+  /// kFlush: what lies too far below the frame, and an absent element, is 0; without it no element may.
+  template <bool kFlush>
+  __device__ __forceinline__ float term(float x) const {
+    const float z = S::fma(x, c, magic);
+    const float n = S::sub(z, magic);
+    const float p = fold::exp2_fraction<S>(S::fma(x, c, -n));
+    const float t = __int_as_float(__float_as_int(p) + (__float_as_int(z) << 23));
+    return kFlush && !(z >= lowest) ? 0.F : t;
+  }
+};
+
 /// The log-sum-exp of a chunk held by a group of lanes. kWidth is the vector's width (4 for float, 8 for 16 bit),
 /// kLanes a power of two. All lanes of the warp call it together, whether or not their group has a row.
 ///
 /// Slots without an element hold absent(c). A scale of 0 is the caller's to resolve: multiply the elements by 0 and
 /// use c = 1 (lift::Factor does).
-template <int kWidth, int kLanes = 32>
+template <int kWidth, int kLanes = 32, int kCount = kPerLane>
 struct WarpFold {
   using Lse = fold::LogSumExp<float>;
   using S = fold::Scalar<float>;
-  static constexpr int kVectors = kPerLane / kWidth;
-  static constexpr int kElements = kPerLane * kLanes;
+  static constexpr int kVectors = kCount / kWidth;
+  static constexpr int kElements = kCount * kLanes;
+  /// Groups that hold a whole chunk each are chunks of one row: they share a frame where it makes no difference.
+  static constexpr bool kOneRow = kLanes < 32 && kElements == kChunk;
 
   struct Folded {
     Lse::State state;
@@ -125,15 +153,13 @@ struct WarpFold {
   };
 
   /// The state of v; v becomes the terms. Who knows the extremes of the lane's own elements already brings them.
-  static __device__ __forceinline__ Folded terms(float (&v)[kPerLane], float c) { return terms(v, c, extremes_of(v)); }
-  static __device__ __forceinline__ Folded terms(float (&v)[kPerLane], float c, Extremes own) {
+  static __device__ __forceinline__ Folded terms(float (&v)[kCount], float c) { return terms(v, c, extremes_of(v)); }
+  static __device__ __forceinline__ Folded terms(float (&v)[kCount], float c, Extremes own) {
     return fold<true>(v, c, own);
   }
   /// The state of v; v stays.
-  static __device__ __forceinline__ Folded reduce(float (&v)[kPerLane], float c) {
-    return reduce(v, c, extremes_of(v));
-  }
-  static __device__ __forceinline__ Folded reduce(float (&v)[kPerLane], float c, Extremes own) {
+  static __device__ __forceinline__ Folded reduce(float (&v)[kCount], float c) { return reduce(v, c, extremes_of(v)); }
+  static __device__ __forceinline__ Folded reduce(float (&v)[kCount], float c, Extremes own) {
     return fold<false>(v, c, own);
   }
 
@@ -161,69 +187,74 @@ struct WarpFold {
   /// Positive floats order as integers do, NaN and +inf lie above all of them, and negative ones are far below the fast
   /// range, so integer maxima serve.
   template <bool kKeep>
-  static __device__ __forceinline__ Folded fold(float (&v)[kPerLane], float c, Extremes own) {
+  static __device__ __forceinline__ Folded fold(float (&v)[kCount], float c, Extremes own) {
     constexpr float kMagic = fold::Real<float>::kMagic;
     const int high = __float_as_int(S::fma(c > 0.F ? own.high : own.low, c, kMagic));
     const int low = __float_as_int(S::fma(c > 0.F ? own.low : own.high, c, kMagic));
-    const float top = __int_as_float(largest(high));
-    const float bottom = __int_as_float(smallest(low));
-    const bool fast = top >= kMagic + fold::Real<float>::kFastLowest && top <= kMagic + fold::Real<float>::kFastHighest;
-    if (!__all_sync(kWholeWarp, fast)) return fold_wide<kKeep>(v, c);
-    const bool dense = bottom >= top - 60.F;
-    if (__all_sync(kWholeWarp, dense)) return fold_fast<kKeep, false>(v, c, top);
-    return fold_fast<kKeep, true>(v, c, top);
+    const bool has_none = (c > 0.F ? own.high : own.low) == absent(c);
+    if constexpr (kOneRow) {
+      const float top = __int_as_float(__reduce_max_sync(kWholeWarp, high));
+      const float bottom = __int_as_float(__reduce_min_sync(kWholeWarp, low));
+      if (is_fast(top) && bottom >= top - 60.F) return fold_fast<kKeep, false>(v, c, top);
+      return fold_sparse<kKeep>(v, c, __int_as_float(largest(high)), has_none);
+    } else {
+      const float top = __int_as_float(largest(high));
+      const float bottom = __int_as_float(smallest(low));
+      if (__all_sync(kWholeWarp, is_fast(top) && bottom >= top - 60.F)) return fold_fast<kKeep, false>(v, c, top);
+      return fold_sparse<kKeep>(v, c, top, has_none);
+    }
+  }
+  static __device__ __forceinline__ bool is_fast(float top) {
+    constexpr float kMagic = fold::Real<float>::kMagic;
+    return top >= kMagic + fold::Real<float>::kFastLowest && top <= kMagic + fold::Real<float>::kFastHighest;
   }
 
-  /// A term in the even frame s = m or m - 1. kMagic - s has the parity of kMagic, so the rounding of n is the one of
-  /// the definition, and the low bits of z are n - s, ready to be shifted onto the exponent.
-  template <bool kFlush>
-  static __device__ __forceinline__ float term(float x, float c, float magic, float lowest) {
-    const float z = S::fma(x, c, magic);
-    const float n = S::sub(z, magic);
-    const float p = fold::exp2_fraction<S>(S::fma(x, c, -n));
-    const float t = __int_as_float(__float_as_int(p) + (__float_as_int(z) << 23));
-    return kFlush && !(z >= lowest) ? 0.F : t;
+  /// Each group in its own frame, with elements that may be far below it, or in none at all: has_none of all its lanes.
+  template <bool kKeep>
+  static __device__ __forceinline__ Folded fold_sparse(float (&v)[kCount], float c, float top, bool has_none) {
+    const unsigned nones = __ballot_sync(kWholeWarp, has_none) >> (threadIdx.x % 32 / kLanes * kLanes);
+    const bool none = (~nones & (kWholeWarp >> (32 - kLanes))) == 0;
+    if (!__all_sync(kWholeWarp, none || is_fast(top))) return fold_wide<kKeep>(v, c);
+    Folded r = fold_fast<kKeep, true>(v, c, none ? fold::Real<float>::kMagic : top);
+    if (none) r.state = Lse::identity(), r.node = {kNone, 0.F};
+    return r;
   }
 
   template <bool kKeep, bool kFlush>
-  static __device__ __forceinline__ Folded fold_fast(float (&v)[kPerLane], float c, float top) {
-    constexpr float kMagic = fold::Real<float>::kMagic;
-    const float m = S::sub(top, kMagic);
-    const int even = static_cast<int>(m) & ~1;
-    const float magic = S::sub(kMagic, static_cast<float>(even));
-    const float unit = static_cast<float>(even) == m ? 1.F : 0.5F;
-    const float lowest = S::add(S::add(magic, m), fold::Real<float>::kFlush);
-    const float d = add_tree<kWidth, kLanes, float>([&](int j, int k) {
-      const float t = term<kFlush>(v[j * kWidth + k], c, magic, lowest);
+  static __device__ __forceinline__ Folded fold_fast(float (&v)[kCount], float c, float top) {
+    const float m = S::sub(top, fold::Real<float>::kMagic);
+    const FrameTerms terms(c, m);
+    const float d = add_tree<kWidth, kLanes, float, kCount>([&](int j, int k) {
+      const float t = terms.term<kFlush>(v[j * kWidth + k]);
       if (kKeep) v[j * kWidth + k] = t;
       return t;
     });
-    const float sum = S::mul(d, unit);
-    return {{static_cast<double>(m), sum}, unit, !kFlush, {__float_as_int(top), sum}};
+    const float sum = S::mul(d, terms.unit);
+    return {{static_cast<double>(m), sum}, terms.unit, !kFlush, {__float_as_int(top), sum}};
   }
 
   /// NaN, infinities, empty chunks and frames outside the fast range: by the definition, an element at a time. The
   /// loop turns the register array by one place a step, which keeps it in registers without unrolling the body.
   template <bool kKeep>
-  static __device__ __forceinline__ Folded fold_wide(float (&v)[kPerLane], float c) {
+  static __device__ __forceinline__ Folded fold_wide(float (&v)[kCount], float c) {
     ChunkSpecials found;
 #pragma unroll 1
-    for (int i = 0; i < kPerLane; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       found.look(v[0], c);
       turn(v, v[0]);
     }
     found.template share<kLanes>(c);
     const auto frame = Lse::frame(found.extreme, c);
-    float saved[kPerLane];
+    float saved[kCount];
 #pragma unroll
-    for (int i = 0; i < kPerLane; ++i) saved[i] = v[i];
+    for (int i = 0; i < kCount; ++i) saved[i] = v[i];
 #pragma unroll 1
-    for (int i = 0; i < kPerLane; ++i)
+    for (int i = 0; i < kCount; ++i)
       turn(v, frame.fast ? fold::term<S>(v[0], c, Lse::narrow(frame.m)) : fold::term_wide(v[0], c, frame.m));
-    const float d = add_tree<kWidth, kLanes, float>([&](int j, int k) { return v[j * kWidth + k]; });
+    const float d = add_tree<kWidth, kLanes, float, kCount>([&](int j, int k) { return v[j * kWidth + k]; });
     if (!kKeep) {
 #pragma unroll
-      for (int i = 0; i < kPerLane; ++i) v[i] = saved[i];
+      for (int i = 0; i < kCount; ++i) v[i] = saved[i];
     }
     if (found.nan) return {Lse::not_a_number(), 1.F, false, {kFar, 0.F}};
     if (found.plus) return {Lse::plus_infinity(), 1.F, false, {kFar, 0.F}};
@@ -231,10 +262,10 @@ struct WarpFold {
     return {{frame.m, d}, 1.F, false, node_of({frame.m, d})};
   }
 
-  static __device__ __forceinline__ void turn(float (&v)[kPerLane], float last) {
+  static __device__ __forceinline__ void turn(float (&v)[kCount], float last) {
 #pragma unroll
-    for (int i = 0; i + 1 < kPerLane; ++i) v[i] = v[i + 1];
-    v[kPerLane - 1] = last;
+    for (int i = 0; i + 1 < kCount; ++i) v[i] = v[i + 1];
+    v[kCount - 1] = last;
   }
 
   /// lift::ChunkScan across a group of lanes.

@@ -1,0 +1,83 @@
+"""The ladder on one GPU: every rung at every length beside a copy of the same bytes, in one run, as records.
+
+    python3 bench/gpu_ladder.py --library build/src/libsoftfold.so --out bench/results/h200/ladder.jsonl --commit COMMIT
+
+Times are medians of interleaved graph replays (gpu_softmax.py). Registers and spilled bytes are the compiler's, read
+with cuobjdump from the library; `bytes` is what a copy moves, `moved` what the rung's loads and stores ask for.
+"""
+import argparse
+import json
+import re
+import shutil
+import subprocess
+
+import torch
+from gpu_softmax import Bench, time_together
+
+# Reads and writes of an element. `automatic` stands for the fused kernels, of which each length has its own.
+RUNGS = {"naive": (2, 1), "safe": (3, 1), "online": (2, 1), "tiled": (2, 1), "fused": (1, 1)}
+LENGTHS = tuple(1 << k for k in range(10, 21))
+# What cuobjdump calls the kernels of a plan, where it is not the plan's own name.
+PARTS = {"softmax_two_reads": ("fold_tiles", "write_tiles")}
+MANGLED = {torch.float32: "If", torch.bfloat16: "8BFloat16"}
+
+
+def resources(library):
+    """{mangled name: (registers, spilled bytes)} of every kernel; empty without cuobjdump."""
+    if shutil.which("cuobjdump") is None:
+        return {}
+    text = subprocess.run(["cuobjdump", "--dump-resource-usage", library], capture_output=True, text=True).stdout
+    found = re.findall(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", text)
+    return {name: (int(registers), int(stack) + int(local)) for name, registers, stack, local in found}
+
+
+def of_kernel(table, kernel, dtype):
+    """The most registers, and spilled bytes, of the kernels that a plan launches."""
+    names = PARTS.get(kernel, (kernel,))
+    rows = [v for k, v in table.items() for name in names if f"{len(name)}{name}I" in k and MANGLED[dtype] in k]
+    return (max(r for r, _ in rows), max(s for _, s in rows)) if rows else (None, None)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--library", default="build/src/libsoftfold.so")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--seconds", type=float, default=0.02)
+    parser.add_argument("--megabytes", type=int, default=512, help="of input at each length")
+    args = parser.parse_args()
+    out, args.out = args.out, None
+    bench, table = Bench(args), resources(args.library)
+    with open(out, "w") as file:
+        for dtype in (torch.float32, torch.bfloat16):
+            for n in LENGTHS:
+                size = torch.empty((), dtype=dtype).element_size()
+                rows = max(1, (args.megabytes << 20) // size // n)
+                x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
+                y = torch.empty_like(x)
+                plans, refused = {}, {}
+                for rung in RUNGS:
+                    try:
+                        plans[rung] = bench.softfold.plan("softmax", [x], y, bench.stream, rung=rung)
+                    except RuntimeError as e:
+                        refused[rung] = str(e)
+                copies = {"copy": lambda: y.copy_(x), "scale": lambda: torch.mul(x, 1.5, out=y)}
+                times = time_together({**plans, **copies}, bench.stream, args.seconds)
+                copy_ms = min(times.pop("copy"), times.pop("scale"))
+                for rung, (reads, writes) in RUNGS.items():
+                    record = {"op": "softmax", "dtype": str(dtype).split(".")[-1], "shape": [rows, n],
+                              "case": f"ladder:{rung}", "who": f"softfold:softmax_{rung}", "ms": None,
+                              "bytes": 2 * x.numel() * size, "copy_ms": copy_ms, **bench.common}
+                    if rung in refused:
+                        record["why"] = refused[rung]
+                    else:
+                        registers, spilled = of_kernel(table, plans[rung].kernel, dtype)
+                        record.update(who=f"softfold:{plans[rung].kernel}", ms=times[rung], registers=registers,
+                                      spilled=spilled, moved=(reads + writes) * x.numel() * size)
+                    file.write(json.dumps(record) + "\n")
+                told = " ".join(f"{r} {copy_ms / times[r]:.3f}" for r in plans)
+                print(f"{record['dtype']:9s} {rows:>8d} x {n:<8d} {told}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

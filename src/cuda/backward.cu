@@ -1,0 +1,79 @@
+// The gradients of softmax and log_softmax: what the one-read kernels take, and how they are launched.
+#include "cuda/backward.cuh"
+
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/kernels.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
+
+const char* refuses(const RowProblem& p) {
+  if (p.rung != Rung::automatic) return "a gradient has no rungs";
+  if (p[Slot::offsets].given) return "ragged rows have no common length";
+  if (const char* why = refuses_vectors(p)) return why;
+  return refuses_other_vectors(p, Slot::dy, "dy lies differently from y");
+}
+
+const char* refuses_warp_rows(const RowProblem& p, const Context&) {
+  if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
+  if (p.rows / 8 >= kMostBlocks) return "more rows than a grid has";
+  return refuses(p);
+}
+
+const char* refuses_cluster_row(const RowProblem& p, const Context&) {
+  if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
+  if (p.rows >= kMostBlocks / 16) return "more rows than a grid has";
+  return refuses(p);
+}
+
+template <class E, template <class> class Gradient, int kLanes>
+void launch_warp_rows(const RowProblem& p, cudaStream_t stream) {
+  const int per_block = kThreads / kLanes;
+  launch("backward_warp_rows", backward_warp_rows<E, kLanes, Gradient>,
+         Grid{(p.rows + per_block - 1) / per_block, kThreads}, stream, p);
+}
+
+template <class E, template <class> class Gradient>
+void warp_rows(const RowProblem& p, cudaStream_t stream) {
+  if (p.n <= 128) return launch_warp_rows<E, Gradient, 4>(p, stream);
+  if (p.n <= 256) return launch_warp_rows<E, Gradient, 8>(p, stream);
+  if (p.n <= 512) return launch_warp_rows<E, Gradient, 16>(p, stream);
+  launch_warp_rows<E, Gradient, 32>(p, stream);
+}
+
+void run_warp_rows(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    if (p.op == Op::softmax_backward) return warp_rows<E, fold::SoftmaxGradient>(p, stream_of(context));
+    warp_rows<E, fold::LogSoftmaxGradient>(p, stream_of(context));
+  });
+}
+
+void run_cluster_row(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  // y and dy fill the registers: blocks of 8 warps leave room for another.
+  const Spread spread = spread_row(p.rows, lift::chunk_count(p.n), traits_of(device.device()), kWarpsPerBlock / 2);
+  const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    if (p.op == Op::softmax_backward) {
+      launch("backward_cluster_row", backward_cluster_row<E, fold::SoftmaxGradient>, grid, stream_of(context), p);
+    } else {
+      launch("backward_cluster_row", backward_cluster_row<E, fold::LogSoftmaxGradient>, grid, stream_of(context), p);
+    }
+  });
+}
+
+}  // namespace
+
+const RowKernel backward_warp_rows_kernel{"backward_warp_rows", refuses_warp_rows, run_warp_rows, nullptr};
+const RowKernel backward_cluster_row_kernel{"backward_cluster_row", refuses_cluster_row, run_cluster_row, nullptr};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

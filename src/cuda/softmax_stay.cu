@@ -1,0 +1,101 @@
+// softmax_cluster_stays: what it takes, and how it is launched.
+#include "cuda/softmax_stay.cuh"
+
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/kernels.hpp"
+
+#include <algorithm>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+/// Rows that a cluster should have for it to be worth staying.
+constexpr std::int64_t kFewestRows = 2;
+/// Measured: float32 rows of whole blocks are faster by other kernels.
+constexpr std::int64_t kLongest = 256 * lift::kChunk, kLongestFloat = 128 * lift::kChunk;
+
+/// Blocks of up to 8 warps, or of 16 where a cluster of 8 is then enough: larger ones leave more processors idle.
+struct StaySpread {
+  int blocks, warps;
+};
+StaySpread spread(std::int64_t chunks) {
+  constexpr int kGroups = 2;
+  const std::int64_t most = chunks > 128 ? 16 : 8;
+  const std::int64_t blocks = (chunks + kGroups * most - 1) / (kGroups * most);
+  return {static_cast<int>(blocks), static_cast<int>((chunks + kGroups * blocks - 1) / (kGroups * blocks))};
+}
+
+const char* refuses(const RowProblem& p, const Context&) {
+  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  const bool wide = size_of(p[Slot::x].dtype) == 4;
+  if (chunks <= (wide ? 32 : 16)) return "a row fits a block";
+  if (p.n > (wide ? kLongestFloat : kLongest)) return "a row is longer than clusters hold well";
+  if (wide && p.n % (16 * lift::kChunk) == 0) return "float32 rows of whole blocks are faster by others";
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return "no CUDA device";
+  const DeviceTraits& traits = traits_of(device);
+  if (traits.largest_cluster < 8) return "the device has no clusters of 8 blocks";
+  if (p.rows * spread(chunks).blocks < kFewestRows * 2 * traits.processors) return "too few rows to stay for";
+  return refuses_plain(p);
+}
+
+/// Clusters of a kernel that run at once.
+template <class... Parameters>
+int clusters_at_once(const char* name, void (*kernel)(Parameters...), const Grid& grid) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), name);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes), name);
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = static_cast<unsigned>(grid.cluster);
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(grid.shared_bytes);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), name);
+  return std::max(clusters, 1);
+}
+
+template <class E, bool kLog, int kThreads>
+void launch_stays(const RowProblem& p, const StaySpread& spread, cudaStream_t stream) {
+  constexpr int min_blocks = 512 / kThreads;
+  const auto kernel = softmax_cluster_stays<E, kLog, kThreads, min_blocks>;
+  using Shape = StayShape<E>;
+  const int shared = spread.warps * Shape::kStages * Shape::kBytes;
+  const int clusters =
+      clusters_at_once("softmax_cluster_stays", kernel, {spread.blocks, spread.warps * 32, spread.blocks, shared});
+  const Grid grid{std::min<std::int64_t>(clusters, p.rows) * spread.blocks, spread.warps * 32, spread.blocks, shared};
+  launch("softmax_cluster_stays", kernel, grid, stream, plain_rows(p), static_cast<int>(grid.blocks / spread.blocks));
+}
+
+void run(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const StaySpread s = spread(lift::chunk_count(p.n));
+  const cudaStream_t stream = stream_of(context);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    const auto go = [&](auto log) {
+      if constexpr (sizeof(E) == 2) {  // float32 rows are shorter here
+        if (s.warps > 8) return launch_stays<E, log.value, 512>(p, s, stream);
+      }
+      launch_stays<E, log.value, 256>(p, s, stream);
+    };
+    if (p.op == Op::log_softmax) return go(std::true_type{});
+    go(std::false_type{});
+  });
+}
+
+}  // namespace
+
+const RowKernel softmax_cluster_stays_kernel{"softmax_cluster_stays", refuses, run, nullptr};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
