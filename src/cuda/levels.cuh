@@ -70,7 +70,12 @@ template <class F>
 const typename F::State* merge_levels(const RowProblem& p, typename F::State* states, cudaStream_t stream) {
   for_levels(p, [&](std::int64_t count, std::int64_t next) {
     typename F::State* to = states + p.rows * count;
-    launch("merge_nodes", merge_nodes<F>, warps_for(p.rows * next), stream, states, count, to, next, p.rows * next);
+    if (count <= kFewNodes) {
+      launch("merge_few_nodes", merge_few_nodes<F>, {ceil_div(p.rows, kThreads), kThreads}, stream, states, count, to,
+             p.rows);
+    } else {
+      launch("merge_nodes", merge_nodes<F>, warps_for(p.rows * next), stream, states, count, to, next, p.rows * next);
+    }
     states = to;
   });
   return states;

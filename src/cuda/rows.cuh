@@ -288,6 +288,10 @@ struct Tile {
     }
   }
 
+  __device__ __forceinline__ void load(float (&v)[kCount], const char* x, int n, const lift::Factor& factor) const {
+    load(v, x, nullptr, 0, n, factor);
+  }
+
   /// Vectors to floats, times the factor where it is not plain; returns their extremes.
   __device__ __forceinline__ lift::Extremes unpack(float (&v)[kCount], const uint4 (&raw)[kVectors], int n,
                                                    const lift::Factor& factor) const {
