@@ -2,8 +2,9 @@
 
     python3 bench/gpu_ladder.py --library build/src/libsoftfold.so --out bench/results/h200/ladder.jsonl --commit COMMIT
 
-Times are medians of interleaved graph replays (gpu_softmax.py). Registers and spilled bytes are the compiler's, read
-with cuobjdump from the library; `bytes` is what a copy moves, `moved` what the rung's loads and stores ask for.
+Times are medians of interleaved graph replays (gpu_softmax.py). Registers and bytes of stack (spills, and the frames of
+rare paths) are the compiler's, read with cuobjdump from the library; `bytes` is what a copy moves, `moved` what the
+rung's loads and stores ask for.
 """
 import argparse
 import json
@@ -23,7 +24,7 @@ MANGLED = {torch.float32: "If", torch.bfloat16: "8BFloat16"}
 
 
 def resources(library):
-    """{mangled name: (registers, spilled bytes)} of every kernel; empty without cuobjdump."""
+    """{mangled name: (registers, bytes of stack)} of every kernel; empty without cuobjdump."""
     if shutil.which("cuobjdump") is None:
         return {}
     text = subprocess.run(["cuobjdump", "--dump-resource-usage", library], capture_output=True, text=True).stdout
@@ -32,9 +33,11 @@ def resources(library):
 
 
 def of_kernel(table, kernel, dtype):
-    """The most registers, and spilled bytes, of the kernels that a plan launches."""
+    """The most registers, and bytes of stack, of the kernels that a plan launches."""
     names = PARTS.get(kernel, (kernel,))
-    rows = [v for k, v in table.items() for name in names if f"{len(name)}{name}I" in k and MANGLED[dtype] in k]
+    others = re.compile("Lb1E|LeavesE[12]E")  # log_softmax, states
+    rows = [v for k, v in table.items() for name in names
+            if f"{len(name)}{name}I" in k and MANGLED[dtype] in k and not others.search(k)]
     return (max(r for r, _ in rows), max(s for _, s in rows)) if rows else (None, None)
 
 
@@ -71,9 +74,9 @@ def main():
                     if rung in refused:
                         record["why"] = refused[rung]
                     else:
-                        registers, spilled = of_kernel(table, plans[rung].kernel, dtype)
+                        registers, stack = of_kernel(table, plans[rung].kernel, dtype)
                         record.update(who=f"softfold:{plans[rung].kernel}", ms=times[rung], registers=registers,
-                                      spilled=spilled, moved=(reads + writes) * x.numel() * size)
+                                      stack=stack, moved=(reads + writes) * x.numel() * size)
                     file.write(json.dumps(record) + "\n")
                 told = " ".join(f"{r} {copy_ms / times[r]:.3f}" for r in plans)
                 print(f"{record['dtype']:9s} {rows:>8d} x {n:<8d} {told}", flush=True)

@@ -20,14 +20,14 @@ def span(values):
 def table(records):
     lengths = list(dict.fromkeys(r["shape"][1] for r in records))
     cell = {(r["case"].split(":")[1], r["shape"][1]): r for r in records}
-    lines = ["| of a copy's speed | registers | spilled | B/element | " + " | ".join(size(n) for n in lengths) + " |",
+    lines = ["| of a copy's speed | registers | stack, bytes | B/element | " + " | ".join(size(n) for n in lengths) + " |",
              "|---|---|---|---|" + "---|" * len(lengths)]
     for rung in RUNGS:
         row = [cell[rung, n] for n in lengths]
         done = [r for r in row if r["ms"] is not None]
         share = ["–" if r["ms"] is None else f"{100 * r['copy_ms'] / r['ms']:.0f}%" for r in row]
         moved = max(round(r["moved"] / (r["shape"][0] * r["shape"][1])) for r in done)
-        cells = [rung, span(r["registers"] for r in done), span(r["spilled"] for r in done), str(moved), *share]
+        cells = [rung, span(r["registers"] for r in done), span(r["stack"] for r in done), str(moved), *share]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -101,6 +101,7 @@ class Softfold:
 def time_together(candidates, stream, budget_s):
     """{name: call} -> {name: median ms}. Graph replays, interleaved. A call that refuses gets a reason instead."""
     graphs, result = {}, {}
+    torch.cuda.synchronize()  # the operands were made on another stream
     with torch.cuda.stream(stream):
         for name, call in candidates.items():
             try:
