@@ -297,6 +297,8 @@ Problem make_sample(const SampleCase& c, Layout layout) {
   p.outputs.emplace_back(DType::int64, rows, layout);
   p.outputs.emplace_back(c.rows.out, rows, layout);
   p.outputs.emplace_back(DType::int32, rows, layout);
+  p.outputs.emplace_back(c.rows.out, c.rows.shape, layout);
+  p.outputs.emplace_back(c.rows.out, c.rows.shape, layout);
   return p;
 }
 

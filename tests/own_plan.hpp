@@ -50,12 +50,12 @@ inline softfold::Plan plan_of(const Bound& b, Op op, softfold::TopkOptions o, co
   return softfold::plan(op, in, out.first(std::min<std::size_t>(out.size(), 2)), o, context);
 }
 
-/// sample: x, [bias] -> tokens, log-probability, rank.
+/// sample: x, [bias] -> tokens, log-probability, rank, probabilities, masked.
 inline softfold::Plan plan_of(const Bound& b, Op op, softfold::SampleOptions o, const softfold::Context& context) {
   o.rows = b.rows;
   const std::span<const View> in(b.inputs), out(b.outputs);
   if (in.size() > 1) o.bias = in[1];
-  if (out.size() > 1) o.log_probability = out[1], o.rank = out[2];
+  if (out.size() > 1) o.log_probability = out[1], o.rank = out[2], o.probabilities = out[3], o.masked = out[4];
   return softfold::plan(op, in.first(1), out.first(1), o, context);
 }
 

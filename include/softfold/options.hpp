@@ -184,7 +184,9 @@ struct SampleOptions {
   View row_ids{};
   Distribution of = Distribution::raw;
   View log_probability{};  ///< result, floating, one a row: the token's
-  View rank{};  ///< result, int32 or int64, one a row: how many elements are at least as large as the token's
+  View rank{};           ///< result, int32 or int64, one a row: how many elements are at least as large as the token's
+  View probabilities{};  ///< result, floating, of x's shape: what was drawn from (renormalised, 0 for what is gone)
+  View masked{};         ///< result, floating, of x's shape: x + bias, with -inf for what the filters took away
 };
 
 /// How the parts given to merge_attention and merge_blocks say what they hold.

@@ -215,6 +215,8 @@ typedef struct softfold_sample_options {
   const softfold_tensor* row_ids;
   const softfold_tensor* log_probability; /* a result */
   const softfold_tensor* rank;            /* a result */
+  const softfold_tensor* probabilities;   /* a result */
+  const softfold_tensor* masked;          /* a result */
   int32_t order;                          /* softfold_filter_order */
   int32_t of;                             /* softfold_distribution */
 } softfold_sample_options;

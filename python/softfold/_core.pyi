@@ -91,7 +91,8 @@ def sample_into(
     logits: Array, tokens: Array, axis: int = -1, *, temperature: float | Array = 1.0, top_k: int | Array = 0,
     top_p: float | Array = 1.0, min_p: float | Array = 0.0, order: str = "min_p_first", bias: Array | None = None,
     bitmask: Array | None = None, seed: int | Array = 0, offset: int | Array = 0, row_ids: Array | None = None,
-    of: str = "raw", log_probability: Array | None = None, rank: Array | None = None, scale: SupportsFloat = 1.0,
+    of: str = "raw", log_probability: Array | None = None, rank: Array | None = None,
+    probabilities: Array | None = None, masked: Array | None = None, scale: SupportsFloat = 1.0,
     scales: ArrayLike | None = None, lengths: ArrayLike | None = None, mask: ArrayLike | None = None,
     causal: bool = False, stream: int = 0,
 ) -> None: ...

@@ -18,7 +18,8 @@ PER_ROW = {"temperature": "float64", "top_k": "int64", "top_p": "float64", "min_
 
 def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
            bitmask=None, seed=0, offset=0, row_ids=None, of="raw", scale=1.0, scales=None, lengths=None, mask=None,
-           causal=False, out=None, return_log_probability=False, return_rank=False, dtype=None):  # fmt: skip
+           causal=False, out=None, return_log_probability=False, return_rank=False, return_probabilities=False,
+           return_masked=False, dtype=None):  # fmt: skip
     """One element of each row, drawn from softmax(scale (logits + bias) / temperature) of what the filters leave.
 
     logits: float32, float16 or bfloat16, of any strides. Nothing here is random but by the seed: the same row, seed,
@@ -33,12 +34,14 @@ def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, o
        rows' indices by default, or 0 where rows have seeds of their own.
     out: int64 or int32, where to write the tokens. return_log_probability: of the tokens, in dtype (logits' by default),
        return_rank: how many elements are at least as large; `of` the "raw" logits or of what was "sampled" from.
+    return_probabilities: what was drawn from, renormalised; return_masked: logits + bias, -inf for what is gone. Both of
+       logits' shape, in dtype.
     Returns tokens (int64, -1 where nothing can be drawn), or a tuple. Raises softfold.Error before any work.
     """
     options = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, order=order, bias=bias,
                    bitmask=bitmask, seed=seed, offset=offset, row_ids=row_ids, of=of, scale=scale, scales=scales,
                    lengths=lengths, mask=mask, causal=causal)  # fmt: skip
-    wanted = (return_log_probability, return_rank)
+    wanted = (return_log_probability, return_rank, return_probabilities, return_masked)
     if _route._library(logits) == "torch":
         return importlib.import_module("softfold.torch").run_sample(logits, axis, out, dtype, wanted, options)
     x = foldable(logits, "sample")
@@ -53,5 +56,7 @@ def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, o
     tokens = _empty_like(x, shape, space.int64) if out is None else out
     log_probability = _empty_like(x, shape, dtype) if return_log_probability else None
     rank = _empty_like(x, shape, space.int64) if return_rank else None
-    _core.sample_into(x, tokens, axis, log_probability=log_probability, rank=rank, **options)
-    return returned((tokens, log_probability, rank), fresh=out is None)
+    probabilities, masked = (_empty_like(x, tuple(x.shape), dtype) if asked else None for asked in wanted[2:])
+    _core.sample_into(x, tokens, axis, log_probability=log_probability, rank=rank, probabilities=probabilities,
+                      masked=masked, **options)  # fmt: skip
+    return returned((tokens, log_probability, rank, probabilities, masked), fresh=out is None)

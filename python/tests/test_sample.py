@@ -23,6 +23,13 @@ def test_a_row_draws_the_same_wherever_it_stands(rng):
     assert softfold.sample(x, seed=3, offset=1).tolist() != by_index.tolist()
 
 
+def test_what_is_drawn_from(rng):
+    x = rng.standard_normal((4, 200)).astype(np.float32)
+    tokens, p, masked = softfold.sample(x, top_k=9, temperature=0.5, return_probabilities=True, return_masked=True)
+    assert ((p > 0).sum(-1) == 9).all() and ((masked == x) == (p > 0)).all() and np.isneginf(masked[p == 0]).all()
+    assert bits(p) == bits(softfold.softmax(masked, -1, scale=2))
+
+
 def test_frequencies(rng):
     x = rng.standard_normal(12).astype(np.float32)
     draws = softfold.sample(np.broadcast_to(x, (60000, 12)), seed=2, temperature=0.8)
@@ -65,14 +72,14 @@ def test_torch(rng):
     x = rng.standard_normal((6, 500)).astype(np.float32)
     t = torch.from_numpy(x)
     options = dict(temperature=0.5, top_k=[3, 9, 0] * 2, seed=2**64 - 5, offset=7)
-    want = softfold.sample(x, **options, return_log_probability=True, return_rank=True)
-    got = softfold.sample(t, **options, return_log_probability=True, return_rank=True)
+    options |= dict(return_log_probability=True, return_rank=True, return_probabilities=True, return_masked=True)
+    want, got = softfold.sample(x, **options), softfold.sample(t, **options)
     assert all(torch.equal(g, torch.from_numpy(w)) for g, w in zip(got, want))
     out = torch.empty(6, dtype=torch.int32)
-    assert softfold.sample(t, out=out, **options) is out and out.tolist() == want[0].tolist()
+    assert softfold.sample(t, out=out, **options)[0] is out and out.tolist() == want[0].tolist()
     seeds = torch.arange(6)
     compiled = torch.compile(lambda x: sf.sample(x, seed=seeds, top_p=0.8), fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(t), sf.sample(t, seed=seeds, top_p=0.8))
     numbers, none = (0.9, 4, 0.9, 0.1, 1, 2), (None,) * 9
-    arguments = (t, 1, [True, True], *numbers, *none, "min_p_first", "raw", 1.0, None, None, None, False, None)
+    arguments = (t, 1, [True] * 4, *numbers, *none, "min_p_first", "raw", 1.0, None, None, None, False, None)
     torch.library.opcheck(torch.ops.softfold.sample.default, arguments)

@@ -65,8 +65,11 @@ class SampleWorker {
     const auto scale = fold::make_scale<float>(draw.temperature > 0 ? draw.scale / draw.temperature : 1.);
     // A temperature whose inverse is beyond float32 is as good as 0.
     const bool greedy = draw.temperature == 0 || scale.c == fold::infinity<float>();
-    const Drawn drawn = greedy ? Drawn{largest(x), {}} : descend(x, scale.c, threshold(x, scale.c, draw), draw.uniform);
+    const float from = greedy ? kAll : threshold(x, scale.c, draw);
+    const Drawn drawn = greedy ? largest(x) : descend(x, scale.c, from, draw.uniform);
     put_integer(SampleSlot::tokens, index, drawn.token);
+    if (p_[Slot::y].given) write_probabilities(r, x, drawn, greedy, scale.c, from);
+    if (p_[SampleSlot::masked].given) write_masked(r, index, x, greedy ? drawn.token : -1, from);
     if (p_.of == Distribution::sampled && greedy) return put_point(index, drawn.token);
     const bool of_raw = p_.of == Distribution::raw, asked = p_[SampleSlot::log_probability].given && drawn.token >= 0;
     const auto own = of_raw ? fold::make_scale<float>(draw.scale) : scale;
@@ -129,11 +132,12 @@ class SampleWorker {
     return best.finish();
   }
 
-  std::int64_t largest(const Elements& x) {
+  /// Its state is that of a row with nothing in it, or with one element, or NaN.
+  Drawn largest(const Elements& x) {
     fold::Ranked<float>* first;
-    if (best(x, 1, &first) == 0) return -1;
-    const float value = first->value();
-    return fold::is_nan(value) || value == kAll ? -1 : first->index;
+    if (best(x, 1, &first) == 0 || first->value() == kAll) return {-1, Lse::identity()};
+    if (fold::is_nan(first->value())) return {-1, Lse::not_a_number()};
+    return {first->index, {0., 1.F}};
   }
 
   /// What the filters leave are the elements from this one up. NaN if the row is no distribution.
@@ -240,7 +244,8 @@ class SampleWorker {
   /// From the root to a chunk, and in it to an element.
   Drawn descend(const Elements& x, float c, float from, double uniform) {
     const std::int64_t chunks = lift::chunk_count(x.n);
-    if (chunks == 0 || fold::is_nan(from)) return {-1, Lse::identity()};
+    if (chunks == 0) return {-1, Lse::identity()};
+    if (fold::is_nan(from)) return {-1, Lse::not_a_number()};
     const State* level[lift::kMaxLevels];
     std::int64_t size[lift::kMaxLevels];
     State* nodes = chunk_states(x, c, from);
@@ -294,6 +299,37 @@ class SampleWorker {
       if (way.goes_right(left, right)) place += s;
     }
     return place;
+  }
+
+  /// The distribution that was drawn from.
+  void write_probabilities(const Row& r, const Elements& x, const Drawn& drawn, bool greedy, float c, float from) {
+    Sink sink(p_, r);
+    const fold::Normaliser<float> row(drawn.state);
+    if (row.empty) return sink.fill(0, r.n, p_.empty == Empty::nan ? fold::canonical_nan<double>() : 0.);
+    if (!row.regular || greedy) {
+      sink.fill(0, r.n, 0.);
+      if (greedy && row.regular) return sink.fill(drawn.token, drawn.token + 1, 1.);
+      return sink.fill_present(0, r.length, fold::canonical_nan<double>());
+    }
+    const auto write = ops_.write[index(filtered_dtype(x, from))][index(sink.dtype())];
+    x.for_pieces(lift::kChunk, [&](const void* at, int n, std::int64_t i) {
+      write(filtered(x, at, n, from), n, c, row, sink.begin(i), false);
+      sink.end(i, n);
+    });
+    sink.fill(r.length, r.n, 0.);
+  }
+
+  /// The logits, -inf where they were taken away. `only`: the one that stays, or -1.
+  void write_masked(const Row& r, std::int64_t row, const Elements& x, std::int64_t only, float from) {
+    const Operand& o = p_[SampleSlot::masked];
+    char* to = p_.at(o, row);
+    with_dtype(o.dtype, [&]<class S>(S) {
+      for (std::int64_t i = 0; i < r.n; ++i) {
+        const float v = i < r.length ? x[i] : kAll;
+        const bool gone = only >= 0 ? i != only : v < from;
+        *reinterpret_cast<S*>(to + i * o.axis_stride) = fold::narrow<S>(gone ? kAll : v);
+      }
+    });
   }
 
   float log_probability(const Elements& x, std::int64_t token, const State& s, const fold::Scale<float>& scale) {

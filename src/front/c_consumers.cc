@@ -105,6 +105,8 @@ SampleOptions options_from(const softfold_sample_options* given) {
   r.row_ids = view_from(o.row_ids);
   r.log_probability = view_from(o.log_probability);
   r.rank = view_from(o.rank);
+  r.probabilities = view_from(o.probabilities);
+  r.masked = view_from(o.masked);
   r.order = enum_from(o.order, FilterOrder::min_p_last, "order");
   r.of = enum_from(o.of, Distribution::sampled, "of");
   return r;

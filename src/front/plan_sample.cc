@@ -92,6 +92,8 @@ void build_sample(SampleProblem& p, std::span<const View> inputs, std::span<cons
   views.add("x", x, true);
   views.add("tokens", tokens, true, NamedViews::output);
   for (const Given& g : kResults) views.add(g.name, o.*g.view, false, NamedViews::output);
+  views.add("probabilities", o.probabilities, false, NamedViews::output);
+  views.add("masked", o.masked, false, NamedViews::output);
   for (const Given& g : kPerRow) views.add(g.name, o.*g.view, false);
   views.add("bias", o.bias, false);
   views.add("bitmask", o.bitmask, false);
@@ -121,6 +123,13 @@ void build_sample(SampleProblem& p, std::span<const View> inputs, std::span<cons
   };
   for (const Given& g : kResults) add(g, false);
   for (const Given& g : kPerRow) add(g, true);
+  const auto add_full = [&](Operand& operand, const char* name, const View& v) {
+    if (!v.given()) return;
+    checks::check_floating(v, name);
+    b.full(operand, name, v);
+  };
+  add_full(p[Slot::y], "probabilities", o.probabilities);
+  add_full(p[SampleSlot::masked], "masked", o.masked);
   if (o.bias.given()) {
     checks::check_floating(o.bias, "bias");
     b.full(p[SampleSlot::bias], "bias", o.bias, true);

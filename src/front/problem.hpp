@@ -111,9 +111,11 @@ enum class SampleSlot : std::uint8_t {
   row_ids,
   log_probability,
   rank,
+  masked,
   count
 };
 
+/// Its probabilities are the rows' y.
 struct SampleProblem : RowProblem {
   double temperature, top_p, min_p;
   std::int64_t top_k;

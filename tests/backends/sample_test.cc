@@ -303,6 +303,48 @@ TEST(Sample, LogProbabilityAndRank) {
   check(drawn_from, 1.5 / 0.7);
 }
 
+TEST(Sample, WhatItDrawsFrom) {
+  for (std::uint64_t seed = 0; seed < 40; seed += kStep) {
+    const std::int64_t n = 1 + static_cast<std::int64_t>(seed) * 70;
+    const auto x = row_of(n, seed);
+    Numbers d;
+    d.temperature = 0.5, d.top_k = 30, d.top_p = 0.9, d.seed = seed;
+    const auto left = filtered(x, d);
+    std::vector<float> p(x.size()), masked(x.size()), expected(x.size());
+    const Shape shape{1, n}, one{1};
+    std::int64_t token = -7;
+    SampleOptions o = options_of(d);
+    o.probabilities = View(p.data(), DType::float32, shape), o.masked = View(masked.data(), DType::float32, shape);
+    const View view(x.data(), DType::float32, shape), to(&token, DType::int64, one);
+    softfold::sample(view, to, o);
+    EXPECT_EQ(masked, left);
+    softfold::RowOptions row;
+    row.scale = 1 / d.temperature;
+    softfold::softmax(View(std::as_const(left).data(), DType::float32, shape),
+                      View(expected.data(), DType::float32, shape), row);
+    EXPECT_EQ(p, expected);
+    o.temperature = 0;
+    softfold::sample(view, to, o);
+    const auto at = static_cast<std::size_t>(token);
+    EXPECT_EQ(p[at], 1.F);
+    EXPECT_EQ(std::count(p.begin(), p.end(), 0.F), n - 1);
+    EXPECT_EQ(masked[at], x[at]);
+    EXPECT_EQ(std::count(masked.begin(), masked.end(), kAbsent), n - 1);
+  }
+  const float special[2][2] = {{NAN, 1}, {kAbsent, kAbsent}};
+  float p[2][2], masked[2][2];
+  std::int32_t tokens[2];
+  const Shape shape{2, 2}, two{2};
+  for (const double top_p : {1., 0.5}) {
+    SampleOptions o;
+    o.top_p = top_p;
+    o.probabilities = View(p, DType::float32, shape), o.masked = View(masked, DType::float32, shape);
+    softfold::sample(View(special, DType::float32, shape), View(tokens, DType::int32, two), o);
+    EXPECT_TRUE(std::isnan(p[0][0]) && std::isnan(p[0][1]) && std::isnan(masked[0][0]) && masked[0][1] == 1);
+    EXPECT_TRUE(p[1][0] == 0 && masked[1][0] == kAbsent && tokens[0] == -1 && tokens[1] == -1);
+  }
+}
+
 TEST(Sample, Edges) {
   Numbers d;
   EXPECT_EQ(sample_one({3.F}, d), 0);

@@ -15,17 +15,19 @@ from softfold.torch._ops import _checked, _new, _operation, _row_shape, current_
 
 
 def _results(x: Tensor, dim: int, wanted: list[bool], dtype: Optional[torch.dtype]):
-    """tokens, log_probability, rank: what is not wanted has no elements."""
+    """tokens, log_probability, rank, probabilities, masked: what is not wanted has no elements."""
     shape = _row_shape(x, [dim], False, None, "logsumexp")
-    return (_new(x, shape, torch.int64), _new(x, shape if wanted[0] else (0,), dtype),
-            _new(x, shape if wanted[1] else (0,), torch.int64))  # fmt: skip
+    shapes, dtypes = (shape, shape, x.shape, x.shape), (dtype, torch.int64, dtype, dtype)
+    asked = (_new(x, s if w else (0,), t) for s, t, w in zip(shapes, dtypes, wanted))
+    return _new(x, shape, torch.int64), *asked
 
 
 def _into(x, results, wanted, dim, **options):
-    tokens, log_probability, rank = results
+    tokens, *asked = results
+    log_probability, rank, probabilities, masked = (writable(t) if w else None for t, w in zip(asked, wanted))
     options = {name: viewable(value) if isinstance(value, Tensor) else value for name, value in options.items()}
-    _core.sample_into(viewable(x), writable(tokens), dim, log_probability=writable(log_probability) if wanted[0] else None,
-                      rank=writable(rank) if wanted[1] else None, stream=current_stream(x), **options)  # fmt: skip
+    _core.sample_into(viewable(x), writable(tokens), dim, log_probability=log_probability, rank=rank,
+                      probabilities=probabilities, masked=masked, stream=current_stream(x), **options)  # fmt: skip
 
 
 @_operation
@@ -34,7 +36,7 @@ def _sample(x: Tensor, dim: int, wanted: list[bool], temperature: float, top_k: 
             min_ps: Optional[Tensor], seeds: Optional[Tensor], offsets: Optional[Tensor], row_ids: Optional[Tensor],
             bias: Optional[Tensor], bitmask: Optional[Tensor], order: str, of: str, scale: float,
             scales: Optional[Tensor], lengths: Optional[Tensor], mask: Optional[Tensor], causal: bool,
-            dtype: Optional[torch.dtype]) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+            dtype: Optional[torch.dtype]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     results = _results(x, dim, wanted, dtype)
     either = lambda number, tensor: number if tensor is None else tensor  # noqa: E731
     _into(x, results, wanted, dim, temperature=either(temperature, temperatures), top_k=either(top_k, top_ks),
@@ -52,10 +54,11 @@ def _(x, dim, wanted, temperature, top_k, top_p, min_p, seed, offset, temperatur
 
 def sample(input, dim=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
            bitmask=None, seed=0, offset=0, row_ids=None, of="raw", scale=1.0, scales=None, lengths=None, mask=None,
-           causal=False, dtype=None, return_log_probability=False, return_rank=False):  # fmt: skip
+           causal=False, dtype=None, return_log_probability=False, return_rank=False, return_probabilities=False,
+           return_masked=False):  # fmt: skip
     """softfold.sample of a tensor, on the CPU; per-row options are tensors. Nothing has a gradient."""
     x, dtype = _checked(input.detach(), dtype, scales)
-    wanted = [bool(return_log_probability), bool(return_rank)]
+    wanted = [bool(w) for w in (return_log_probability, return_rank, return_probabilities, return_masked)]
     numbers, tensors = {}, {}
     given = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, offset=offset)
     for (name, value), default in zip(given.items(), (1.0, 0, 1.0, 0.0, 0, 0)):
@@ -77,7 +80,8 @@ def run_sample(x, dim, out, dtype, wanted, options):
             options[name] = torch.tensor(options[name], dtype=getattr(torch, kind), device=x.device)
     options = as_tensors(x, options)
     if out is None:
-        return sample(x, dim, dtype=dtype, return_log_probability=wanted[0], return_rank=wanted[1], **options)
+        names = ("return_log_probability", "return_rank", "return_probabilities", "return_masked")
+        return sample(x, dim, dtype=dtype, **options, **dict(zip(names, wanted)))
     x = x.detach()
     results = out, *_results(x, dim, wanted, dtype)[1:]
     _into(x, results, wanted, dim, **options)
