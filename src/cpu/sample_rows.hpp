@@ -327,7 +327,7 @@ class SampleWorker {
       for (std::int64_t i = 0; i < r.n; ++i) {
         const float v = i < r.length ? x[i] : kAll;
         const bool gone = only >= 0 ? i != only : v < from;
-        *reinterpret_cast<S*>(to + i * o.axis_stride) = fold::narrow<S>(gone ? kAll : v);
+        *reinterpret_cast<S*>(to + i * o.axis_stride) = fold::narrow<S>(gone ? kAll : fold::canonical(v));
       }
     });
   }

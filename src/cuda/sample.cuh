@@ -169,7 +169,8 @@ class SampleBlock {
 
   /// One draw from the elements from `from` up.
   __device__ Drawn descend(float c, float from, double uniform) {
-    if (chunks_ == 0 || fold::is_nan(from)) return {-1, Lse::identity()};
+    if (chunks_ == 0) return {-1, Lse::identity()};
+    if (fold::is_nan(from)) return {-1, Lse::not_a_number()};
     const State root = fold(c, from, false);
     if (!fold::Normaliser<float>(root).regular) return {-1, root};
     fold::Descent way{fold::Scalar<double>::mul(uniform, static_cast<double>(root.d))};
@@ -185,6 +186,40 @@ class SampleBlock {
     }
     __syncthreads();
     return {chunk * lift::kChunk + place, root};
+  }
+
+  /// The distribution that was drawn from. `only`: the element that has all of it, or -1.
+  __device__ void write_probabilities(const State& s, float c, float from, std::int64_t only) {
+    const SampleProblem& p = row_.p;
+    const Operand& o = p[Slot::y];
+    const fold::Normaliser<float> norm(s);
+    const bool fast = Lse::is_fast(s.m);
+    const float m = Lse::narrow(s.m), multiplier = norm.multiplier(s.m);
+    for (std::int64_t i = threadIdx.x; i < row_.row.n; i += kSampleThreads) {
+      const bool there = i < n_ && is_present(row_.row, p[Slot::mask].axis_stride, i);
+      float y = 0.F;
+      if (norm.empty) {
+        if (p.empty == Empty::nan) y = fold::canonical_nan<float>();
+      } else if (!norm.regular) {
+        if (there) y = fold::canonical_nan<float>();
+      } else if (only >= 0) {
+        y = i == only ? 1.F : 0.F;
+      } else if (const float v = there ? kept(i, from, false) : kAll; v != kAll) {
+        const float t = fast ? fold::term<fold::Scalar<float>>(v, c, m) : fold::term_wide(v, c, s.m);
+        y = fold::Normaliser<float>::probability(t, multiplier);
+      }
+      put(o.dtype, row_.row.y + i * o.axis_stride, y);
+    }
+  }
+
+  /// The logits, -inf where they were taken away. `only`: the one that stays, or -1.
+  __device__ void write_masked(float from, std::int64_t only) {
+    const Operand& o = row_.p[SampleSlot::masked];
+    char* to = o.data + row_.place.offset(o);
+    for (std::int64_t i = threadIdx.x; i < row_.row.n; i += kSampleThreads) {
+      const float v = i < n_ ? row_.processed(i) : kAll;
+      put(o.dtype, to + i * o.axis_stride, (only >= 0 ? i != only : v < from) ? kAll : fold::canonical(v));
+    }
   }
 
   /// How many elements are at least x.
@@ -318,15 +353,23 @@ __device__ inline void sample_row(const SampleProblem& p, std::int64_t index, Sa
   const auto scale = fold::make_scale<float>(draw.temperature > 0. ? draw.scale / draw.temperature : 1.);
   const bool greedy = draw.temperature == 0. || scale.c == fold::infinity<float>();
   SampleBlock::Drawn drawn{-1, SampleBlock::Lse::identity()};
+  float from = SampleBlock::kAll;
   if (draw.sound() && greedy) {
     const std::uint64_t best = block.largest();
     const float value = fold::Ranked<float>{static_cast<std::uint32_t>(best >> 32), 0}.value();
     if (best != 0 && !fold::is_nan(value) && value != SampleBlock::kAll)
-      drawn.token = 0xFFFFFFFFU - static_cast<std::uint32_t>(best);
+      drawn = {0xFFFFFFFFU - static_cast<std::uint32_t>(best), {0., 1.F}};
+    if (best != 0 && fold::is_nan(value)) drawn.state = SampleBlock::Lse::not_a_number();
     __syncthreads();
   } else if (draw.sound()) {
-    drawn = block.descend(scale.c, block.threshold(scale.c, draw), draw.uniform);
+    from = block.threshold(scale.c, draw);
+    drawn = block.descend(scale.c, from, draw.uniform);
+  } else {
+    drawn.state = SampleBlock::Lse::not_a_number();
   }
+  const std::int64_t only = greedy ? drawn.token : -1;
+  if (p[Slot::y].given) block.write_probabilities(drawn.state, scale.c, from, only);
+  if (p[SampleSlot::masked].given) block.write_masked(from, only);
   const Operand& asked = p[SampleSlot::log_probability];
   const bool point = p.of == Distribution::sampled && greedy, of_raw = p.of == Distribution::raw;
   float lp = drawn.token < 0 ? fold::canonical_nan<float>() : 0.F;

@@ -34,6 +34,7 @@ TEST_F(CudaConsumers, SampleOfModelsShapes) {
           given[7].set_value(r, static_cast<double>(r / 2 * 7919));
         }
         Array tokens(DType::int64, {rows}), lp(DType::float32, {rows}), rank(DType::int32, {rows});
+        Array p(t, {rows, n}), masked(DType::float32, {rows, n});
         const auto draw = [&](bool gpu, std::vector<std::unique_ptr<DeviceBytes>>& memory) {
           const auto view = [&](Array& a) {
             if (!gpu) return a.view();
@@ -44,6 +45,7 @@ TEST_F(CudaConsumers, SampleOfModelsShapes) {
           o.seed = 5, o.offset = 3;
           o.log_probability = view(lp), o.rank = view(rank);
           const View out = view(tokens);
+          o.probabilities = view(p), o.masked = view(masked);
           o.of = (bits & 1) != 0 ? softfold::Distribution::sampled : softfold::Distribution::raw;
           if ((bits & 2) != 0) o.bias = view(given[1]), o.bitmask = view(given[2]);
           if ((bits & 4) != 0) o.temperatures = view(given[3]), o.seeds = view(given[7]);
@@ -58,6 +60,8 @@ TEST_F(CudaConsumers, SampleOfModelsShapes) {
         EXPECT_EQ(memory[0]->download(), lp.bytes()) << what;
         EXPECT_EQ(memory[1]->download(), rank.bytes()) << what;
         ASSERT_EQ(memory[2]->download(), tokens.bytes()) << what;
+        EXPECT_EQ(memory[3]->download(), p.bytes()) << what;
+        ASSERT_EQ(memory[4]->download(), masked.bytes()) << what;
       }
 }
 
