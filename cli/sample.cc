@@ -43,6 +43,42 @@ struct SampleVerb {
   void run() const;
 };
 
+/// Draws from every row of `file`, a box of whole rows at a time.
+void draw(const io::ArrayFile& file, const Schedule& s, const SampleOptions& o, const Context& context,
+          io::ArrayOutput& tokens, io::ArrayOutput* lp) {
+  const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, one{g.rows(), 1, 1};
+  const std::size_t element = size_of(file.dtype());
+  const std::vector<Box> boxes = boxes_of(rows, s);
+  const auto bytes = [](std::int64_t count, std::size_t size) { return static_cast<std::size_t>(count) * size; };
+  if (boxes.empty()) return;
+  const Slots in(s.slots, bytes(boxes[0].elements(), element)), at(s.slots, bytes(boxes[0].outers, 8));
+  const Slots logs(s.slots, bytes(boxes[0].outers, sizeof(float)));
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(boxes[0].outers));
+  Progress progress(file.bytes());
+  run_steps(std::ssize(boxes), s.slots,
+            {[&](std::int64_t i) {
+               const Box& b = boxes[static_cast<std::size_t>(i)];
+               read_box(file, rows, b, {in[i], bytes(b.elements(), element)});
+             },
+             [&](std::int64_t i) {
+               const Box& b = boxes[static_cast<std::size_t>(i)];
+               const std::int64_t whole[] = {b.outers, g.n}, per_row[] = {b.outers};
+               std::iota(ids.begin(), ids.end(), b.outer);  // a row draws by its place in the file
+               SampleOptions here = o;
+               here.row_ids = View(static_cast<const void*>(ids.data()), DType::int64, per_row);
+               if (lp != nullptr) here.log_probability = View(logs[i], DType::float32, per_row);
+               sample(View(static_cast<const void*>(in[i]), file.dtype(), whole), View(at[i], DType::int64, per_row),
+                      here, context);
+               progress.add(bytes(b.elements(), element));
+             },
+             [&](std::int64_t i) {
+               Box b = boxes[static_cast<std::size_t>(i)];
+               b.columns = 1;
+               write_box(tokens, one, b, {at[i], bytes(b.outers, 8)});
+               if (lp != nullptr) write_box(*lp, one, b, {logs[i], bytes(b.outers, sizeof(float))});
+             }});
+}
+
 void SampleVerb::run() const {
   if (parse_backend(running.backend) != DeviceKind::cpu)
     throw Error(Code::unsupported, "--backend " + running.backend, "cpu");
@@ -54,9 +90,9 @@ void SampleVerb::run() const {
   o.offset = static_cast<std::uint64_t>(offset);
   const Workers workers(running.threads);
   const io::ArrayFile file = reading.open_floating(input);
-  const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, one{g.rows(), 1, 1};
+  const Geometry g = geometry_of(file.shape(), -1);
   const std::size_t element = size_of(file.dtype());
-  const Schedule s = make_schedule(rows, {element, element, running.memory_bytes()});
+  const Schedule s = make_schedule({g.rows(), g.n, 1}, {element, element, running.memory_bytes()});
   if (s.streamed)
     throw Error(Code::option, "--memory " + running.memory, fmt::format("room for a row of {} elements", g.n),
                 "--memory 1G");
@@ -67,36 +103,7 @@ void SampleVerb::run() const {
     lp.emplace(
         io::create_array(log_probabilities, {"log_probabilities", DType::float32, shape}, {&file.file().id(), 1}));
   const Stopwatch watch;
-  const std::vector<Box> boxes = boxes_of(rows, s);
-  const auto bytes = [](std::int64_t count, std::size_t size) { return static_cast<std::size_t>(count) * size; };
-  if (!boxes.empty()) {
-    const Slots in(s.slots, bytes(boxes[0].elements(), element)), at(s.slots, bytes(boxes[0].outers, 8));
-    const Slots logs(s.slots, bytes(boxes[0].outers, sizeof(float)));
-    std::vector<std::int64_t> ids(static_cast<std::size_t>(boxes[0].outers));
-    Progress progress(file.bytes());
-    run_steps(std::ssize(boxes), s.slots,
-              {[&](std::int64_t i) {
-                 const Box& b = boxes[static_cast<std::size_t>(i)];
-                 read_box(file, rows, b, {in[i], bytes(b.elements(), element)});
-               },
-               [&](std::int64_t i) {
-                 const Box& b = boxes[static_cast<std::size_t>(i)];
-                 const std::int64_t whole[] = {b.outers, g.n}, per_row[] = {b.outers};
-                 std::iota(ids.begin(), ids.end(), b.outer);  // a row draws by its place in the file
-                 SampleOptions here = o;
-                 here.row_ids = View(static_cast<const void*>(ids.data()), DType::int64, per_row);
-                 if (lp) here.log_probability = View(logs[i], DType::float32, per_row);
-                 sample(View(static_cast<const void*>(in[i]), file.dtype(), whole), View(at[i], DType::int64, per_row),
-                        here, workers.context());
-                 progress.add(bytes(b.elements(), element));
-               },
-               [&](std::int64_t i) {
-                 Box b = boxes[static_cast<std::size_t>(i)];
-                 b.columns = 1;
-                 write_box(drawn, one, b, {at[i], bytes(b.outers, 8)});
-                 if (lp) write_box(*lp, one, b, {logs[i], bytes(b.outers, sizeof(float))});
-               }});
-  }
+  draw(file, s, o, workers.context(), drawn, lp ? &*lp : nullptr);
   file.file().check_unchanged();
   drawn.commit();
   if (lp) lp->commit();

@@ -56,7 +56,7 @@ HEAD
 softmax has three more kernels, `softmax_naive`, `softmax_safe` and `softmax_online`, that only run when asked for: they
 are the rungs of [the ladder](ladder.md). The kernels of the GPU are listed in [cuda.md](cuda.md).
 
-Planned operations (`sample`, `linear_cross_entropy`) stand in `Op`, and a plan for one is
+A planned operation (`linear_cross_entropy`) stands in `Op`, and a plan for it is
 refused by name.
 
 ## Attention

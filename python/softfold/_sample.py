@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import numbers
+import operator
 
 import numpy as np
 
@@ -14,6 +15,13 @@ from softfold._states import _empty_like
 # What may be a number or one a row, and the dtype that a list of Python numbers becomes.
 PER_ROW = {"temperature": "float64", "top_k": "int64", "top_p": "float64", "min_p": "float64", "seed": "int64",
            "offset": "int64", "row_ids": "int64"}  # fmt: skip
+
+
+def number_of(name, value):
+    """A Python number as an operation takes it: whole where it counts, and words of 64 bits without a sign."""
+    if name in ("seed", "offset"):
+        return operator.index(value) % 2**64
+    return operator.index(value) if name in ("top_k", "row_ids") else float(value)
 
 
 def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
@@ -47,9 +55,9 @@ def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, o
     x = foldable(logits, "sample")
     for name, kind in {**PER_ROW, "bias": "float32"}.items():
         value = options[name]
-        if isinstance(value, np.generic):
-            options[name] = value.item()
-        elif value is not None and not isinstance(value, numbers.Number) and not hasattr(value, "__dlpack__"):
+        if isinstance(value, numbers.Number):
+            options[name] = number_of(name, value)
+        elif value is not None and not hasattr(value, "__dlpack__"):
             options[name] = np.asarray(value, kind)
     space = x.__array_namespace__() if hasattr(x, "__array_namespace__") else np
     shape = row_shape(x, axis, None)

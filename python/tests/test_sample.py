@@ -45,6 +45,9 @@ def test_greedy_bias_bitmask_and_what_cannot_be_drawn():
     assert softfold.sample(x[:1].T, 0, mask=[[True], [False], [False], [False]]).tolist() == [0]
     out = np.empty(3, np.int32)
     assert softfold.sample(x, out=out, temperature=0) is out and out[0] == 1
+    assert softfold.sample(x[0], seed=-1) == softfold.sample(x[0], seed=2**64 - 1)
+    with pytest.raises(TypeError):
+        softfold.sample(x, top_k=2.5)
     for call, code in (
         (lambda: softfold.sample(x.astype(np.float64)), "dtype"),
         (lambda: softfold.sample(x, top_p=2), "option"),

@@ -1,5 +1,5 @@
-// Rows that come from memory and go there: while one is read and reduced, the one before it is written, chunk by chunk
-// in one loop, so that memory is read and written all the time.
+// Rows that come from memory and go there: while one is read and reduced, the one before it is written, in one
+// call, so that memory is read and written all the time.
 #pragma once
 
 #include "cpu/row_worker.hpp"

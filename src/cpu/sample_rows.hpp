@@ -165,20 +165,14 @@ class SampleWorker {
   /// The largest element such that those from it up have a share of at least top_p of those from `first` up.
   float weigh(const Elements& x, float c, float first, float top, double top_p) {
     auto* weighed = thread_scratch().get<Weighed>(Scratch::sampled_counts, static_cast<std::size_t>(x.n));
-    const auto frame = Lse::frame(top, c);
-    const float m = frame.fast ? Lse::narrow(frame.m) : 0.F;
-    const float below = first == kAll ? kAll : std::nextafterf(first, kAll);
-    const auto filter = topk_ops<float>().filter[index(x.dtype)];
+    const double m = Lse::frame(top, c).m;
     std::int64_t size = 0;
     std::uint64_t total = 0;
-    int at[BestOf<float>::kPiece + 16];
-    x.for_pieces(BestOf<float>::kPiece, [&](const void* piece, int n, std::int64_t i) {
-      const int found = filter(piece, n, below, at);
-      for (int j = 0; j < found; ++j) {
-        const float v = x[i + at[j]];
-        const float t = frame.fast ? fold::term<fold::Scalar<float>>(v, c, m) : fold::term_wide(v, c, frame.m);
-        const std::uint64_t count = fold::count_of(t);
-        if (count != 0) weighed[size++] = {v, count};
+    x.for_pieces(lift::kChunk, [&](const void* at, int n, std::int64_t i) {
+      const double unit = terms(x, at, n, i, c, first, m);
+      for (int k = 0; k < n; ++k) {
+        const std::uint64_t count = fold::count_of(static_cast<double>(terms_[k]) * unit);
+        if (count != 0) weighed[size++] = {x[i + k], count};
         total += count;
       }
     });
@@ -186,9 +180,28 @@ class SampleWorker {
     return select(weighed, size, std::clamp<std::uint64_t>(need, 1, total));
   }
 
+  /// terms_[0 .. n) times the result are the terms of the n elements at `at`, those from `from` up, in the frame m.
+  double terms(const Elements& x, const void* at, int n, std::int64_t begin, float c, float from, double m) {
+    const void* some = filtered(x, at, n, from);
+    const auto reduced = ops_.reduce_keeping[index(filtered_dtype(x, from))](some, n, c, terms_, guess_, false);
+    double frame = static_cast<double>(reduced.frame);
+    if (fold::is_nan(reduced.frame)) {  // nothing there, or outside the fast range: by the definition
+      frame = reduced.state.m;
+      for (int k = 0; k < n; ++k) {
+        const float v = from == kAll ? x[begin + k] : chunk_[k];
+        terms_[k] = v == kAll             ? 0.F
+                    : Lse::is_fast(frame) ? fold::term<fold::Scalar<float>>(v, c, Lse::narrow(frame))
+                                          : fold::term_wide(v, c, frame);
+      }
+    }
+    return frame == -fold::infinity<double>() ? 0. : std::ldexp(1., static_cast<int>(std::max(frame - m, -1000.)));
+  }
+
   /// The value down to which, from the largest on, the counts reach `need`.
   static float select(Weighed* a, std::int64_t size, std::uint64_t need) {
-    for (;;) {
+    for (int rounds = 0;; ++rounds) {
+      if (rounds == 64)  // unlucky pivots
+        std::sort(a, a + size, [](const Weighed& v, const Weighed& w) { return v.value < w.value; });
       const float pivot = std::max(std::min(a[0].value, a[size / 2].value),
                                    std::min(std::max(a[0].value, a[size / 2].value), a[size - 1].value));
       Weighed* equal = std::partition(a, a + size, [pivot](const Weighed& w) { return w.value > pivot; });
@@ -229,7 +242,7 @@ class SampleWorker {
     auto* nodes =
         thread_scratch().get<State>(Scratch::nodes, static_cast<std::size_t>(2 * lift::chunk_count(x.n)) + 64);
     const auto reduce = ops_.reduce[index(filtered_dtype(x, from))];
-    const bool far = reads_far(p_);
+    const bool far = from == kAll && reads_far(p_);  // what was filtered lies in the cache
     State* to = nodes;
     x.for_pieces(lift::kChunk, [&](const void* at, int n, std::int64_t) {
       *to++ = reduce(filtered(x, at, n, from), n, c, terms_, guess_, far).state;
@@ -274,20 +287,8 @@ class SampleWorker {
 
   int descend_chunk(const Elements& x, std::int64_t begin, float c, float from, double row_m, fold::Descent way) {
     const int n = static_cast<int>(std::min<std::int64_t>(lift::kChunk, x.n - begin));
-    const void* at = filtered(x, x.at(begin), n, from);
-    const auto reduced = ops_.reduce_keeping[index(filtered_dtype(x, from))](at, n, c, terms_, guess_, false);
-    double frame = static_cast<double>(reduced.frame);
-    if (fold::is_nan(reduced.frame)) {  // outside the fast range: by the definition
-      frame = reduced.state.m;
-      for (int k = 0; k < n; ++k) {
-        const float v = from == kAll ? x[begin + k] : chunk_[k];
-        terms_[k] = v == kAll             ? 0.F
-                    : Lse::is_fast(frame) ? fold::term<fold::Scalar<float>>(v, c, Lse::narrow(frame))
-                                          : fold::term_wide(v, c, frame);
-      }
-    }
+    const double unit = terms(x, x.at(begin), n, begin, c, from, row_m);
     std::fill(terms_ + n, terms_ + lift::kChunk, 0.F);
-    const double unit = std::ldexp(1., static_cast<int>(std::max(frame - row_m, -1000.)));
     // sums_[s .. 2 s): the sums of elements whose places agree modulo s.
     std::copy_n(terms_, lift::kChunk, sums_ + lift::kChunk);
     for (int s = lift::kChunk / 2; s > 0; s /= 2)

@@ -67,11 +67,12 @@ constexpr Given kResults[] = {
 };
 
 void check_room(const SampleProblem& p) {
-  const auto fits = [&](const Operand& o) {
-    return !o.given || o.dtype != DType::int32 || p.n <= std::int64_t{1} << 31;
-  };
-  if (!fits(p[SampleSlot::tokens]) || !fits(p[SampleSlot::rank]))
+  const std::int64_t most = std::int64_t{1} << 31;
+  const auto narrow = [](const Operand& o) { return o.given && o.dtype == DType::int32; };
+  if (narrow(p[SampleSlot::tokens]) && p.n > most)
     throw Error(Code::dtype, "int32 tokens of rows of " + std::to_string(p.n) + " elements", "int64");
+  if (narrow(p[SampleSlot::rank]) && p.n >= most)
+    throw Error(Code::dtype, "an int32 rank of rows of " + std::to_string(p.n) + " elements", "int64");
   const bool weighs = p.top_p < 1 || p[SampleSlot::top_ps].given;
   if (weighs && p.n > fold::kMostCounted)
     throw Error(Code::shape, "top_p of rows of " + std::to_string(p.n) + " elements",

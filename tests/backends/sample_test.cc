@@ -1,138 +1,17 @@
-// sample against its definition in plain words: sorted filters, a draw descended through states that are found anew at
-// every node; against chi-square; alone as in a batch; and what it refuses.
-#include "backends/matrix.hpp"
-#include "refuse/refusal.hpp"
+// sample against its definition and against probabilities in double, by chi-square, alone as in a batch, at its edges.
+#include "backends/sample_reference.hpp"
 #include "support/tensor.hpp"
 
-#include "softfold/fold/sample.hpp"
-#include "softfold/lift/chunks.hpp"
 #include "softfold/softfold.hpp"
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
 
 namespace softfold_test {
 namespace {
 
 using softfold::Distribution;
-using softfold::FilterOrder;
-using softfold::SampleOptions;
-namespace fold = softfold::fold;
-namespace lift = softfold::lift;
-using Lse = fold::LogSumExp<float>;
-
-constexpr float kAbsent = -std::numeric_limits<float>::infinity();
-
-/// The numbers of one row's draw.
-struct Numbers {
-  double temperature = 1, top_p = 1, min_p = 0;
-  std::int64_t top_k = 0;
-  FilterOrder order = FilterOrder::min_p_first;
-  std::uint64_t seed = 7, offset = 3, id = 0;
-};
-
-/// The row with what the filters take away made -inf.
-std::vector<float> filtered(std::vector<float> x, const Numbers& d) {
-  const float c = fold::make_scale<float>(1 / d.temperature).c, top = *std::max_element(x.begin(), x.end());
-  const auto keep_from = [&](float least) {
-    for (float& v : x)
-      if (v < least) v = kAbsent;
-  };
-  const auto sorted = [&] {
-    std::vector<float> s;
-    std::copy_if(x.begin(), x.end(), std::back_inserter(s), [](float v) { return v != kAbsent; });
-    std::sort(s.rbegin(), s.rend());
-    return s;
-  };
-  const auto min_p = [&] {
-    if (d.min_p > 0) keep_from(fold::least_of_min_p(top, d.min_p, c));
-  };
-  const auto s = sorted();
-  const auto k = static_cast<std::size_t>(d.top_k);
-  const float kth = k > 0 && k <= s.size() ? s[k - 1] : kAbsent;
-  if (d.order == FilterOrder::min_p_first) min_p();
-  keep_from(kth);
-  if (d.top_p < 1) {
-    const double m = Lse::frame(top, c).m;
-    std::uint64_t total = 0, reached = 0;
-    const auto count = [&](float v) {
-      return fold::count_of(Lse::is_fast(m) ? fold::term<fold::Scalar<float>>(v, c, Lse::narrow(m))
-                                            : fold::term_wide(v, c, m));
-    };
-    for (const float v : sorted()) total += count(v);
-    const auto need =
-        std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(d.top_p * static_cast<double>(total))));
-    for (const float v : sorted()) {
-      reached += count(v);
-      if (reached < need) continue;
-      keep_from(v);
-      break;
-    }
-  }
-  min_p();
-  return x;
-}
-
-/// The state of the 2^level chunks from `chunk` on.
-Lse::State node(const std::vector<float>& x, float c, int level, std::int64_t chunk) {
-  const std::int64_t begin = chunk * lift::kChunk, n = std::ssize(x) - begin;
-  if (n <= 0) return Lse::identity();
-  float terms[lift::kChunk];
-  if (level == 0)
-    return lift::reduce_chunk(&x[static_cast<std::size_t>(begin)],
-                              static_cast<int>(std::min<std::int64_t>(n, lift::kChunk)), c, terms);
-  const auto half = std::int64_t{1} << (level - 1);
-  return Lse::merge(node(x, c, level - 1, chunk), node(x, c, level - 1, chunk + half));
-}
-
-/// The sum of the elements of a chunk whose places are `place` modulo `step`, as the tree adds them, in the row's
-/// frame.
-double mass(const std::vector<float>& x, float c, std::int64_t begin, int place, int step, double row_m) {
-  std::vector<float> some(lift::kChunk, kAbsent);
-  for (int k = place; k < lift::kChunk && begin + k < std::ssize(x); k += step)
-    some[static_cast<std::size_t>(k)] = x[static_cast<std::size_t>(begin + k)];
-  float terms[lift::kChunk];
-  return fold::mass_of(lift::reduce_chunk(some.data(), lift::kChunk, c, terms), row_m);
-}
-
-std::int64_t draw(const std::vector<float>& x, const Numbers& d) {
-  const float c = fold::make_scale<float>(1 / d.temperature).c;
-  int level = 0;
-  while ((std::int64_t{lift::kChunk} << level) < std::ssize(x)) ++level;
-  const auto root = node(x, c, level, 0);
-  if (!fold::Normaliser<float>(root).regular) return -1;
-  fold::Descent way{fold::uniform(d.seed, d.offset, d.id) * static_cast<double>(root.d)};
-  std::int64_t chunk = 0;
-  for (; level > 0; --level) {
-    const auto half = std::int64_t{1} << (level - 1);
-    if (way.goes_right(fold::mass_of(node(x, c, level - 1, chunk), root.m),
-                       fold::mass_of(node(x, c, level - 1, chunk + half), root.m)))
-      chunk += half;
-  }
-  int place = 0;
-  const std::int64_t begin = chunk * lift::kChunk;
-  for (int step = 1; step < lift::kChunk; step *= 2)
-    if (way.goes_right(mass(x, c, begin, place, 2 * step, root.m), mass(x, c, begin, place + step, 2 * step, root.m)))
-      place += step;
-  return begin + place;
-}
-
-std::vector<float> row_of(std::int64_t n, std::uint64_t seed, double spread = 4) {
-  Random random(seed);
-  std::vector<float> x(static_cast<std::size_t>(n));
-  for (float& v : x) v = static_cast<float>(random.uniform(-spread, spread));
-  return x;
-}
-
-SampleOptions options_of(const Numbers& d) {
-  SampleOptions o;
-  o.temperature = d.temperature, o.top_p = d.top_p, o.min_p = d.min_p, o.top_k = d.top_k;
-  o.order = d.order, o.seed = d.seed, o.offset = d.offset;
-  return o;
-}
 
 std::int64_t sample_one(const std::vector<float>& x, const Numbers& d) {
   const Shape shape{1, std::ssize(x)}, one{1};
@@ -425,52 +304,31 @@ TEST(Sample, EveryDtypeAndLayoutAndTheBitmask) {
   }
 }
 
-TEST(RefuseSample, WhatItCannotDo) {
-  RowCase base;
-  base.op = Op::state;
-  base.shape = {4, 6};
-  base.kind = Kind::gaussian;
-  Problem p = make_problem(base);
-  p.op = Op::sample;
-  p.own = SampleOptions{};
-  p.outputs.clear();
-  p.outputs.emplace_back(DType::int64, Shape{4});
-  Spoilt s(std::move(p));
-  std::vector<std::int64_t> room(64);
-  std::vector<float> numbers{1, 1, 1, -1};
-  const Shape four{4}, three{3}, words{4, 2}, word{4, 1}, one{1};
-  const auto with = [&](const std::string& what, Code code, const Words& expected, auto&& change) {
-    s.expect(what, code, expected, [&](Bound& b) { change(std::get<SampleOptions>(b.own)); });
-  };
-  with("temperature", Code::option, {"temperature -1", "0"}, [](SampleOptions& o) { o.temperature = -1; });
-  with("NaN", Code::option, {"temperature", "finite"}, [](SampleOptions& o) { o.temperature = NAN; });
-  with("top_p", Code::option, {"top_p 1.5", "0 .. 1"}, [](SampleOptions& o) { o.top_p = 1.5; });
-  with("min_p", Code::option, {"min_p", "0 .. 1"}, [](SampleOptions& o) { o.min_p = -0.1; });
-  with("top_k", Code::option, {"top_k -1", "0 (all)"}, [](SampleOptions& o) { o.top_k = -1; });
-  with("order", Code::option, {"order number 9"}, [](SampleOptions& o) { o.order = static_cast<FilterOrder>(9); });
-  with("of", Code::option, {"distribution number 9"}, [](SampleOptions& o) { o.of = static_cast<Distribution>(9); });
-  with("temperatures of a row", Code::data, {"temperature -1.000000 for row 3"},
-       [&](SampleOptions& o) { o.temperatures = View(numbers.data(), DType::float32, four); });
-  with("top_ps of a row", Code::data, {"top_p -1.000000 for row 3", "0 .. 1"},
-       [&](SampleOptions& o) { o.top_ps = View(numbers.data(), DType::float32, four); });
-  with("temperatures of int64", Code::dtype, {"temperatures of dtype int64", "float32, float64"},
-       [&](SampleOptions& o) { o.temperatures = View(room.data(), DType::int64, four); });
-  with("seeds of another shape", Code::shape, {"seeds of shape [3]", "one value a row"},
-       [&](SampleOptions& o) { o.seeds = View(room.data(), DType::int64, three); });
-  with("a bitmask of too many words", Code::shape, {"bitmask of shape [4, 2]", "1 along the axis"},
-       [&](SampleOptions& o) { o.bitmask = View(room.data(), DType::int32, words); });
-  with("a bitmask of int64", Code::dtype, {"bitmask of dtype int64", "int32"},
-       [&](SampleOptions& o) { o.bitmask = View(room.data(), DType::int64, word); });
-  with("rank of float32", Code::dtype, {"rank of dtype float32", "int32, int64"},
-       [&](SampleOptions& o) { o.rank = View(room.data(), DType::float32, four); });
-  s.expect("a negative scale", Code::option, {"scale -1", "positive"}, [](Bound& b) { b.rows.scale = -1; });
-  s.expect("a rung", Code::unsupported, {"rung"}, [](Bound& b) { b.rows.rung = softfold::Rung::safe; });
-  s.expect("tokens of float32", Code::dtype, {"tokens of dtype float32"},
-           [&](Bound& b) { b.outputs[0] = View(room.data(), DType::float32, four); });
-  s.expect("tokens over x", Code::strides, {"tokens overlaps x"},
-           [&](Bound& b) { b.outputs[0] = View(b.inputs[0].data, DType::int32, four); });
-  s.expect("float64", Code::dtype, {"x of dtype float64"},
-           [&](Bound& b) { b.inputs[0] = View(room.data(), DType::float64, b.inputs[0].shape); });
+// Against the filters in plain double arithmetic: what they keep, apart from elements at the very edge.
+TEST(Sample, FiltersByProbability) {
+  for (std::uint64_t seed = 0; seed < 30; seed += kStep) {
+    const std::int64_t n = 200 + static_cast<std::int64_t>(seed) * 90;
+    const auto x = row_of(n, seed, 5);
+    Random random(seed);
+    Numbers d;
+    d.temperature = random.uniform(0.3, 2);
+    (seed % 2 == 0 ? d.min_p : d.top_p) = random.uniform(0.05, 0.95);
+    const auto p = probabilities(x, d.temperature);
+    std::vector<float> masked(x.size());
+    const Shape shape{1, n}, one{1};
+    std::int64_t token = -7;
+    SampleOptions o = options_of(d);
+    o.masked = View(masked.data(), DType::float32, shape);
+    softfold::sample(View(x.data(), DType::float32, shape), View(&token, DType::int64, one), o);
+    const double top = *std::max_element(p.begin(), p.end());
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      double above = 0;  // of the larger ones
+      for (const double q : p) above += q > p[i] ? q : 0;
+      const double distance = seed % 2 == 0 ? p[i] / top - d.min_p : d.top_p - above;
+      if (std::fabs(distance) < 1e-4) continue;
+      EXPECT_EQ(masked[i] != kAbsent, distance > 0) << "seed " << seed << ", " << i;
+    }
+  }
 }
 
 }  // namespace

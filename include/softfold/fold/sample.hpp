@@ -65,8 +65,8 @@ SOFTFOLD_HD float least_of_min_p(float top, double min_p, float c) {
 }
 
 /// A term in its row's frame as a count of 2^-36: sums of counts are exact in any order. top-p weighs with them.
-SOFTFOLD_HD std::uint64_t count_of(float term) {
-  return static_cast<std::uint64_t>(static_cast<double>(term) * 0x1p36);
+SOFTFOLD_HD std::uint64_t count_of(double term) {
+  return static_cast<std::uint64_t>(static_cast<std::int64_t>(term * 0x1p36));
 }
 /// Rows of no more elements have counts that add up to less than 2^64.
 inline constexpr std::int64_t kMostCounted = std::int64_t{1} << 27;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Number
 from typing import Optional
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from softfold import _core
 from softfold._losses import returned
-from softfold._sample import PER_ROW
+from softfold._sample import PER_ROW, number_of
 from softfold.torch._losses import as_tensors
 from softfold.torch._ops import _checked, _new, _operation, _row_shape, current_stream, is_eager, viewable, writable
 
@@ -63,9 +64,9 @@ def sample(input, dim=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, ord
     given = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, offset=offset)
     for (name, value), default in zip(given.items(), (1.0, 0, 1.0, 0.0, 0, 0)):
         is_tensor = isinstance(value, Tensor)
-        number = default if is_tensor else value
+        number = number_of(name, default if is_tensor else value)
         # An op's integers have 64 bits and a sign.
-        numbers[name] = (number + 2**63) % 2**64 - 2**63 if name in ("seed", "offset") else type(default)(number)
+        numbers[name] = (number + 2**63) % 2**64 - 2**63 if name in ("seed", "offset") else number
         tensors[name + "s"] = value if is_tensor else None
     op = _sample.now if is_eager(x) else _sample
     results = op(x, dim, wanted, *numbers.values(), *tensors.values(), row_ids, bias, bitmask, order, of, float(scale),
@@ -82,6 +83,7 @@ def run_sample(x, dim, out, dtype, wanted, options):
     if out is None:
         names = ("return_log_probability", "return_rank", "return_probabilities", "return_masked")
         return sample(x, dim, dtype=dtype, **options, **dict(zip(names, wanted)))
+    options |= {name: number_of(name, v) for name, v in options.items() if name in PER_ROW and isinstance(v, Number)}
     x = x.detach()
     results = out, *_results(x, dim, wanted, dtype)[1:]
     _into(x, results, wanted, dim, **options)
