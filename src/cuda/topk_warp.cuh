@@ -103,7 +103,7 @@ struct GroupTopk {
 #pragma unroll
       for (int i = 0; i < lift::kPerLane; ++i) {
         const Entry e = element(i) < n ? entry(v, i) : 0;
-        if (e < last && e > top) top = e;
+        if ((j == 0 || e < last) && e > top) top = e;
       }
 #pragma unroll
       for (int distance = kLanes / 2; distance > 0; distance /= 2)

@@ -65,7 +65,7 @@ TEST_F(CudaConsumers, SampleOfModelsShapes) {
       }
 }
 
-enum class Order { random, few, ascending, descending, equal, count };
+enum class Order { random, few, ascending, descending, equal, nan, nan_first, count };
 
 double ordered(Order order, std::int64_t row, std::int64_t i, std::int64_t n) {
   const auto at = static_cast<double>(i) / static_cast<double>(n);
@@ -74,6 +74,8 @@ double ordered(Order order, std::int64_t row, std::int64_t i, std::int64_t n) {
     case Order::ascending: return 30. * at - 10.;
     case Order::descending: return i % 1024 == 77 ? -0. : -40. * at;
     case Order::equal: return 1.5;
+    case Order::nan: return std::numeric_limits<double>::quiet_NaN();
+    case Order::nan_first: return i == 0 ? std::numeric_limits<double>::quiet_NaN() : 1.5;
     default: return value(row, i, n);
   }
 }
