@@ -63,13 +63,7 @@ struct GradientTile {
       for (int i = 0; i < lift::kPerLane; ++i)
         if ((present >> i & 1U) == 0) dy[i] = 0.F;
     }
-    if constexpr (sizeof(E) == 2) {
-      bool nan = false;
-#pragma unroll
-      for (int i = 0; i < lift::kPerLane; ++i) nan |= fold::is_nan(dy[i]);
-      if (nan) return tile.store_any(dx, n, dy);
-    }
-    tile.store(dx, n, dy);
+    tile.store_checked(dx, n, dy);
   }
 };
 

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(256, 4)
   const float low = tile.unpack(v, raw, n, factor).low;
   to_gradients(v, low, row);
   __syncwarp();
-  tile.store(dx, n, v);
+  tile.store_checked(dx, n, v);
   if (target < 0 || target >= n) return;
   __syncwarp();
   if (tile.lane == 0) reinterpret_cast<E*>(dx)[target] = fold::narrow<E>(at_target);

@@ -371,6 +371,14 @@ struct Tile {
       }
     }
   }
+  /// The one of the two that these values ask for.
+  __device__ __forceinline__ void store_checked(char* y, int n, const float (&v)[kCount]) const {
+    bool nan = false;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) nan |= fold::is_nan(v[i]);
+    if (sizeof(E) == 2 && nan) return store_any(y, n, v);
+    store(y, n, v);
+  }
   __device__ __forceinline__ void store_vector(char* y, int n, int j, const float* v) const {
     E* e = reinterpret_cast<E*>(y);
     const int first = first_of(j);

@@ -11,6 +11,13 @@ using softfold::Reduction;
 TEST_F(CudaConsumers, CrossEntropyOfTheList) { run_list({Op::cross_entropy, Op::cross_entropy_backward}); }
 TEST_F(CudaConsumers, EntropyOfTheList) { run_list({Op::entropy, Op::entropy_backward}); }
 
+/// Gradients of rows: finite ones, NaN, infinity.
+double gradient_of_row(std::int64_t row) {
+  if (row % 7 == 1) return std::numeric_limits<double>::quiet_NaN();
+  if (row % 7 == 2) return std::numeric_limits<double>::infinity();
+  return 0.5 - static_cast<double>(row % 3);
+}
+
 /// x, targets, dloss, [weight] -> loss, log-probability, states, dx.
 Problem loss_problem(DType t, std::int64_t rows, std::int64_t n, const CrossEntropyOptions& o, bool weighted) {
   Problem p;
@@ -23,7 +30,7 @@ Problem loss_problem(DType t, std::int64_t rows, std::int64_t n, const CrossEntr
     p.inputs[1].set_value(r, r % 5 == 4 ? -100. : static_cast<double>((r * 7919 + 13) % n));
   const Shape loss = o.reduction == Reduction::none ? Shape{rows} : Shape{};
   p.inputs.emplace_back(DType::float32, loss);
-  for (std::int64_t r = 0; r < p.inputs[2].count(); ++r) p.inputs[2].set_value(r, 0.5 + static_cast<double>(r % 7));
+  for (std::int64_t r = 0; r < p.inputs[2].count(); ++r) p.inputs[2].set_value(r, gradient_of_row(r));
   if (weighted) {
     p.inputs.emplace_back(DType::float32, Shape{n});
     for (std::int64_t i = 0; i < n; ++i) p.inputs[3].set_value(i, 0.25 * static_cast<double>(i % 9));
@@ -73,7 +80,7 @@ TEST_F(CudaConsumers, EntropyOfModelsShapes) {
         p.scale = scale;
         p.inputs.push_back(logits(t, rows, n));
         p.inputs.emplace_back(DType::float32, Shape{rows});
-        for (std::int64_t r = 0; r < rows; ++r) p.inputs[1].set_value(r, 0.5 - static_cast<double>(r % 3));
+        for (std::int64_t r = 0; r < rows; ++r) p.inputs[1].set_value(r, gradient_of_row(r));
         p.outputs.emplace_back(DType::float32, Shape{rows});
         p.outputs.emplace_back(DType::float64, Shape{rows, 4});
         p.outputs.emplace_back(t, Shape{rows, n});
@@ -161,8 +168,6 @@ TEST_F(CudaConsumers, InPlaceAndReplayedInAGraph) {
   cuda_check(cudaGraphExecDestroy(replay));
   cuda_check(cudaGraphDestroy(graph));
   cuda_check(cudaStreamDestroy(stream));
-  // dloss was not given: it is 1.
-  own.dloss = {};
   CrossEntropyOptions again = std::get<CrossEntropyOptions>(cpu.own);
   again.rows = cpu.rows;
   again.dx = cpu.outputs[3];
