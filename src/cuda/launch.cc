@@ -69,6 +69,23 @@ const DeviceTraits& traits_of(int device) {
   return traits[at];
 }
 
+void allow_shared_memory(const char* name, const void* kernel) {
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, kernel), name);
+  const int most = traits_of(device).shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
+  if (attributes.maxDynamicSharedSizeBytes == most) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most), name);
+}
+
+void check_blocks(const char* name, std::int64_t blocks) {
+  constexpr std::int64_t kMost = 0x7FFFFFFF;
+  if (blocks <= kMost) return;
+  throw Error(Code::shape, std::to_string(blocks) + " blocks of " + name, "at most " + std::to_string(kMost),
+              "give the rows in several calls");
+}
+
 Scratch::Scratch(std::size_t bytes, const Context& context) : stream_(stream_of(context)) {
   if (bytes == 0) return;
   if (context.workspace != nullptr) {

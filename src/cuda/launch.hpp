@@ -64,10 +64,18 @@ struct Grid {
   bool cooperative = false;
 };
 
+/// Lets the kernel have as much dynamic shared memory as the current device allows. Always the same limit: one for this
+/// call alone could be below what another thread's call is about to ask for.
+void allow_shared_memory(const char* name, const void* kernel);
+
+/// Throws Code::shape for more blocks than a grid has.
+void check_blocks(const char* name, std::int64_t blocks);
+
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, cudaStream_t stream,
             Arguments&&... arguments) {
   if (grid.blocks == 0) return;
+  check_blocks(name, grid.blocks);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
   config.blockDim = dim3(static_cast<unsigned>(grid.threads));
@@ -87,8 +95,7 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, c
     a.id = cudaLaunchAttributeCooperative;
     a.val.cooperative = 1;
   }
-  if (grid.shared_bytes > 48 * 1024)
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes), name);
+  if (grid.shared_bytes > 0) allow_shared_memory(name, reinterpret_cast<const void*>(kernel));
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), name);
 }
 

@@ -190,7 +190,8 @@ class LossRun {
 };
 
 const char* refuses(const LossProblem& p, const Context& context) {
-  return is_backward(p) ? refuses_chunks(p) : refuses_states(p, context);
+  if (const char* why = refuses_chunks(p)) return why;
+  return is_backward(p) ? nullptr : refuses_states(p, context);
 }
 
 template <template <class> class Steps>

@@ -21,12 +21,20 @@ constexpr std::int64_t kLongest = 256 * lift::kChunk, kLongestFloat = 128 * lift
 struct StaySpread {
   int blocks, warps;
 };
-StaySpread spread(std::int64_t chunks) {
+constexpr StaySpread spread(std::int64_t chunks) {
   constexpr int kGroups = 2;
   const std::int64_t most = chunks > 128 ? 16 : 8;
   const std::int64_t blocks = (chunks + kGroups * most - 1) / (kGroups * most);
   return {static_cast<int>(blocks), static_cast<int>((chunks + kGroups * blocks - 1) / (kGroups * blocks))};
 }
+
+/// The first warp of every block sets up its barriers' next phases, which only warps with a chunk do.
+constexpr bool every_block_has_a_chunk() {
+  for (std::int64_t chunks = 1; chunks <= kLongest / lift::kChunk; ++chunks)
+    if ((spread(chunks).blocks - 1) * spread(chunks).warps * 2 >= chunks) return false;
+  return true;
+}
+static_assert(every_block_has_a_chunk());
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
@@ -36,9 +44,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (p.n > (wide ? kLongestFloat : kLongest)) return "a row is longer than clusters hold well";
   if (wide && p.n % (16 * lift::kChunk) == 0) return "float32 rows of whole blocks are faster by others";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
-  int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return "no CUDA device";
-  const DeviceTraits& traits = traits_of(device);
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (traits.largest_cluster < 8) return "the device has no clusters of 8 blocks";
   if (p.rows * spread(chunks).blocks < kFewestRows * 2 * traits.processors) return "too few rows to stay for";
   return refuses_plain(p);
@@ -48,7 +54,7 @@ const char* refuses(const RowProblem& p, const Context&) {
 template <class... Parameters>
 int clusters_at_once(const char* name, void (*kernel)(Parameters...), const Grid& grid) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), name);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes), name);
+  allow_shared_memory(name, reinterpret_cast<const void*>(kernel));
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = static_cast<unsigned>(grid.cluster);

@@ -139,6 +139,7 @@ struct StayPlace {
 
 /// A cluster of blocks a row, `clusters` rows at a time; p.factor is plain. Two boxes by turns: who sends a row's mail
 /// has received that of the row before from every warp, and with it the word that they have read the row before that.
+/// Warps without a chunk send no such word, so they take no part; the first warp of a block has one.
 template <class E, bool kLog, int kThreads, int kMinBlocks>
 __global__ void __launch_bounds__(kThreads, kMinBlocks)
     softmax_cluster_stays(const __grid_constant__ PlainRows p, int clusters) {
@@ -174,23 +175,20 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   Cluster::wait();
 
   int step = 0;
-  for (std::int64_t row = start; row < p.rows; row += clusters, ++step) {
+  for (std::int64_t row = start; n > 0 && row < p.rows; row += clusters, ++step) {
     // Fold: the landing place is free again as soon as its elements are in registers.
     float v[Shape::kCount];
-    typename Shape::Fold::Folded own{{}, 1.F, false, {lift::kNone, 0.F}};
-    if (n > 0) {
-      const int stage = step % kStages;
-      landed[warp][stage].wait(static_cast<unsigned>(step / kStages) & 1U);
-      uint4 raw[Shape::kVectors];
-      place_of(row, stage).read(raw, lift::absent(p.factor.c), p);
-      fence_for_copy();
-      __syncwarp();
-      fetch(row + std::int64_t{kStages} * clusters, stage);
+    const int stage = step % kStages;
+    landed[warp][stage].wait(static_cast<unsigned>(step / kStages) & 1U);
+    uint4 raw[Shape::kVectors];
+    place_of(row, stage).read(raw, lift::absent(p.factor.c), p);
+    fence_for_copy();
+    __syncwarp();
+    fetch(row + std::int64_t{kStages} * clusters, stage);
 #pragma unroll
-      for (int j = 0; j < Shape::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Shape::kWidth);
-      const auto extremes = Packed<E>::extremes(raw);
-      own = kLog ? Shape::Fold::reduce(v, p.factor.c, extremes) : Shape::Fold::terms(v, p.factor.c, extremes);
-    }
+    for (int j = 0; j < Shape::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Shape::kWidth);
+    const auto extremes = Packed<E>::extremes(raw);
+    const auto own = kLog ? Shape::Fold::reduce(v, p.factor.c, extremes) : Shape::Fold::terms(v, p.factor.c, extremes);
     // Exchange.
     const int turn = step % 2;
     StayBox& box = boxes[turn];
@@ -209,7 +207,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
     const ChunkMultiplier multiplier(root, own.node, own.state.m);
     if (!multiplier.regular) {
       fill<E, kLog>(y, nullptr, 0, group_lane, Shape::kLanes, count, count, constant_of<kLog>(root.state(), p.empty));
-    } else if (n > 0) {
+    } else {
       finish<kLog>(v, own.dense, p.factor, fold::Scalar<float>::mul(multiplier.value, own.unit), root.state(), p.scale);
       if (count > 0) typename Shape::Elements(y).store(y, count, v);
     }
