@@ -17,9 +17,7 @@ const char* refuses(const SampleProblem& p, const Context&) {
 }
 
 std::int64_t blocks_for(const SampleProblem& p) {
-  int device = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  return std::min<std::int64_t>(p.rows, 2 * traits_of(device).processors);
+  return std::min<std::int64_t>(p.rows, 2 * traits_of(DeviceOf(p[Slot::x].data).device()).processors);
 }
 
 /// States of all levels of a row's tree.

@@ -101,8 +101,6 @@ class SampleBlock {
     unsigned long long best;
     std::uint32_t digit;
     float sums[2 * lift::kChunk];
-    State root;
-    std::int64_t token;
   };
   struct One {};  ///< every element's weight
   struct Drawn {

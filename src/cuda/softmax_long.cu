@@ -34,9 +34,7 @@ GridShare share_rows(const RowProblem& p, const DeviceTraits& device) {
 const char* refuses_grid_row(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p, Rung::fused)) return why;
   if (const char* why = refuses_plain(p)) return why;
-  int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return "no CUDA device";
-  const DeviceTraits& traits = traits_of(device);
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   const std::int64_t blocks = ceil_div(lift::chunk_count(p.n), kGridWarps);
   if (blocks * kFewestRows > traits.processors * kGridBlocks)
     return "fewer than three rows fit on the device at a time: two reads are faster";
@@ -44,9 +42,7 @@ const char* refuses_grid_row(const RowProblem& p, const Context&) {
 }
 
 std::size_t grid_workspace(const RowProblem& p, const Context&) {
-  int device = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  const GridShare share = share_rows(p, traits_of(device));
+  const GridShare share = share_rows(p, traits_of(DeviceOf(p[Slot::x].data).device()));
   return static_cast<std::size_t>(share.groups) * kRowsInFlight * static_cast<std::size_t>(share.blocks) *
              sizeof(State) +
          static_cast<std::size_t>(p.rows) * sizeof(unsigned);

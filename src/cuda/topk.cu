@@ -20,19 +20,13 @@ bool wants_states(const TopkProblem& p) {
   return p[TopkSlot::probabilities].given || p[TopkSlot::log_probabilities].given || p[TopkSlot::lse].given;
 }
 
-int current_device() {
-  int device = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  return device;
-}
+int processors_of(const TopkProblem& p) { return traits_of(DeviceOf(p[Slot::x].data).device()).processors; }
 
 const char* refuses_radix(const TopkProblem& p, const Context& context) {
   return wants_states(p) ? refuses_states(p, context) : nullptr;
 }
 
-std::int64_t radix_blocks(const TopkProblem& p) {
-  return std::min<std::int64_t>(p.rows, 4 * traits_of(current_device()).processors);
-}
+std::int64_t radix_blocks(const TopkProblem& p) { return std::min<std::int64_t>(p.rows, 4 * processors_of(p)); }
 
 /// The workspace of topk_radix: rows' states, if any, and a block's entries.
 template <class T>
@@ -98,7 +92,7 @@ void run_warp_rows(const TopkProblem& p, const Context& context) {
 
 /// As few segments as keep all processors busy.
 TopkShare share_topk(const TopkProblem& p) {
-  const std::int64_t chunks = lift::chunk_count(p.n), wanted = traits_of(current_device()).processors;
+  const std::int64_t chunks = lift::chunk_count(p.n), wanted = processors_of(p);
   std::int64_t segment = kMostSegmentChunks;
   while (segment > kFilterWarps && (segment / 2 >= chunks || p.rows * ceil_div(chunks, segment) < wanted)) segment /= 2;
   return {static_cast<int>(segment), static_cast<int>(ceil_div(chunks, segment)), nullptr, nullptr, wants_states(p)};
