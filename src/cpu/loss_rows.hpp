@@ -3,23 +3,12 @@
 
 #include "cpu/backward_rows.hpp"
 #include "cpu/loss_ops.hpp"
+#include "cpu/operand_at.hpp"
 #include "cpu/row_worker.hpp"
 
 namespace softfold {
 inline namespace v0 {
 namespace cpu {
-
-inline double number_at(const Operand& o, const char* at) {
-  return with_dtype(o.dtype,
-                    [&]<class S>(S) { return static_cast<double>(fold::widen(*reinterpret_cast<const S*>(at))); });
-}
-inline void put_number(const Operand& o, char* at, double value) {
-  with_dtype(o.dtype, [&]<class S>(S) { *reinterpret_cast<S*>(at) = fold::narrow<S>(value); });
-}
-inline std::int64_t integer_at(const Operand& o, const char* at) {
-  return o.dtype == DType::int32 ? *reinterpret_cast<const std::int32_t*>(at)
-                                 : *reinterpret_cast<const std::int64_t*>(at);
-}
 
 /// What all rows share.
 template <class T>

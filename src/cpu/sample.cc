@@ -1,8 +1,9 @@
 // sample on the CPU: a row a thread. What each row is drawn with is read and checked before anything is written.
-#include "cpu/loss_rows.hpp"
+#include "cpu/operand_at.hpp"
 #include "cpu/row_schedules.hpp"
 #include "cpu/sample_rows.hpp"
 #include "front/kernel.hpp"
+#include "softfold/error.hpp"
 
 namespace softfold {
 inline namespace v0 {

@@ -67,7 +67,7 @@ class SampleWorker {
     const bool greedy = draw.temperature == 0 || scale.c == fold::infinity<float>();
     const float from = greedy ? kAll : threshold(x, scale.c, draw);
     const Drawn drawn = greedy ? largest(x) : descend(x, scale.c, from, draw.uniform);
-    put_integer(SampleSlot::tokens, index, drawn.token);
+    put(SampleSlot::tokens, index, drawn.token);
     if (p_[Slot::y].given) write_probabilities(r, x, drawn, greedy, scale.c, from);
     if (p_[SampleSlot::masked].given) write_masked(r, index, x, greedy ? drawn.token : -1, from);
     if (p_.of == Distribution::sampled && greedy) return put_point(index, drawn.token);
@@ -341,25 +341,19 @@ class SampleWorker {
 
   void put_numbers(std::int64_t row, const Elements& x, std::int64_t token, float log_probability) {
     put_real(row, token < 0 ? fold::canonical_nan<float>() : log_probability);
-    if (p_[SampleSlot::rank].given) put_integer(SampleSlot::rank, row, token < 0 ? 0 : x.count_from(x[token]));
+    if (p_[SampleSlot::rank].given) put(SampleSlot::rank, row, token < 0 ? 0 : x.count_from(x[token]));
   }
   /// Of a distribution that has one element.
   void put_point(std::int64_t row, std::int64_t token) {
     put_real(row, token < 0 ? fold::canonical_nan<float>() : 0.F);
-    if (p_[SampleSlot::rank].given) put_integer(SampleSlot::rank, row, token < 0 ? 0 : 1);
+    if (p_[SampleSlot::rank].given) put(SampleSlot::rank, row, token < 0 ? 0 : 1);
   }
   void put_real(std::int64_t row, float value) {
     const Operand& o = p_[SampleSlot::log_probability];
-    if (o.given)
-      with_dtype(o.dtype, [&]<class S>(S) { *reinterpret_cast<S*>(p_.at(o, row)) = fold::narrow<S>(value); });
+    if (o.given) put_number(o, p_.at(o, row), static_cast<double>(value));
   }
-  void put_integer(SampleSlot slot, std::int64_t row, std::int64_t value) {
-    const Operand& o = p_[slot];
-    if (o.dtype == DType::int32) {
-      *reinterpret_cast<std::int32_t*>(p_.at(o, row)) = static_cast<std::int32_t>(value);
-    } else {
-      *reinterpret_cast<std::int64_t*>(p_.at(o, row)) = value;
-    }
+  void put(SampleSlot slot, std::int64_t row, std::int64_t value) {
+    put_integer(p_[slot], p_.at(p_[slot], row), value);
   }
 
   const SampleProblem& p_;

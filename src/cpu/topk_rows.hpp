@@ -1,6 +1,7 @@
 // The k best of one row, or of a part of one, and the row's state, in one read of its elements; then what leaves.
 #pragma once
 
+#include "cpu/operand_at.hpp"
 #include "cpu/row_worker.hpp"
 #include "cpu/topk_ops.hpp"
 #include "softfold/fold/topk.hpp"
@@ -112,13 +113,7 @@ class TopkWorker {
       const bool there = j < count;
       put(TopkSlot::values, index, j, there ? element(r, best[j].index) : -fold::infinity<T>());
       const Operand& o = p_[TopkSlot::indices];
-      char* to = p_.at(o, index) + j * o.axis_stride;
-      const std::int64_t place = there ? best[j].index : -1;
-      if (o.dtype == DType::int32) {
-        *reinterpret_cast<std::int32_t*>(to) = static_cast<std::int32_t>(place);
-      } else {
-        *reinterpret_cast<std::int64_t*>(to) = place;
-      }
+      put_integer(o, p_.at(o, index) + j * o.axis_stride, there ? best[j].index : -1);
     }
     if (wants_state(p_)) write_probabilities(r, index, s, best, count);
   }
