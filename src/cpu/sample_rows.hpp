@@ -60,7 +60,9 @@ class SampleWorker {
 
   void run(const Row& r, std::int64_t index, const Draw& draw) {
     const bool processed = p_[SampleSlot::bias].given || p_[SampleSlot::bitmask].given;
-    const Elements raw = elements(r, index, false);
+    const bool of_raw = p_.of == Distribution::raw;
+    const bool tells = p_[SampleSlot::log_probability].given || p_[SampleSlot::rank].given;
+    const Elements raw = !processed || (of_raw && tells) ? elements(r, index, false) : Elements{};
     const Elements x = processed ? elements(r, index, true) : raw;
     const auto scale = fold::make_scale<float>(draw.temperature > 0 ? draw.scale / draw.temperature : 1.);
     // A temperature whose inverse is beyond float32 is as good as 0.
@@ -70,8 +72,9 @@ class SampleWorker {
     put(SampleSlot::tokens, index, drawn.token);
     if (p_[Slot::y].given) write_probabilities(r, x, drawn, greedy, scale.c, from);
     if (p_[SampleSlot::masked].given) write_masked(r, index, x, greedy ? drawn.token : -1, from);
-    if (p_.of == Distribution::sampled && greedy) return put_point(index, drawn.token);
-    const bool of_raw = p_.of == Distribution::raw, asked = p_[SampleSlot::log_probability].given && drawn.token >= 0;
+    if (!tells) return;
+    if (!of_raw && greedy) return put_point(index, drawn.token);
+    const bool asked = p_[SampleSlot::log_probability].given && drawn.token >= 0;
     const auto own = of_raw ? fold::make_scale<float>(draw.scale) : scale;
     const Elements& all = of_raw ? raw : x;
     const bool known = !of_raw || (!greedy && !processed && !draw.filters() && draw.temperature == 1);
