@@ -3,7 +3,7 @@
 #pragma once
 
 #include "softfold/error.hpp"
-#include "softfold/options.hpp"
+#include "softfold/linear_options.hpp"
 
 #include <cstddef>
 #include <span>
@@ -53,6 +53,8 @@ SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View
                        const Context& context = {});
 SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const SampleOptions& options,
                        const Context& context = {});
+SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs,
+                       const LinearCrossEntropyOptions& options, const Context& context = {});
 SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs,
                        const AttentionOptions& options, const Context& context = {});
 

@@ -74,6 +74,7 @@ typedef enum softfold_op {
   SOFTFOLD_OP_SAMPLE = 14,
   SOFTFOLD_OP_ENTROPY = 15,
   SOFTFOLD_OP_CROSS_ENTROPY = 16,
+  SOFTFOLD_OP_LINEAR_CROSS_ENTROPY = 17,
   SOFTFOLD_OP_ATTENTION = 18,
   SOFTFOLD_OP_CROSS_ENTROPY_BACKWARD = 19,
   SOFTFOLD_OP_ENTROPY_BACKWARD = 20
@@ -165,6 +166,20 @@ typedef struct softfold_cross_entropy_options {
   const softfold_tensor* status;
 } softfold_cross_entropy_options;
 
+typedef enum softfold_linear_mode { SOFTFOLD_LINEAR_FAST = 0, SOFTFOLD_LINEAR_LEAN = 1 } softfold_linear_mode;
+
+/* softfold::LinearCrossEntropyOptions. */
+typedef struct softfold_linear_cross_entropy_options {
+  size_t struct_size;
+  const softfold_cross_entropy_options* loss; /* null: its defaults */
+  const softfold_tensor* bias;
+  const softfold_tensor* dx;      /* a result */
+  const softfold_tensor* dweight; /* a result */
+  const softfold_tensor* dbias;   /* a result */
+  double softcap;
+  int32_t mode; /* softfold_linear_mode */
+} softfold_linear_cross_entropy_options;
+
 /* softfold::EntropyOptions. */
 typedef struct softfold_entropy_options {
   size_t struct_size;
@@ -246,6 +261,7 @@ SOFTFOLD_C_API void softfold_merge_options_init(softfold_merge_options* options)
 SOFTFOLD_C_API void softfold_attention_options_init(softfold_attention_options* options);
 /* Reduction mean, ignore_index -100, everything else off. */
 SOFTFOLD_C_API void softfold_cross_entropy_options_init(softfold_cross_entropy_options* options);
+SOFTFOLD_C_API void softfold_linear_cross_entropy_options_init(softfold_linear_cross_entropy_options* options);
 SOFTFOLD_C_API void softfold_entropy_options_init(softfold_entropy_options* options);
 /* sorted 1. */
 SOFTFOLD_C_API void softfold_topk_options_init(softfold_topk_options* options);
@@ -285,6 +301,12 @@ SOFTFOLD_C_API softfold_status softfold_plan_cross_entropy(softfold_plan* plan, 
                                                            size_t output_count,
                                                            const softfold_cross_entropy_options* options,
                                                            const softfold_context* context);
+/* inputs: x, weight, targets; output: loss. */
+SOFTFOLD_C_API softfold_status softfold_plan_linear_cross_entropy(softfold_plan* plan, const softfold_tensor* inputs,
+                                                                  size_t input_count, const softfold_tensor* outputs,
+                                                                  size_t output_count,
+                                                                  const softfold_linear_cross_entropy_options* options,
+                                                                  const softfold_context* context);
 /* SOFTFOLD_OPTION for a plan that was refused or copied; its kernel is "" then, and its workspace 0 bytes. */
 SOFTFOLD_C_API softfold_status softfold_plan_run(const softfold_plan* plan);
 SOFTFOLD_C_API const char* softfold_plan_kernel(const softfold_plan* plan);
@@ -358,6 +380,11 @@ SOFTFOLD_C_API softfold_status softfold_cross_entropy_backward(const softfold_te
                                                                const softfold_tensor* dloss, const softfold_tensor* dx,
                                                                const softfold_cross_entropy_options* options,
                                                                const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_linear_cross_entropy(const softfold_tensor* x, const softfold_tensor* weight,
+                                                             const softfold_tensor* targets,
+                                                             const softfold_tensor* loss,
+                                                             const softfold_linear_cross_entropy_options* options,
+                                                             const softfold_context* context);
 
 SOFTFOLD_C_API softfold_status softfold_attention(const softfold_tensor* q, const softfold_tensor* k,
                                                   const softfold_tensor* v, const softfold_tensor* out,

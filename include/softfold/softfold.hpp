@@ -75,6 +75,15 @@ SOFTFOLD_API void cross_entropy_backward(const View& x, const View& targets, con
                                          const View& dx, const CrossEntropyOptions& options = {},
                                          const Context& context = {});
 
+/// The cross-entropy of the logits x weight^T + bias, which are never a result: their blocks are memory of the call's
+/// own. x: (..., D) or (D); weight: (V, D), both float64 or neither; targets: int32 or int64, x's shape without D; loss
+/// as cross_entropy's. LinearCrossEntropyOptions says what else there is: the gradients of x, weight and bias in the
+/// same call, softcap, everything that cross_entropy can hold and give. The products are added in an order that depends
+/// on D, V, dtypes and the machine, never on the batch: of one row, loss, states and dx have the same bits in any
+/// batch. On the CPU logits and their gradient are float32 (float64 for float64), on a GPU of x's dtype.
+SOFTFOLD_API void linear_cross_entropy(const View& x, const View& weight, const View& targets, const View& loss,
+                                       const LinearCrossEntropyOptions& options = {}, const Context& context = {});
+
 /// The entropy of softmax(scale x), -sum p ln p, of each row, in nats. entropy: rows. A row with nothing in it has 0.
 SOFTFOLD_API void entropy(const View& x, const View& entropy, const EntropyOptions& options = {},
                           const Context& context = {});

@@ -11,6 +11,7 @@ static_assert(static_cast<int>(Op::sample) == SOFTFOLD_OP_SAMPLE);
 static_assert(static_cast<int>(Op::entropy) == SOFTFOLD_OP_ENTROPY);
 static_assert(static_cast<int>(Op::entropy_backward) == SOFTFOLD_OP_ENTROPY_BACKWARD);
 static_assert(static_cast<int>(Op::cross_entropy) == SOFTFOLD_OP_CROSS_ENTROPY);
+static_assert(static_cast<int>(Op::linear_cross_entropy) == SOFTFOLD_OP_LINEAR_CROSS_ENTROPY);
 static_assert(static_cast<int>(Op::cross_entropy_backward) == SOFTFOLD_OP_CROSS_ENTROPY_BACKWARD);
 
 softfold_cross_entropy_options default_cross_entropy_options() {
@@ -43,6 +44,25 @@ CrossEntropyOptions options_from(const softfold_cross_entropy_options* given) {
   r.dx = view_from(o.dx);
   r.dloss = view_from(o.dloss);
   r.status = view_from(o.status);
+  return r;
+}
+
+softfold_linear_cross_entropy_options default_linear_cross_entropy_options() {
+  softfold_linear_cross_entropy_options r{};
+  r.struct_size = sizeof r;
+  return r;
+}
+
+LinearCrossEntropyOptions options_from(const softfold_linear_cross_entropy_options* given) {
+  const auto o = read_struct(given, default_linear_cross_entropy_options(), "linear_cross_entropy_options");
+  LinearCrossEntropyOptions r;
+  r.loss = options_from(o.loss);
+  r.bias = view_from(o.bias);
+  r.softcap = o.softcap;
+  r.mode = enum_from(o.mode, LinearMode::lean, "mode");
+  r.dx = view_from(o.dx);
+  r.dweight = view_from(o.dweight);
+  r.dbias = view_from(o.dbias);
   return r;
 }
 
@@ -165,6 +185,27 @@ softfold_status softfold_cross_entropy_backward(const softfold_tensor* x, const 
                                                 const softfold_cross_entropy_options* options,
                                                 const softfold_context* context) {
   return run_once(Op::cross_entropy_backward, {x, targets, states, dloss}, {dx}, options, context);
+}
+
+void softfold_linear_cross_entropy_options_init(softfold_linear_cross_entropy_options* options) {
+  *options = default_linear_cross_entropy_options();
+}
+
+softfold_status softfold_plan_linear_cross_entropy(softfold_plan* plan, const softfold_tensor* inputs,
+                                                   size_t input_count, const softfold_tensor* outputs,
+                                                   size_t output_count,
+                                                   const softfold_linear_cross_entropy_options* options,
+                                                   const softfold_context* context) {
+  return make_plan(
+      plan, SOFTFOLD_OP_LINEAR_CROSS_ENTROPY, inputs, input_count, outputs, output_count,
+      [&] { return options_from(options); }, context);
+}
+
+softfold_status softfold_linear_cross_entropy(const softfold_tensor* x, const softfold_tensor* weight,
+                                              const softfold_tensor* targets, const softfold_tensor* loss,
+                                              const softfold_linear_cross_entropy_options* options,
+                                              const softfold_context* context) {
+  return run_once(Op::linear_cross_entropy, {x, weight, targets}, {loss}, options, context);
 }
 
 void softfold_entropy_options_init(softfold_entropy_options* options) { *options = default_entropy_options(); }

@@ -1,7 +1,7 @@
 // plan(): a problem is built, the backend's table is asked, the first kernel without an objection is bound.
 #include "softfold/softfold.hpp"
 
-#include "front/kernel.hpp"
+#include "front/linear_problem.hpp"
 #include "front/plan_build.hpp"
 #include "softfold/float_env.hpp"
 
@@ -29,6 +29,7 @@ std::span<const Kernel<Problem>> cpu_kernels(Op op) {
   if constexpr (std::is_same_v<Problem, LossProblem>) return cpu_loss_kernels(op);
   if constexpr (std::is_same_v<Problem, TopkProblem>) return cpu_topk_kernels();
   if constexpr (std::is_same_v<Problem, SampleProblem>) return cpu_sample_kernels();
+  if constexpr (std::is_same_v<Problem, LinearProblem>) return cpu_linear_kernels();
 }
 
 #if defined(SOFTFOLD_WITH_CUDA)
@@ -40,6 +41,7 @@ std::span<const Kernel<Problem>> cuda_kernels(Op op) {
   if constexpr (std::is_same_v<Problem, LossProblem>) return cuda_loss_kernels(op);
   if constexpr (std::is_same_v<Problem, TopkProblem>) return cuda_topk_kernels();
   if constexpr (std::is_same_v<Problem, SampleProblem>) return cuda_sample_kernels();
+  if constexpr (std::is_same_v<Problem, LinearProblem>) return cuda_linear_kernels();
 }
 #endif
 
@@ -101,10 +103,8 @@ void choose(Bound<Problem>& b) {
 [[noreturn]] void refuse_op(Op op, const char* options) {
   if (op > kLastOp)
     throw Error(Code::unsupported, "operation number " + std::to_string(static_cast<int>(op)), "the values of Op");
-  const bool planned = op == Op::linear_cross_entropy;
-  throw Error(Code::unsupported,
-              std::string(name_of(op)) + (planned ? ", planned, not in this version" : std::string(" with ") + options),
-              "the operations that this version has: see `softfold doctor`");
+  throw Error(Code::unsupported, std::string(name_of(op)) + " with " + options,
+              "operations that take them: softfold.hpp says which");
 }
 
 /// Operations on states and on parts have nothing to apply row options to; what would be ignored is refused by name.
@@ -151,6 +151,7 @@ class PlanAccess {
     if (is_cross_entropy(op) || is_entropy(op)) return f(get<LossProblem>(plan));
     if (op == Op::topk) return f(get<TopkProblem>(plan));
     if (op == Op::sample) return f(get<SampleProblem>(plan));
+    if (op == Op::linear_cross_entropy) return f(get<LinearProblem>(plan));
     return is_merge_op(op) ? f(get<MergeProblem>(plan)) : f(get<RowProblem>(plan));
   }
 
@@ -181,6 +182,11 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
   if (is_entropy(op)) return with_rows(EntropyOptions{});
   if (op == Op::topk) return with_rows(TopkOptions{});
   if (op == Op::sample) return with_rows(SampleOptions{});
+  if (op == Op::linear_cross_entropy) {
+    LinearCrossEntropyOptions own;
+    own.loss.rows = options;
+    return plan(op, inputs, outputs, own, context);
+  }
   if (!is_row_op(op)) refuse_op(op, "row options");
   if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of " + std::string(name_of(op)));
   return PlanAccess::make<RowProblem>(op, inputs[0], context,
@@ -227,6 +233,14 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
                                          [&](SampleProblem& p) { build_sample(p, inputs, outputs, options); });
 }
 
+Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const LinearCrossEntropyOptions& options,
+          const Context& context) {
+  if (op != Op::linear_cross_entropy) refuse_op(op, "linear cross-entropy options");
+  if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of linear_cross_entropy");
+  return PlanAccess::make<LinearProblem>(op, inputs[0], context,
+                                         [&](LinearProblem& p) { build_linear(p, inputs, outputs, options); });
+}
+
 Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const AttentionOptions& options,
           const Context& context) {
   if (op != Op::attention) refuse_op(op, "attention options");
@@ -238,7 +252,7 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
 void Plan::run() const {
   PlanAccess::visit(*this, [](const auto& b) {
     // Of no rows there is still a sum.
-    if (b.problem.rows == 0 && b.op != Op::cross_entropy) return;
+    if (b.problem.rows == 0 && b.op != Op::cross_entropy && b.op != Op::linear_cross_entropy) return;
 #if defined(SOFTFOLD_WITH_CUDA)
     if (b.device.kind != DeviceKind::cpu) {
       check_cuda_memory(b.device, b.problem);

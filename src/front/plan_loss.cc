@@ -1,16 +1,17 @@
 // cross_entropy, entropy and their backward passes: operands matched and checked.
 #include "front/checks.hpp"
+#include "front/loss_operands.hpp"
 #include "front/named_views.hpp"
 #include "front/plan_build.hpp"
-#include "front/row_builder.hpp"
 
 #include <cmath>
 
 namespace softfold {
 inline namespace v0 {
-namespace {
 
 using checks::describe;
+
+namespace loss_operands {
 
 void check_terms(const CrossEntropyOptions& o) {
   if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
@@ -23,7 +24,6 @@ void check_terms(const CrossEntropyOptions& o) {
     throw Error(Code::unsupported, "a rung for cross-entropy", "none", "leave rung as it is by default");
 }
 
-/// A loss, or what comes in for it: one a row, or one number.
 void add_loss(RowBuilder& b, Operand& o, const char* name, const View& v, Reduction reduction) {
   checks::check_floating(v, name);
   if (reduction == Reduction::none) return b.per_row(o, name, v);
@@ -39,11 +39,6 @@ void add_states(RowBuilder& b, const View& states) {
   b.per_row(b.p[Slot::states], "states", states, 4);
 }
 
-void add_gradient(RowBuilder& b, const View& dx) {
-  checks::check_floating(dx, "dx");
-  b.full(b.p[Slot::y], "dx", dx);
-}
-
 void begin(LossProblem& p, Op op, const RowOptions& o) {
   p.op = op;
   p.empty = o.empty;
@@ -54,11 +49,13 @@ void begin(LossProblem& p, Op op, const RowOptions& o) {
   for (Operand& operand : p.more) operand.given = false;
 }
 
-void add_weight(LossProblem& p, const View& v) {
-  checks::check_floating(v, "weight");
+namespace {
+
+void add_weight(LossProblem& p, const char* name, const View& v) {
+  checks::check_floating(v, name);
   if (v.rank() != 1 || v.shape[0] != p.n || p[Slot::offsets].given)
     throw Error(
-        Code::shape, "weight of shape " + describe(v.shape),
+        Code::shape, std::string(name) + " of shape " + describe(v.shape),
         p[Slot::offsets].given ? "no weight where rows are ragged" : "one a class: [" + std::to_string(p.n) + "]");
   p[LossSlot::weight] = {static_cast<char*>(v.data),
                          v.dtype,
@@ -71,6 +68,36 @@ void add_status(LossProblem& p, const View& v) {
   if (v.dtype != DType::int32) throw Error(Code::dtype, "status of dtype " + std::string(name_of(v.dtype)), "int32");
   if (checks::element_count(v) != 1) throw Error(Code::shape, "status of shape " + describe(v.shape), "one number: []");
   p[LossSlot::status] = {static_cast<char*>(v.data), v.dtype, true, 0, {}};
+}
+
+}  // namespace
+
+void add_results(LossProblem& p, RowBuilder& b, const View& loss, const View& dloss, const View& states,
+                 const CrossEntropyOptions& o, const char* weight_name) {
+  p.reduction = o.reduction;
+  p.ignore_index = o.ignore_index;
+  p.label_smoothing = o.label_smoothing;
+  p.z_loss = o.z_loss;
+  if (loss.given()) add_loss(b, p[LossSlot::loss], "loss", loss, o.reduction);
+  if (dloss.given()) add_loss(b, p[LossSlot::dloss], "dloss", dloss, o.reduction);
+  if (states.given()) add_states(b, states);
+  if (o.log_probability.given()) {
+    checks::check_floating(o.log_probability, "log_probability");
+    b.per_row(p[LossSlot::log_probability], "log_probability", o.log_probability);
+  }
+  if (o.weight.given()) add_weight(p, weight_name, o.weight);
+  if (o.status.given()) add_status(p, o.status);
+}
+
+}  // namespace loss_operands
+
+namespace {
+
+using namespace loss_operands;
+
+void add_gradient(RowBuilder& b, const View& dx) {
+  checks::check_floating(dx, "dx");
+  b.full(b.p[Slot::y], "dx", dx);
 }
 
 void check_counts(Op op, std::size_t wanted, std::size_t inputs, std::size_t outputs) {
@@ -120,24 +147,12 @@ void build_loss(LossProblem& p, Op op, std::span<const View> inputs, std::span<c
   checks::check_integer(targets, "targets");
 
   begin(p, op, o.rows);
-  p.reduction = o.reduction;
-  p.ignore_index = o.ignore_index;
-  p.label_smoothing = o.label_smoothing;
-  p.z_loss = o.z_loss;
   RowBuilder b(p, x, o.rows);
   checks::check_scale(o.rows.scale, x.dtype == DType::float64);
   b.full(p[Slot::x], "x", x);
   b.per_row(p[LossSlot::targets], "targets", targets);
-  if (loss.given()) add_loss(b, p[LossSlot::loss], "loss", loss, o.reduction);
-  if (dloss.given()) add_loss(b, p[LossSlot::dloss], "dloss", dloss, o.reduction);
-  if (states.given()) add_states(b, states);
+  add_results(p, b, loss, dloss, states, o, "weight");
   if (dx.given()) add_gradient(b, dx);
-  if (o.log_probability.given()) {
-    checks::check_floating(o.log_probability, "log_probability");
-    b.per_row(p[LossSlot::log_probability], "log_probability", o.log_probability);
-  }
-  if (o.weight.given()) add_weight(p, o.weight);
-  if (o.status.given()) add_status(p, o.status);
   b.add_options(o.rows);
   views.check_apart();
   collapse(p, p.more);

@@ -64,6 +64,11 @@ void cross_entropy(const View& x, const View& targets, const View& loss, const C
   const View inputs[] = {x, targets};
   plan(Op::cross_entropy, inputs, {&loss, 1}, options, context).run();
 }
+void linear_cross_entropy(const View& x, const View& weight, const View& targets, const View& loss,
+                          const LinearCrossEntropyOptions& options, const Context& context) {
+  const View inputs[] = {x, weight, targets};
+  plan(Op::linear_cross_entropy, inputs, {&loss, 1}, options, context).run();
+}
 void entropy(const View& x, const View& entropy, const EntropyOptions& options, const Context& context) {
   plan(Op::entropy, {&x, 1}, {&entropy, 1}, options, context).run();
 }

@@ -209,25 +209,24 @@ TEST(RefuseOperands, GradientsOfMixedPrecision) {
   }
 }
 
-TEST(RefuseOperands, OperationsThatAreNotBuiltYetByName) {
+TEST(RefuseOperands, OptionsOfAnotherOperation) {
   std::vector<float> x(12), y(12);
   const std::int64_t shape[] = {3, 4};
   const View in(x.data(), DType::float32, shape), out(y.data(), DType::float32, shape);
-  for (const Op op : {Op::linear_cross_entropy}) {
+  for (const Op op : {Op::linear_cross_entropy, Op::softmax}) {
     const std::string name(softfold::name_of(op));
-    expect_refused(name, Code::unsupported, {name, "operations"}, [&] { softfold::plan(op, {&in, 1}, {&out, 1}); });
-    expect_refused(name, Code::unsupported, {name, "operations"}, [&] {
+    expect_refused(name, Code::unsupported, {name + " with attention options", "operations"}, [&] {
       softfold::plan(op, {&in, 1}, {&out, 1}, softfold::AttentionOptions{});
     });
-    expect_refused(name, Code::unsupported, {name, "operations"}, [&] {
+    expect_refused(name, Code::unsupported, {name + " with merge options", "operations"}, [&] {
       softfold::plan(op, {&in, 1}, {&out, 1}, softfold::MergeOptions{});
     });
   }
+  expect_refused("softmax", Code::unsupported, {"softmax with linear cross-entropy options", "operations"}, [&] {
+    softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, softfold::LinearCrossEntropyOptions{});
+  });
   expect_refused("an operation out of the list", Code::unsupported, {"99", "Op"}, [&] {
     softfold::plan(static_cast<Op>(99), {&in, 1}, {&out, 1});
-  });
-  expect_refused("softmax with merge options", Code::unsupported, {"softmax with merge options"}, [&] {
-    softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, softfold::MergeOptions{});
   });
 }
 

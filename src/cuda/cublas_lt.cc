@@ -1,0 +1,225 @@
+#include "cuda/cublas_lt.hpp"
+
+#include <dlfcn.h>
+#include <library_types.h>
+
+#include <array>
+#include <mutex>
+#include <string>
+#if __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+#endif
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+/// What is used of cuBLASLt's C interface, in its own numbers, so that building needs no cuBLAS. They have been the
+/// same since version 11; where its header is at hand, the compiler compares them.
+namespace lt {
+constexpr int kSuccess = 0;
+constexpr int kCompute32 = 68, kCompute64 = 70;
+constexpr int kTransA = 3, kTransB = 4;                                   // of a product
+constexpr int kMaxWorkspace = 1, kReductionSchemes = 3, kAlignmentA = 5;  // of a preference; B, C, D follow A
+constexpr int kSplitK = 2;                                                // of an algorithm
+struct Algorithm {
+  std::uint64_t data[8];
+};
+struct Found {
+  Algorithm algorithm;
+  std::size_t workspace;
+  int state;
+  float waves;
+  int reserved[4];
+};
+#if __has_include(<cublasLt.h>)
+static_assert(kSuccess == CUBLAS_STATUS_SUCCESS && kCompute32 == CUBLAS_COMPUTE_32F &&
+              kCompute64 == CUBLAS_COMPUTE_64F && static_cast<int>(Turn::transposed) == CUBLAS_OP_T);
+static_assert(kTransA == CUBLASLT_MATMUL_DESC_TRANSA && kTransB == CUBLASLT_MATMUL_DESC_TRANSB);
+static_assert(kMaxWorkspace == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES &&
+              kReductionSchemes == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK &&
+              kAlignmentA == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES &&
+              kAlignmentA + 3 == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES &&
+              kSplitK == CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+static_assert(sizeof(Found) == sizeof(cublasLtMatmulHeuristicResult_t) &&
+              sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t));
+#endif
+}  // namespace lt
+
+struct Library {
+  void* file = nullptr;
+  int (*create)(void** handle) = nullptr;
+  int (*product_create)(void** product, int compute, cudaDataType_t scale) = nullptr;
+  int (*product_set)(void* product, int attribute, const void* value, std::size_t bytes) = nullptr;
+  int (*product_destroy)(void* product) = nullptr;
+  int (*layout_create)(void** layout, cudaDataType_t type, std::uint64_t rows, std::uint64_t columns,
+                       std::int64_t stride) = nullptr;
+  int (*layout_destroy)(void* layout) = nullptr;
+  int (*preference_create)(void** preference) = nullptr;
+  int (*preference_set)(void* preference, int attribute, const void* value, std::size_t bytes) = nullptr;
+  int (*preference_destroy)(void* preference) = nullptr;
+  int (*find)(void* handle, void* product, void* a, void* b, void* c, void* d, void* preference, int wanted,
+              lt::Found* found, int* count) = nullptr;
+  int (*look)(const lt::Algorithm* algorithm, int attribute, void* value, std::size_t bytes,
+              std::size_t* written) = nullptr;
+  int (*multiply)(void* handle, void* product, const void* alpha, const void* a, void* a_layout, const void* b,
+                  void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
+                  const lt::Algorithm* algorithm, void* workspace, std::size_t bytes, cudaStream_t stream) = nullptr;
+
+  Library() {
+    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"})
+      if (file == nullptr) file = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (file == nullptr) return;
+    bool all = true;
+    const auto take = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(file, name));
+      all = all && function != nullptr;
+    };
+    take(create, "cublasLtCreate");
+    take(product_create, "cublasLtMatmulDescCreate");
+    take(product_set, "cublasLtMatmulDescSetAttribute");
+    take(product_destroy, "cublasLtMatmulDescDestroy");
+    take(layout_create, "cublasLtMatrixLayoutCreate");
+    take(layout_destroy, "cublasLtMatrixLayoutDestroy");
+    take(preference_create, "cublasLtMatmulPreferenceCreate");
+    take(preference_set, "cublasLtMatmulPreferenceSetAttribute");
+    take(preference_destroy, "cublasLtMatmulPreferenceDestroy");
+    take(find, "cublasLtMatmulAlgoGetHeuristic");
+    take(look, "cublasLtMatmulAlgoConfigGetAttribute");
+    take(multiply, "cublasLtMatmul");
+    if (!all) file = nullptr;
+  }
+};
+
+/// Loaded once, and kept: what it has on a device lives as long as the process.
+const Library& library() {
+  static const Library loaded;
+  return loaded;
+}
+
+void check_lt(int status, const char* what) {
+  if (status == lt::kSuccess) return;
+  throw Error(Code::device, std::string("cuBLASLt, ") + what + ": status " + std::to_string(status),
+              "a working cuBLASLt and device", "see `softfold doctor`");
+}
+
+/// The current device's.
+void* handle() {
+  constexpr int kMaxDevices = 64;
+  static std::array<void*, kMaxDevices> handles;
+  static std::array<std::once_flag, kMaxDevices> once;
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  const auto at = static_cast<std::size_t>(device) % kMaxDevices;
+  std::call_once(once[at], [&] { check_lt(library().create(&handles[at]), "making a handle"); });
+  return handles[at];
+}
+
+/// One of cuBLASLt's descriptors, destroyed at the end of its scope.
+class Descriptor {
+ public:
+  template <class Make>
+  Descriptor(int (*destroy)(void*), const Make& make) : destroy_(destroy) {
+    check_lt(make(&made_), "making a descriptor");
+  }
+  ~Descriptor() { destroy_(made_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  void* get() const { return made_; }
+
+ private:
+  int (*destroy_)(void*);
+  void* made_ = nullptr;
+};
+
+cudaDataType_t type_of(DType t) {
+  switch (t) {
+    case DType::float64: return CUDA_R_64F;
+    case DType::float16: return CUDA_R_16F;
+    case DType::bfloat16: return CUDA_R_16BF;
+    default: return CUDA_R_32F;
+  }
+}
+
+/// As cuBLASLt sees it: `columns` rows, column by column.
+Descriptor layout_of(const Matrix& m, std::int64_t rows) {
+  const auto& l = library();
+  return Descriptor(l.layout_destroy, [&](void** made) {
+    return l.layout_create(made, type_of(m.dtype), static_cast<std::uint64_t>(m.columns),
+                           static_cast<std::uint64_t>(rows), m.stride);
+  });
+}
+
+/// 16 where every row begins at a multiple of 16 bytes, else an element.
+std::uint32_t alignment_of(const Matrix& m) {
+  const std::size_t element = size_of(m.dtype), row = static_cast<std::size_t>(m.stride) * element;
+  const bool all = reinterpret_cast<std::uintptr_t>(m.data) % 16 == 0 && row % 16 == 0;
+  return static_cast<std::uint32_t>(all ? 16 : element);
+}
+
+/// The first algorithm of cuBLASLt's own order that adds every element's products in one go.
+lt::Algorithm algorithm_for(const Product& p, void* product) {
+  const auto& l = library();
+  const std::int64_t rows = p.like > 0 ? p.like : p.c.rows, own = p.a.rows;
+  const Descriptor a = layout_of(p.b, p.b.rows), b = layout_of(p.a, p.like > 0 ? rows : own), c = layout_of(p.c, rows);
+  const Descriptor preference(l.preference_destroy, l.preference_create);
+  const auto set = [&](int attribute, auto value) {
+    check_lt(l.preference_set(preference.get(), attribute, &value, sizeof value), "setting a preference");
+  };
+  set(lt::kMaxWorkspace, std::uint64_t{kProductRoom});
+  set(lt::kReductionSchemes, std::uint32_t{0});
+  set(lt::kAlignmentA, alignment_of(p.b));
+  set(lt::kAlignmentA + 1, alignment_of(p.a));
+  set(lt::kAlignmentA + 2, alignment_of(p.c));
+  set(lt::kAlignmentA + 3, alignment_of(p.c));
+  constexpr int wanted = 16;
+  lt::Found found[wanted];
+  int count = 0;
+  check_lt(l.find(handle(), product, a.get(), b.get(), c.get(), c.get(), preference.get(), wanted, found, &count),
+           "looking for an algorithm");
+  for (int i = 0; i < count; ++i) {
+    std::int32_t split = 0;
+    std::size_t written = 0;
+    if (found[i].state != lt::kSuccess || found[i].workspace > kProductRoom) continue;
+    if (l.look(&found[i].algorithm, lt::kSplitK, &split, sizeof split, &written) != lt::kSuccess || split > 1) continue;
+    return found[i].algorithm;
+  }
+  throw Error(Code::unsupported, "a matrix product for which cuBLASLt has no algorithm in one go",
+              "operands aligned to 16 bytes", "align the rows of x and weight to 16 bytes");
+}
+
+}  // namespace
+
+const char* refuses_products() {
+  return library().file == nullptr ? "libcublasLt.so.13 (or .12) is not found: install cuBLAS, or name its folder in "
+                                     "LD_LIBRARY_PATH"
+                                   : nullptr;
+}
+
+void multiply(const Product& p, void* room, cudaStream_t stream) {
+  const auto& l = library();
+  const bool is_double = p.c.dtype == DType::float64;
+  const Descriptor product(l.product_destroy, [&](void** made) {
+    return l.product_create(made, is_double ? lt::kCompute64 : lt::kCompute32, is_double ? CUDA_R_64F : CUDA_R_32F);
+  });
+  // Row by row, c = a b is column by column the transposed c = b a: its operands change places.
+  const auto turn = [&](int attribute, Turn t) {
+    check_lt(l.product_set(product.get(), attribute, &t, sizeof t), "transposing an operand");
+  };
+  turn(lt::kTransA, p.turn_b);
+  turn(lt::kTransB, p.turn_a);
+  const Descriptor a = layout_of(p.b, p.b.rows), b = layout_of(p.a, p.a.rows), c = layout_of(p.c, p.c.rows);
+  const lt::Algorithm algorithm = algorithm_for(p, product.get());
+  const double one = 1, add = p.add ? 1 : 0;
+  const float one_float = 1, add_float = p.add ? 1 : 0;
+  const void *alpha = &one_float, *beta = &add_float;
+  if (is_double) alpha = &one, beta = &add;
+  check_lt(l.multiply(handle(), product.get(), alpha, p.b.data, a.get(), p.a.data, b.get(), beta, p.c.data, c.get(),
+                      p.c.data, c.get(), &algorithm, room, kProductRoom, stream),
+           "a matrix product");
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
