@@ -1,7 +1,10 @@
-// What linear_cross_entropy does to its logits beside the matrix products and the loss.
+// What linear_cross_entropy does with a block of its logits, beside their loss: classes [first, first + classes) of all
+// rows.
 #pragma once
 
-#include "cuda/generic.cuh"
+#include "cuda/cublas_lt.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/levels.cuh"
 #include "front/linear_problem.hpp"
 #include "softfold/fold/softcap.hpp"
 
@@ -63,6 +66,90 @@ __global__ void __launch_bounds__(256)
     sum = __dadd_rn(sum, static_cast<double>(fold::widen(gradients[r * stride + column])));
   put(sums.dtype, sums.data + column * sums.axis_stride, sum);
 }
+
+/// The algorithm of a product with a row for every row of x is that for so many of them, whatever the batch.
+inline constexpr std::int64_t kLikeRows = 8192;
+
+/// Whether vectors lie one after the other, as a matrix product takes them.
+inline bool is_matrix(const Operand& o, std::int64_t rows, std::int64_t columns) {
+  const auto size = static_cast<std::int64_t>(size_of(o.dtype));
+  return (columns == 1 || o.axis_stride == size) &&
+         (rows <= 1 || (o.strides[0] >= columns * size && o.strides[0] % size == 0));
+}
+/// Such vectors from the first one on.
+inline Matrix matrix_of(const Operand& o, std::int64_t first, std::int64_t rows, std::int64_t columns) {
+  const auto size = static_cast<std::int64_t>(size_of(o.dtype));
+  return {first > 0 ? o.data + first * o.strides[0] : o.data, o.dtype, rows, columns,
+          rows > 1 ? o.strides[0] / size : columns};
+}
+
+struct LogitsBlock {
+  const LinearProblem& p;
+  char *logits, *gradients;  ///< of x's dtype, a row every `stride` bytes; the same memory where there is no softcap
+  std::int64_t first, classes, stride;
+  char* room;  ///< of products
+  cudaStream_t stream;
+
+  /// Bytes from row to row of so many logits: every row begins at a multiple of 128.
+  static std::int64_t stride_of(const LinearProblem& p, std::int64_t classes) {
+    return (classes * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)) + 127) / 128 * 128;
+  }
+
+  Matrix x() const { return matrix_of(p[LinearSlot::x], 0, p.rows, p.depth); }
+  Matrix weight() const { return matrix_of(p[LinearSlot::weight], first, classes, p.depth); }
+  std::int64_t element() const { return static_cast<std::int64_t>(size_of(p[Slot::x].dtype)); }
+  Matrix matrix(char* data) const { return {data, p[Slot::x].dtype, p.rows, classes, stride / element()}; }
+  Operand operand(char* data) const { return {data, p[Slot::x].dtype, true, element(), {stride}}; }
+  Operand of_class(LinearSlot slot) const {
+    Operand o = p[slot];
+    if (o.given) o.data += first * o.axis_stride;
+    return o;
+  }
+
+  /// z = x weight^T + bias, within the cap.
+  void fill() const {
+    if (p.rows == 0) return;
+    multiply({x(), weight(), matrix(logits), Turn::none, Turn::transposed, kLikeRows, false}, room, stream);
+    if (!p[LinearSlot::bias].given && p.softcap == 0) return;
+    with_elements([&]<class E>() {
+      launch("finish_logits", finish_logits<E>, {Run::blocks(p.rows, classes), Run::kThreads}, stream,
+             reinterpret_cast<E*>(logits), classes, stride / element(), of_class(LinearSlot::bias), p.softcap);
+    });
+  }
+  /// The gradients of capped logits become those of z.
+  void remove_cap() const {
+    if (p.softcap == 0) return;
+    with_elements([&]<class E>() {
+      launch("uncap", uncap<E>, {Run::blocks(p.rows, classes), Run::kThreads}, stream, reinterpret_cast<E*>(logits),
+             reinterpret_cast<E*>(gradients), classes, stride / element(), p.softcap);
+    });
+  }
+  /// These classes' rows of dweight and dbias.
+  void put_class_gradients() const {
+    const Operand& o = p[LinearSlot::dweight];
+    if (o.given && p.rows > 0)
+      multiply({matrix(gradients), x(), matrix_of(o, first, classes, p.depth), Turn::transposed, Turn::none, 0, false},
+               room, stream);
+    if (o.given && p.rows == 0) {
+      const Matrix m = matrix_of(o, first, classes, p.depth);
+      const std::size_t size = size_of(o.dtype);
+      check(cudaMemset2DAsync(m.data, static_cast<std::size_t>(m.stride) * size, 0,
+                              static_cast<std::size_t>(p.depth) * size, static_cast<std::size_t>(classes), stream),
+            "dweight");
+    }
+    if (!p[LinearSlot::dbias].given) return;
+    with_elements([&]<class E>() {
+      launch("sum_columns", sum_columns<E>, {ceil_div(classes, 256), 256}, stream,
+             reinterpret_cast<const E*>(gradients), p.rows, classes, stride / element(), of_class(LinearSlot::dbias));
+    });
+  }
+
+  template <class F>
+  void with_elements(F&& f) const {
+    if (p.is_double()) return f.template operator()<double>();
+    with_element(p[Slot::x].dtype, f);
+  }
+};
 
 }  // namespace cuda
 }  // namespace v0

@@ -1,0 +1,179 @@
+"""linear_cross_entropy with all its gradients on one GPU, beside its peers, in one run.
+
+Every candidate is called in turn (interleaved), timed with events, and the median is kept. extra_bytes is what a call
+takes beyond its inputs and the loss, gradients included: for softfold by its plan, for peers the allocator's peak.
+
+    python3 bench/gpu_linear_cross_entropy.py --library build/src/libsoftfold.so --out bench/results/h200/linear_cross_entropy.jsonl
+"""
+import argparse
+import ctypes as C
+import importlib.metadata
+import json
+import statistics
+import sys
+import time
+
+import torch
+
+sys.path.insert(0, __file__.rsplit("/", 1)[0])
+from gpu_softmax import Context, Softfold, driver  # noqa: E402
+
+
+class LinearOptions(C.Structure):
+    _fields_ = [("struct_size", C.c_size_t), ("loss", C.c_void_p), ("bias", C.c_void_p), ("dx", C.c_void_p),
+                ("dweight", C.c_void_p), ("dbias", C.c_void_p), ("softcap", C.c_double), ("mode", C.c_int32)]
+
+
+class Linear(Softfold):
+    MODES = {"fast": 0, "lean": 1}
+
+    def plan(self, x, weight, target, loss, mode, dx=None, dweight=None):
+        """The call, and the bytes of its workspace."""
+        keep = [self.tensor(t) for t in (x, weight, target, loss)]
+        inputs, outputs = (type(keep[0]) * 3)(*keep[:3]), (type(keep[0]) * 1)(keep[3])
+        o = LinearOptions()
+        self.lib.softfold_linear_cross_entropy_options_init(C.byref(o))
+        o.mode = self.MODES[mode]
+        for field, tensor in (("dx", dx), ("dweight", dweight)):
+            if tensor is not None:
+                keep.append(self.tensor(tensor))
+                setattr(o, field, C.addressof(keep[-1]))
+        context = Context()
+        self.lib.softfold_context_init(C.byref(context))
+        context.stream = torch.cuda.current_stream().cuda_stream
+        storage = C.create_string_buffer(4096 + 16)
+        at = C.c_void_p((C.addressof(storage) + 15) & ~15)
+
+        def make():
+            if self.lib.softfold_plan_linear_cross_entropy(at, inputs, C.c_size_t(3), outputs, C.c_size_t(1),
+                                                           C.byref(o), C.byref(context)) != 0:
+                raise RuntimeError(self.lib.softfold_last_error().decode())
+
+        make()
+        need = self.lib.softfold_plan_workspace_bytes(at)
+        workspace = torch.empty(need, dtype=torch.uint8, device="cuda")
+        context.workspace, context.workspace_bytes = workspace.data_ptr(), need
+        make()
+
+        def run(lib=self.lib, keep=(keep, inputs, outputs, o, storage, context, workspace)):
+            if lib.softfold_plan_run(at) != 0:
+                raise RuntimeError(lib.softfold_last_error().decode())
+
+        run.kernel = self.lib.softfold_plan_kernel(at).decode()
+        return run, need
+
+
+def torch_call(x, weight, target):
+    logits = torch.nn.functional.linear(x, weight)
+    loss = torch.nn.functional.cross_entropy(logits, target)
+    del logits
+    return loss, *torch.autograd.grad(loss, (x, weight))
+
+
+def quack_call(x, weight, target):
+    from quack.linear_cross_entropy import chunked_linear_cross_entropy
+    loss = chunked_linear_cross_entropy(x, weight, target, tuned=False)
+    return loss, *torch.autograd.grad(loss, (x, weight))
+
+
+def liger_call(x, weight, target):
+    from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
+    loss = liger_fused_linear_cross_entropy(x, weight, target)
+    return loss, *torch.autograd.grad(loss, (x, weight))
+
+
+PEERS = {"torch": ("torch", torch_call), "quack": ("quack-kernels", quack_call), "liger": ("liger-kernel", liger_call)}
+
+
+def error_of(got, wanted):
+    return ((got.double() - wanted.double()).abs().max() / wanted.double().abs().max()).item()
+
+
+class Bench:
+    def __init__(self, args):
+        self.args, self.softfold = args, Linear(args.library)
+        self.out = open(args.out, "w") if args.out else None
+        self.common = {"device": torch.cuda.get_device_name(), "driver": driver(), "commit": args.commit,
+                       "date": time.strftime("%Y-%m-%d")}
+
+    def point(self, dtype, rows, depth, classes):
+        torch.manual_seed(rows + classes)
+        x = torch.randn(rows, depth, device="cuda", dtype=dtype).requires_grad_()
+        weight = (torch.randn(classes, depth, device="cuda", dtype=dtype) * depth ** -0.5).requires_grad_()
+        target = torch.randint(0, classes, (rows,), device="cuda")
+        loss, dx, dweight = torch.empty((), device="cuda"), torch.empty_like(x), torch.empty_like(weight)
+        gradients = dx.nbytes + dweight.nbytes
+        calls, extra = {}, {}
+        for mode in self.args.modes:
+            for part in ("loss and gradients", "loss"):
+                grads = {"dx": dx.detach(), "dweight": dweight.detach()} if part != "loss" else {}
+                call, need = self.softfold.plan(x.detach(), weight.detach(), target, loss, mode, **grads)
+                key = (f"softfold:{call.kernel}", part)
+                calls[key], extra[key] = call, need + (gradients if grads else 0)
+                if grads:
+                    call()
+                    torch.cuda.synchronize()
+                    mine = (loss.clone(), dx.clone(), dweight.clone())
+                    wanted = torch_call(x, weight, target)
+                    print(f"{mode}: errors against torch of the same dtype: " +
+                          ", ".join(f"{error_of(a, b.detach()):.1e}" for a, b in zip(mine, wanted)), flush=True)
+                    del mine, wanted
+        for peer in self.args.peers:
+            package, call = PEERS[peer]
+            key = (f"{package} {importlib.metadata.version(package)}", "loss and gradients")
+            try:
+                torch.cuda.empty_cache()
+                before = torch.cuda.memory_allocated()
+                torch.cuda.reset_peak_memory_stats()
+                call(x, weight, target)
+                torch.cuda.synchronize()
+                extra[key] = torch.cuda.max_memory_allocated() - before
+                calls[key] = lambda call=call: call(x, weight, target)
+            except Exception as e:  # a peer's refusal is a result too
+                torch.cuda.synchronize()
+                self.record(dtype, (rows, depth, classes), key, why=str(e).split("\n")[0][:160])
+        for key, ms in self.time(calls).items():
+            products = 1 if key[1] == "loss" else 3
+            self.record(dtype, (rows, depth, classes), key, ms=ms, extra_bytes=extra[key],
+                        flops=2 * products * rows * depth * classes)
+
+    def time(self, calls):
+        times = {key: [] for key in calls}
+        for _ in range(self.args.rounds + 1):
+            for key, call in calls.items():
+                begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
+                begin.record()
+                call()
+                end.record()
+                torch.cuda.synchronize()
+                times[key].append(begin.elapsed_time(end))
+        return {key: statistics.median(t[1:]) for key, t in times.items()}
+
+    def record(self, dtype, shape, key, ms=None, **more):
+        name = str(dtype).split(".")[-1]
+        record = {"op": "linear_cross_entropy", "dtype": name, "shape": list(shape), "case": key[1], "who": key[0],
+                  "ms": ms, **more, **self.common}
+        tail = f"{ms:8.2f} ms {more['extra_bytes'] / 1e6:8.0f} MB" if ms else more["why"]
+        print(f"{name} {'x'.join(map(str, shape))} {key[1]:18s} {key[0]:34s} {tail}", flush=True)
+        if self.out:
+            self.out.write(json.dumps(record) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--library", default="build/src/libsoftfold.so")
+    parser.add_argument("--out")
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--peers", default="torch", help="torch,quack,liger")
+    parser.add_argument("--modes", default="fast,lean")
+    args = parser.parse_args()
+    args.peers = [p for p in args.peers.split(",") if p]
+    args.modes = [m for m in args.modes.split(",") if m]
+    b = Bench(args)
+    b.point(torch.bfloat16, 8192, 4096, 128256)
+    b.point(torch.bfloat16, 8192, 2304, 256000)
+
+
+if __name__ == "__main__":
+    main()

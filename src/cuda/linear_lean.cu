@@ -1,0 +1,272 @@
+// linear_cross_entropy of mode lean. The logits of a block of classes are computed, folded to states, and forgotten;
+// the blocks' states merged are the rows' own, bit for bit, because blocks are nodes of the canonical tree. Then each
+// block is computed again for its gradient, the last one, which is still there, first.
+#include "cuda/linear_lean.hpp"
+
+#include "cuda/choose.hpp"
+#include "cuda/linear.cuh"
+#include "cuda/loss_rows.cuh"
+#include "cuda/states.hpp"
+
+#include <algorithm>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+/// Classes of a block: a power of two of chunks, so many that the blocks' states are merged in one call.
+std::int64_t classes_of_block(std::int64_t classes) {
+  std::int64_t block = 8 * lift::kChunk;
+  while (block * kMaxMergeParts < classes) block *= 2;
+  return block;
+}
+
+/// The logits of the targets that are classes of a block.
+template <class E>
+__global__ void __launch_bounds__(kThreads)
+    take_targets(const __grid_constant__ LossProblem p, const E* logits, std::int64_t stride, std::int64_t first,
+                 std::int64_t classes, E* taken) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row >= p.rows) return;
+  const Operand& o = p[LossSlot::targets];
+  const std::int64_t target = integer_at(o.dtype, o.data + RowPlace(p, row).offset(o)) - first;
+  if (target >= 0 && target < classes) taken[row] = logits[row * stride + target];
+}
+
+/// Targets counted from another block's first class.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    move_targets(CrossEntropyRow<T>* rows, std::int64_t count, std::int64_t by) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row < count) rows[row].target += by;
+}
+
+/// Sums as dx stores them.
+template <class T>
+__global__ void __launch_bounds__(Run::kThreads) put_dx(const T* sums, std::int64_t depth, const Operand dx) {
+  Run(depth, depth).each([&](std::int64_t at, std::int64_t column) {
+    put(dx.dtype, dx.data + at / depth * dx.strides[0] + column * dx.axis_stride, sums[at]);
+  });
+}
+
+template <class T>
+class LeanRun {
+ public:
+  LeanRun(const LinearProblem& p, const Context& context, char* workspace)
+      : p_(p),
+        context_(context),
+        stream_(stream_of(context)),
+        block_(classes_of_block(p.n)),
+        blocks_(ceil_div(p.n, block_)) {
+    Parts parts(workspace);
+    const std::int64_t stride = LogitsBlock::stride_of(p, std::min(block_, p.n));
+    room_ = parts.bytes_for<char>(kProductRoom);
+    logits_ = parts.bytes_for<char>(static_cast<std::size_t>(p.rows * stride));
+    gradients_ =
+        p.softcap > 0 && p.has_gradient() ? parts.bytes_for<char>(static_cast<std::size_t>(p.rows * stride)) : logits_;
+    if (p[LinearSlot::dx].given) dx_ = parts.take<T>(p.rows * p.depth);
+    taken_ = parts.bytes_for<char>(static_cast<std::size_t>(p.rows) * size_of(p[Slot::x].dtype));
+    part_states_ = parts.take<double>(4 * p.rows * blocks_);
+    states_ = p[Slot::states].given ? p[Slot::states] : states_at(parts.take<double>(4 * p.rows));
+    if (p.has_gradient()) rows_ = parts.take<CrossEntropyRow<T>>(p.rows);
+    if (p.reduction != Reduction::none) losses_ = parts.take<double>(p.rows);
+    const std::size_t sums = state_bytes<RowsSum>(rows_as_row());
+    weights_ = parts.bytes_for<RowsSum>(sums);
+    totals_ = parts.bytes_for<RowsSum>(sums);
+    fold_room_ = parts;
+    for (const std::int64_t b : {std::int64_t{0}, blocks_ - 1}) {  // the last one may have fewer classes
+      Parts room = fold_room_;
+      RowStates states;
+      states.lay_out(states_problem(b), room, context);
+      bytes_ = std::max(bytes_, room.used());
+    }
+  }
+  std::size_t bytes() const { return bytes_; }
+
+  void run() {
+    const Operand& status = p_[LossSlot::status];
+    if (status.given) check(cudaMemsetAsync(status.data, 0, sizeof(std::int32_t), stream_), "status");
+    for (std::int64_t b = 0; b < blocks_; ++b) fold(b);
+    if (p_.rows > 0) merge();
+    finish();
+    if (!p_.has_gradient()) return;
+    std::int64_t from = 0;
+    for (std::int64_t b = blocks_ - 1; b >= 0; --b) {
+      const LogitsBlock logits = block(b);
+      if (b < blocks_ - 1) logits.fill();
+      launch("move_targets", move_targets<T>, {ceil_div(p_.rows, kThreads), kThreads}, stream_, rows_, p_.rows,
+             from - logits.first);
+      from = logits.first;
+      add_gradients(logits, b == blocks_ - 1);
+    }
+    if (p_[LinearSlot::dx].given)
+      launch("put_dx", put_dx<T>, {Run::blocks(p_.rows, p_.depth), Run::kThreads}, stream_, dx_, p_.depth,
+             p_[LinearSlot::dx]);
+  }
+
+ private:
+  LogitsBlock block(std::int64_t b) const {
+    const std::int64_t first = b * block_;
+    return {p_,
+            logits_,
+            gradients_,
+            first,
+            std::min(block_, p_.n - first),
+            LogitsBlock::stride_of(p_, std::min(block_, p_.n)),
+            room_,
+            stream_};
+  }
+
+  Operand states_at(double* data) const {
+    return {reinterpret_cast<char*>(data), DType::float64, true, 0, {4 * sizeof(double)}};
+  }
+  RowProblem rows_as_row() const {
+    RowProblem line = p_;
+    line.n = p_.rows;
+    line.rows = 1;
+    return line;
+  }
+
+  /// The cross-entropy of a block's logits.
+  LossProblem loss_of(const LogitsBlock& logits) const {
+    LossProblem q = p_;
+    q.op = Op::cross_entropy;
+    q.outer_rank = 1;
+    q.outer[0] = p_.rows;
+    q.n = logits.classes;
+    q.elements = q.rows * q.n;
+    q[Slot::x] = logits.operand(logits_);
+    q[Slot::y] = logits.operand(gradients_);
+    q[Slot::states] = states_;
+    Operand& weight = q[LossSlot::weight];
+    if (weight.given) weight.data += logits.first * weight.axis_stride;
+    return q;
+  }
+
+  RowProblem states_problem(std::int64_t b) const {
+    RowProblem q = loss_of(block(b));
+    q[Slot::y].given = false;
+    q[Slot::states] = states_at(part_states_ + 4 * p_.rows * b);
+    return q;
+  }
+
+  void fold(std::int64_t b) {
+    const LogitsBlock logits = block(b);
+    logits.fill();
+    const RowProblem q = states_problem(b);
+    Parts parts = fold_room_;
+    RowStates states;
+    states.lay_out(q, parts, context_);
+    states.run(context_);
+    logits.with_elements([&]<class E>() {
+      launch("take_targets", take_targets<E>, {ceil_div(p_.rows, kThreads), kThreads}, stream_, loss_of(logits),
+             reinterpret_cast<const E*>(logits_), logits.stride / logits.element(), logits.first, logits.classes,
+             reinterpret_cast<E*>(taken_));
+    });
+  }
+
+  void merge() const {
+    MergeProblem m{};
+    m.op = Op::merge_states;
+    m.parts = static_cast<int>(blocks_);
+    m.outer_rank = 1;
+    m.rows = m.outer[0] = p_.rows;
+    for (int b = 0; b < m.parts; ++b)
+      m.statistic.data[static_cast<std::size_t>(b)] = reinterpret_cast<char*>(part_states_ + 4 * p_.rows * b);
+    m.statistic.view = states_at(nullptr);
+    m.out_statistic.data[0] = states_.data;
+    m.out_statistic.view = states_;
+    cuda_merge_kernels(Op::merge_states)[0].run(m, context_);
+  }
+
+  /// Losses, and what the gradient of each row is made with: of all logits it takes the target's alone.
+  void finish() {
+    LossProblem q = loss_of(block(0));
+    q.n = p_.n;
+    q[LossSlot::weight] = p_[LossSlot::weight];
+    q[Slot::x] = {taken_, p_[Slot::x].dtype, true, 0, {static_cast<std::int64_t>(size_of(p_[Slot::x].dtype))}};
+    const std::int64_t items = std::max<std::int64_t>(lift::chunk_count(p_.rows), 1);
+    const RowProblem line = rows_as_row();
+    LossWork<T, CrossEntropyRow<T>> work{nullptr, nullptr, nullptr, losses_, rows_};
+    if (p_.reduction == Reduction::mean) {
+      launch("sum_targets", sum_targets<T>, warps_for(items), stream_, q, items, weights_);
+      work.weights = merge_levels<RowsFold>(line, weights_, stream_);
+    }
+    launch("finish_cross_entropy", finish_cross_entropy<T>, {ceil_div(p_.rows, kThreads), kThreads}, stream_, q, work);
+    if (p_.reduction == Reduction::none) return;
+    launch("sum_losses", sum_losses, warps_for(items), stream_, losses_, p_.rows, items, totals_);
+    const RowsSum* total = merge_levels<RowsFold>(line, totals_, stream_);
+    launch("put_total", put_total, {1, 32}, stream_, q, total, work.weights);
+  }
+
+  void add_gradients(const LogitsBlock& logits, bool first) const {
+    write(loss_of(logits));
+    logits.remove_cap();
+    if (p_[LinearSlot::dx].given && p_.rows > 0) {
+      const DType sums = sizeof(T) == 8 ? DType::float64 : DType::float32;
+      multiply({logits.matrix(gradients_),
+                logits.weight(),
+                {dx_, sums, p_.rows, p_.depth, p_.depth},
+                Turn::none,
+                Turn::none,
+                kLikeRows,
+                !first},
+               room_, stream_);
+    }
+    logits.put_class_gradients();
+  }
+
+  void write(const LossProblem& q) const {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      if (refuses_plain(q) == nullptr && p_.rows > 0) {
+        const std::int64_t chunks = lift::chunk_count(q.n);
+        const lift::Factor factor(fold::make_scale<float>(q.scale).c);
+        return with_element(q[Slot::x].dtype, [&]<class E>() {
+          launch("write_plain_gradient", write_plain_gradient<E, CrossEntropyRow<float>>,
+                 {ceil_div(p_.rows * chunks, 8), 256}, stream_, q, chunks, factor, rows_);
+        });
+      }
+    }
+    const std::int64_t items = write_items(q, false);
+    launch("write_loss_gradient", write_loss_gradient<T, CrossEntropyRow<T>>, warps_for(items), stream_, q, items,
+           false, rows_);
+  }
+
+  const LinearProblem& p_;
+  const Context& context_;
+  cudaStream_t stream_;
+  std::int64_t block_, blocks_;
+  char *room_ = nullptr, *logits_ = nullptr, *gradients_ = nullptr, *taken_ = nullptr;
+  T* dx_ = nullptr;
+  double *part_states_ = nullptr, *losses_ = nullptr;
+  Operand states_{};
+  CrossEntropyRow<T>* rows_ = nullptr;
+  RowsSum *weights_ = nullptr, *totals_ = nullptr;
+  Parts fold_room_{nullptr};
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace
+
+const char* lean_refuses(const LinearProblem& p) {
+  if (p[Slot::mask].given || p[Slot::length].given) return "mode lean has no mask or length";
+  if (p.label_smoothing > 0) return "mode lean has no label smoothing";
+  return nullptr;
+}
+
+std::size_t lean_workspace(const LinearProblem& p, const Context& context) {
+  std::size_t bytes = 0;
+  with_fold_type(p, [&]<class T>(T) { bytes = LeanRun<T>(p, context, nullptr).bytes(); });
+  return bytes;
+}
+
+void lean_run(const LinearProblem& p, const Context& context) {
+  const DeviceOf device(p[LinearSlot::x].data);
+  const Scratch scratch(lean_workspace(p, context), context);
+  with_fold_type(p, [&]<class T>(T) { LeanRun<T>(p, context, scratch.data()).run(); });
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
