@@ -48,6 +48,11 @@ Fabricated::Fabricated(Op op, const std::vector<std::int64_t>& full, int axis, D
     case Op::cross_entropy_backward:
       inputs_ = {x(), add(DType::int64, rows), states(), add(out, {})}, outputs_ = {y()};
       break;
+    case Op::linear_cross_entropy: {
+      const std::int64_t depth = full.empty() ? 0 : full.back();
+      inputs_ = {x(), add(in, {kClasses, depth}), add(DType::int64, without_last)}, outputs_ = {add(out, {})};
+      break;
+    }
     default: inputs_ = {x()}, outputs_ = {y()}; break;
   }
 }

@@ -17,6 +17,9 @@ struct AttentionSizes {
 /// strides and overlap alone.
 class Fabricated {
  public:
+  /// The classes of linear_cross_entropy.
+  static constexpr std::int64_t kClasses = 128256;
+
   /// Throws Error{Code::shape} for tensors beyond what addresses can count.
   Fabricated(Op op, const std::vector<std::int64_t>& shape, int axis, DType in, DType out, Device device);
 

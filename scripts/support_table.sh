@@ -15,7 +15,7 @@ softfold=${1:-build/release}/cli/softfold
 dtypes=(float64 float32 float16 bfloat16)
 operations=(softmax log_softmax logsumexp state softmax_backward log_softmax_backward logsumexp_backward
   finish_softmax finish_log_softmax finish_logsumexp merge_states merge_attention merge_blocks
-  cross_entropy cross_entropy_backward entropy entropy_backward topk sample)
+  cross_entropy cross_entropy_backward linear_cross_entropy entropy entropy_backward topk sample)
 
 # kernel OPERATION SHAPE DTYPE OPTION...
 kernel() { "$softfold" explain "$@" 2>/dev/null | sed -n 's/^kernel *//p'; }
@@ -56,8 +56,7 @@ HEAD
 softmax has three more kernels, `softmax_naive`, `softmax_safe` and `softmax_online`, that only run when asked for: they
 are the rungs of [the ladder](ladder.md). The kernels of the GPU are listed in [cuda.md](cuda.md).
 
-A planned operation (`linear_cross_entropy`) stands in `Op`, and a plan for it is
-refused by name.
+The shape of `linear_cross_entropy` is its x's; weight has 128256 classes there.
 
 ## Attention
 

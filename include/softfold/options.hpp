@@ -13,26 +13,26 @@
 namespace softfold {
 inline namespace v0 {
 
-/// Every operation, also those that this version cannot plan yet.
+/// Every operation.
 enum class Op : std::uint8_t {
-  softmax,               ///< x -> y
-  log_softmax,           ///< x -> y
-  logsumexp,             ///< x -> lse
-  state,                 ///< x -> states
-  softmax_backward,      ///< y, dy -> dx
-  log_softmax_backward,  ///< y, dy -> dx
-  logsumexp_backward,    ///< x, states, dlse -> dx
-  merge_states,          ///< states a, states b, ... -> states
-  finish_softmax,        ///< x (a shard), states (merged) -> y
-  finish_log_softmax,    ///< x (a shard), states (merged) -> y
-  finish_logsumexp,      ///< states -> lse
-  merge_attention,       ///< out a, lse a, out b, lse b, ... -> out, lse
-  merge_blocks,          ///< p a, lse a, p b, lse b, ... -> p a, p b, ..., lse
-  topk,                  ///< x -> values, indices
-  sample,                ///< x -> tokens
-  entropy,               ///< x -> entropy
-  cross_entropy,         ///< x, targets -> loss
-  linear_cross_entropy,
+  softmax,                 ///< x -> y
+  log_softmax,             ///< x -> y
+  logsumexp,               ///< x -> lse
+  state,                   ///< x -> states
+  softmax_backward,        ///< y, dy -> dx
+  log_softmax_backward,    ///< y, dy -> dx
+  logsumexp_backward,      ///< x, states, dlse -> dx
+  merge_states,            ///< states a, states b, ... -> states
+  finish_softmax,          ///< x (a shard), states (merged) -> y
+  finish_log_softmax,      ///< x (a shard), states (merged) -> y
+  finish_logsumexp,        ///< states -> lse
+  merge_attention,         ///< out a, lse a, out b, lse b, ... -> out, lse
+  merge_blocks,            ///< p a, lse a, p b, lse b, ... -> p a, p b, ..., lse
+  topk,                    ///< x -> values, indices
+  sample,                  ///< x -> tokens
+  entropy,                 ///< x -> entropy
+  cross_entropy,           ///< x, targets -> loss
+  linear_cross_entropy,    ///< x, weight, targets -> loss
   attention,               ///< q, k, v -> out
   cross_entropy_backward,  ///< x, targets, states, dloss -> dx
   entropy_backward,        ///< x, states, dentropy -> dx
