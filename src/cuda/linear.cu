@@ -72,10 +72,10 @@ const char* refuses_operands(const LinearProblem& p) {
   if (x.dtype != w.dtype) return "x and weight are of two dtypes";
   if (!is_matrix(x, p.rows, p.depth) || !is_matrix(w, p.n, p.depth)) return "x or weight has elements apart";
   const auto fits = [&](const Operand& o, std::int64_t rows) {
-    return !o.given || (is_matrix(o, rows, p.depth) && (o.dtype == x.dtype || o.dtype == DType::float32));
+    const bool stored = o.dtype == x.dtype || (o.dtype == DType::float32 && !p.is_double());
+    return !o.given || (stored && is_matrix(o, rows, p.depth));
   };
-  if (!fits(p[LinearSlot::dx], p.rows) || !fits(p[LinearSlot::dweight], p.n) ||
-      (p.is_double() && (p[LinearSlot::dx].dtype == DType::float32 || p[LinearSlot::dweight].dtype == DType::float32)))
+  if (!fits(p[LinearSlot::dx], p.rows) || !fits(p[LinearSlot::dweight], p.n))
     return "dx or dweight has elements apart, or another dtype than x and float32";
   return nullptr;
 }
