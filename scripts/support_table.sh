@@ -88,6 +88,7 @@ See [python.md](python.md); `gradient`: differentiable there.
 | `merge_attention`, `merge_blocks` | yes | yes | yes, gradient | no |
 | `attention` | yes | no | yes | no |
 | `cross_entropy`, `entropy` | yes | no | yes, gradient | no |
+| `linear_cross_entropy` | yes | tensors | yes, gradient | no |
 | `topk` | yes | no | yes, gradient of the values | no |
 | `sample` | yes | no | yes | no |
 TAIL

@@ -75,6 +75,14 @@ def cross_entropy_into(
     scales: ArrayLike | None = None, lengths: ArrayLike | None = None, offsets: ArrayLike | None = None,
     mask: ArrayLike | None = None, causal: bool = False, empty: Empty = "zero", stream: int = 0,
 ) -> None: ...
+def linear_cross_entropy_into(
+    inputs: tuple[Array, ...], out: Array, *, bias: Array | None = None, softcap: float = 0.0, mode: str = "fast",
+    class_weight: Array | None = None, ignore_index: int = -100, reduction: str = "mean",
+    label_smoothing: float = 0.0, z_loss: float = 0.0, dloss: Array | None = None,
+    log_probability: Array | None = None, states: Array | None = None, dx: Array | None = None,
+    dweight: Array | None = None, dbias: Array | None = None, scale: SupportsFloat = 1.0,
+    mask: ArrayLike | None = None, empty: Empty = "zero", stream: int = 0,
+) -> None: ...
 def entropy_into(
     inputs: tuple[Array, ...], out: Array, axis: int = -1, *, states: Array | None = None,
     gradient: Array | None = None, scale: SupportsFloat = 1.0, scales: ArrayLike | None = None,

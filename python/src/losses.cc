@@ -2,9 +2,6 @@
 #include "rows.hpp"
 
 namespace softfold::python {
-namespace {
-
-using nb::handle;
 
 Reduction reduction_of(const std::string& name) {
   if (name == "none") return Reduction::none;
@@ -12,6 +9,10 @@ Reduction reduction_of(const std::string& name) {
   if (name == "mean") return Reduction::mean;
   throw Error(Code::option, "reduction=\"" + name + "\"", "\"none\", \"sum\" or \"mean\"");
 }
+
+namespace {
+
+using nb::handle;
 
 /// Runs op; the first of its inputs is of the size of the work.
 template <class Options>

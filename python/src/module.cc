@@ -28,6 +28,7 @@ NB_MODULE(_core, m) {
   py::bind_rows(m);
   py::bind_attention(m);
   py::bind_losses(m);
+  py::bind_linear(m);
   py::bind_topk(m);
   py::bind_sample(m);
   py::bind_merges(m);

@@ -45,10 +45,12 @@ class OpenArrays {
 };
 
 Op op_of(std::string_view name);
+Reduction reduction_of(const std::string& name);
 
 void bind_rows(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_losses(nb::module_& m);
+void bind_linear(nb::module_& m);
 void bind_topk(nb::module_& m);
 void bind_sample(nb::module_& m);
 void bind_merges(nb::module_& m);

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from softfold.torch._attention import attention, run_attention, scaled_dot_product_attention
+from softfold.torch._linear import linear_cross_entropy, run_linear_cross_entropy
 from softfold.torch._losses import CrossEntropyLoss, cross_entropy, entropy, run_cross_entropy, run_entropy
 from softfold.torch._merges import finish, merge_attention, merge_blocks, merge_states
 from softfold.torch._ops import _checked, _log_softmax, _LogSoftmax, _logsumexp, _LogSumExp, _nan, _new, _row_shape
@@ -25,7 +26,7 @@ from softfold.torch._topk import run_topk, topk
 
 __all__ = [
     "CrossEntropyLoss", "LogSoftmax", "Softmax", "attention", "cross_entropy", "current_stream", "entropy", "finish",
-    "log_softmax", "logsumexp", "merge_attention", "merge_blocks", "merge_states", "routed", "sample",
+    "linear_cross_entropy", "log_softmax", "logsumexp", "merge_attention", "merge_blocks", "merge_states", "routed", "sample",
     "scaled_dot_product_attention", "softmax", "state", "topk", "viewable", "writable",
 ]  # fmt: skip
 
