@@ -23,9 +23,6 @@ constexpr int kCompute32 = 68, kCompute64 = 70;
 constexpr int kTransA = 3, kTransB = 4;                                   // of a product
 constexpr int kMaxWorkspace = 1, kReductionSchemes = 3, kAlignmentA = 5;  // of a preference; B, C, D follow A
 constexpr int kSplitK = 2;                                                // of an algorithm
-struct Algorithm {
-  std::uint64_t data[8];
-};
 struct Found {
   Algorithm algorithm;
   std::size_t workspace;
@@ -61,11 +58,11 @@ struct Library {
   int (*preference_destroy)(void* preference) = nullptr;
   int (*find)(void* handle, void* product, void* a, void* b, void* c, void* d, void* preference, int wanted,
               lt::Found* found, int* count) = nullptr;
-  int (*look)(const lt::Algorithm* algorithm, int attribute, void* value, std::size_t bytes,
+  int (*look)(const Algorithm* algorithm, int attribute, void* value, std::size_t bytes,
               std::size_t* written) = nullptr;
   int (*multiply)(void* handle, void* product, const void* alpha, const void* a, void* a_layout, const void* b,
                   void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
-                  const lt::Algorithm* algorithm, void* workspace, std::size_t bytes, cudaStream_t stream) = nullptr;
+                  const Algorithm* algorithm, void* workspace, std::size_t bytes, cudaStream_t stream) = nullptr;
 
   Library() {
     for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"})
@@ -142,14 +139,36 @@ cudaDataType_t type_of(DType t) {
   }
 }
 
-/// As cuBLASLt sees it: `columns` rows, column by column.
-Descriptor layout_of(const Matrix& m, std::int64_t rows) {
+/// As cuBLASLt sees it: a column for every row.
+Descriptor layout_of(const Matrix& m) {
   const auto& l = library();
   return Descriptor(l.layout_destroy, [&](void** made) {
     return l.layout_create(made, type_of(m.dtype), static_cast<std::uint64_t>(m.columns),
-                           static_cast<std::uint64_t>(rows), m.stride);
+                           static_cast<std::uint64_t>(m.rows), m.stride);
   });
 }
+
+/// A product and its operands. Row by row, c = a b is column by column the transposed c = b a: a and b change places.
+struct Described {
+  Descriptor product, a, b, c;
+
+  explicit Described(const Product& p)
+      : product(library().product_destroy,
+                [&](void** made) {
+                  const bool is_double = p.c.dtype == DType::float64;
+                  return library().product_create(made, is_double ? lt::kCompute64 : lt::kCompute32,
+                                                  is_double ? CUDA_R_64F : CUDA_R_32F);
+                }),
+        a(layout_of(p.b)),
+        b(layout_of(p.a)),
+        c(layout_of(p.c)) {
+    const auto turn = [&](int attribute, Turn t) {
+      check_lt(library().product_set(product.get(), attribute, &t, sizeof t), "transposing an operand");
+    };
+    turn(lt::kTransA, p.turn_b);
+    turn(lt::kTransB, p.turn_a);
+  }
+};
 
 /// 16 where every row begins at a multiple of 16 bytes, else an element.
 std::uint32_t alignment_of(const Matrix& m) {
@@ -158,11 +177,17 @@ std::uint32_t alignment_of(const Matrix& m) {
   return static_cast<std::uint32_t>(all ? 16 : element);
 }
 
-/// The first algorithm of cuBLASLt's own order that adds every element's products in one go.
-lt::Algorithm algorithm_for(const Product& p, void* product) {
+}  // namespace
+
+const char* refuses_products() {
+  return library().file == nullptr ? "libcublasLt.so.13 (or .12) is not found: install cuBLAS, or name its folder in "
+                                     "LD_LIBRARY_PATH"
+                                   : nullptr;
+}
+
+Algorithm algorithm_for(const Product& p) {
   const auto& l = library();
-  const std::int64_t rows = p.like > 0 ? p.like : p.c.rows, own = p.a.rows;
-  const Descriptor a = layout_of(p.b, p.b.rows), b = layout_of(p.a, p.like > 0 ? rows : own), c = layout_of(p.c, rows);
+  const Described d(p);
   const Descriptor preference(l.preference_destroy, l.preference_create);
   const auto set = [&](int attribute, auto value) {
     check_lt(l.preference_set(preference.get(), attribute, &value, sizeof value), "setting a preference");
@@ -176,7 +201,8 @@ lt::Algorithm algorithm_for(const Product& p, void* product) {
   constexpr int wanted = 16;
   lt::Found found[wanted];
   int count = 0;
-  check_lt(l.find(handle(), product, a.get(), b.get(), c.get(), c.get(), preference.get(), wanted, found, &count),
+  check_lt(l.find(handle(), d.product.get(), d.a.get(), d.b.get(), d.c.get(), d.c.get(), preference.get(), wanted,
+                  found, &count),
            "looking for an algorithm");
   for (int i = 0; i < count; ++i) {
     std::int32_t split = 0;
@@ -189,34 +215,14 @@ lt::Algorithm algorithm_for(const Product& p, void* product) {
               "operands aligned to 16 bytes", "align the rows of x and weight to 16 bytes");
 }
 
-}  // namespace
-
-const char* refuses_products() {
-  return library().file == nullptr ? "libcublasLt.so.13 (or .12) is not found: install cuBLAS, or name its folder in "
-                                     "LD_LIBRARY_PATH"
-                                   : nullptr;
-}
-
-void multiply(const Product& p, void* room, cudaStream_t stream) {
-  const auto& l = library();
-  const bool is_double = p.c.dtype == DType::float64;
-  const Descriptor product(l.product_destroy, [&](void** made) {
-    return l.product_create(made, is_double ? lt::kCompute64 : lt::kCompute32, is_double ? CUDA_R_64F : CUDA_R_32F);
-  });
-  // Row by row, c = a b is column by column the transposed c = b a: its operands change places.
-  const auto turn = [&](int attribute, Turn t) {
-    check_lt(l.product_set(product.get(), attribute, &t, sizeof t), "transposing an operand");
-  };
-  turn(lt::kTransA, p.turn_b);
-  turn(lt::kTransB, p.turn_a);
-  const Descriptor a = layout_of(p.b, p.b.rows), b = layout_of(p.a, p.a.rows), c = layout_of(p.c, p.c.rows);
-  const lt::Algorithm algorithm = algorithm_for(p, product.get());
+void multiply(const Product& p, const Algorithm& algorithm, void* room, cudaStream_t stream) {
+  const Described d(p);
   const double one = 1, add = p.add ? 1 : 0;
   const float one_float = 1, add_float = p.add ? 1 : 0;
   const void *alpha = &one_float, *beta = &add_float;
-  if (is_double) alpha = &one, beta = &add;
-  check_lt(l.multiply(handle(), product.get(), alpha, p.b.data, a.get(), p.a.data, b.get(), beta, p.c.data, c.get(),
-                      p.c.data, c.get(), &algorithm, room, kProductRoom, stream),
+  if (p.c.dtype == DType::float64) alpha = &one, beta = &add;
+  check_lt(library().multiply(handle(), d.product.get(), alpha, p.b.data, d.a.get(), p.a.data, d.b.get(), beta,
+                              p.c.data, d.c.get(), p.c.data, d.c.get(), &algorithm, room, kProductRoom, stream),
            "a matrix product");
 }
 

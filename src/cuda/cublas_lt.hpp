@@ -19,14 +19,16 @@ struct Matrix {
 /// How an operand stands in a product.
 enum class Turn : int { none, transposed };
 
-/// c = a b, or += with `add`; float32, or float64 for float64. `like`: the algorithm is the one for so many rows of c,
-/// however many there are, and it adds every element's products in one go. What a row of c is, is then a function of
-/// the row of a and of b alone.
+/// c = a b, or += with `add`; float32, or float64 for float64.
 struct Product {
   Matrix a, b, c;
   Turn turn_a = Turn::none, turn_b = Turn::none;
-  std::int64_t like = 0;
   bool add = false;
+};
+
+/// How cuBLASLt computes a product: an element is always added in one go, in the order that the algorithm has.
+struct Algorithm {
+  std::uint64_t data[8];
 };
 
 /// Null if cuBLASLt is there, else why not.
@@ -35,7 +37,10 @@ const char* refuses_products();
 /// Bytes that a product may use while it runs.
 inline constexpr std::size_t kProductRoom = std::size_t{32} << 20;
 
-void multiply(const Product& product, void* room, cudaStream_t stream);
+/// The first of cuBLASLt's own order for this product. It may be used for one with other numbers of rows and columns of
+/// c: an element's bits are those of the algorithm, the length of its sum and its operands alone.
+Algorithm algorithm_for(const Product& product);
+void multiply(const Product& product, const Algorithm& algorithm, void* room, cudaStream_t stream);
 
 }  // namespace cuda
 }  // namespace v0

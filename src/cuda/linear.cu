@@ -33,16 +33,15 @@ class FastRun {
   std::size_t bytes() const { return parts_.used(); }
 
   void run() {
+    const Matrix dx = matrix_of(p_[LinearSlot::dx], 0, p_.rows, p_.depth);
+    all_.choose(dx);
     all_.fill();
     Context own = context_;
     own.workspace = &lent_;
     kernel_->run(loss_, own);
     if (!p_.has_gradient()) return;
     all_.remove_cap();
-    if (p_[LinearSlot::dx].given && p_.rows > 0)
-      multiply({all_.matrix(all_.gradients), all_.weight(), matrix_of(p_[LinearSlot::dx], 0, p_.rows, p_.depth),
-                Turn::none, Turn::none, kLikeRows, false},
-               all_.room, all_.stream);
+    if (p_[LinearSlot::dx].given && p_.rows > 0) multiply(all_.dx(dx, false), all_.with.dx, all_.room, all_.stream);
     all_.put_class_gradients();
   }
 

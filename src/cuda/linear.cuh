@@ -8,6 +8,8 @@
 #include "front/linear_problem.hpp"
 #include "softfold/fold/softcap.hpp"
 
+#include <algorithm>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -67,7 +69,8 @@ __global__ void __launch_bounds__(256)
   put(sums.dtype, sums.data + column * sums.axis_stride, sum);
 }
 
-/// The algorithm of a product with a row for every row of x is that for so many of them, whatever the batch.
+/// Algorithms are those for so many rows of x, whatever the batch, and for so many classes where these are what a
+/// product has rows of.
 inline constexpr std::int64_t kLikeRows = 8192;
 
 /// Whether vectors lie one after the other, as a matrix product takes them.
@@ -83,12 +86,18 @@ inline Matrix matrix_of(const Operand& o, std::int64_t first, std::int64_t rows,
           rows > 1 ? o.strides[0] / size : columns};
 }
 
+/// The algorithms of one call's products.
+struct Algorithms {
+  Algorithm logits, dx, dweight;
+};
+
 struct LogitsBlock {
   const LinearProblem& p;
   char *logits, *gradients;  ///< of x's dtype, a row every `stride` bytes; the same memory where there is no softcap
   std::int64_t first, classes, stride;
   char* room;  ///< of products
   cudaStream_t stream;
+  Algorithms with{};
 
   /// Bytes from row to row of so many logits: every row begins at a multiple of 128.
   static std::int64_t stride_of(const LinearProblem& p, std::int64_t classes) {
@@ -106,10 +115,38 @@ struct LogitsBlock {
     return o;
   }
 
+  /// Rows of dweight from what stands in `gradients`.
+  Product dweight(std::int64_t from, std::int64_t count) const {
+    Matrix g = matrix(gradients);
+    g.data = gradients + (from - first) * element();
+    g.columns = count;
+    return {g, x(), matrix_of(p[LinearSlot::dweight], from, count, p.depth), Turn::transposed, Turn::none};
+  }
+  /// dx, or what these classes add to it.
+  Product dx(const Matrix& sums, bool add) const {
+    return {matrix(gradients), weight(), sums, Turn::none, Turn::none, add};
+  }
+
+  /// Those of all classes' logits, of this block's part in dx, of so many classes' dweight.
+  void choose(const Matrix& sums) {
+    if (p.rows == 0) return;
+    LogitsBlock all = *this;
+    all.first = 0, all.classes = p.n, all.stride = stride_of(p, p.n);
+    Product z{all.x(), all.weight(), all.matrix(logits), Turn::none, Turn::transposed};
+    z.a.rows = z.c.rows = kLikeRows;
+    with.logits = algorithm_for(z);
+    if (p[LinearSlot::dx].given) {
+      Product d = dx(sums, false);
+      d.a.rows = d.c.rows = kLikeRows;
+      with.dx = algorithm_for(d);
+    }
+    if (p[LinearSlot::dweight].given) with.dweight = algorithm_for(dweight(first, std::min(classes, kLikeRows)));
+  }
+
   /// z = x weight^T + bias, within the cap.
   void fill() const {
     if (p.rows == 0) return;
-    multiply({x(), weight(), matrix(logits), Turn::none, Turn::transposed, kLikeRows, false}, room, stream);
+    multiply({x(), weight(), matrix(logits), Turn::none, Turn::transposed}, with.logits, room, stream);
     if (!p[LinearSlot::bias].given && p.softcap == 0) return;
     with_elements([&]<class E>() {
       launch("finish_logits", finish_logits<E>, {Run::blocks(p.rows, classes), Run::kThreads}, stream,
@@ -127,9 +164,7 @@ struct LogitsBlock {
   /// These classes' rows of dweight and dbias.
   void put_class_gradients() const {
     const Operand& o = p[LinearSlot::dweight];
-    if (o.given && p.rows > 0)
-      multiply({matrix(gradients), x(), matrix_of(o, first, classes, p.depth), Turn::transposed, Turn::none, 0, false},
-               room, stream);
+    if (o.given && p.rows > 0) multiply(dweight(first, classes), with.dweight, room, stream);
     if (o.given && p.rows == 0) {
       const Matrix m = matrix_of(o, first, classes, p.depth);
       const std::size_t size = size_of(o.dtype);

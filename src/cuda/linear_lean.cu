@@ -87,6 +87,9 @@ class LeanRun {
   void run() {
     const Operand& status = p_[LossSlot::status];
     if (status.given) check(cudaMemsetAsync(status.data, 0, sizeof(std::int32_t), stream_), "status");
+    LogitsBlock first = block(0);
+    first.choose(sums());
+    with_ = first.with;
     for (std::int64_t b = 0; b < blocks_; ++b) fold(b);
     if (p_.rows > 0) merge();
     finish();
@@ -108,16 +111,13 @@ class LeanRun {
  private:
   LogitsBlock block(std::int64_t b) const {
     const std::int64_t first = b * block_;
-    return {p_,
-            logits_,
-            gradients_,
-            first,
-            std::min(block_, p_.n - first),
-            LogitsBlock::stride_of(p_, std::min(block_, p_.n)),
-            room_,
-            stream_};
+    const std::int64_t stride = LogitsBlock::stride_of(p_, std::min(block_, p_.n));
+    return {p_, logits_, gradients_, first, std::min(block_, p_.n - first), stride, room_, stream_, with_};
   }
 
+  Matrix sums() const {
+    return {dx_, sizeof(T) == sizeof(double) ? DType::float64 : DType::float32, p_.rows, p_.depth, p_.depth};
+  }
   Operand states_at(double* data) const {
     return {reinterpret_cast<char*>(data), DType::float64, true, 0, {4 * sizeof(double)}};
   }
@@ -204,15 +204,7 @@ class LeanRun {
     write(loss_of(logits));
     logits.remove_cap();
     if (p_[LinearSlot::dx].given && p_.rows > 0) {
-      const DType sums = sizeof(T) == 8 ? DType::float64 : DType::float32;
-      multiply({logits.matrix(gradients_),
-                logits.weight(),
-                {dx_, sums, p_.rows, p_.depth, p_.depth},
-                Turn::none,
-                Turn::none,
-                kLikeRows,
-                !first},
-               room_, stream_);
+      multiply(logits.dx(sums(), !first), with_.dx, room_, stream_);
     }
     logits.put_class_gradients();
   }
@@ -244,6 +236,7 @@ class LeanRun {
   CrossEntropyRow<T>* rows_ = nullptr;
   RowsSum *weights_ = nullptr, *totals_ = nullptr;
   Parts fold_room_{nullptr};
+  Algorithms with_{};
   std::size_t bytes_ = 0;
 };
 
