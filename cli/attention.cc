@@ -137,7 +137,8 @@ void AttentionVerb::run() const {
   const View inputs[] = {q.view(), k.view(), v.view()};
 
   const Stopwatch watch;
-  const std::string kernel = compute.attend(inputs, out.view(), o);
+  const View result = out.view();
+  const std::string kernel = compute.run(Op::attention, inputs, {&result, 1}, o);
   const double seconds = watch.seconds();
   const std::uint64_t peak = peak_memory();
   const io::FileId ids[] = {q_file.file().id(), k_file.file().id(), v_file.file().id()};

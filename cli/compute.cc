@@ -20,16 +20,16 @@ Plan Compute::plan(Op op, std::span<const View> inputs, std::span<const View> ou
   return softfold::plan(op, there(inputs), there(outputs), options);
 }
 
-void Compute::run(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options) const {
+std::string Compute::run(Op op, std::span<const View> inputs, std::span<const View> outputs,
+                         const OpOptions& options) const {
   if (cuda_) return cuda_->run(op, inputs, outputs, options);
-  plan(op, inputs, outputs, options).run();
-}
-
-std::string Compute::attend(std::span<const View> inputs, const View& out, const AttentionOptions& options) const {
-  if (cuda_) return cuda_->attend(inputs, out, options);
-  const Plan attention = softfold::plan(Op::attention, inputs, {&out, 1}, options, workers_.context());
-  attention.run();
-  return std::string(attention.kernel());
+  return std::visit(
+      [&](const auto& o) {
+        const Plan work = softfold::plan(op, inputs, outputs, o, workers_.context());
+        work.run();
+        return std::string(work.kernel());
+      },
+      options);
 }
 
 std::uint64_t Compute::memory(std::uint64_t allowed) const {

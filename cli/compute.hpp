@@ -21,10 +21,9 @@ class Compute {
   /// The plan of an operation on operands in host memory. Of a GPU's it can be asked what it is; run() runs it.
   Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options = {}) const;
   /// Runs it. A GPU's operands are copied there and the results back: contiguous ones, or rows one stride apart.
-  void run(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options = {}) const;
-
-  /// Attention of q, k and v, all of it and of its options in host memory. Gives the kernel's name.
-  std::string attend(std::span<const View> inputs, const View& out, const AttentionOptions& options) const;
+  /// Gives the kernel's name.
+  std::string run(Op op, std::span<const View> inputs, std::span<const View> outputs,
+                  const OpOptions& options = RowOptions()) const;
 
   /// "cpu" or "cuda".
   const char* backend() const { return cuda_ ? "cuda" : "cpu"; }

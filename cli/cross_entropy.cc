@@ -1,6 +1,7 @@
 // softfold cross-entropy LOGITS TARGETS [LOG_PROBABILITIES]
 #include "arguments.hpp"
 #include "blocks.hpp"
+#include "compute.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "verbs.hpp"
@@ -39,7 +40,7 @@ struct CrossEntropyVerb {
 
   void run() const;
   std::vector<double> losses(const io::ArrayFile& file, const std::vector<std::byte>& classes, DType class_type,
-                             const Workers& workers, std::vector<std::byte>& log_probabilities) const;
+                             const Compute& compute, std::vector<std::byte>& log_probabilities) const;
 };
 
 /// Of the losses of all rows, by the canonical tree, as the library adds them.
@@ -53,11 +54,11 @@ double sum_of(std::vector<double> losses) {
 }
 
 std::vector<double> CrossEntropyVerb::losses(const io::ArrayFile& file, const std::vector<std::byte>& classes,
-                                             DType class_type, const Workers& workers,
+                                             DType class_type, const Compute& compute,
                                              std::vector<std::byte>& log_probabilities) const {
   const Geometry g = geometry_of(file.shape(), -1);
   const std::size_t element = size_of(file.dtype());
-  const Schedule s = make_schedule({g.rows(), g.n, 1}, {element, 0, running.memory_bytes()});
+  const Schedule s = make_schedule({g.rows(), g.n, 1}, {element, 0, compute.memory(running.memory_bytes())});
   if (s.streamed)
     throw Error(Code::option, "--memory " + running.memory, fmt::format("room for a row of {} logits", g.n),
                 "--memory 1G");
@@ -84,10 +85,16 @@ std::vector<double> CrossEntropyVerb::losses(const io::ArrayFile& file, const st
                options.label_smoothing = label_smoothing;
                options.z_loss = z_loss;
                options.log_probability = View(log_probabilities.data() + first * size_of(out), out, rows);
-               cross_entropy(
+               std::int32_t stray = 0;
+               options.status = View(&stray, DType::int32, {});
+               const View inputs[] = {
                    View(static_cast<const void*>(slots[i]), file.dtype(), shape),
-                   View(static_cast<const void*>(classes.data() + first * size_of(class_type)), class_type, rows),
-                   View(all.data() + first, DType::float64, rows), options, workers.context());
+                   View(static_cast<const void*>(classes.data() + first * size_of(class_type)), class_type, rows)};
+               const View loss(all.data() + first, DType::float64, rows);
+               compute.run(Op::cross_entropy, inputs, {&loss, 1}, options);
+               if (stray != 0)
+                 throw Error(Code::data, fmt::format("{} TARGETS that are no class", stray),
+                             fmt::format("0 .. {}, or --ignore-index", g.n - 1));
                progress.add(bytes(i));
              },
              [](std::int64_t) {}});
@@ -96,9 +103,7 @@ std::vector<double> CrossEntropyVerb::losses(const io::ArrayFile& file, const st
 }
 
 void CrossEntropyVerb::run() const {
-  if (parse_backend(running.backend) != DeviceKind::cpu)
-    throw Error(Code::unsupported, "--backend " + running.backend, "cpu");
-  const Workers workers(running.threads);
+  const Compute compute(running);
   const io::ArrayFile file = reading.open_floating(input), class_file = target_reading.open(targets);
   const Geometry g = geometry_of(file.shape(), -1);
   if (class_file.dtype() != DType::int32 && class_file.dtype() != DType::int64)
@@ -111,7 +116,7 @@ void CrossEntropyVerb::run() const {
 
   const Stopwatch watch;
   std::vector<std::byte> log_probabilities;
-  const std::vector<double> each = losses(file, classes, class_file.dtype(), workers, log_probabilities);
+  const std::vector<double> each = losses(file, classes, class_file.dtype(), compute, log_probabilities);
   std::int64_t counted = 0;
   for (std::int64_t r = 0; r < g.rows(); ++r) {
     const auto i = static_cast<std::size_t>(r);
@@ -136,6 +141,7 @@ void CrossEntropyVerb::run() const {
                   {"sum", sum},
                   {"mean", mean},
                   {"perplexity", std::exp(mean)},
+                  {"backend", compute.backend()},
                   {"seconds", watch.seconds()},
                   {"peak_memory_bytes", peak_memory()}});
   fmt::print("cross_entropy of {} {}: {} of {} rows count\n", text_of(file.shape()), name_of(file.dtype()), counted,

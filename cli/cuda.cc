@@ -62,6 +62,17 @@ Rows rows_of(const View& v) {
           static_cast<std::size_t>(v.strides[0]) * size_of(v.dtype)};
 }
 
+/// The views among the options that verbs give.
+struct OptionViews {
+  std::vector<View*> read, written;
+};
+
+OptionViews views_of(RowOptions&) { return {}; }
+OptionViews views_of(AttentionOptions& o) { return {{&o.mask, &o.bias}, {&o.lse}}; }
+OptionViews views_of(CrossEntropyOptions& o) { return {{}, {&o.log_probability, &o.status}}; }
+OptionViews views_of(TopkOptions& o) { return {{}, {&o.probabilities}}; }
+OptionViews views_of(SampleOptions& o) { return {{&o.row_ids}, {&o.log_probability}}; }
+
 /// All but the devices, whose number it returns.
 int find_versions(CudaFound& found) {
   found.targets = SOFTFOLD_CUDA_TARGETS;
@@ -164,33 +175,30 @@ std::uint64_t CudaDevice::free_bytes() const {
   return free;
 }
 
-void CudaDevice::run(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options) {
+std::string CudaDevice::run(Op op, std::span<const View> inputs, std::span<const View> outputs, OpOptions options) {
+  std::size_t operand = 0;
   std::vector<View> in, out;
-  for (const View& v : inputs) in.push_back(state_->sent(v, in.size()));
-  for (const View& v : outputs) out.push_back(state_->there(v, in.size() + out.size()));
-  Context context;
-  context.stream = state_->stream;
-  plan(op, in, out, options, context).run();
-  for (std::size_t i = 0; i < out.size(); ++i) state_->fetch(out[i], outputs[i]);
-  check(cudaStreamSynchronize(state_->stream), "the device's work");
-}
-
-std::string CudaDevice::attend(std::span<const View> inputs, const View& out, AttentionOptions options) {
-  std::vector<View> in;
-  for (const View& v : inputs) in.push_back(state_->sent(v, in.size()));
-  std::size_t operand = in.size();
-  options.mask = state_->sent(options.mask, operand++);
-  options.bias = state_->sent(options.bias, operand++);
-  const View lse = options.lse, result = state_->there(out, operand++);
-  if (lse.data != nullptr) options.lse = state_->there(lse, operand++);
-  Context context;
-  context.stream = state_->stream;
-  const Plan attention = plan(Op::attention, in, {&result, 1}, options, context);
-  attention.run();
-  state_->fetch(result, out);
-  state_->fetch(options.lse, lse);
-  check(cudaStreamSynchronize(state_->stream), "the device's work");
-  return std::string(attention.kernel());
+  std::vector<std::pair<View, View>> results;  // there and here
+  const auto result = [&](const View& here) {
+    return results.emplace_back(state_->there(here, operand++), here).first;
+  };
+  for (const View& v : inputs) in.push_back(state_->sent(v, operand++));
+  for (const View& v : outputs) out.push_back(result(v));
+  return std::visit(
+      [&](auto& o) {
+        const OptionViews views = views_of(o);
+        for (View* v : views.read) *v = state_->sent(*v, operand++);
+        for (View* v : views.written)
+          if (v->given()) *v = result(*v);
+        Context context;
+        context.stream = state_->stream;
+        const Plan work = plan(op, in, out, o, context);
+        work.run();
+        for (const auto& [there, here] : results) state_->fetch(there, here);
+        check(cudaStreamSynchronize(state_->stream), "the device's work");
+        return std::string(work.kernel());
+      },
+      options);
 }
 
 }  // namespace softfold::cli

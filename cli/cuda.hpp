@@ -8,9 +8,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace softfold::cli {
+
+/// Options of an operation that a verb runs.
+using OpOptions = std::variant<RowOptions, AttentionOptions, CrossEntropyOptions, TopkOptions, SampleOptions>;
 
 /// What of CUDA this build and this machine have.
 struct CudaFound {
@@ -36,12 +40,10 @@ class CudaDevice {
   ~CudaDevice();
 
   std::uint64_t free_bytes() const;
-  /// Copies the inputs to the device, runs the operation there, copies the outputs back and waits. Operands lie in host
-  /// memory, contiguous, or in rows that are one stride apart.
-  void run(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options);
-  /// The same of attention: q, k and v, and of the options mask, bias and lse, contiguous in host memory. Gives the
+  /// Copies the inputs to the device, runs the operation there, copies the outputs back and waits; with both go what
+  /// verbs give among the options. All lie in host memory, contiguous, or in rows that are one stride apart. Gives the
   /// kernel's name.
-  std::string attend(std::span<const View> inputs, const View& out, AttentionOptions options);
+  std::string run(Op op, std::span<const View> inputs, std::span<const View> outputs, OpOptions options);
 
  private:
   struct State;

@@ -21,7 +21,6 @@ void require_cuda_build() {
 CudaDevice::CudaDevice() { require_cuda_build(); }
 CudaDevice::~CudaDevice() = default;
 std::uint64_t CudaDevice::free_bytes() const { return 0; }
-void CudaDevice::run(Op, std::span<const View>, std::span<const View>, const RowOptions&) {}
-std::string CudaDevice::attend(std::span<const View>, const View&, AttentionOptions) { return {}; }
+std::string CudaDevice::run(Op, std::span<const View>, std::span<const View>, OpOptions) { return {}; }
 
 }  // namespace softfold::cli

@@ -1,6 +1,7 @@
 // softfold sample IN TOKENS
 #include "arguments.hpp"
 #include "blocks.hpp"
+#include "compute.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "verbs.hpp"
@@ -44,7 +45,7 @@ struct SampleVerb {
 };
 
 /// Draws from every row of `file`, a box of whole rows at a time.
-void draw(const io::ArrayFile& file, const Schedule& s, const SampleOptions& o, const Context& context,
+void draw(const io::ArrayFile& file, const Schedule& s, const SampleOptions& o, const Compute& compute,
           io::ArrayOutput& tokens, io::ArrayOutput* lp) {
   const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, one{g.rows(), 1, 1};
   const std::size_t element = size_of(file.dtype());
@@ -67,8 +68,8 @@ void draw(const io::ArrayFile& file, const Schedule& s, const SampleOptions& o, 
                SampleOptions here = o;
                here.row_ids = View(static_cast<const void*>(ids.data()), DType::int64, per_row);
                if (lp != nullptr) here.log_probability = View(logs[i], DType::float32, per_row);
-               sample(View(static_cast<const void*>(in[i]), file.dtype(), whole), View(at[i], DType::int64, per_row),
-                      here, context);
+               const View from(static_cast<const void*>(in[i]), file.dtype(), whole), to(at[i], DType::int64, per_row);
+               compute.run(Op::sample, {&from, 1}, {&to, 1}, here);
                progress.add(bytes(b.elements(), element));
              },
              [&](std::int64_t i) {
@@ -80,19 +81,17 @@ void draw(const io::ArrayFile& file, const Schedule& s, const SampleOptions& o, 
 }
 
 void SampleVerb::run() const {
-  if (parse_backend(running.backend) != DeviceKind::cpu)
-    throw Error(Code::unsupported, "--backend " + running.backend, "cpu");
   constexpr std::string_view orders[] = {"vllm", "hugging-face"}, distributions[] = {"raw", "sampled"};
   SampleOptions o = options;
   o.order = static_cast<FilterOrder>(parse_word(order, "order", orders));
   o.of = static_cast<Distribution>(parse_word(of, "distribution", distributions));
   o.seed = static_cast<std::uint64_t>(seed);
   o.offset = static_cast<std::uint64_t>(offset);
-  const Workers workers(running.threads);
+  const Compute compute(running);
   const io::ArrayFile file = reading.open_floating(input);
   const Geometry g = geometry_of(file.shape(), -1);
   const std::size_t element = size_of(file.dtype());
-  const Schedule s = make_schedule({g.rows(), g.n, 1}, {element, element, running.memory_bytes()});
+  const Schedule s = make_schedule({g.rows(), g.n, 1}, {element, element, compute.memory(running.memory_bytes())});
   if (s.streamed)
     throw Error(Code::option, "--memory " + running.memory, fmt::format("room for a row of {} elements", g.n),
                 "--memory 1G");
@@ -103,7 +102,7 @@ void SampleVerb::run() const {
     lp.emplace(
         io::create_array(log_probabilities, {"log_probabilities", DType::float32, shape}, {&file.file().id(), 1}));
   const Stopwatch watch;
-  draw(file, s, o, workers.context(), drawn, lp ? &*lp : nullptr);
+  draw(file, s, o, compute, drawn, lp ? &*lp : nullptr);
   file.file().check_unchanged();
   drawn.commit();
   if (lp) lp->commit();
@@ -112,6 +111,7 @@ void SampleVerb::run() const {
                   {"shape", shape},
                   {"dtype", name_of(file.dtype())},
                   {"seed", seed},
+                  {"backend", compute.backend()},
                   {"seconds", watch.seconds()},
                   {"peak_memory_bytes", peak_memory()}});
   fmt::print("one of each row of {} {} -> {} in {:.2f} s\n", text_of(file.shape()), name_of(file.dtype()), tokens,

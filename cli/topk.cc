@@ -1,6 +1,7 @@
 // softfold topk IN VALUES INDICES -k K
 #include "arguments.hpp"
 #include "blocks.hpp"
+#include "compute.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "verbs.hpp"
@@ -36,14 +37,13 @@ struct TopkVerb {
 };
 
 void TopkVerb::run() const {
-  if (parse_backend(running.backend) != DeviceKind::cpu)
-    throw Error(Code::unsupported, "--backend " + running.backend, "cpu");
-  const Workers workers(running.threads);
+  const Compute compute(running);
   const io::ArrayFile file = reading.open(input);
   const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, few{g.rows(), k, 1};
   if (k < 1 || k > g.n) throw Error(Code::option, fmt::format("-k {}", k), fmt::format("1 .. {}", g.n), "-k 1");
   const std::size_t element = size_of(file.dtype());
-  const Schedule s = make_schedule(rows, {element, 2 * element + sizeof(std::int64_t), running.memory_bytes()});
+  const Schedule s =
+      make_schedule(rows, {element, 2 * element + sizeof(std::int64_t), compute.memory(running.memory_bytes())});
   if (s.streamed)
     throw Error(Code::option, "--memory " + running.memory, fmt::format("room for a row of {} elements", g.n),
                 "--memory 1G");
@@ -75,8 +75,9 @@ void TopkVerb::run() const {
                  options.rows.scale = scale;
                  const View result(out[i], file.dtype(), part), other(spare[i], file.dtype(), part);
                  if (probabilities) options.probabilities = result;
-                 topk(View(static_cast<const void*>(in[i]), file.dtype(), whole), probabilities ? other : result,
-                      View(at[i], DType::int64, part), options, workers.context());
+                 const View from(static_cast<const void*>(in[i]), file.dtype(), whole);
+                 const View outputs[] = {probabilities ? other : result, View(at[i], DType::int64, part)};
+                 compute.run(Op::topk, {&from, 1}, outputs, options);
                  progress.add(bytes(boxes[static_cast<std::size_t>(i)], element));
                },
                [&](std::int64_t i) {
@@ -91,6 +92,7 @@ void TopkVerb::run() const {
     return print({{"input", input},
                   {"shape", shape},
                   {"dtype", name_of(file.dtype())},
+                  {"backend", compute.backend()},
                   {"seconds", watch.seconds()},
                   {"peak_memory_bytes", peak_memory()}});
   fmt::print("top {} of {} {} -> {}, {} in {:.2f} s\n", k, text_of(file.shape()), name_of(file.dtype()), values,

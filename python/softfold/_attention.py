@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 
 import numpy as np
 
@@ -55,10 +54,5 @@ def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0
     if out is None:
         out = _empty_like(q, shape)
     lse = _empty_like(q, rows, _lse_dtype(q, library)) if return_lse else None
-    stream = 0
-    if library == "cupy":
-        stream = sys.modules["cupy"].cuda.get_current_stream().ptr
-        options = {name: _route._unsynchronised(value) for name, value in options.items()}
-    operands = (a if a is None else _route._unsynchronised(a) for a in (q, k, v, out, lse))
-    _core.attention_into(*operands, stream=stream, **options)
+    _route.run_into(_core.attention_into, q, k, v, out, lse, **options)
     return (out, lse) if return_lse else out

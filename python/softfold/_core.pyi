@@ -71,9 +71,10 @@ def attention_into(
 def cross_entropy_into(
     inputs: tuple[Array, ...], out: Array, axis: int = -1, *, weight: Array | None = None, ignore_index: int = -100,
     reduction: str = "mean", label_smoothing: float = 0.0, z_loss: float = 0.0, log_probability: Array | None = None,
-    states: Array | None = None, gradient: Array | None = None, scale: SupportsFloat = 1.0,
-    scales: ArrayLike | None = None, lengths: ArrayLike | None = None, offsets: ArrayLike | None = None,
-    mask: ArrayLike | None = None, causal: bool = False, empty: Empty = "zero", stream: int = 0,
+    states: Array | None = None, gradient: Array | None = None, status: Array | None = None,
+    scale: SupportsFloat = 1.0, scales: ArrayLike | None = None, lengths: ArrayLike | None = None,
+    offsets: ArrayLike | None = None, mask: ArrayLike | None = None, causal: bool = False, empty: Empty = "zero",
+    stream: int = 0,
 ) -> None: ...
 def linear_cross_entropy_into(
     inputs: tuple[Array, ...], out: Array, *, bias: Array | None = None, softcap: float = 0.0, mode: str = "fast",

@@ -41,7 +41,7 @@ def returned(results, fresh=True):
 
 def cross_entropy(logits, target, axis=-1, *, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0,
                   z_loss=0.0, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False,
-                  empty="zero", out=None, dtype=None, return_log_probability=False,
+                  empty="zero", out=None, dtype=None, status=None, return_log_probability=False,
                   return_gradient=False):  # fmt: skip
     """The loss of class logits against targets: -log_softmax(logits)[target], as torch.nn.functional.cross_entropy.
 
@@ -51,14 +51,15 @@ def cross_entropy(logits, target, axis=-1, *, weight=None, ignore_index=-100, re
     reduction: "none" (one loss a row), "sum", "mean" (the sum over the weights of the targets of all rows that count; 0
        if none does, with empty="nan" NaN). label_smoothing: 0 to 1. z_loss: adds z_loss weight[target] lse**2.
     scale, scales, lengths, offsets, mask, causal, empty: as in softmax; classes that do not exist have no part in it.
-    out: where to write the loss; dtype: of the loss and log-probability, logits' by default.
+    out: where to write the loss; dtype: of the loss and log-probability, logits' by default. status: int32, one number,
+       where to write how many targets are no class: on a GPU their rows have the loss NaN, on the CPU they are refused.
     return_log_probability: of the target too, one a row. return_gradient: of the loss (of "none": of the losses' sum)
        with respect to logits too, from the same call. Both: (loss, log_probability, gradient).
-    Returns the loss, or a tuple. A target that is no class is refused; raises softfold.Error before any work.
+    Returns the loss, or a tuple. Raises softfold.Error before any work.
     """
     options = dict(weight=weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing,
                    z_loss=z_loss, scale=scale, scales=scales, lengths=lengths, offsets=offsets, mask=mask,
-                   causal=causal, empty=empty)  # fmt: skip
+                   causal=causal, empty=empty, status=status)  # fmt: skip
     wanted = (return_log_probability, return_gradient)
     if _route._library(logits) == "torch":
         face = importlib.import_module("softfold.torch")
@@ -70,8 +71,8 @@ def cross_entropy(logits, target, axis=-1, *, weight=None, ignore_index=-100, re
     loss = _empty_like(logits, rows if reduction == "none" else (), dtype) if out is None else out
     log_probability = _empty_like(logits, rows, dtype) if return_log_probability else None
     gradient = _empty_like(logits) if return_gradient else None
-    _core.cross_entropy_into((logits, target), loss, axis, log_probability=log_probability, gradient=gradient,
-                             **options)  # fmt: skip
+    _route.run_into(_core.cross_entropy_into, (logits, target), loss, axis, log_probability=log_probability,
+                    gradient=gradient, **options)  # fmt: skip
     return returned((loss, log_probability, gradient), out is None)
 
 
@@ -92,5 +93,5 @@ def entropy(x, axis=-1, *, scale=1.0, scales=None, lengths=None, offsets=None, m
     x = foldable(x, "entropy")
     result = _empty_like(x, row_shape(x, axis, offsets), dtype) if out is None else out
     gradient = _empty_like(x) if return_gradient else None
-    _core.entropy_into((x,), result, axis, gradient=gradient, **options)
+    _route.run_into(_core.entropy_into, (x,), result, axis, gradient=gradient, **options)
     return returned((result, gradient), out is None)

@@ -87,16 +87,23 @@ def _through_dlpack(op, inputs, *, axis, keepdims, out, dtype, offsets, **option
         shape = result_shape(op, x.shape, axis, keepdims, offsets)
         device = {"device": x.device} if hasattr(x, "__array_namespace__") else {}
         out = space.empty(shape, dtype=kind, **device)
-    stream = 0
-    if _library(x) == "cupy":
-        stream = sys.modules["cupy"].cuda.get_current_stream().ptr
-    options = {name: _unsynchronised(value) for name, value in {**options, "offsets": offsets}.items()}
-    _core.run_into(op, tuple(map(_unsynchronised, inputs)), _unsynchronised(out), axis, stream=stream, **options)
+    run_into(_core.run_into, op, inputs, out, axis, offsets=offsets, **options)
     return out
+
+
+def run_into(into, *operands, **options):
+    """One of softfold._core's functions of viewable arrays; CuPy's arrays on CuPy's current stream, without a wait."""
+    if any(_library(x) == "cupy" for x in operands):  # results always are, where the inputs are
+        stream = sys.modules["cupy"].cuda.get_current_stream().ptr
+        operands = tuple(map(_unsynchronised, operands))
+        options = {name: _unsynchronised(value) for name, value in options.items()} | {"stream": stream}
+    into(*operands, **options)
 
 
 def _unsynchronised(x):
     """A CuPy array's DLPack capsule without a wait for another stream: the work goes to the array's own."""
+    if isinstance(x, tuple):
+        return tuple(map(_unsynchronised, x))
     return x.__dlpack__(stream=-1) if _library(x) == "cupy" else x
 
 

@@ -65,6 +65,6 @@ def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, o
     log_probability = _empty_like(x, shape, dtype) if return_log_probability else None
     rank = _empty_like(x, shape, space.int64) if return_rank else None
     probabilities, masked = (_empty_like(x, tuple(x.shape), dtype) if asked else None for asked in wanted[2:])
-    _core.sample_into(x, tokens, axis, log_probability=log_probability, rank=rank, probabilities=probabilities,
-                      masked=masked, **options)  # fmt: skip
+    _route.run_into(_core.sample_into, x, tokens, axis, log_probability=log_probability, rank=rank,
+                    probabilities=probabilities, masked=masked, **options)  # fmt: skip
     return returned((tokens, log_probability, rank, probabilities, masked), fresh=out is None)

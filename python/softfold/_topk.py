@@ -45,6 +45,6 @@ def topk(x, k, axis=-1, *, sorted=True, scale=1.0, scales=None, lengths=None, ma
     values, indices = (_empty_like(x, shape), _empty_like(x, shape, space.int64)) if out is None else out
     probabilities, log_probabilities = (_empty_like(x, shape, dtype) if asked else None for asked in wanted[:2])
     lse = _empty_like(x, row_shape(x, axis, None), dtype) if return_lse else None
-    _core.topk_into(x, values, indices, axis, probabilities=probabilities, log_probabilities=log_probabilities, lse=lse,
-                    **options)  # fmt: skip
+    _route.run_into(_core.topk_into, x, values, indices, axis, probabilities=probabilities,
+                    log_probabilities=log_probabilities, lse=lse, **options)  # fmt: skip
     return returned((values, indices, probabilities, log_probabilities, lse))

@@ -1,4 +1,4 @@
-"""CuPy and JAX on a GPU: zero copy, the caller's current stream, the CPU's bits. Skipped where there is none."""
+"""CuPy, PyTorch and JAX on a GPU: zero copy, the caller's current stream, the CPU's bits. Skipped where there is none."""
 
 import numpy as np
 import pytest
@@ -73,6 +73,81 @@ def test_cupy_attention(rng, cupy):
     assert isinstance(got, cupy.ndarray) and isinstance(lse, cupy.ndarray)
     np.testing.assert_allclose(cupy.asnumpy(got), want, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(cupy.asnumpy(lse), want_lse, rtol=1e-5, atol=1e-5)
+
+
+def test_cupy_consumers(rng, cupy):
+    x = rng.standard_normal(SHAPE).astype(np.float32)
+    target = rng.integers(0, SHAPE[1], SHAPE[0])
+    g, t = cupy.asarray(x), cupy.asarray(target)
+    asked = dict(return_log_probability=True, return_gradient=True)
+    calls = (
+        (softfold.cross_entropy(g, t, **asked), softfold.cross_entropy(x, target, **asked)),
+        (softfold.entropy(g, return_gradient=True), softfold.entropy(x, return_gradient=True)),
+        (softfold.topk(g, 20, return_probabilities=True), softfold.topk(x, 20, return_probabilities=True)),
+        (softfold.sample(g, top_k=9, seed=3, return_rank=True), softfold.sample(x, top_k=9, seed=3, return_rank=True)),
+    )
+    for got, want in calls:
+        assert all(isinstance(a, cupy.ndarray) for a in got)
+        assert [bits(cupy.asnumpy(a)) for a in got] == [bits(np.asarray(b)) for b in want]
+
+
+@pytest.fixture
+def torch_gpu():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch has no CUDA device")
+    return torch
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_torch_consumers(torch_gpu, dtype):
+    """The CPU's bits, gradients too."""
+    torch, sf = torch_gpu, pytest.importorskip("softfold.torch")
+    x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(1)).to(getattr(torch, dtype)) * 4
+    target = torch.arange(SHAPE[0]) * 7
+    target[3] = -100
+
+    def results(device):
+        a, t = x.to(device).requires_grad_(), target.to(device)
+        loss = sf.cross_entropy(a, t, label_smoothing=0.1)
+        (dx,) = torch.autograd.grad(loss, a)
+        (dh,) = torch.autograd.grad(sf.entropy(a, -1).sum(), a)
+        best = sf.topk(a.detach(), 50, return_probabilities=True)
+        options = dict(temperature=0.7, top_k=50, top_p=0.9, return_log_probability=True)
+        drawn = sf.sample(a, -1, seed=torch.arange(SHAPE[0], device=device), **options)
+        whole = softfold.cross_entropy(a.detach(), t, return_log_probability=True, return_gradient=True)
+        with sf.routed() as report:
+            routed = torch.nn.functional.cross_entropy(a, t)
+        assert report.routed == {"cross_entropy": 1}
+        return loss, dx, dh, *best, *drawn, *whole, routed
+
+    for got, want in zip(results("cuda"), results("cpu")):
+        assert got.is_cuda and torch.equal(got.cpu().view(torch.uint8), want.view(torch.uint8))
+
+
+def test_stray_targets_are_counted(torch_gpu):
+    torch = torch_gpu
+    x, target = torch.randn(6, 9, device="cuda"), torch.tensor([0, 9, 3, -1, -100, 8], device="cuda")
+    status = torch.full((), 7, dtype=torch.int32, device="cuda")
+    loss = softfold.cross_entropy(x, target, reduction="none", status=status)
+    assert status.item() == 2 and loss.isnan().tolist() == [False, True, False, True, False, False]
+
+
+def test_a_graph_s_replay_draws_anew(torch_gpu):
+    torch = torch_gpu
+    x = torch.randn(64, 1000, device="cuda")
+    offset = torch.zeros(1, dtype=torch.int64, device="cuda").expand(64)
+    tokens = torch.empty(64, dtype=torch.int64, device="cuda")
+    want = [softfold.sample(x.cpu(), seed=4, offset=i) for i in range(3)]
+    graph = torch.cuda.CUDAGraph()
+    softfold.sample(x, seed=4, offset=offset, out=tokens)  # loads the kernels
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        softfold.sample(x, seed=4, offset=offset, out=tokens)
+    for i in range(3):
+        offset.as_strided((1,), (1,)).fill_(i)
+        graph.replay()
+        assert torch.equal(tokens.cpu(), want[i])
 
 
 @pytest.fixture

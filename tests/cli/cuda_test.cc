@@ -38,7 +38,9 @@ TEST_F(CudaCommand, WithoutADeviceNothingIsWritten) {
   for (const Words& words : {Words{"softmax", "@x.npy", "@y.npy"}, Words{"log-softmax", "@x.npy", "@y.npy"},
                              Words{"logsumexp", "@x.npy", "@y.npy"}, Words{"state", "@x.npy", "@y.part"},
                              Words{"finish", "@x.npy", "@x.part", "@y.npy"}, Words{"verify", "@x.npy"},
-                             Words{"attention", "@x.npy", "@x.npy", "@x.npy", "@y.npy"}}) {
+                             Words{"attention", "@x.npy", "@x.npy", "@x.npy", "@y.npy"},
+                             Words{"cross-entropy", "@x.npy", "@x.npy", "@y.npy"},
+                             Words{"topk", "@x.npy", "@y.npy", "@z.npy"}, Words{"sample", "@x.npy", "@y.npy"}}) {
     Words all = words;
     all.insert(all.end(), {"--backend", "cuda"});
     const Result result = run(all);
@@ -80,6 +82,44 @@ TEST_F(CudaCommand, StreamedAndShardedRowsHaveTheCpusBits) {
   for (const bool gpu : {false, true})
     expect_ok({"finish", "@x.npy", "@g.part", gpu ? "@g.npy" : "@c.npy", "--backend", gpu ? "cuda" : "cpu"});
   expect_same("g.npy", "c.npy");
+}
+
+TEST_F(CudaCommand, ConsumersHaveTheCpusBitsInBlocksOfAnySize) {
+  if (cuda() != true) GTEST_SKIP() << "no CUDA device";
+  const std::int64_t rows = 2001, n = 6000;  // 48 MB
+  write_array(at("x.npy"), DType::float32, {rows, n}, random_elements(DType::float32, rows * n, 3));
+  std::vector<std::int64_t> targets(rows);
+  for (std::int64_t r = 0; r < rows; ++r) targets[static_cast<std::size_t>(r)] = r % 7 == 0 ? -100 : r * 37 % n;
+  const auto write_targets = [&] {
+    const auto bytes = std::as_bytes(std::span(targets));
+    write_array(at("t.npy"), DType::int64, {rows}, {bytes.begin(), bytes.end()});
+  };
+  write_targets();
+  const Words verbs[] = {
+      {"cross-entropy", "@x.npy", "@t.npy", "@1", "--label-smoothing", "0.1"},
+      {"topk", "@x.npy", "@1", "@2", "-k", "20", "--probabilities"},
+      {"sample", "@x.npy", "@1", "@2", "--top-k", "50", "--top-p", "0.9", "--seed", "7"},
+  };
+  for (const Words& verb : verbs) {
+    nlohmann::json mean;
+    for (const std::string backend : {"cpu", "cuda"}) {
+      Words words = verb;
+      for (std::string& word : words)
+        if (word == "@1" || word == "@2") word += backend + ".npy";
+      const std::string memory = backend == "cpu" ? "1G" : "32M";
+      words.insert(words.end(), {"--backend", backend, "--memory", memory, "--json"});
+      const auto report = nlohmann::json::parse(expect_ok(words));
+      EXPECT_EQ(report.at("backend"), backend);
+      if (backend == "cpu") mean = report.value("mean", nlohmann::json());
+      EXPECT_EQ(report.value("mean", nlohmann::json()), mean);
+    }
+    for (const std::string place : {"1", "2"})
+      if (std::ranges::find(verb, "@" + place) != verb.end()) expect_same(place + "cpu.npy", place + "cuda.npy");
+  }
+  targets[5] = n;
+  write_targets();
+  expect_refused(Code::data, "--ignore-index", {"cross-entropy", "@x.npy", "@t.npy", "@lost.npy", "--backend", "cuda"});
+  EXPECT_FALSE(std::filesystem::exists(at("lost.npy")));
 }
 
 // Attention's order of additions is the device's own: results agree within its bound, here far within 1e-5.

@@ -1,4 +1,4 @@
-"""cross_entropy and entropy as custom ops with gradients, torch's own signature and module over them. On the CPU."""
+"""cross_entropy and entropy as custom ops with gradients, torch's own signature and module over them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from softfold.torch._ops import needs_grad, viewable, writable
 
 
 def _loss_into(into, inputs, out, dim, **options):
-    """One of softfold._core's functions of tensors; states, gradient and log_probability are written."""
+    """One of softfold._core's functions of tensors; states, gradient, log_probability and status are written."""
     for name, value in options.items():
         if isinstance(value, Tensor):
-            written = name in ("states", "gradient", "log_probability")
+            written = name in ("states", "gradient", "log_probability", "status")
             options[name] = writable(value) if written else viewable(value)
     into(tuple(map(viewable, inputs)), writable(out), dim, stream=current_stream(inputs[0]), **options)
 
@@ -104,8 +104,8 @@ def cross_entropy(input, target, weight=None, size_average=None, ignore_index=-1
                   offsets=None, mask=None, causal=False, empty="zero"):  # fmt: skip
     """torch.nn.functional.cross_entropy of class indices, with softfold's options and a gradient.
 
-    input: (C), (N, C) or (N, C, d1, ...), floating, of any strides, on the CPU; dim: the axis of the classes, where it
-    is not torch's. target: int64 or int32, input's shape without that axis; class probabilities are refused.
+    input: (C), (N, C) or (N, C, d1, ...), floating, of any strides, on the CPU or CUDA; dim: the axis of the classes,
+    where it is not torch's. target: int64 or int32, input's shape without that axis; class probabilities are refused.
     dtype: of the loss. z_loss and the options of softmax: as in softfold.cross_entropy. empty="nan": the mean over no
     rows is NaN, as torch's.
     """
@@ -148,14 +148,15 @@ def as_tensors(x, options):
 def run_cross_entropy(x, target, axis, out, dtype, wanted, options):
     """softfold.cross_entropy, called with tensors: with autograd where it gives the loss alone, and no out."""
     target, options = torch.as_tensor(target, device=x.device), as_tensors(x, options)
-    if out is None and not any(wanted):
+    status = options.pop("status")
+    if out is None and status is None and not any(wanted):
         return cross_entropy(x, target, dim=axis, dtype=dtype, **options)
     _check_operands(x, target, axis, options["weight"], options["offsets"])
     loss = _new(x, _loss_shape(x, axis, options["offsets"], options["reduction"]), dtype) if out is None else out
     log_probability = _new(x, _loss_shape(x, axis, options["offsets"], "none"), dtype) if wanted[0] else None
     gradient = _new(x) if wanted[1] else None
     _loss_into(_core.cross_entropy_into, (x, target), loss, axis, log_probability=log_probability, gradient=gradient,
-               **options)  # fmt: skip
+               status=status, **options)  # fmt: skip
     return returned((loss, log_probability, gradient))
 
 
@@ -208,7 +209,7 @@ _Entropy = _function(_entropy, _save_entropy, _entropy_vjp)
 
 def entropy(input, dim=-1, *, dtype=None, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False,
             empty="zero"):  # fmt: skip
-    """softfold.entropy of a tensor on the CPU, with a gradient: Categorical(logits=input).entropy() along dim."""
+    """softfold.entropy of a tensor, with a gradient: Categorical(logits=input).entropy() along dim."""
     x, dtype = _checked(input, dtype, scales)
     op = _entropy if not is_eager(x) else _Entropy.apply if needs_grad(x) else _entropy.now
     return op(x, dim, float(scale), scales, lengths, offsets, mask, causal, _nan(empty), dtype)[0]

@@ -14,7 +14,7 @@ from softfold._errors import Error
 
 class routed(contextlib.ContextDecorator):
     """Sends torch's softmax, log_softmax and logsumexp (torch.*, Tensor.*, torch.nn.functional.*) through softfold,
-    cross_entropy of class indices on the CPU, and scaled_dot_product_attention where no gradient is needed.
+    cross_entropy of class indices, and scaled_dot_product_attention where no gradient is needed.
 
         with softfold.torch.routed() as report:
             model(x)

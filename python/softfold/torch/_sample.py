@@ -1,4 +1,4 @@
-"""sample as a custom op. On the CPU."""
+"""sample as a custom op."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def sample(input, dim=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, ord
            bitmask=None, seed=0, offset=0, row_ids=None, of="raw", scale=1.0, scales=None, lengths=None, mask=None,
            causal=False, dtype=None, return_log_probability=False, return_rank=False, return_probabilities=False,
            return_masked=False):  # fmt: skip
-    """softfold.sample of a tensor, on the CPU; per-row options are tensors. Nothing has a gradient."""
+    """softfold.sample of a tensor; per-row options are tensors. Nothing has a gradient."""
     x, dtype = _checked(input.detach(), dtype, scales)
     wanted = [bool(w) for w in (return_log_probability, return_rank, return_probabilities, return_masked)]
     numbers, tensors = {}, {}

@@ -1,4 +1,4 @@
-"""topk as a custom op; the values have a gradient. On the CPU."""
+"""topk as a custom op; the values have a gradient."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _TopK = _function(_topk, _save, _vjp)
 def topk(input, k, dim=-1, largest=True, sorted=True, *, dtype=None, scale=1.0, scales=None, lengths=None, mask=None,
          causal=False, empty="zero", return_probabilities=False, return_log_probabilities=False,
          return_lse=False):  # fmt: skip
-    """torch.topk of the largest elements, as softfold.topk gives them: (values, indices, ...). On the CPU.
+    """torch.topk of the largest elements, as softfold.topk gives them: (values, indices, ...).
 
     The values have a gradient; probabilities, log-probabilities and lse of an input that requires one are refused.
     """
