@@ -120,6 +120,10 @@ Checked AttentionVerb::checked(Loaded& q, Loaded& k, Loaded& v, Loaded& out, Att
 void AttentionVerb::run() const {
   const Compute compute(running);
   AttentionOptions o = options();
+  if (check && (softcap != 0 || !mask_path.empty() || !bias_path.empty()))
+    throw Error(Code::option, "--check with --softcap, --mask or --bias",
+                "--check with --scale, --causal, --left and --right: what the materialised rung has",
+                "leave out --check");
   const io::ArrayFile q_file = q_reading.open_floating(q_path), k_file = k_reading.open_floating(k_path),
                       v_file = v_reading.open_floating(v_path);
   std::vector<std::int64_t> shape(q_file.shape().begin(), q_file.shape().end());

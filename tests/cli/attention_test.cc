@@ -67,6 +67,8 @@ TEST_F(AttentionVerb, RefusesAndLeavesNothing) {
                  {"attention", "@q.npy", "@k.npy", "@v.npy", "@out.npy", "--rung", "safe", "--softcap", "3"});
   expect_refused(Code::option, "causal",
                  {"attention", "@q.npy", "@k.npy", "@v.npy", "@out.npy", "--causal", "--right", "2"});
+  expect_refused(Code::option, "leave out --check",
+                 {"attention", "@q.npy", "@k.npy", "@v.npy", "@out.npy", "--softcap", "2", "--check"});
   expect_refused(Code::file, "none.npy", {"attention", "@q.npy", "@none.npy", "@v.npy", "@out.npy"});
   EXPECT_EQ(entries(), before);
 }
