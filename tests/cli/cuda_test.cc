@@ -122,7 +122,8 @@ TEST_F(CudaCommand, ConsumersHaveTheCpusBitsInBlocksOfAnySize) {
   EXPECT_FALSE(std::filesystem::exists(at("lost.npy")));
 }
 
-// Attention's order of additions is the device's own: results agree within its bound, here far within 1e-5.
+// Attention's order of additions is the device's own. Scores reach 20 and values 6, so a float32 result is within some
+// 20 * 6 * 2^-24 of the true one, and two of them within 2e-5.
 TEST_F(CudaCommand, AttentionIsTheCpus) {
   if (cuda() != true) GTEST_SKIP() << "no CUDA device";
   const auto floats = [&](const std::string& name, const Shape& shape, std::uint64_t seed) {
@@ -155,7 +156,7 @@ TEST_F(CudaCommand, AttentionIsTheCpus) {
     for (const std::string name : {"", "lse_"}) {
       const auto cpu = read(name + "cpu.npy"), gpu = read(name + "cuda.npy");
       ASSERT_EQ(cpu.size(), gpu.size());
-      for (std::size_t i = 0; i < cpu.size(); ++i) ASSERT_NEAR(cpu[i], gpu[i], 1e-5) << name << i;
+      for (std::size_t i = 0; i < cpu.size(); ++i) ASSERT_NEAR(cpu[i], gpu[i], 2e-5) << name << i;
     }
   }
 }
