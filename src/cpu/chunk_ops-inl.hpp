@@ -50,6 +50,13 @@ struct Written {
     const auto* from = value.from() + at + i;
     for (int j = 0; j < kRun<T, S>; j += kLineOf<std::remove_cvref_t<decltype(*from)>>) prefetch_near(from + j);
   }
+  /// Some processors hold a load back while a store is on its way whose address has the same last 20 bits; a store past
+  /// the cache takes long. Where the next lines would meet so what is read from x on, some are written before it.
+  HWY_INLINE void keep_clear_of(const S* x) {
+    constexpr std::uintptr_t alike = std::uintptr_t{1} << 20, near = 384, lead = 512;
+    const auto distance = reinterpret_cast<std::uintptr_t>(y + at) - reinterpret_cast<std::uintptr_t>(x);
+    if (HWY_UNLIKELY(distance % alike < near)) lines(at + static_cast<std::int64_t>(lead / sizeof(S)));
+  }
   HWY_INLINE void finish() {
     lines(n);
     if (at < n) write_part<T>(at, n, n, y, value);
@@ -66,6 +73,7 @@ HWY_INLINE lift::Reduced<T> reduce_beside(const S* x, int n, T c, T* terms, lift
   using D = typename Lanes<T>::D;
   constexpr int w = Lanes<T>::kCount, run = kRun<T, S>;
   return reduce_chunk_guessing<true>(x, n, c, terms, guess, [&](GuessedTerms<T>& term) SOFTFOLD_LANES_INLINE {
+    to.keep_clear_of(x);
     const int both = static_cast<int>(std::min<std::int64_t>(n, to.n - to.at));
     int i = 0;
     for (; i + run <= both; i += run) {

@@ -121,6 +121,42 @@ TEST(Matrix, SameBitsOnEverySimdTarget) {
   EXPECT_FALSE(softfold::cpu::use_target("abacus"));
 }
 
+// Where what is read and what is written past the cache have the same last 20 bits of their addresses, or nearly, the
+// writing goes ahead of the reading.
+TEST(Matrix, SameBitsWhereReadingAndWritingMeetInTheirAddresses) {
+  constexpr std::size_t alike = std::size_t{1} << 20;
+  softfold::cpu::Tuning far;
+  far.far_bytes = far.stream_bytes = 0;
+  const WithTuning with(far);
+  std::vector<std::byte> memory(3 * alike);
+  std::byte* const base = memory.data() + (alike - reinterpret_cast<std::uintptr_t>(memory.data()) % alike);
+  Random random(5);
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float64})
+    for (const std::int64_t n : {256, 1000, 1024, 3000}) {
+      const std::int64_t shape[] = {7, n};
+      const std::size_t row = static_cast<std::size_t>(n) * size_of(dtype), bytes = 7 * row;
+      for (std::size_t i = 0; i < bytes; i += size_of(dtype)) {
+        const double value = random.uniform(-9, 9);
+        const auto put = [&](auto stored) { std::memcpy(base + i, &stored, sizeof stored); };
+        if (dtype == DType::float64) put(value);
+        if (dtype == DType::float32) put(static_cast<float>(value));
+        if (dtype == DType::bfloat16) put(softfold::fold::narrow<softfold::fold::BFloat16>(value));
+      }
+      const View x(static_cast<const void*>(base), dtype, shape);
+      for (const Op op : {Op::softmax, Op::log_softmax}) {
+        std::vector<std::byte> plain(bytes + 64);
+        softfold::plan(op, {&x, 1}, std::array<View, 1>{View(plain.data(), dtype, shape)}, softfold::RowOptions())
+            .run();
+        plain.resize(bytes);
+        for (const std::size_t ahead : {0, 64, 320, 384, 512, 4032}) {
+          std::byte* const y = base + alike + (row + 63) / 64 * 64 + ahead;
+          softfold::plan(op, {&x, 1}, std::array<View, 1>{View(y, dtype, shape)}, softfold::RowOptions()).run();
+          EXPECT_EQ(std::vector<std::byte>(y, y + bytes), plain) << n << " " << ahead;
+        }
+      }
+    }
+}
+
 TEST(Matrix, SameBitsInEveryLayoutAndNothingElseWritten) {
   for (const Layout layout : {Layout::padded, Layout::every_second, Layout::transposed, Layout::reversed})
     expect_baseline_bits("layout " + std::to_string(static_cast<int>(layout)), [&](std::size_t i) {
