@@ -1,4 +1,4 @@
-// bfloat16 attention on AMX's tiles: q, k and v as they are stored, weights as two bfloat16 parts, sums in float32.
+// bfloat16 attention on AMX's tiles: q, k and v as they are stored, weights rounded to bfloat16, sums in float32.
 // Read once per target, and empty but for AVX-512.
 //
 // Scores lie row by row, kTileKeys apart, as those of few rows do (attention_few-inl.hpp). A row's bits depend on no
@@ -22,8 +22,6 @@ namespace HWY_NAMESPACE {
 inline constexpr int kPairs = cpu::kAmxRows;                        ///< of bfloat16 in a tile's row
 inline constexpr int kTile = cpu::kAmxTileBytes / 2;                ///< bfloat16 numbers in a tile
 inline constexpr int kScoreBytes = kTileKeys * int{sizeof(float)};  ///< from row to row
-inline constexpr int kLowPart =
-    kTileKeys * int{sizeof(fold::BFloat16)};  ///< bytes from a weight's high part to its low
 
 /// The first operands of products over keys [first, first + 16): tile s has their elements 32 s and on, by pairs.
 HWY_INLINE void pack_keys(const fold::BFloat16* k, std::int64_t stride, int first, int count, int d,
@@ -73,22 +71,28 @@ inline void amx_products(const RowTile<float>& tile, const fold::BFloat16* k, st
     }
 }
 
-/// Two vectors as the sums of two bfloat16 numbers each: the first cut off, the second rounded from what is left.
-/// Subnormal numbers become zero.
-HWY_INLINE void store_split(Lanes<float>::V x0, Lanes<float>::V x1, std::uint16_t* high, std::uint16_t* low) {
-  using A = Lanes<float>;
+/// x0 and x1 to nearest bfloat16 numbers, side by side. There are no subnormal ones: they would become zero.
+HWY_INLINE void store_rounded(Lanes<float>::V x0, Lanes<float>::V x1, std::uint16_t* to) {
   const hn::ScalableTag<std::uint16_t> d;
-  hn::Store(hn::ConcatOdd(d, hn::BitCast(d, x1), hn::BitCast(d, x0)), d, high);
-  const auto left = [](A::V x) SOFTFOLD_LANES_INLINE {
-    const auto cut = hn::And(hn::BitCast(A::DBits(), x), hn::Set(A::DBits(), 0xFFFF0000U));
-    return A::sub(x, hn::BitCast(A::D(), cut));
-  };
   hn::Vec<decltype(d)> y;
-  asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(y.raw) : "v"(left(x1).raw), "v"(left(x0).raw));
-  hn::Store(y, d, low);
+  asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(y.raw) : "v"(x1.raw), "v"(x0.raw));
+  hn::Store(y, d, to);
 }
 
-/// A row's scores, -inf for keys that are not there.
+/// Lane j of the result is the fold of all lanes of x[j].
+template <class Op>
+HWY_INLINE Lanes<float>::V fold_lanes(Lanes<float>::V (&x)[Lanes<float>::kCount], const Op& op) {
+  const Lanes<float>::D d;
+  unrolled<4>([&](auto round) SOFTFOLD_LANES_INLINE {
+    unrolled<(8 >> round)>([&](auto i) SOFTFOLD_LANES_INLINE {
+      x[i] = op(hn::ConcatEven(d, x[2 * i + 1], x[2 * i]), hn::ConcatOdd(d, x[2 * i + 1], x[2 * i]));
+    });
+  });
+  return x[0];
+}
+
+/// A row's scores, -inf for keys that are not there. Of a `Whole` tile all are.
+template <bool Whole>
 struct RowScores {
   using A = Lanes<float>;
   static constexpr int kVectors = kTileKeys / A::kCount;
@@ -98,7 +102,7 @@ struct RowScores {
     const A::D d;
     unrolled<kVectors>(
         [&](auto n) SOFTFOLD_LANES_INLINE { x[n] = A::mul(hn::Load(d, scores + n * A::kCount), A::set(factor)); });
-    if (keys == kTileKeys) return;
+    if constexpr (Whole) return;
     unrolled<kVectors>([&](auto n) SOFTFOLD_LANES_INLINE {
       const auto there = hn::Lt(hn::Iota(d, static_cast<float>(n * A::kCount)), A::set(static_cast<float>(keys)));
       x[n] = hn::IfThenElse(there, x[n], A::set(-fold::infinity<float>()));
@@ -106,30 +110,38 @@ struct RowScores {
   }
 };
 
-/// The weights of at most 32 rows from `row` on, each as the sum of two bfloat16 numbers, a row's high parts before its
-/// low ones, in place of its scores; frames, sums and o move on.
-HWY_INLINE void split_weights(const RowTile<float>& tile, int row, int keys, float factor) {
+/// The weights of at most 16 rows from `row` on, as bfloat16 in place of their scores; frames, sums and o move on.
+template <bool Whole>
+HWY_INLINE void round_weights(const RowTile<float>& tile, int row, int keys, float factor) {
   using A = Lanes<float>;
   const A::D d;
-  const int rows = std::min(2 * kPairs, tile.rows - row);
-  HWY_ALIGN float most[2 * kPairs] = {}, frame[2 * kPairs];
+  const int rows = std::min(A::kCount, tile.rows - row);
   float *scores = tile.scores + row * kTileKeys, *rescale = tile.rescale + row, *sum = tile.state.sum + row;
-  for (int r = 0; r < rows; ++r) {
-    const RowScores s(scores + r * kTileKeys, keys, factor);
-    most[r] = A::max_of_lanes(A::max(A::max(s.x[0], s.x[1]), A::max(s.x[2], s.x[3])));
+  HWY_ALIGN float frame[A::kCount];
+  A::V x[A::kCount];
+  // Of rows that only fill the tile up scores are zero, and what is made of them is not read.
+  unrolled<A::kCount>([&](auto r) SOFTFOLD_LANES_INLINE {
+    const RowScores<Whole> s(scores + r * kTileKeys, keys, factor);
+    x[r] = A::max(A::max(s.x[0], s.x[1]), A::max(s.x[2], s.x[3]));
+  });
+  const auto most = fold_lanes(x, [](auto a, auto b) SOFTFOLD_LANES_INLINE { return A::max(a, b); });
+  hn::Store(move_frames<float>(most, tile.state.m + row, rescale), d, frame);
+  for (int r = 0; r < A::kCount; ++r) {
+    const float* o = tile.state.o + (row + r) * tile.stride;  // the tiles are to find it near
+    for (int c = 0; c < tile.stride; c += kPairs) __builtin_prefetch(o + c, 1);
+    RowScores<Whole> p(scores + r * kTileKeys, keys, factor);
+    unrolled<p.kVectors>([&](auto n) SOFTFOLD_LANES_INLINE { p.x[n] = weight_of<float>(p.x[n], A::set(frame[r])); });
+    auto* to = reinterpret_cast<std::uint16_t*>(scores + r * kTileKeys);
+    store_rounded(p.x[0], p.x[1], to);
+    store_rounded(p.x[2], p.x[3], to + 2 * A::kCount);
+    hn::Store(A::add(A::add(p.x[0], p.x[1]), A::add(p.x[2], p.x[3])), d, scores + r * kTileKeys + 2 * A::kCount);
   }
-  for (int r = 0; r < rows; r += A::kCount)
-    hn::Store(move_frames<float>(hn::Load(d, most + r), tile.state.m + row + r, rescale + r), d, frame + r);
+  unrolled<A::kCount>([&](auto r)
+                          SOFTFOLD_LANES_INLINE { x[r] = hn::Load(d, scores + r * kTileKeys + 2 * A::kCount); });
+  const auto total = fold_lanes(x, [](auto a, auto b) SOFTFOLD_LANES_INLINE { return A::add(a, b); });
+  hn::Store(A::add(A::mul(hn::Load(d, sum), hn::Load(d, rescale)), total), d, sum);
   for (int r = 0; r < rows; ++r) {
     float* o = tile.state.o + (row + r) * tile.stride;
-    for (int c = 0; c < tile.stride; c += kPairs) __builtin_prefetch(o + c, 1);  // the tiles are to find it near
-    RowScores p(scores + r * kTileKeys, keys, factor);
-    auto* to = reinterpret_cast<std::uint16_t*>(scores + r * kTileKeys);
-    unrolled<RowScores::kVectors>([&](auto n)
-                                      SOFTFOLD_LANES_INLINE { p.x[n] = weight_of<float>(p.x[n], A::set(frame[r])); });
-    store_split(p.x[0], p.x[1], to, to + kTileKeys);
-    store_split(p.x[2], p.x[3], to + 2 * A::kCount, to + kTileKeys + 2 * A::kCount);
-    sum[r] = sum[r] * rescale[r] + A::halve(A::add(A::add(p.x[0], p.x[1]), A::add(p.x[2], p.x[3])));
     if (rescale[r] == 1) continue;
     for (int c = 0; c < tile.stride; c += A::kCount)
       hn::Store(A::mul(hn::Load(d, o + c), A::set(rescale[r])), d, o + c);
@@ -164,13 +176,11 @@ HWY_INLINE void amx_block(const float* weights, const fold::BFloat16* v, int ste
   cpu::amx_load<2>(below, o_bytes), cpu::amx_load<3>(below + kPairs, o_bytes);
   for (int s = 0; s < steps; ++s, v += kTile) {
     cpu::amx_load<6>(v, 64), cpu::amx_load<7>(v + steps * kTile, 64);
-    for (const int part : {0, kLowPart}) {
-      const char* p = reinterpret_cast<const char*>(weights) + part + s * 64;
-      cpu::amx_load<4>(p, kScoreBytes);
-      cpu::amx_multiply<0, 4, 6>(), cpu::amx_multiply<1, 4, 7>();
-      cpu::amx_load<5>(p + kPairs * kScoreBytes, kScoreBytes);
-      cpu::amx_multiply<2, 5, 6>(), cpu::amx_multiply<3, 5, 7>();
-    }
+    const char* p = reinterpret_cast<const char*>(weights) + s * 64;
+    cpu::amx_load<4>(p, kScoreBytes);
+    cpu::amx_multiply<0, 4, 6>(), cpu::amx_multiply<1, 4, 7>();
+    cpu::amx_load<5>(p + kPairs * kScoreBytes, kScoreBytes);
+    cpu::amx_multiply<2, 5, 6>(), cpu::amx_multiply<3, 5, 7>();
   }
   cpu::amx_store<0>(o, o_bytes), cpu::amx_store<1>(o + kPairs, o_bytes);
   cpu::amx_store<2>(below, o_bytes), cpu::amx_store<3>(below + kPairs, o_bytes);
@@ -183,7 +193,9 @@ inline void amx_push(const RowTile<float>& tile, const fold::BFloat16* v, std::i
   pack_values(v, stride, count, steps, tile.dv, packed);
   const cpu::AmxTiles tiles;
   for (int r = 0; r < tile.rows; r += 2 * kPairs) {
-    split_weights(tile, r, count, factor);
+    for (const int half : {r, r + kPairs})
+      count == kTileKeys ? round_weights<true>(tile, half, count, factor)
+                         : round_weights<false>(tile, half, count, factor);
     for (int c = 0; c < tile.dv; c += 2 * kPairs)
       amx_block(tile.scores + r * kTileKeys, packed + c / kPairs * steps * kTile, steps,
                 tile.state.o + r * tile.stride + c, tile.stride);

@@ -59,30 +59,79 @@ HWY_INLINE void transpose(typename Lanes<T>::V (&x)[Lanes<T>::kCount]) {
   });
 }
 
-/// The scores of `count` keys, at most a vector of them, for Rows rows of the one panel. A whole vector is written.
-template <int Rows, class S, class T>
+/// Pairs of neighbouring bfloat16 numbers as floats: those at even places and those at odd ones.
+template <class V>
+HWY_INLINE void split_pairs(V pairs, V& even, V& odd) {
+  using A = Lanes<float>;
+  const auto bits = hn::BitCast(A::DBits(), pairs);
+  even = hn::BitCast(A::D(), hn::ShiftLeft<16>(bits));
+  odd = hn::BitCast(A::D(), hn::And(bits, hn::Set(A::DBits(), 0xFFFF0000U)));
+}
+
+/// The sums of products of Rows rows with a vector of keys move on by one transposed vector of their elements, c ahead
+/// of the rows' first: as many as lanes, or twice as many bfloat16 numbers. A key that is not there, unless the vector
+/// is `Whole`, repeats the last one.
+template <int Rows, bool Pairs, bool Whole, class S, class T, class V = typename Lanes<T>::V>
+HWY_INLINE void few_products_step(const S* k, std::int64_t stride, int count, const T* q, V (&sum)[Rows]) {
+  using A = Lanes<T>;
+  constexpr int w = A::kCount;
+  V x[w];
+  unrolled<w>([&](auto j) SOFTFOLD_LANES_INLINE {
+    const S* key = k + (Whole ? std::int64_t{j} : std::min<std::int64_t>(j, count - 1)) * stride;
+    if constexpr (Pairs) {
+      x[j] = hn::LoadU(typename A::D(), reinterpret_cast<const T*>(key));
+    } else {
+      x[j] = load(key);
+    }
+  });
+  transpose<T>(x);
+  unrolled<w>([&](auto i) SOFTFOLD_LANES_INLINE {
+    const auto add = [&](V y, int c) SOFTFOLD_LANES_INLINE {
+      unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE { sum[r] = A::fma(y, A::set(q[c * w + r]), sum[r]); });
+    };
+    if constexpr (Pairs) {
+      V even, odd;
+      split_pairs(x[i], even, odd);
+      add(even, 2 * i), add(odd, 2 * i + 1);
+    } else {
+      add(x[i], i);
+    }
+  });
+}
+
+/// The scores of `count` keys, at most Groups vectors of them, for Rows rows of the one panel. Whole vectors are
+/// written. The vectors' chains of FMAs run side by side, while as many keys of the next tile are asked for.
+template <int Rows, int Groups, class S, class T>
 HWY_INLINE void few_products_of(const RowTile<T>& tile, const S* k, std::int64_t stride, int count, T* scores) {
   using A = Lanes<T>;
   constexpr int w = A::kCount;
-  const std::int64_t ahead = kTileKeys * stride * static_cast<std::int64_t>(sizeof(S));
-  typename A::V sum[Rows];
-  unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE { sum[r] = A::zero(); });
-  for (int c = 0; c < tile.d; c += w) {
-    const bool new_line = static_cast<std::size_t>(c) * sizeof(S) % 64 == 0;
-    typename A::V x[w];
-    unrolled<w>([&](auto j) SOFTFOLD_LANES_INLINE {
-      // A key that is not there repeats the last one.
-      const S* key = k + std::min<std::int64_t>(j, count - 1) * stride + c;
-      x[j] = load(key);
-      if (new_line) prefetch_at(key, ahead);
-    });
-    transpose<T>(x);
-    unrolled<w>([&](auto i) SOFTFOLD_LANES_INLINE {
-      const T* q = tile.q + (c + i) * w;
-      unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE { sum[r] = A::fma(x[i], A::set(q[r]), sum[r]); });
-    });
-  }
-  unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE { hn::Store(sum[r], typename A::D(), scores + r * kTileKeys); });
+  typename A::V sum[Groups][Rows];
+  unrolled<Groups * Rows>([&](auto r) SOFTFOLD_LANES_INLINE { sum[r / Rows][r % Rows] = A::zero(); });
+  constexpr std::int64_t size = sizeof(S);
+  std::int64_t next = kTileKeys * stride * size;
+  const bool in_order = stride == tile.d;  // then they are asked for in the order of memory
+  int c = 0;
+  const auto steps = [&]<class Pairs>(Pairs) SOFTFOLD_LANES_INLINE {
+    constexpr int step = Pairs::value ? 2 * w : w, keys = Groups * w;
+    for (; c + step <= tile.d; c += step) {
+      if (in_order) {
+        for (int i = 0; i < keys * step * size; i += 64) prefetch_at(k, next + i);
+        next += keys * step * size;
+      } else if (c * size % 64 == 0) {
+        for (int j = 0; j < keys; ++j) prefetch_at(k + c, next + j * stride * size);
+      }
+      unrolled<Groups>([&](auto g) SOFTFOLD_LANES_INLINE {
+        few_products_step<Rows, Pairs::value, Groups != 1>(k + g * w * stride + c, stride, count - g * w,
+                                                           tile.q + c * w, sum[g]);
+      });
+    }
+  };
+  if constexpr (std::is_same_v<S, fold::BFloat16>) steps(std::true_type());
+  steps(std::false_type());
+  unrolled<Groups>([&](auto g) SOFTFOLD_LANES_INLINE {
+    unrolled<Rows>(
+        [&](auto r) SOFTFOLD_LANES_INLINE { hn::Store(sum[g][r], typename A::D(), scores + r * kTileKeys + g * w); });
+  });
 }
 
 /// TileOps::few_products. Rows that only fill up are computed too.
@@ -90,9 +139,12 @@ template <class S, class T>
 void few_products(const RowTile<T>& tile, const void* k, std::int64_t stride, int count) {
   constexpr int w = Lanes<T>::kCount;
   const auto all = [&]<class R>(R) HWY_ATTR {
-    for (int j = 0; j < count; j += w)
-      few_products_of<R::value>(tile, static_cast<const S*>(k) + j * stride, stride, std::min(w, count - j),
-                                tile.scores + j);
+    int j = 0;
+    const auto vectors = [&]<class G>(G, int keys) HWY_ATTR {
+      few_products_of<R::value, G::value>(tile, static_cast<const S*>(k) + j * stride, stride, keys, tile.scores + j);
+    };
+    for (; j + 2 * w <= count; j += 2 * w) vectors(std::integral_constant<int, 2>(), 2 * w);
+    for (; j < count; j += w) vectors(std::integral_constant<int, 1>(), std::min(w, count - j));
   };
   if (tile.rows == 1) return all(std::integral_constant<int, 1>());
   if (tile.rows == 2) return all(std::integral_constant<int, 2>());
@@ -152,24 +204,32 @@ struct WeightSteps {
 };
 
 /// o = rescale * o + weights . v for Rows rows and Vectors vectors of v's columns. `Ahead`: the next tile's values are
-/// asked for.
+/// asked for. With `sum`, the rows' sums of weights move on likewise.
 template <int Rows, int Vectors, bool Ahead, class S, class T>
 HWY_INLINE void block_values(const T* HWY_RESTRICT weights, WeightSteps steps, int keys, const S* HWY_RESTRICT v,
                              std::int64_t v_stride, const T* HWY_RESTRICT rescale, T* HWY_RESTRICT o, int stride) {
   using A = Lanes<T>;
   constexpr int w = A::kCount;
   const typename A::D d;
+  // Of bfloat16 a vector holds a pair's first numbers and the next one its second ones: that widens them fastest.
+  constexpr bool pairs = std::is_same_v<S, fold::BFloat16> && Vectors % 2 == 0;
   typename A::V sum[Rows * Vectors];
   unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE {
     const auto factor = A::set(rescale[r]);
     unrolled<Vectors>([&](auto n) SOFTFOLD_LANES_INLINE {
-      sum[r * Vectors + n] = A::mul(factor, hn::Load(d, o + r * stride + n * w));
+      auto& at = sum[r * Vectors + n];
+      if constexpr (!pairs) at = hn::Load(d, o + r * stride + n * w);
+      if constexpr (pairs && n % 2 == 0) hn::LoadInterleaved2(d, o + r * stride + n * w, at, sum[r * Vectors + n + 1]);
     });
+    unrolled<Vectors>([&](auto n)
+                          SOFTFOLD_LANES_INLINE { sum[r * Vectors + n] = A::mul(factor, sum[r * Vectors + n]); });
   });
   for (int j = 0; j < keys; ++j, weights += steps.key, v += v_stride) {
     typename A::V x[Vectors];
     unrolled<Vectors>([&](auto n) SOFTFOLD_LANES_INLINE {
-      x[n] = load(v + n * w);
+      if constexpr (!pairs) x[n] = load(v + n * w);
+      if constexpr (pairs && n % 2 == 0)
+        split_pairs(hn::LoadU(d, reinterpret_cast<const T*>(v + n * w)), x[n], x[n + 1]);
       if constexpr (Ahead && n * w * sizeof(S) % 64 == 0)
         prefetch_at(v + n * w, kTileKeys * v_stride * static_cast<std::int64_t>(sizeof(S)));
     });
@@ -180,8 +240,11 @@ HWY_INLINE void block_values(const T* HWY_RESTRICT weights, WeightSteps steps, i
     });
   }
   unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE {
-    unrolled<Vectors>([&](auto n)
-                          SOFTFOLD_LANES_INLINE { hn::Store(sum[r * Vectors + n], d, o + r * stride + n * w); });
+    unrolled<Vectors>([&](auto n) SOFTFOLD_LANES_INLINE {
+      T* to = o + r * stride + n * w;
+      if constexpr (!pairs) hn::Store(sum[r * Vectors + n], d, to);
+      if constexpr (pairs && n % 2 == 0) hn::StoreInterleaved2(sum[r * Vectors + n], sum[r * Vectors + n + 1], d, to);
+    });
   });
 }
 
@@ -232,20 +295,23 @@ void few_push(const RowTile<T>& tile, const void* values, std::int64_t v_stride,
   for_few(tile.rows, [&]<class R>(R, int r) HWY_ATTR {
     row_sums<R::value>(tile.scores + r * kTileKeys, count, tile.rescale + r, tile.state.sum + r);
   });
-  const auto block = [&]<class R, class N>(R, N, int r, int column) HWY_ATTR {
-    const auto run = [&]<class Ahead>(Ahead) HWY_ATTR {
+  for_few(tile.rows, [&]<class R>(R, int r) HWY_ATTR {
+    const auto block = [&]<class N, class Ahead>(N, Ahead, int column) HWY_ATTR {
       block_values<R::value, N::value, Ahead::value>(tile.scores + r * kTileKeys, {kTileKeys, 1}, count, v + column,
                                                      v_stride, tile.rescale + r,
                                                      tile.state.o + r * tile.stride + column, tile.stride);
     };
-    r == 0 ? run(std::true_type()) : run(std::false_type());
-  };
-  const auto columns = [&]<class N>(N n, int column) HWY_ATTR {
-    for_few(tile.rows, [&]<class R>(R rows, int r) HWY_ATTR { block(rows, n, r, column); });
-  };
-  int column = 0;
-  for (; column + wide * w <= tile.dv; column += wide * w) columns(std::integral_constant<int, wide>(), column);
-  for (; column < tile.dv; column += w) columns(std::integral_constant<int, 1>(), column);
+    const auto columns = [&]<class Ahead>(Ahead ahead) HWY_ATTR {
+      int column = 0;
+      if constexpr (R::value <= 2)
+        for (; column + 2 * wide * w <= tile.dv; column += 2 * wide * w)
+          block(std::integral_constant<int, 2 * wide>(), ahead, column);
+      for (; column + wide * w <= tile.dv; column += wide * w)
+        block(std::integral_constant<int, wide>(), ahead, column);
+      for (; column < tile.dv; column += w) block(std::integral_constant<int, 1>(), ahead, column);
+    };
+    r == 0 ? columns(std::true_type()) : columns(std::false_type());
+  });
 }
 
 /// TileOps::few_adjust.

@@ -277,6 +277,27 @@ TEST_F(AttentionLeaks, TilesThatCausalAndWindowLeaveOut) {
     }
 }
 
+// Every weight is above 0 here, so the infinite value reaches every row, and no other column.
+TEST_F(AttentionLeaks, AnInfiniteValueThatIsSeenIsInItsColumnAlone) {
+  const std::string_view before = softfold::cpu::current_target();
+  for (const std::string_view target : softfold::cpu::targets()) {
+    ASSERT_TRUE(softfold::cpu::use_target(target));
+    for (const DType t : {DType::float32, DType::bfloat16}) {
+      AttentionCase c = grouped();
+      c.dtype = t;
+      c.batch = 1, c.d = c.dv = 32, c.keys = 150;
+      AttentionData clean(c), infinite(c);
+      for (std::int64_t h = 0; h < c.kv_heads; ++h)
+        infinite.v.set_value(infinite.at(infinite.v, 0, h, 97) + 5, -infinity);
+      clean.run(), infinite.run();
+      EXPECT_EQ(clean.lse.elements(), infinite.lse.elements());
+      for (std::int64_t i = 0; i < clean.out.count(); ++i)
+        ASSERT_EQ(clean.value(infinite.out, i), i % c.dv == 5 ? -infinity : clean.value(clean.out, i)) << target;
+    }
+  }
+  softfold::cpu::use_target(before);
+}
+
 /// A row's own NaN stays in that row.
 TEST_F(AttentionLeaks, ANaNInOneQueryIsThatRowsAlone) {
   for (const double value : {nan, infinity}) {
