@@ -3,7 +3,8 @@
 
 usage: cpu_attention_peers.py --lib libsoftfold.so --shim libcpu_peers_shim.so [--threads 1,2,16] [--out FILE]
 
-Results are compared before anything is timed. Each turn begins with a pause and a call that is not timed, so that the other
+Before anything is timed, softfold's root mean square error against float64, over some rows, must be at most twice
+PyTorch's in the same precision; both are recorded ("rms_error"). Each turn begins with a pause and a call that is not timed, so that the other
 library's threads have stopped spinning and one's own are awake; a time is the median of `--rounds` turns, at least two.
 Of decoding the ceiling is a read of K's and V's bytes by as many threads ("copy_ms"). Appends one JSON object a case,
 thread count and library.
@@ -59,8 +60,19 @@ def clocked(f):
     return time.perf_counter() - start
 
 
+def rms_error(out, q, k, v, causal):
+    """Of some rows of the first head, against float64."""
+    rows = torch.arange(0, q.shape[2], max(1, q.shape[2] // 64))
+    scores = q[0, 0, rows].double() @ k[0, 0].double().T / q.shape[3] ** 0.5
+    if causal:
+        at = rows[:, None] + k.shape[2] - q.shape[2]
+        scores.masked_fill_(torch.arange(k.shape[2])[None] > at, -torch.inf)
+    right = torch.softmax(scores, -1) @ v[0, 0].double()
+    return (out[0, 0, rows].double() - right).square().mean().sqrt().item()
+
+
 def runs_of(softfold, dtype, shape, causal):
-    """What is timed, by name: softfold and PyTorch on the same tensors, compared."""
+    """What is timed, by name, with its error: softfold and PyTorch on the same tensors."""
     b, h, hkv, t, s, d = shape
     kind = getattr(torch, dtype)
     generator = torch.Generator().manual_seed(s)
@@ -78,14 +90,15 @@ def runs_of(softfold, dtype, shape, causal):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=h != hkv)
 
     ours()
-    error = (out.float() - theirs().float()).abs().max().item()
-    assert error < (2e-2 if dtype == "bfloat16" else 1e-4), f"{dtype} {shape}: {error} from PyTorch's result"
-    return {"softfold " + softfold.lib.softfold_version().decode(): ours, f"torch {torch.__version__}": theirs}, k
+    errors = [rms_error(x, q, k, v, causal) for x in (out, theirs())]
+    assert errors[0] <= 2 * errors[1], f"{dtype} {shape}: rms errors of softfold and PyTorch {errors}"
+    names = "softfold " + softfold.lib.softfold_version().decode(), f"torch {torch.__version__}"
+    return dict(zip(names, (ours, theirs))), dict(zip(names, errors)), k
 
 
 def measure(softfold, shim, threads, name, dtype, shape, causal, rounds):
     b, h, hkv, t, s, d = shape
-    runs, k = runs_of(softfold, dtype, shape, causal)
+    runs, errors, k = runs_of(softfold, dtype, shape, causal)
     size = k.element_size()
     kv_bytes = 2 * b * hkv * s * d * size
     times = {who: [] for who in runs}
@@ -102,7 +115,7 @@ def measure(softfold, shim, threads, name, dtype, shape, causal, rounds):
         yield {"op": "attention", "dtype": dtype, "shape": list(shape), "case": f"{name}, {threads} threads", "who": who,
                "ms": round(statistics.median(taken) * 1e3, 4), "bytes": kv_bytes + 2 * b * h * t * d * size,
                "flops": 4 * b * h * pairs * d, "copy_ms": round(statistics.median(reads) * 1e3, 4) if reads else None,
-               "bits": None}
+               "rms_error": float(f"{errors[who]:.3g}"), "bits": None}
 
 
 def main():
@@ -129,7 +142,8 @@ def main():
             read = f", read {ours['bytes'] / ours['copy_ms'] * 1e-6:.0f}" if ours["copy_ms"] else ""
             print(f"{name:8} {dtype:8} {shape} {threads:2} threads: {ours['ms']:8.2f} ms, "
                   f"{ours['flops'] / ours['ms'] * 1e-6:6.0f} GFLOP/s, {ours['bytes'] / ours['ms'] * 1e-6:5.1f} GB/s{read}; "
-                  f"torch {theirs['ms']:8.2f} ms: {theirs['ms'] / ours['ms']:.2f}x", flush=True)
+                  f"torch {theirs['ms']:8.2f} ms: {theirs['ms'] / ours['ms']:.2f}x; "
+                  f"rms errors {ours['rms_error']:.2g}, {theirs['rms_error']:.2g}", flush=True)
             if a.out:
                 with open(a.out, "a", encoding="utf-8") as f:
                     f.writelines(json.dumps({**r, **about}) + "\n" for r in (ours, theirs))

@@ -5,6 +5,7 @@ captured in CUDA graphs, replayed in turn, timed with events; medians. Layout (B
 pair of query and key. Records follow DESIGN section 5 (shape: B, H, Hkv, T, S, D, Dv).
 
     python3 bench/gpu_attention.py --library build/src/libsoftfold.so --out bench/results/h200/attention.jsonl
+    python3 bench/gpu_attention.py --library build/src/libsoftfold.so --errors --out bench/results/h200/attention_errors.jsonl
 """
 import argparse
 import ctypes as C
@@ -190,6 +191,52 @@ class Bench:
         self.record(case or ("causal" if causal else "full"), dtype, [B, H, Hkv, T, S, D, Dv], flops, bytes_moved, times,
                     group or f"D={D} {'causal' if causal else 'full'}")
 
+    def error(self, T, S, D, causal, dtype):
+        """Errors against float64 beside those of torch's backends in the same precision. Ends the run where softfold's
+        root mean square error is more than twice the least of theirs; theirs, where they are exact as for a single key,
+        counts as what rounding a result makes."""
+        q, k, v = (torch.randn(2, n, 4, D, device="cuda", dtype=dtype) for n in (T, S, S))
+        heads_first = [t.transpose(1, 2) for t in (q, k, v)]
+        seen = torch.ones(T, S, dtype=torch.bool, device="cuda")
+        if causal:
+            seen.tril_(S - T)
+        rows = seen.any(1)  # of one that sees nothing torch makes NaN
+        scores = heads_first[0].double() @ heads_first[1].double().transpose(2, 3) / math.sqrt(D)
+        right = (torch.softmax(scores.masked_fill(~seen, -torch.inf), -1) @ heads_first[2].double())[:, :, rows]
+        kernels, results = set(), {}
+        for state in (False, True):  # only the portable kernel gives a state
+            out = torch.empty_like(q)
+            given = {"state": torch.empty(2, 4, T, D + 2, device="cuda")} if state else {}
+            run = self.softfold.attention(q, k, v, out, self.stream, causal=int(causal), **given)
+            torch.cuda.synchronize()
+            run()
+            torch.cuda.synchronize()
+            results[f"softfold:{run.kernel}"] = out.transpose(1, 2)
+            kernels.add(run.kernel)
+        for name in ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"):
+            try:
+                with sdpa_kernel(getattr(SDPBackend, name)):
+                    results[f"torch {torch.__version__} {name}"] = F.scaled_dot_product_attention(
+                        *heads_first, attn_mask=seen if causal else None)
+            except RuntimeError:
+                continue  # it does not take this shape or mask
+        errors = {who: (x[:, :, rows].double() - right) for who, x in results.items()}
+        rms = {who: e.square().mean().sqrt().item() for who, e in errors.items()}
+        name = str(dtype).split(".")[-1]
+        for who, e in errors.items():
+            if self.out:
+                self.out.write(json.dumps({
+                    "op": "attention", "dtype": name, "shape": [2, 4, 4, T, S, D, D],
+                    "case": f"error {'causal' if causal else 'full'}", "who": who, "ms": None,
+                    "rms_error": float(f"{rms[who]:.3g}"), "max_error": float(f"{e.abs().max().item():.3g}"),
+                    **self.common}) + "\n")
+        ours = max(x for who, x in rms.items() if who.startswith("softfold"))
+        least = min(x for who, x in rms.items() if not who.startswith("softfold"))
+        rounding = torch.finfo(dtype).eps / 5 * right.square().mean().sqrt().item()
+        print(f"{name} {T}x{S} D={D} {'causal' if causal else 'full'}: rms error {ours:.2e} of {', '.join(kernels)}, "
+              f"{ours / max(least, rounding):.2f} times torch's least of {least:.2e}", flush=True)
+        assert ours <= 2 * max(least, rounding), rms
+
     def packed(self, lengths, H, D, causal):
         total, longest = sum(lengths), max(lengths)
         q, k, v = (torch.randn(total, H, D, device="cuda", dtype=torch.bfloat16) for _ in range(3))
@@ -243,9 +290,17 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.15)
     parser.add_argument("--flash2", action="store_true", help="FlashAttention-2 too")
     parser.add_argument("--sizes", default="128,64,256")
+    parser.add_argument("--errors", action="store_true", help="errors beside torch's, nothing timed")
     args = parser.parse_args()
     torch.manual_seed(5)
     bench = Bench(args)
+    if args.errors:
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            for T, S in ((113, 203), (799, 3), (239, 1), (3, 1023), (1024, 1024)):
+                for D in (64, 128):
+                    for causal in (False, True):
+                        bench.error(T, S, D, causal, dtype)
+        return
     for D in map(int, filter(None, args.sizes.split(","))):
         for causal in (False, True):
             for T in (512, 1024, 2048, 4096, 8192, 16384):

@@ -18,23 +18,33 @@ struct Cut {
   std::int64_t rows;       ///< a tile
   std::int64_t row_tiles;  ///< a sequence and key head, of the longest sequence
   std::int64_t items;      ///< row tiles in all
-  int node_level;          ///< a task folds nodes of 2^node_level chunks
-  std::int64_t nodes;      ///< a row tile, of the longest sequence
+  int node_level = 0;      ///< a task folds nodes of 2^node_level chunks
+  std::int64_t nodes = 1;  ///< a row tile, of the longest sequence
 
-  Cut(const AttentionProblem& p, std::int64_t tile_rows, int threads)
-      : group(p.q_heads / p.kv_heads),
-        rows(tile_rows),
-        row_tiles((group * p.tq + rows - 1) / rows),
-        items(p.sequences * p.kv_heads * row_tiles),
-        node_level(0),
-        nodes(1) {
+  Cut(const AttentionProblem& p, std::int64_t tile_rows, int threads) : group(p.q_heads / p.kv_heads) {
+    const auto cut = [&](std::int64_t n) {
+      rows = n;
+      row_tiles = (group * p.tq + rows - 1) / rows;
+      items = p.sequences * p.kv_heads * row_tiles;
+    };
+    cut(tile_rows);
+    if (tile_rows == kAmxTileRows && items < 4 * threads) cut(kTileRows);
     const std::int64_t chunks = std::max<std::int64_t>(1, lift::chunk_count(p.tk)), enough = 4 * threads;
     const std::int64_t wanted = threads <= 1 ? 1 : (enough + items - 1) / std::max<std::int64_t>(1, items);
     while ((std::int64_t{1} << node_level) < chunks && (chunks >> node_level) >= 2 * wanted) ++node_level;
     if (wanted == 1) node_level = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(chunks - 1)));
     nodes = (chunks + (std::int64_t{1} << node_level) - 1) >> node_level;
   }
+  /// What a tile's memory is made for.
+  int most() const { return static_cast<int>(std::max<std::int64_t>(rows, kTileRows)); }
 };
+
+/// The rows that a tile may have.
+template <class S, class T>
+std::int64_t tile_rows(const AttentionProblem& p) {
+  if (p.rung == Rung::tiled) return 1;
+  return p.tq > kAmxQueries && TileFold<S, T>::can_use_amx(p) ? kAmxTileRows : kTileRows;
+}
 
 /// Calls body(tile, sequence) with the `item`th tile of rows, if its sequence has it.
 template <class Body>
@@ -52,9 +62,10 @@ void run_whole(const AttentionProblem& p, const Cut& cut, Executor& executor) {
   parallel_for(executor, cut.items, [&](std::int64_t item) {
     with_tile(p, cut, item, [&](const TileRows& rows) {
       Scratch& scratch = thread_scratch();
-      TileFold<S, T> fold(p, rows, scratch, cut.node_level);
+      TileFold<S, T> fold(p, rows, cut.most(), scratch, cut.node_level);
       const int stride = fold.stride_of(p);
-      const auto state = StatePool<T>::laid_out(scratch.get<T>(Scratch::attention_state, StatePool<T>::size(stride)));
+      const auto state = StatePool<T>::laid_out(
+          scratch.get<T>(Scratch::attention_state, StatePool<T>::size(cut.most(), stride)), cut.most());
       fold.fold(0, chunks_of(*rows.sequence), state);
       write_rows(p, rows, state, stride);
     });
@@ -66,15 +77,15 @@ template <class S, class T>
 void run_split(const AttentionProblem& p, const Cut& cut, Executor& executor) {
   using Pool = StatePool<T>;
   const int stride = TileFold<S, T>::stride_of(p);
-  const std::size_t size = Pool::size(stride), count = static_cast<std::size_t>(cut.items * cut.nodes);
+  const std::size_t size = Pool::size(cut.most(), stride), count = static_cast<std::size_t>(cut.items * cut.nodes);
   const Scratch::Held<T> states(thread_scratch(), Scratch::attention_state, size * count);
   const auto state = [&](std::int64_t item, std::int64_t node) {
-    return Pool::laid_out(states.data() + static_cast<std::size_t>(item * cut.nodes + node) * size);
+    return Pool::laid_out(states.data() + static_cast<std::size_t>(item * cut.nodes + node) * size, cut.most());
   };
   parallel_for(executor, cut.items * cut.nodes, [&](std::int64_t task) {
     const std::int64_t item = task / cut.nodes, node = task % cut.nodes;
     with_tile(p, cut, item, [&](const TileRows& rows) {
-      TileFold<S, T> fold(p, rows, thread_scratch(), cut.node_level);
+      TileFold<S, T> fold(p, rows, cut.most(), thread_scratch(), cut.node_level);
       const std::int64_t chunks = chunks_of(*rows.sequence), from = std::min(chunks, node << cut.node_level);
       fold.fold(from, std::min(chunks, (node + 1) << cut.node_level), state(item, node));
     });
@@ -95,7 +106,7 @@ template <class S>
 void run_as(const AttentionProblem& p, const Context& context) {
   using T = fold::FoldType<S>;
   Executor& executor = executor_of(context);
-  const Cut cut(p, p.rung == Rung::tiled ? 1 : kTileRows, executor.concurrency());
+  const Cut cut(p, tile_rows<S, T>(p), executor.concurrency());
   if (cut.nodes == 1) return run_whole<S, T>(p, cut, executor);
   run_split<S, T>(p, cut, executor);
 }

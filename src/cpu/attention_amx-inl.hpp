@@ -1,4 +1,4 @@
-// bfloat16 attention on AMX's tiles: q, k and v as they are stored, weights rounded to bfloat16, sums in float32.
+// bfloat16 attention on AMX's tiles: q, k and v as they are stored, weights as two bfloat16 parts, sums in float32.
 // Read once per target, and empty but for AVX-512.
 //
 // Scores lie row by row, kTileKeys apart, as those of few rows do (attention_few-inl.hpp). A row's bits depend on no
@@ -22,6 +22,8 @@ namespace HWY_NAMESPACE {
 inline constexpr int kPairs = cpu::kAmxRows;                        ///< of bfloat16 in a tile's row
 inline constexpr int kTile = cpu::kAmxTileBytes / 2;                ///< bfloat16 numbers in a tile
 inline constexpr int kScoreBytes = kTileKeys * int{sizeof(float)};  ///< from row to row
+inline constexpr int kLowPart =
+    kTileKeys * int{sizeof(fold::BFloat16)};  ///< bytes from a weight's high part to its low
 
 /// The first operands of products over keys [first, first + 16): tile s has their elements 32 s and on, by pairs.
 HWY_INLINE void pack_keys(const fold::BFloat16* k, std::int64_t stride, int first, int count, int d,
@@ -71,12 +73,19 @@ inline void amx_products(const RowTile<float>& tile, const fold::BFloat16* k, st
     }
 }
 
-/// x0 and x1 to nearest bfloat16 numbers, side by side. There are no subnormal ones: they would become zero.
-HWY_INLINE void store_rounded(Lanes<float>::V x0, Lanes<float>::V x1, std::uint16_t* to) {
+/// Two vectors as the sums of two bfloat16 numbers each: the first cut off, the second rounded from what is left.
+/// Subnormal numbers become zero.
+HWY_INLINE void store_split(Lanes<float>::V x0, Lanes<float>::V x1, std::uint16_t* high, std::uint16_t* low) {
+  using A = Lanes<float>;
   const hn::ScalableTag<std::uint16_t> d;
+  hn::Store(hn::ConcatOdd(d, hn::BitCast(d, x1), hn::BitCast(d, x0)), d, high);
+  const auto left = [](A::V x) SOFTFOLD_LANES_INLINE {
+    const auto cut = hn::And(hn::BitCast(A::DBits(), x), hn::Set(A::DBits(), 0xFFFF0000U));
+    return A::sub(x, hn::BitCast(A::D(), cut));
+  };
   hn::Vec<decltype(d)> y;
-  asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(y.raw) : "v"(x1.raw), "v"(x0.raw));
-  hn::Store(y, d, to);
+  asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(y.raw) : "v"(left(x1).raw), "v"(left(x0).raw));
+  hn::Store(y, d, low);
 }
 
 /// Lane j of the result is the fold of all lanes of x[j].
@@ -110,16 +119,16 @@ struct RowScores {
   }
 };
 
-/// The weights of at most 16 rows from `row` on, as bfloat16 in place of their scores; frames, sums and o move on.
+/// The weights of 16 rows from `row` on, each as the sum of two bfloat16 numbers, a row's high parts before its low
+/// ones, in place of its scores; frames, sums and o move on. Rows that only fill the tile up are computed too, and not
+/// read.
 template <bool Whole>
-HWY_INLINE void round_weights(const RowTile<float>& tile, int row, int keys, float factor) {
+HWY_INLINE void split_weights(const RowTile<float>& tile, int row, int keys, float factor) {
   using A = Lanes<float>;
   const A::D d;
-  const int rows = std::min(A::kCount, tile.rows - row);
   float *scores = tile.scores + row * kTileKeys, *rescale = tile.rescale + row, *sum = tile.state.sum + row;
-  HWY_ALIGN float frame[A::kCount];
+  HWY_ALIGN float frame[A::kCount], totals[A::kCount * A::kCount];
   A::V x[A::kCount];
-  // Of rows that only fill the tile up scores are zero, and what is made of them is not read.
   unrolled<A::kCount>([&](auto r) SOFTFOLD_LANES_INLINE {
     const RowScores<Whole> s(scores + r * kTileKeys, keys, factor);
     x[r] = A::max(A::max(s.x[0], s.x[1]), A::max(s.x[2], s.x[3]));
@@ -132,28 +141,30 @@ HWY_INLINE void round_weights(const RowTile<float>& tile, int row, int keys, flo
     RowScores<Whole> p(scores + r * kTileKeys, keys, factor);
     unrolled<p.kVectors>([&](auto n) SOFTFOLD_LANES_INLINE { p.x[n] = weight_of<float>(p.x[n], A::set(frame[r])); });
     auto* to = reinterpret_cast<std::uint16_t*>(scores + r * kTileKeys);
-    store_rounded(p.x[0], p.x[1], to);
-    store_rounded(p.x[2], p.x[3], to + 2 * A::kCount);
-    hn::Store(A::add(A::add(p.x[0], p.x[1]), A::add(p.x[2], p.x[3])), d, scores + r * kTileKeys + 2 * A::kCount);
+    store_split(p.x[0], p.x[1], to, to + kTileKeys);
+    store_split(p.x[2], p.x[3], to + 2 * A::kCount, to + kTileKeys + 2 * A::kCount);
+    hn::Store(A::add(A::add(p.x[0], p.x[1]), A::add(p.x[2], p.x[3])), d, totals + r * A::kCount);
   }
-  unrolled<A::kCount>([&](auto r)
-                          SOFTFOLD_LANES_INLINE { x[r] = hn::Load(d, scores + r * kTileKeys + 2 * A::kCount); });
+  unrolled<A::kCount>([&](auto r) SOFTFOLD_LANES_INLINE { x[r] = hn::Load(d, totals + r * A::kCount); });
   const auto total = fold_lanes(x, [](auto a, auto b) SOFTFOLD_LANES_INLINE { return A::add(a, b); });
   hn::Store(A::add(A::mul(hn::Load(d, sum), hn::Load(d, rescale)), total), d, sum);
-  for (int r = 0; r < rows; ++r) {
-    float* o = tile.state.o + (row + r) * tile.stride;
+  for (int r = 0; r < std::min(A::kCount, tile.rows - row); ++r) {
     if (rescale[r] == 1) continue;
+    float* o = tile.state.o + (row + r) * tile.stride;
     for (int c = 0; c < tile.stride; c += A::kCount)
       hn::Store(A::mul(hn::Load(d, o + c), A::set(rescale[r])), d, o + c);
   }
 }
 
 /// The second operands of sums over a tile's keys: tile (column / 16, keys / 32) has 16 columns, keys by pairs, zeros
-/// for keys that are not there.
-HWY_INLINE void pack_values(const fold::BFloat16* v, std::int64_t stride, int count, int steps, int dv,
+/// for keys that are not there. Gives whether all are finite.
+HWY_INLINE bool pack_values(const fold::BFloat16* v, std::int64_t stride, int count, int steps, int dv,
                             fold::BFloat16* to) {
   using A = Lanes<float>;
   const hn::Rebind<std::uint16_t, A::D> half;
+  const hn::ScalableTag<std::uint16_t> d;
+  const auto infinity = hn::Set(d, std::uint16_t{0x7F80});
+  auto most = hn::Zero(d);
   const auto wide = [&](const fold::BFloat16* x) SOFTFOLD_LANES_INLINE {
     return hn::PromoteTo(A::DBits(), hn::LoadU(half, reinterpret_cast<const std::uint16_t*>(x)));
   };
@@ -164,23 +175,38 @@ HWY_INLINE void pack_values(const fold::BFloat16* v, std::int64_t stride, int co
       if (j < count) pair = wide(v + c);
       if (j + 1 < count) pair = hn::Or(pair, hn::ShiftLeft<16>(wide(v + stride + c)));
       hn::Store(pair, A::DBits(), row);
+      most = hn::Max(most, hn::And(hn::BitCast(d, pair), infinity));
     }
   }
+  return hn::AllFalse(d, hn::Eq(most, infinity));
 }
 
-/// o += weights . v for 32 rows and 32 columns.
-HWY_INLINE void amx_block(const float* weights, const fold::BFloat16* v, int steps, float* o, int stride) {
+/// A copy of `n` numbers with zeros in place of those that are not finite.
+HWY_INLINE void copy_finite(const fold::BFloat16* from, int n, fold::BFloat16* to) {
+  for (int i = 0; i < n; ++i) to[i] = (from[i].bits & 0x7F80) == 0x7F80 ? fold::BFloat16{0} : from[i];
+}
+
+/// o += weights . v for 32 rows and 32 columns. `v_low` is what the weights' low parts are multiplied by: one that is
+/// zero must not meet an infinity.
+HWY_INLINE void amx_block(const float* weights, const fold::BFloat16* v, const fold::BFloat16* v_low, int steps,
+                          float* o, int stride) {
   const std::ptrdiff_t o_bytes = stride * std::ptrdiff_t{sizeof(float)};
   float* below = o + kPairs * stride;
   cpu::amx_load<0>(o, o_bytes), cpu::amx_load<1>(o + kPairs, o_bytes);
   cpu::amx_load<2>(below, o_bytes), cpu::amx_load<3>(below + kPairs, o_bytes);
-  for (int s = 0; s < steps; ++s, v += kTile) {
-    cpu::amx_load<6>(v, 64), cpu::amx_load<7>(v + steps * kTile, 64);
-    const char* p = reinterpret_cast<const char*>(weights) + s * 64;
+  const auto multiply = [&](const void* part) SOFTFOLD_LANES_INLINE {
+    const char* p = static_cast<const char*>(part);
     cpu::amx_load<4>(p, kScoreBytes);
     cpu::amx_multiply<0, 4, 6>(), cpu::amx_multiply<1, 4, 7>();
     cpu::amx_load<5>(p + kPairs * kScoreBytes, kScoreBytes);
     cpu::amx_multiply<2, 5, 6>(), cpu::amx_multiply<3, 5, 7>();
+  };
+  for (int s = 0; s < steps; ++s, v += kTile, v_low += kTile) {
+    const char* high = reinterpret_cast<const char*>(weights) + s * 64;
+    cpu::amx_load<6>(v, 64), cpu::amx_load<7>(v + steps * kTile, 64);
+    multiply(high);
+    if (v_low != v) cpu::amx_load<6>(v_low, 64), cpu::amx_load<7>(v_low + steps * kTile, 64);
+    multiply(high + kLowPart);
   }
   cpu::amx_store<0>(o, o_bytes), cpu::amx_store<1>(o + kPairs, o_bytes);
   cpu::amx_store<2>(below, o_bytes), cpu::amx_store<3>(below + kPairs, o_bytes);
@@ -189,16 +215,20 @@ HWY_INLINE void amx_block(const float* weights, const fold::BFloat16* v, int ste
 /// TileOps::amx_push.
 inline void amx_push(const RowTile<float>& tile, const fold::BFloat16* v, std::int64_t stride, int count, float factor,
                      fold::BFloat16* packed) {
-  const int steps = (count + 2 * kPairs - 1) / (2 * kPairs);
-  pack_values(v, stride, count, steps, tile.dv, packed);
+  const int steps = (count + 2 * kPairs - 1) / (2 * kPairs), packed_size = 2 * kPairs * steps * tile.dv;
+  const fold::BFloat16* low = packed;
+  if (!pack_values(v, stride, count, steps, tile.dv, packed))
+    copy_finite(packed, packed_size, packed + packed_size), low = packed + packed_size;
   const cpu::AmxTiles tiles;
   for (int r = 0; r < tile.rows; r += 2 * kPairs) {
     for (const int half : {r, r + kPairs})
-      count == kTileKeys ? round_weights<true>(tile, half, count, factor)
-                         : round_weights<false>(tile, half, count, factor);
-    for (int c = 0; c < tile.dv; c += 2 * kPairs)
-      amx_block(tile.scores + r * kTileKeys, packed + c / kPairs * steps * kTile, steps,
-                tile.state.o + r * tile.stride + c, tile.stride);
+      count == kTileKeys ? split_weights<true>(tile, half, count, factor)
+                         : split_weights<false>(tile, half, count, factor);
+    for (int c = 0; c < tile.dv; c += 2 * kPairs) {
+      const int at = c / kPairs * steps * kTile;
+      amx_block(tile.scores + r * kTileKeys, packed + at, low + at, steps, tile.state.o + r * tile.stride + c,
+                tile.stride);
+    }
   }
 }
 

@@ -18,6 +18,9 @@ inline namespace v0 {
 namespace cpu {
 
 inline constexpr int kTileRows = 96;
+/// Rows of a tile on AMX, where there are tiles enough: its products are fast beside the packing of keys and values,
+/// which is done once a tile.
+inline constexpr int kAmxTileRows = 192;
 inline constexpr int kTileKeys = 64;
 inline constexpr int kPanelVectors = 3;
 /// bfloat16 sequences of more queries are computed on AMX where it is. Of the sequence alone, so that what else is in
@@ -44,7 +47,7 @@ struct RowTile {
   int stride;  ///< of the rows of o: dv rounded up to 64 bytes
   const T* q;  ///< scaled, in panels: d numbers a row
   T* scores;   ///< scratch, in panels: kTileKeys a row
-  T* rescale;  ///< scratch: kTileRows
+  T* rescale;  ///< scratch: one a row
   TileState<T> state;
 };
 
@@ -95,8 +98,8 @@ struct TileOps {
   std::array<void (*)(const RowTile<T>&, const void* v, std::int64_t stride, int count), 4> few_push{};
 
   /// bfloat16 on AMX, null elsewhere, with few_adjust between the two. q, k and v as they are stored, q's rows d apart,
-  /// with zeros up to a multiple of 32; scores are multiplied by `factor` when they are pushed; `packed` has kTileKeys
-  /// rows of d or dv bfloat16 numbers. For d and dv a multiple of 32.
+  /// with zeros up to a multiple of 32; scores are multiplied by `factor` when they are pushed; `packed` has room for
+  /// kTileKeys rows of d or 2 dv bfloat16 numbers. For d and dv a multiple of 32.
   void (*amx_products)(const RowTile<T>&, const fold::BFloat16* k, std::int64_t stride, int count,
                        fold::BFloat16* packed) = nullptr;
   void (*amx_push)(const RowTile<T>&, const fold::BFloat16* v, std::int64_t stride, int count, T factor,

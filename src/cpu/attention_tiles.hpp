@@ -34,36 +34,36 @@ class StatePool {
     StatePool* pool;
   };
 
-  /// Numbers that a slot needs.
-  static std::size_t size(int stride) {
-    return static_cast<std::size_t>(kTileRows) * (2 + static_cast<std::size_t>(stride));
+  /// Numbers that a slot for tiles of at most `most` rows needs.
+  static std::size_t size(int most, int stride) {
+    return static_cast<std::size_t>(most) * (2 + static_cast<std::size_t>(stride));
   }
 
   /// Numbers of one that `rows` rows fill; the others are not read.
-  static std::size_t used(int rows, int stride) {
-    return static_cast<std::size_t>(2 * kTileRows) + static_cast<std::size_t>(rows) * static_cast<std::size_t>(stride);
+  static std::size_t used(int most, int rows, int stride) {
+    return static_cast<std::size_t>(2 * most) + static_cast<std::size_t>(rows) * static_cast<std::size_t>(stride);
   }
 
-  StatePool(T* memory, int slots, int rows, int stride, const TileOps<T>& ops)
-      : rows_(rows), stride_(stride), ops_(ops) {
+  StatePool(T* memory, int slots, int most, int rows, int stride, const TileOps<T>& ops)
+      : most_(most), rows_(rows), stride_(stride), ops_(ops) {
     for (int i = 0; i < slots; ++i) {
-      slots_[static_cast<std::size_t>(i)] = {laid_out(memory + static_cast<std::size_t>(i) * size(stride)), free_,
-                                             this};
+      slots_[static_cast<std::size_t>(i)] = {laid_out(memory + static_cast<std::size_t>(i) * size(most, stride), most),
+                                             free_, this};
       free_ = &slots_[static_cast<std::size_t>(i)];
     }
   }
 
-  static TileState<T> laid_out(T* memory) { return {memory, memory + kTileRows, memory + 2 * kTileRows}; }
+  static TileState<T> laid_out(T* memory, int most) { return {memory, memory + most, memory + 2 * most}; }
 
   /// A state of nothing.
   Slot* take() {
     Slot* s = std::exchange(free_, free_->next);
-    clear(s->state, rows_, stride_);
+    clear(s->state, most_, rows_, stride_);
     return s;
   }
-  static void clear(const TileState<T>& s, int rows, int stride) {
-    std::fill(s.m, s.m + kTileRows, -fold::infinity<T>());
-    std::fill(s.sum, s.sum + kTileRows, T(0));
+  static void clear(const TileState<T>& s, int most, int rows, int stride) {
+    std::fill(s.m, s.m + most, -fold::infinity<T>());
+    std::fill(s.sum, s.sum + most, T(0));
     std::fill(s.o, s.o + static_cast<std::ptrdiff_t>(rows) * stride, T(0));
   }
 
@@ -84,7 +84,7 @@ class StatePool {
   static constexpr std::size_t kMostSlots = lift::kMaxLevels + 2;
   std::array<Slot, kMostSlots> slots_;
   Slot* free_ = nullptr;
-  int rows_, stride_;
+  int most_, rows_, stride_;
   const TileOps<T>& ops_;
 };
 
@@ -103,12 +103,18 @@ void write_rows(const AttentionProblem& p, const TileRows& rows, const TileState
 template <class S, class T>
 class TileFold {
  public:
-  TileFold(const AttentionProblem& p, const TileRows& rows, Scratch& scratch, int levels);
+  /// `most`: the rows that a tile can have, at least those of a panel.
+  TileFold(const AttentionProblem& p, const TileRows& rows, int most, Scratch& scratch, int levels);
 
   /// The state of chunks [from, to), whose number the tree's node has; written to `to_state`.
   void fold(std::int64_t from, std::int64_t to, const TileState<T>& to_state);
 
   static int stride_of(const AttentionProblem& p) { return (p.dv + kLine - 1) / kLine * kLine; }
+  /// Whether AMX takes tensors like these, of sequences that have the queries for it.
+  static bool can_use_amx(const AttentionProblem& p) {
+    return std::is_same_v<S, fold::BFloat16> && tile_ops<T>().amx_products != nullptr && p.d % 32 == 0 &&
+           p.dv % 32 == 0;
+  }
   /// The keys that some row of the tile sees.
   KeyRange seen() const { return some_; }
 
@@ -134,28 +140,28 @@ class TileFold {
   const TileOps<T>& ops_;
   RowTile<T> tile_;
   T *q_, *k_, *v_, *bias_, *first_, *last_, *slope_, *position_, *pool_;
-  std::array<KeyRange, kTileRows> seen_;
+  std::array<KeyRange, kAmxTileRows> seen_;
   KeyRange some_, all_;  ///< keys that some row sees, that every row sees
-  int slots_;
+  int most_, slots_;
   const bool amx_, few_;  ///< the kernels are those of TileOps by that name
 };
 
 template <class S, class T>
-TileFold<S, T>::TileFold(const AttentionProblem& p, const TileRows& rows, Scratch& scratch, int levels)
+TileFold<S, T>::TileFold(const AttentionProblem& p, const TileRows& rows, int most, Scratch& scratch, int levels)
     : p_(p),
       rows_(rows),
       s_(*rows.sequence),
       ops_(tile_ops<T>()),
+      most_(most),
       slots_(levels + 2),
-      amx_(std::is_same_v<S, fold::BFloat16> && ops_.amx_products != nullptr && s_.queries > kAmxQueries &&
-           p.d % 32 == 0 && p.dv % 32 == 0),
+      amx_(can_use_amx(p) && s_.queries > kAmxQueries),
       few_(!amx_ && rows.count <= ops_.few_rows && p.d % ops_.lanes == 0 && p.dv % ops_.lanes == 0) {
   const int stride = stride_of(p);
   const int padded = (p.d + kLine - 1) / kLine * kLine;
-  const std::size_t r = kTileRows, d = static_cast<std::size_t>(padded);
+  const std::size_t r = static_cast<std::size_t>(most), d = static_cast<std::size_t>(padded);
   const std::size_t key_numbers = kTileKeys * (d + static_cast<std::size_t>(stride));
   T* at = scratch.get<T>(Scratch::attention, r * d + 2 * r * kTileKeys + 5 * r + key_numbers +
-                                                 static_cast<std::size_t>(slots_) * StatePool<T>::size(stride));
+                                                 static_cast<std::size_t>(slots_) * StatePool<T>::size(most, stride));
   const auto take = [&at](std::size_t n) { return std::exchange(at, at + n); };
   q_ = take(r * d);
   tile_ = {rows.count, p.d, p.dv, stride, q_, take(r * kTileKeys), take(r), {}};
@@ -179,7 +185,7 @@ void TileFold<S, T>::pack_q() {
   T row[AttentionProblem::kMaxHeadDim];
   std::int64_t last_head = -1;
   T slope = 0;
-  if (amx_) std::memset(q_, 0, sizeof(S) * static_cast<std::size_t>(kTileRows * p_.d));
+  if (amx_) std::memset(q_, 0, sizeof(S) * static_cast<std::size_t>(most_ * p_.d));
   for (int r = 0; r < rows_.count; ++r) {
     const std::int64_t head = rows_.head(r), i = rows_.query(r);
     if (p_.slopes.given) {
@@ -208,7 +214,7 @@ void TileFold<S, T>::pack_q() {
 
 template <class S, class T>
 void TileFold<S, T>::fold(std::int64_t from, std::int64_t to, const TileState<T>& to_state) {
-  StatePool<T> pool(pool_, slots_, rows_.count, tile_.stride, ops_);
+  StatePool<T> pool(pool_, slots_, most_, rows_.count, tile_.stride, ops_);
   lift::TreeBuilder<typename StatePool<T>::Fold> tree;
   for (std::int64_t chunk = from; chunk < to; ++chunk) {
     const std::int64_t first = s_.start + chunk * lift::kChunk, last = std::min(s_.end, first + lift::kChunk);
@@ -221,9 +227,9 @@ void TileFold<S, T>::fold(std::int64_t from, std::int64_t to, const TileState<T>
     tree.push(slot);
   }
   if (const auto* root = tree.root(); root != nullptr) {
-    std::memcpy(to_state.m, root->state.m, StatePool<T>::used(rows_.count, tile_.stride) * sizeof(T));
+    std::memcpy(to_state.m, root->state.m, StatePool<T>::used(most_, rows_.count, tile_.stride) * sizeof(T));
   } else {
-    StatePool<T>::clear(to_state, rows_.count, tile_.stride);
+    StatePool<T>::clear(to_state, most_, rows_.count, tile_.stride);
   }
 }
 
@@ -288,7 +294,7 @@ bool TileFold<S, T>::adjust(std::int64_t first, int count, T factor) {
   TileView<T> view{};
   if (first < all_.first || first + count > all_.last) {
     view.first = first_, view.last = last_;
-    for (int r = 0; r < kTileRows; ++r) {
+    for (int r = 0; r < most_; ++r) {
       const bool real = r < rows_.count;
       const KeyRange seen = real ? seen_[static_cast<std::size_t>(r)] : KeyRange{0, 0};
       first_[r] = static_cast<T>(std::clamp<std::int64_t>(seen.first - first, 0, kTileKeys));
@@ -297,7 +303,7 @@ bool TileFold<S, T>::adjust(std::int64_t first, int count, T factor) {
   }
   if (p_.slopes.given) {
     view.slope = slope_, view.position = position_;
-    for (int r = 0; r < kTileRows; ++r)
+    for (int r = 0; r < most_; ++r)
       position_[r] = r < rows_.count ? static_cast<T>(s_.position(rows_.query(r)) - first) : T(0);
   }
   if (p_.bias.given || p_.mask.given) {

@@ -4,6 +4,8 @@
 #include "cuda/launch.hpp"
 #include "softfold/fold/parts.hpp"
 
+#include <bit>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -12,14 +14,29 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kMaxParts = MergeProblem::kMaxParts;
 
-__device__ std::int64_t row_offset(const MergeProblem& p, const Operand& o, std::int64_t row) {
-  std::int64_t at = 0;
-  for (int d = p.outer_rank - 1; d >= 0; --d) {
-    const auto axis = static_cast<std::size_t>(d);
-    at += row % p.outer[axis] * o.strides[axis];
-    row /= p.outer[axis];
+/// Where a row lies in each of several operands, its place along the outer axes found once. 64-bit divisions are slow:
+/// none for the first axis, and 32-bit ones for rows below 2^32.
+template <int kOperands>
+struct RowOffsets {
+  std::int64_t at[kOperands] = {};
+
+  __device__ RowOffsets(const MergeProblem& p, std::int64_t row, const Operand* const (&operands)[kOperands]) {
+    for (int d = p.outer_rank - 1; d >= 0; --d) {
+      const auto axis = static_cast<std::size_t>(d);
+      std::int64_t place = row;
+      if (d > 0) {
+        const std::int64_t n = p.outer[axis];
+        const bool small = ((row | n) >> 32) == 0;
+        row = small ? static_cast<unsigned>(row) / static_cast<unsigned>(n) : row / n;
+        place -= row * n;
+      }
+#pragma unroll
+      for (int i = 0; i < kOperands; ++i) at[i] += place * operands[i]->strides[axis];
+    }
   }
-  return at;
+};
+__device__ std::int64_t row_offset(const MergeProblem& p, const Operand& o, std::int64_t row) {
+  return RowOffsets<1>(p, row, {&o}).at[0];
 }
 
 template <class T>
@@ -43,38 +60,57 @@ __global__ void __launch_bounds__(kThreads) merge_states_rows(const __grid_const
       parts[0].digits == fold::Real<double>::kDigits ? merged<double>(parts, p.parts) : merged<float>(parts, p.parts);
 }
 
-/// What each part contributes to a row: shares, the live parts from the largest share down, and the joint statistic.
-struct Shares {
-  fold::PartSum joint;
-  double share[kMaxParts];
-  int live[kMaxParts], count;
-};
-
-__device__ void share_row(const MergeProblem& p, std::int64_t row, Shares& s) {
-  const DType t = p.statistic.view.dtype;
-  const std::int64_t at = row_offset(p, p.statistic.view, row);
-  fold::PartSum sums[kMaxParts];
-  for (int i = 0; i < p.parts; ++i) {
-    const char* part = p.statistic.data[static_cast<std::size_t>(i)] + at;
-    sums[i] = {element_at<double>(t, part),
-               p.statistics == Statistics::lse ? 1. : element_at<double>(t, part + size_of(t))};
-  }
-  s.joint = fold::join_parts(sums, p.parts, p.base == LogBase::two, s.share);
-  const double least = p.value.view.dtype == DType::float64 ? fold::Real<double>::kSmallest
-                                                            : static_cast<double>(fold::Real<float>::kSmallest);
-  s.count = 0;
-  for (int i = 0; i < p.parts; ++i) {
-    if (s.share[i] < least) s.share[i] = 0.;
-    if (s.share[i] == 0.) continue;
-    int to = s.count++;
-    for (; to > 0 && s.share[s.live[to - 1]] < s.share[i]; --to) s.live[to] = s.live[to - 1];
-    s.live[to] = i;
-  }
+/// Statistics are float32 or float64.
+__device__ double statistic_at(DType t, const char* at) {
+  return t == DType::float64 ? *reinterpret_cast<const double*>(at)
+                             : static_cast<double>(*reinterpret_cast<const float*>(at));
 }
 
-__device__ void write_statistic(const MergeProblem& p, std::int64_t row, const fold::PartSum& joint) {
+/// A row's parts as they are read, from memory each time.
+struct PartsOfRow {
+  const MergeProblem& p;
+  std::int64_t at;  ///< in each part's statistics
+  __device__ fold::PartSum operator[](int i) const {
+    const DType t = p.statistic.view.dtype;
+    const char* part = p.statistic.data[static_cast<std::size_t>(i)] + at;
+    return {statistic_at(t, part), p.statistics == Statistics::lse ? 1. : statistic_at(t, part + size_of(t))};
+  }
+};
+
+/// One number a part that lie `kRows` apart, in shared memory: side by side for the rows.
+template <class T, int kRows>
+struct Column {
+  T* first;
+  __device__ T& operator[](int i) const { return first[i * kRows]; }
+};
+
+/// What each part contributes to a row: shares, the live parts from the largest share down, and the joint statistic.
+/// `share` and `live` have p.parts places.
+template <class Share, class Live>
+struct Shares {
+  fold::PartSum joint;
+  Share share;
+  Live live;
+  int count = 0;
+
+  __device__ Shares(const MergeProblem& p, std::int64_t at, const Share& s, const Live& l) : share(s), live(l) {
+    joint = fold::join_parts(PartsOfRow{p, at}, p.parts, p.base == LogBase::two, share);
+    const double least = p.value.view.dtype == DType::float64 ? fold::Real<double>::kSmallest
+                                                              : static_cast<double>(fold::Real<float>::kSmallest);
+    for (int i = 0; i < p.parts; ++i) {
+      const double mine = share[i];
+      if (mine < least) share[i] = 0.;
+      if (mine < least || mine == 0.) continue;
+      int to = count++;
+      for (; to > 0 && share[live[to - 1]] < mine; --to) live[to] = live[to - 1];
+      live[to] = static_cast<unsigned char>(i);
+    }
+  }
+};
+
+__device__ void write_statistic(const MergeProblem& p, std::int64_t at, const fold::PartSum& joint) {
   const DType t = p.out_statistic.view.dtype;
-  char* to = p.out_statistic.data[0] + row_offset(p, p.out_statistic.view, row);
+  char* to = p.out_statistic.data[0] + at;
   const bool base_two = p.base == LogBase::two;
   if (p.statistics == Statistics::lse) return put(t, to, fold::log_of(joint, base_two));
   const fold::PartSum stored = t == DType::float64 ? joint : fold::for_float32(joint, base_two);
@@ -83,8 +119,8 @@ __device__ void write_statistic(const MergeProblem& p, std::int64_t row, const f
 }
 
 /// Element i of the merged row: share_0 x_0, then an FMA for each further part.
-template <class T>
-__device__ T combine(const MergeProblem& p, const Shares& s, std::int64_t at) {
+template <class T, class RowShares>
+__device__ T combine(const MergeProblem& p, const RowShares& s, std::int64_t at) {
   if (s.count == 0) return T(0);
   if (fold::is_nan(s.share[s.live[0]])) return fold::canonical_nan<T>();
   const auto value = [&](int k) {
@@ -108,12 +144,14 @@ __global__ void __launch_bounds__(kThreads) merge_parts_rows(const __grid_consta
   const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (row >= p.rows) return;
-  Shares s;
-  share_row(p, row, s);
-  __syncwarp();  // the joint statistic may lie where a part's does
-  if (lane == 0) write_statistic(p, row, s.joint);
+  double share[kMaxParts];
+  unsigned char live[kMaxParts];
   const Operand &in = p.value.view, &out = p.out_value.view;
-  const std::int64_t from = row_offset(p, in, row), to = row_offset(p, out, row);
+  const auto [statistic, out_statistic, from, to] =
+      RowOffsets<4>(p, row, {&p.statistic.view, &p.out_statistic.view, &in, &out}).at;
+  const Shares<double*, unsigned char*> s(p, statistic, share, live);
+  __syncwarp();  // the joint statistic may lie where a part's does
+  if (lane == 0) write_statistic(p, out_statistic, s.joint);
   for (std::int64_t i = lane; i < p.n; i += 32) {
     const std::int64_t read = from + i * in.axis_stride, write = to + i * out.axis_stride;
     if (p.op == Op::merge_attention) {
@@ -129,27 +167,34 @@ __global__ void __launch_bounds__(kThreads) merge_parts_rows(const __grid_consta
 
 /// merge_attention of rows whose elements lie side by side, in vectors of 16 bytes: a warp takes 32 rows, a lane each
 /// for their shares and then all lanes for their elements. The same arithmetic as merge_parts_rows, so the same bits.
+/// What the lanes know of each other's rows lies in shared memory: arrays of a thread's own, indexed by a run-time
+/// part, would be local memory, and its traffic a sixth of the whole.
 template <class E>
-struct VectorRow {
-  std::int64_t from, to;
-  float share[kMaxParts];  ///< of the live parts, in their order
-  unsigned char live[kMaxParts];
-  int count;  ///< live parts; kNaN: the row is NaN
+struct VectorRows {
   static constexpr int kNaN = -1, kEach = 16 / static_cast<int>(sizeof(E));
+  std::int64_t from[kThreads], to[kThreads];
+  int count[kThreads];  ///< live parts; kNaN: the row is NaN
+  // and then, for each part: double share[kThreads], float weight[kThreads] and unsigned char live[kThreads], the last
+  // two in the order of live parts
 
-  __device__ void make(const MergeProblem& p, std::int64_t row) {
-    Shares s;
-    share_row(p, row, s);
-    write_statistic(p, row, s.joint);
-    from = row_offset(p, p.value.view, row), to = row_offset(p, p.out_value.view, row);
-    count = s.count > 0 && fold::is_nan(s.share[s.live[0]]) ? kNaN : s.count;
-    for (int k = 0; k < count; ++k) {
-      share[k] = static_cast<float>(s.share[s.live[k]]);
-      live[k] = static_cast<unsigned char>(s.live[k]);
-    }
+  static __host__ __device__ constexpr int bytes(int parts) {
+    return static_cast<int>(sizeof(VectorRows)) +
+           parts * kThreads * static_cast<int>(sizeof(double) + sizeof(float) + 1);
   }
-  __device__ const uint4* part(const MergeProblem& p, int k) const {
-    return reinterpret_cast<const uint4*>(p.value.data[live[k]] + from);
+  __device__ double* shares() { return reinterpret_cast<double*>(this + 1); }
+  __device__ float* weights(int parts) { return reinterpret_cast<float*>(shares() + parts * kThreads); }
+  __device__ unsigned char* live(int parts) {
+    return reinterpret_cast<unsigned char*>(weights(parts) + parts * kThreads);
+  }
+
+  __device__ void make(const MergeProblem& p, std::int64_t row, int at) {
+    const RowOffsets<4> offsets(p, row, {&p.value.view, &p.out_value.view, &p.statistic.view, &p.out_statistic.view});
+    from[at] = offsets.at[0], to[at] = offsets.at[1];
+    const Shares s(p, offsets.at[2], Column<double, kThreads>{shares() + at},
+                   Column<unsigned char, kThreads>{live(p.parts) + at});
+    write_statistic(p, offsets.at[3], s.joint);
+    count[at] = s.count > 0 && fold::is_nan(s.share[s.live[0]]) ? kNaN : s.count;
+    for (int k = 0; k < s.count; ++k) weights(p.parts)[k * kThreads + at] = static_cast<float>(s.share[s.live[k]]);
   }
 };
 
@@ -167,27 +212,29 @@ __device__ uint4 pack_elements(const float (&x)[kEach]) {
 }
 
 template <class E>
-__global__ void __launch_bounds__(kThreads, 8) merge_attention_vectors(const __grid_constant__ MergeProblem p) {
-  using Row = VectorRow<E>;
-  constexpr int kEach = Row::kEach, kAhead = 2;
-  __shared__ Row memory[kThreads];
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  Row* rows = memory + threadIdx.x - lane;
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x - lane;
-  if (first + lane < p.rows) rows[lane].make(p, first + lane);
+__global__ void __launch_bounds__(kThreads, 8)
+    merge_attention_vectors(const __grid_constant__ MergeProblem p, int log_vectors) {
+  using Rows = VectorRows<E>;
+  constexpr int kEach = Rows::kEach, kAhead = 2;
+  extern __shared__ __align__(16) char memory[];
+  Rows& rows = *reinterpret_cast<Rows*>(memory);
+  const int lane = static_cast<int>(threadIdx.x) % 32, mine = static_cast<int>(threadIdx.x) - lane;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kThreads + mine;
+  if (first + lane < p.rows) rows.make(p, first + lane, mine + lane);
   __syncwarp();
+  const float* weights = rows.weights(p.parts);
+  const unsigned char* live = rows.live(p.parts);
   const int vectors = static_cast<int>(p.n) / kEach;
-  const int total = static_cast<int>(min(p.rows - first, std::int64_t{32})) * vectors;
+  const int total = static_cast<int>(min(max(p.rows - first, std::int64_t{0}), std::int64_t{32})) * vectors;
   for (int begin = lane; begin < total; begin += 32 * kAhead) {
     float sum[kAhead][kEach];
-    const Row* row[kAhead];
-    int at[kAhead], count[kAhead];
+    int row[kAhead], at[kAhead], count[kAhead];
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
-      const int i = begin + 32 * u, r = i < total ? i / vectors : 0;
-      row[u] = rows + r, at[u] = i - r * vectors, count[u] = i < total ? row[u]->count : 0;
+      const int i = begin + 32 * u, r = i < total ? (log_vectors >= 0 ? i >> log_vectors : i / vectors) : 0;
+      row[u] = mine + r, at[u] = 16 * (i - r * vectors), count[u] = i < total ? rows.count[row[u]] : 0;
 #pragma unroll
-      for (float& x : sum[u]) x = count[u] == Row::kNaN ? fold::canonical_nan<float>() : 0.F;
+      for (float& x : sum[u]) x = count[u] == Rows::kNaN ? fold::canonical_nan<float>() : 0.F;
     }
     // Two parts at a time: the second one's reads do not wait for the first one's.
     for (int k = 0; k < p.parts; k += 2) {
@@ -195,8 +242,11 @@ __global__ void __launch_bounds__(kThreads, 8) merge_attention_vectors(const __g
 #pragma unroll
       for (int j = 0; j < 2; ++j)
 #pragma unroll
-        for (int u = 0; u < kAhead; ++u)
-          if (k + j < count[u]) raw[j][u] = row[u]->part(p, k + j)[at[u]];
+        for (int u = 0; u < kAhead; ++u) {
+          if (k + j >= count[u]) continue;
+          const char* part = p.value.data[live[(k + j) * kThreads + row[u]]];
+          raw[j][u] = __ldcs(reinterpret_cast<const uint4*>(part + rows.from[row[u]] + at[u]));
+        }
 #pragma unroll
       for (int j = 0; j < 2; ++j)
 #pragma unroll
@@ -204,16 +254,16 @@ __global__ void __launch_bounds__(kThreads, 8) merge_attention_vectors(const __g
           if (k + j >= count[u]) continue;
           float x[kEach];
           Packed<E>::unpack(raw[j][u], x);
-          const float share = row[u]->share[k + j];
+          const float weight = weights[(k + j) * kThreads + row[u]];
 #pragma unroll
           for (int e = 0; e < kEach; ++e)
-            sum[u][e] = k + j == 0 ? __fmul_rn(x[e], share) : __fmaf_rn(x[e], share, sum[u][e]);
+            sum[u][e] = k + j == 0 ? __fmul_rn(x[e], weight) : __fmaf_rn(x[e], weight, sum[u][e]);
         }
     }
 #pragma unroll
     for (int u = 0; u < kAhead; ++u)
       if (begin + 32 * u < total)
-        reinterpret_cast<uint4*>(p.out_value.data[0] + row[u]->to)[at[u]] = pack_elements<E>(sum[u]);
+        *reinterpret_cast<uint4*>(p.out_value.data[0] + rows.to[row[u]] + at[u]) = pack_elements<E>(sum[u]);
   }
 }
 
@@ -236,9 +286,11 @@ const char* vectors_refuse(const MergeProblem& p, const Context&) {
 
 void run_vectors(const MergeProblem& p, const Context& context) {
   const DeviceOf device(p.statistic.data[0]);
-  const Grid grid{(p.rows + kThreads - 1) / kThreads, kThreads};
   const auto run = [&]<class E>(E) {
-    launch("merge_attention_vectors", merge_attention_vectors<E>, grid, stream_of(context), p);
+    const auto vectors = static_cast<unsigned>(p.n) / VectorRows<E>::kEach;
+    const int log_vectors = std::has_single_bit(vectors) ? std::countr_zero(vectors) : -1;
+    const Grid grid{(p.rows + kThreads - 1) / kThreads, kThreads, 1, VectorRows<E>::bytes(p.parts)};
+    launch("merge_attention_vectors", merge_attention_vectors<E>, grid, stream_of(context), p, log_vectors);
   };
   switch (p.value.view.dtype) {
     case DType::bfloat16: return run(fold::BFloat16{});

@@ -229,6 +229,7 @@ inline AttentionData::Row AttentionData::reference(std::int64_t b, std::int64_t 
           -infinity, 0};
   // Two weights enter a quotient; then the polynomial, the chain of at most 1024 additions, and the tree.
   row.error = 2 * error + 2 * static_cast<double>(std::min<std::int64_t>(end - start, 1024)) + 40;
+  if (c.dtype == DType::bfloat16) row.error += 128;  // on AMX a weight is two bfloat16 numbers
   if (most == -infinity) return row;
   double total = c.sink ? std::exp(value(sink, h) - most) : 0;
   for (std::int64_t j = start; j < end; ++j) {

@@ -38,8 +38,10 @@ SOFTFOLD_HD PartSum for_float32(const PartSum& p, bool base_two) {
 
 /// The joint sum of all parts, at the largest `log` among them, and share[i] = part i's sum / joint sum, 0 for an empty
 /// part or one too far below. With a NaN among the parts the result is (+inf, NaN), with a +inf (+inf, 1), and every
-/// share is NaN; with nothing but empty parts it is (-inf, 0).
-SOFTFOLD_HD PartSum join_parts(const PartSum* parts, int count, bool base_two, double* share) {
+/// share is NaN; with nothing but empty parts it is (-inf, 0). `parts` and `share` are pointers, or what has
+/// their [i].
+template <class Parts, class Shares>
+SOFTFOLD_HD PartSum join_parts(Parts parts, int count, bool base_two, Shares share) {
   using A = Scalar<double>;
   bool nan = false, plus = false;
   double m = -infinity<double>();
