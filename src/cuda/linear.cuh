@@ -8,8 +8,6 @@
 #include "front/linear_problem.hpp"
 #include "softfold/fold/softcap.hpp"
 
-#include <algorithm>
-
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -69,8 +67,7 @@ __global__ void __launch_bounds__(256)
   put(sums.dtype, sums.data + column * sums.axis_stride, sum);
 }
 
-/// Algorithms are those for so many rows of x, whatever the batch, and for so many classes where these are what a
-/// product has rows of.
+/// The algorithm of a product with a row for every row of x is that for so many of them, whatever the batch.
 inline constexpr std::int64_t kLikeRows = 8192;
 
 /// Whether vectors lie one after the other, as a matrix product takes them.
@@ -115,24 +112,20 @@ struct LogitsBlock {
     return o;
   }
 
-  /// Rows of dweight from what stands in `gradients`.
-  Product dweight(std::int64_t from, std::int64_t count) const {
-    Matrix g = matrix(gradients);
-    g.data = gradients + (from - first) * element();
-    g.columns = count;
-    return {g, x(), matrix_of(p[LinearSlot::dweight], from, count, p.depth), Turn::transposed, Turn::none};
+  /// These classes' rows of dweight.
+  Product dweight() const {
+    return {matrix(gradients), x(), matrix_of(p[LinearSlot::dweight], first, classes, p.depth), Turn::transposed,
+            Turn::none};
   }
   /// dx, or what these classes add to it.
   Product dx(const Matrix& sums, bool add) const {
     return {matrix(gradients), weight(), sums, Turn::none, Turn::none, add};
   }
 
-  /// Those of all classes' logits, of this block's part in dx, of so many classes' dweight.
+  /// Those of this block's logits, of its part in dx, of its rows of dweight.
   void choose(const Matrix& sums) {
     if (p.rows == 0) return;
-    LogitsBlock all = *this;
-    all.first = 0, all.classes = p.n, all.stride = stride_of(p, p.n);
-    Product z{all.x(), all.weight(), all.matrix(logits), Turn::none, Turn::transposed};
+    Product z{x(), weight(), matrix(logits), Turn::none, Turn::transposed};
     z.a.rows = z.c.rows = kLikeRows;
     with.logits = algorithm_for(z);
     if (p[LinearSlot::dx].given) {
@@ -140,7 +133,7 @@ struct LogitsBlock {
       d.a.rows = d.c.rows = kLikeRows;
       with.dx = algorithm_for(d);
     }
-    if (p[LinearSlot::dweight].given) with.dweight = algorithm_for(dweight(first, std::min(classes, kLikeRows)));
+    if (p[LinearSlot::dweight].given) with.dweight = algorithm_for(dweight());
   }
 
   /// z = x weight^T + bias, within the cap.
@@ -164,7 +157,7 @@ struct LogitsBlock {
   /// These classes' rows of dweight and dbias.
   void put_class_gradients() const {
     const Operand& o = p[LinearSlot::dweight];
-    if (o.given && p.rows > 0) multiply(dweight(first, classes), with.dweight, room, stream);
+    if (o.given && p.rows > 0) multiply(dweight(), with.dweight, room, stream);
     if (o.given && p.rows == 0) {
       const Matrix m = matrix_of(o, first, classes, p.depth);
       const std::size_t size = size_of(o.dtype);
