@@ -65,9 +65,10 @@ SOFTFOLD_API void finish_log_softmax(const View& x, const View& states, const Vi
 SOFTFOLD_API void finish_logsumexp(const View& states, const View& lse, const Context& context = {});
 
 /// The loss of class logits x against targets (int32 or int64, rows): -log_softmax(x)[target], from the state, never as
-/// a difference of logits and lse. loss: rows for Reduction::none, else one number ([]). CrossEntropyOptions says what
-/// else it can hold and give, the gradient in the same call among it. A target that is no class is refused before
-/// anything is written.
+/// a difference of logits and lse. On the CPU targets may be class probabilities (floating, x's shape; both float64 or
+/// neither): -sum targets log_softmax(x), a mean over all rows. loss: rows for Reduction::none, else one number ([]).
+/// CrossEntropyOptions says what else it can hold and give, the gradient in the same call among it. A target that is no
+/// class is refused before anything is written.
 SOFTFOLD_API void cross_entropy(const View& x, const View& targets, const View& loss,
                                 const CrossEntropyOptions& options = {}, const Context& context = {});
 /// dx = the gradient of that loss times dloss, from the saved states. dloss: the loss's shape; dx: x's shape.

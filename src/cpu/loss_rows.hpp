@@ -10,11 +10,17 @@ namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
+/// Whether targets are class probabilities, not class indices.
+inline bool has_probabilities(const LossProblem& p) {
+  return p[LossSlot::targets].given && is_floating(p[LossSlot::targets].dtype);
+}
+
 /// What all rows share.
 template <class T>
 struct LossShared {
-  const T* weight;  ///< [n]: also where none are given, if there is smoothing; else null
-  double weights;   ///< their sum by the canonical tree
+  const T* weight;            ///< [n]: also where none are given, if there is smoothing or probabilities; else null
+  const double* row_weights;  ///< a row, of probabilities: what its classes weigh in all; null while it is found
+  double weights;             ///< their sum by the canonical tree
   double
       one_factor;  ///< of the gradient: dloss of a sum, over the denominator of a mean; NaN where rows have their own
 };
@@ -31,15 +37,26 @@ class LossRow {
         row_(row),
         source_(p, row, fold::make_scale<T>(row.scale)),
         index_(index),
-        target_(integer_at(p[LossSlot::targets], p.at(p[LossSlot::targets], index))) {}
+        probabilities_(has_probabilities(p)),
+        target_(probabilities_ ? -1 : integer_at(p[LossSlot::targets], p.at(p[LossSlot::targets], index))) {}
 
-  bool ignored() const { return target_ == p_.ignore_index; }
+  bool ignored() const { return !probabilities_ && target_ == p_.ignore_index; }
   double target_weight() const {
     return p_[LossSlot::weight].given ? static_cast<double>(shared_.weight[target_]) : 1.;
   }
 
-  /// Whether there is something to add up over the elements: the log-probabilities of label smoothing.
-  static bool sums(const LossProblem& p) { return p.label_smoothing > 0 && p.op == Op::cross_entropy; }
+  /// Whether there is something to add up over the elements: the log-probabilities of label smoothing and of targets
+  /// that are probabilities.
+  static bool sums(const LossProblem& p) {
+    return (p.label_smoothing > 0 || has_probabilities(p)) && p.op == Op::cross_entropy;
+  }
+  /// Of targets that are probabilities: the sum of w q over the classes that exist.
+  double sum_of_weights() {
+    return tree_over_classes([&](std::int64_t begin, int n, double* leaves) {
+      const T* w = weights_at(begin, n);
+      for (int k = 0; k < n; ++k) leaves[k] = exists(begin + k) ? static_cast<double>(w[k]) : -0.;
+    });
+  }
   /// The sum of w lp over [from, to), from a multiple of a power of two of chunks that is no less than to - from.
   T sum(const State& s, std::int64_t from, std::int64_t to) {
     lift::TreeBuilder<fold::Sum<T>> tree;
@@ -60,7 +77,7 @@ class LossRow {
       if (each) put(LossSlot::loss, 0.);
       return fold::Sum<double>::identity();
     }
-    const T lp = target_log_probability(s);
+    const T lp = probabilities_ ? any_log_probability(s) : target_log_probability(s);
     put(LossSlot::log_probability, static_cast<double>(lp));
     const double all = special(s) ? static_cast<double>(lp) : static_cast<double>(sum);
     const double loss = terms().loss(static_cast<double>(lp), all, lse(s));
@@ -87,7 +104,7 @@ class LossRow {
     for (std::int64_t i = from; i < present;) {
       const int n = piece_size(sink, i, present);
       const bool here = has_target && i <= target_ && target_ < i + n;
-      const T* weight = row.spread != T(0) ? shared_.weight + i : nullptr;
+      const T* weight = row.spread != T(0) ? weights_at(i, n) : nullptr;
       gradient(source_.at(i, n, gathered_), n, row, weight, sink.begin(i), stream && !here);
       sink.end(i, n);
       i += n;
@@ -102,6 +119,39 @@ class LossRow {
     return i < row_.length && (row_.mask == nullptr || row_.mask[i * p_[Slot::mask].axis_stride] != 0);
   }
   T weight_at(std::int64_t i) const { return shared_.weight != nullptr ? shared_.weight[i] : T(1); }
+  /// w, or of targets that are probabilities w q, of n <= kChunk classes.
+  const T* weights_at(std::int64_t begin, int n) {
+    const T* w = shared_.weight + begin;
+    if (!probabilities_) return w;
+    const Operand& o = p_[LossSlot::targets];
+    const char* at = p_.at(o, index_) + begin * o.axis_stride;
+    const bool smooth = p_.label_smoothing > 0;
+    const T keep = static_cast<T>(1. - p_.label_smoothing),
+            add = smooth ? static_cast<T>(p_.label_smoothing / classes()) : T(0);
+    with_dtype(o.dtype, [&]<class S>(S) {
+      for (int k = 0; k < n; ++k, at += o.axis_stride) {
+        T q = static_cast<T>(fold::widen(*reinterpret_cast<const S*>(at)));
+        if (smooth) q = fold::Scalar<T>::fma(keep, q, add);
+        weighted_[k] = fold::Scalar<T>::mul(w[k], q);
+      }
+    });
+    return weighted_;
+  }
+  /// The number of classes that exist.
+  double classes() {
+    if (row_.mask == nullptr) return static_cast<double>(row_.length);
+    if (classes_ < 0) {
+      classes_ = 0;
+      for (std::int64_t i = 0; i < row_.length; ++i) classes_ += exists(i) ? 1. : 0.;
+    }
+    return classes_;
+  }
+  /// What a row without a target has instead of its log-probability: whether it is empty, or no row of numbers.
+  T any_log_probability(const State& s) const {
+    const fold::Normaliser<T> norm(s);
+    if (norm.empty && p_.empty != Empty::nan) return -fold::infinity<T>();
+    return norm.regular ? T(0) : fold::canonical_nan<T>();
+  }
   static bool special(const State& s) { return !fold::Normaliser<T>(s).regular; }
 
   T element(std::int64_t i) {
@@ -132,32 +182,52 @@ class LossRow {
   }
 
   T sum_chunk(const fold::LogNormaliser<T>& row, std::int64_t begin, int n) {
-    const T* weight = shared_.weight + begin;
+    const T* weight = weights_at(begin, n);
     const void* x = source_.at(begin, n, gathered_);
-    if (row_.mask == nullptr) return loss_ops<T>().sum_log[index(source_.dtype())](x, n, row, weight, room_);
-    // Gathered, in T. What is hidden has no logarithm.
-    for (int i = 0; i < n; ++i)
-      room_[i] = exists(begin + i) ? fold::Scalar<T>::mul(weight[i], row.log_probability(gathered_[i])) : -T(0);
+    if (row_.mask == nullptr) {
+      const T sum = loss_ops<T>().sum_log[index(source_.dtype())](x, n, row, weight, room_);
+      if (!probabilities_ || sum == sum) return sum;
+    }
+    // What is hidden has no logarithm, and a class of probability 0 takes no part, whatever its own is.
+    const bool gathered = row_.mask != nullptr;
+    for (int i = 0; i < n; ++i) {
+      const bool counts = exists(begin + i) && !(probabilities_ && weight[i] == T(0));
+      room_[i] =
+          counts ? fold::Scalar<T>::mul(weight[i], row.log_probability(gathered ? gathered_[i] : element(begin + i)))
+                 : -T(0);
+    }
     return lift::halve<fold::Sum<T>>(room_, n);
   }
 
-  fold::CrossEntropy terms() const {
-    double classes = static_cast<double>(row_.length), weights = shared_.weights;
-    if (p_.label_smoothing > 0 && (row_.mask != nullptr || row_.length != p_.n)) {
-      classes = 0;
-      lift::TreeBuilder<fold::Sum<double>> tree;
-      double leaves[lift::kChunk];
-      for (std::int64_t i = 0; i < row_.length; i += lift::kChunk) {
-        const int n = chunk_size(i, row_.length);
-        for (int k = 0; k < n; ++k) {
-          leaves[k] = exists(i + k) ? static_cast<double>(shared_.weight[i + k]) : -0.;
-          classes += exists(i + k) ? 1. : 0.;
-        }
-        tree.push(lift::halve<fold::Sum<double>>(leaves, n));
-      }
-      weights = tree.root();
+  /// The canonical tree over the row, of leaves(begin, n, to).
+  template <class Leaves>
+  double tree_over_classes(const Leaves& leaves) {
+    lift::TreeBuilder<fold::Sum<double>> tree;
+    double of[lift::kChunk];
+    for (std::int64_t i = 0; i < row_.length; i += lift::kChunk) {
+      const int n = chunk_size(i, row_.length);
+      leaves(i, n, of);
+      tree.push(lift::halve<fold::Sum<double>>(of, n));
     }
-    return {p_.label_smoothing, p_.z_loss, target_weight(), classes, weights};
+    return row_.length > 0 ? tree.root() : fold::Sum<double>::identity();
+  }
+
+  fold::CrossEntropy terms() {
+    if (probabilities_) {  // sum w q (-lp) + z sum w q lse^2
+      fold::CrossEntropy t(0, p_.z_loss, shared_.row_weights[index_], 1, shared_.row_weights[index_]);
+      t.hit = 0;
+      t.spread = 1;
+      return t;
+    }
+    double number = static_cast<double>(row_.length), weights = shared_.weights;
+    if (p_.label_smoothing > 0 && (row_.mask != nullptr || row_.length != p_.n)) {
+      number = classes();
+      weights = tree_over_classes([&](std::int64_t begin, int n, double* leaves) {
+        for (int k = 0; k < n; ++k)
+          leaves[k] = exists(begin + k) ? static_cast<double>(shared_.weight[begin + k]) : -0.;
+      });
+    }
+    return {p_.label_smoothing, p_.z_loss, target_weight(), number, weights};
   }
 
   /// What the gradient is multiplied by.
@@ -172,7 +242,11 @@ class LossRow {
   const LossShared<T>& shared_;
   const Row& row_;
   Source<T> source_;
-  std::int64_t index_, target_;
+  std::int64_t index_;
+  bool probabilities_;
+  std::int64_t target_;
+  double classes_ = -1;
+  alignas(64) T weighted_[lift::kChunk];
   alignas(64) T gathered_[lift::kChunk];
   alignas(64) T room_[lift::kChunk];
 };

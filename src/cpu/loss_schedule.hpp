@@ -30,6 +30,7 @@ double sum_over(std::int64_t count, const At& at) {
 /// Refuses a target that is no class of its row, before anything is written.
 inline void check_targets(const LossProblem& p) {
   const Operand& targets = p[LossSlot::targets];
+  if (is_floating(targets.dtype)) return;
   RowCursor cursor(p, 0);
   const bool ragged = p[Slot::offsets].given;
   for (std::int64_t r = 0; r < p.rows; ++r) {
@@ -54,7 +55,9 @@ class LossRun {
         context_(context),
         backward_(p.op == Op::cross_entropy_backward || p.op == Op::entropy_backward),
         losses_(thread_scratch(), Scratch::row_values, static_cast<std::size_t>(p.rows) + 1),
-        weight_(thread_scratch(), Scratch::weights, static_cast<std::size_t>(p.n) + 1) {}
+        weight_(thread_scratch(), Scratch::weights, static_cast<std::size_t>(p.n) + 1),
+        row_weights_(thread_scratch(), Scratch::row_weights,
+                     has_probabilities(p) ? static_cast<std::size_t>(p.rows) : 0) {}
 
   void run() {
     if (p_[LossSlot::targets].given) check_targets(p_);
@@ -83,11 +86,11 @@ class LossRun {
   void share() {
     const Operand& weight = p_[LossSlot::weight];
     if (!p_[LossSlot::targets].given) {
-      shared_ = {nullptr, 0, 1};
+      shared_ = {nullptr, nullptr, 0, 1};
       return;
     }
     const bool smooth = p_.label_smoothing > 0;
-    shared_ = {smooth || weight.given ? weight_.data() : nullptr, 0, 1};
+    shared_ = {smooth || weight.given || has_probabilities(p_) ? weight_.data() : nullptr, nullptr, 0, 1};
     if (shared_.weight != nullptr)
       for (std::int64_t i = 0; i < p_.n; ++i)
         weight_.data()[i] =
@@ -95,17 +98,33 @@ class LossRun {
     if (smooth)
       shared_.weights = sum_over(p_.n, [&](std::int64_t i) { return static_cast<double>(shared_.weight[i]); });
     const Operand& targets = p_[LossSlot::targets];
-    counted_ = 0;
-    denominator_ = sum_over(p_.rows, [&](std::int64_t r) {
-      const std::int64_t t = integer_at(targets, p_.at(targets, r));
-      if (t == p_.ignore_index) return fold::Sum<double>::identity();
-      ++counted_;
-      return weight.given ? static_cast<double>(shared_.weight[t]) : 1.;
-    });
+    counted_ = has_probabilities(p_) ? p_.rows : 0;
+    if (has_probabilities(p_)) {
+      denominator_ = static_cast<double>(p_.rows);
+      weigh_rows();
+    } else {
+      denominator_ = sum_over(p_.rows, [&](std::int64_t r) {
+        const std::int64_t t = integer_at(targets, p_.at(targets, r));
+        if (t == p_.ignore_index) return fold::Sum<double>::identity();
+        ++counted_;
+        return weight.given ? static_cast<double>(shared_.weight[t]) : 1.;
+      });
+    }
     const Operand& dloss = p_[LossSlot::dloss];
     if (dloss.given && p_.reduction != Reduction::none) shared_.one_factor = number_at(dloss, dloss.data);
     if (p_.reduction == Reduction::mean)
       shared_.one_factor = fold::Scalar<double>::div(shared_.one_factor, denominator_);
+  }
+
+  /// What the classes of each row weigh, of targets that are class probabilities.
+  void weigh_rows() {
+    if (p_.rows == 0) return;
+    if constexpr (std::is_same_v<RowOf<T>, LossRow<T>>)
+      split_rows(p_, context_, [&](std::int64_t first, std::int64_t last) {
+        for (RowCursor cursor(p_, first); first < last; ++first, cursor.next())
+          row_weights_.data()[first] = LossRow<T>(p_, shared_, cursor.row(), first).sum_of_weights();
+      });
+    shared_.row_weights = row_weights_.data();
   }
 
   bool writes() const { return p_[Slot::y].given; }
@@ -193,6 +212,7 @@ class LossRun {
   bool backward_;
   Scratch::Held<double> losses_;
   Scratch::Held<T> weight_;
+  Scratch::Held<double> row_weights_;
   LossShared<T> shared_{};
   double denominator_ = 0;
   std::int64_t counted_ = 0;

@@ -35,6 +35,7 @@ class Scratch {
     best,
     row_values,
     weights,
+    row_weights,
     sampled,
     sampled_raw,
     sampled_counts,

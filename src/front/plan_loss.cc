@@ -100,6 +100,24 @@ void add_gradient(RowBuilder& b, const View& dx) {
   b.full(b.p[Slot::y], "dx", dx);
 }
 
+/// Class indices, one a row; or class probabilities, of x's shape.
+void add_targets(LossProblem& p, RowBuilder& b, const View& targets, const CrossEntropyOptions& o) {
+  if (!is_floating(targets.dtype)) {
+    checks::check_integer(targets, "targets");
+    return b.per_row(p[LossSlot::targets], "targets", targets);
+  }
+  if (targets.device.kind != DeviceKind::cpu)
+    throw Error(Code::unsupported, "class probabilities as targets on a GPU", "class indices: int32, int64",
+                "compute them on the CPU");
+  if (o.log_probability.given() || o.rows.offsets.given())
+    throw Error(Code::option, "log_probability or offsets with class probabilities as targets",
+                "class indices: int32, int64", "leave them out: no class is the target");
+  if ((targets.dtype == DType::float64) != p.is_double())
+    throw Error(Code::dtype, "targets of dtype " + std::string(name_of(targets.dtype)) + " with x of another",
+                "both float64, or neither", "convert one of them");
+  b.full(p[LossSlot::targets], "targets", targets);
+}
+
 void check_counts(Op op, std::size_t wanted, std::size_t inputs, std::size_t outputs) {
   if (inputs != wanted || outputs != 1)
     throw Error(
@@ -144,13 +162,12 @@ void build_loss(LossProblem& p, Op op, std::span<const View> inputs, std::span<c
   if (dloss.given() && !dx.given())
     throw Error(Code::option, "dloss without dx", "both, or neither", "give dx, or call cross_entropy_backward");
   checks::check_floating(x, "x");
-  checks::check_integer(targets, "targets");
 
   begin(p, op, o.rows);
   RowBuilder b(p, x, o.rows);
   checks::check_scale(o.rows.scale, x.dtype == DType::float64);
   b.full(p[Slot::x], "x", x);
-  b.per_row(p[LossSlot::targets], "targets", targets);
+  add_targets(p, b, targets, o);
   add_results(p, b, loss, dloss, states, o, "weight");
   if (dx.given()) add_gradient(b, dx);
   b.add_options(o.rows);

@@ -270,7 +270,9 @@ TEST(RefuseCrossEntropy, WhatItCannotDo) {
            [&](Bound& b) { b.inputs[1] = View(bad.data(), DType::int64, four); });
   s.expect("a negative target", Code::data, {"target -1 for row 2"},
            [&](Bound& b) { b.inputs[1] = View(negative.data(), DType::int64, four); });
-  s.expect("targets that are no integers", Code::dtype, {"targets of dtype float32", "int32, int64"},
+  s.expect("targets that are no classes", Code::dtype, {"targets of dtype bool", "int32, int64"},
+           [&](Bound& b) { b.inputs[1] = View(values.data(), DType::boolean, four); });
+  s.expect("one probability a row", Code::shape, {"targets of shape [4]", "[4, 6]"},
            [&](Bound& b) { b.inputs[1] = View(values.data(), DType::float32, four); });
   s.expect("targets of another shape", Code::shape, {"targets of shape [5]", "[4]"},
            [&](Bound& b) { b.inputs[1] = View(bad.data(), DType::int64, five); });
