@@ -1,6 +1,7 @@
 """linear_cross_entropy with all its gradients on one GPU, beside its peers, in one run.
 
-Every candidate is called in turn (interleaved), timed with events, and the median is kept. extra_bytes is what a call
+Every candidate is called in turn (in an order of its own each round: what ran before, and how hot it left the GPU, is
+worth 10%), timed with events, and the median is kept. extra_bytes is what a call
 takes beyond its inputs and the loss, gradients included: for softfold by its plan, for peers the allocator's peak.
 
     python3 bench/gpu_linear_cross_entropy.py --library build/src/libsoftfold.so --out bench/results/h200/linear_cross_entropy.jsonl
@@ -9,6 +10,7 @@ import argparse
 import ctypes as C
 import importlib.metadata
 import json
+import random
 import statistics
 import sys
 import time
@@ -139,8 +141,8 @@ class Bench:
 
     def time(self, calls):
         times = {key: [] for key in calls}
-        for _ in range(self.args.rounds + 1):
-            for key, call in calls.items():
+        for turn in range(self.args.rounds + 1):
+            for key, call in random.Random(turn).sample(list(calls.items()), len(calls)):
                 begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
                 begin.record()
                 call()
