@@ -46,7 +46,8 @@ def cross_entropy(logits, target, axis=-1, *, weight=None, ignore_index=-100, re
     """The loss of class logits against targets: -log_softmax(logits)[target], as torch.nn.functional.cross_entropy.
 
     logits: floating, of any strides; axis: that of the classes (PyTorch's is 1: softfold.torch.cross_entropy).
-    target: int64 or int32, class indices, one a row: logits' shape without the axis.
+    target: int64 or int32, class indices, one a row: logits' shape without the axis. On the CPU also class
+       probabilities: floating, of logits' shape, float64 if and only if these are.
     weight: floating, [classes]. ignore_index: rows with this target have the loss 0 and do not count.
     reduction: "none" (one loss a row), "sum", "mean" (the sum over the weights of the targets of all rows that count; 0
        if none does, with empty="nan" NaN). label_smoothing: 0 to 1. z_loss: adds z_loss weight[target] lse**2.
@@ -66,7 +67,6 @@ def cross_entropy(logits, target, axis=-1, *, weight=None, ignore_index=-100, re
         return face.run_cross_entropy(logits, target, axis, out, dtype, wanted, options)
     logits = foldable(logits, "cross_entropy")
     target = np.asarray(target) if not hasattr(target, "__dlpack__") else target
-    check_classes(target)
     rows = row_shape(logits, axis, offsets)
     loss = _empty_like(logits, rows if reduction == "none" else (), dtype) if out is None else out
     log_probability = _empty_like(logits, rows, dtype) if return_log_probability else None

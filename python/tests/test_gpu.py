@@ -171,3 +171,21 @@ def test_jax_on_the_gpu(rng, jax_gpu):
     loss = jax.jit(jax.grad(lambda x: (sf.softmax(x, -1) ** 2).sum()))
     want = jax.grad(lambda x: (jax.nn.softmax(x, -1) ** 2).sum())(g)
     np.testing.assert_allclose(loss(g), want, rtol=1e-3, atol=1e-8)
+
+
+@pytest.mark.parametrize("mode", ["fast", "lean"])
+def test_torch_linear_cross_entropy(torch_gpu, mode):
+    torch, sf = torch_gpu, pytest.importorskip("softfold.torch")
+    torch.manual_seed(3)
+    x, w, b = (torch.randn(*s, device="cuda", dtype=torch.bfloat16) * 0.5 for s in ((2, 40, 64), (3000, 64), (3000,)))
+    target = torch.randint(0, 3000, (2, 40), device="cuda")
+    target[0, 3] = -100
+    leaves = [t.detach().clone().requires_grad_() for t in (x, w, b)]
+    loss = sf.linear_cross_entropy(leaves[0], leaves[1], target, leaves[2], mode=mode)
+    wide = [t.detach().double().requires_grad_() for t in (x, w, b)]
+    logits = torch.nn.functional.linear(*wide).flatten(0, 1)
+    want = torch.nn.functional.cross_entropy(logits, target.flatten())
+    torch.testing.assert_close(loss.double(), want, rtol=3e-3, atol=0)
+    got, wanted = torch.autograd.grad(loss, leaves), torch.autograd.grad(want, wide)
+    for one, other in zip(got, wanted):
+        assert one.dtype == torch.bfloat16 and (one.double() - other).abs().max() <= 0.02 * other.abs().max()

@@ -280,7 +280,7 @@ def test_what_routing_cannot_reach_is_said(device):
     x = scores(2, 5, 8, device=device, dtype=torch.float32)
     attention = torch.nn.MultiheadAttention(8, 2, batch_first=True, device=device).eval()
     with sf.routed(warn=False) as report, torch.no_grad():
-        torch.nn.functional.cross_entropy(x, torch.ones_like(x))
+        torch.nn.functional.cross_entropy(x, torch.ones_like(x).requires_grad_())
         torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.1)
         torch.nn.functional.gumbel_softmax(x, dim=-1)
         attention(x, x, x)

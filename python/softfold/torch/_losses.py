@@ -9,7 +9,7 @@ from torch import Tensor
 
 from softfold import _core
 from softfold._errors import Error
-from softfold._losses import check_classes, returned
+from softfold._losses import returned
 from softfold.torch._ops import _checked, _function, _nan, _new, _operation, _row_shape, current_stream, is_eager
 from softfold.torch._ops import needs_grad, viewable, writable
 
@@ -90,9 +90,13 @@ _CrossEntropy = _function(_cross_entropy, _save_cross_entropy, _cross_entropy_vj
 
 
 def _check_operands(input, target, dim, weight, offsets):
-    check_classes(target)
     if weight is not None and weight.requires_grad:
         raise Error("unsupported", "a weight that requires a gradient", "a weight without one", "weight.detach()")
+    if target.is_floating_point():
+        if target.requires_grad:
+            raise Error("unsupported", "class probabilities that require a gradient", "a target without one",
+                        "target.detach()")  # fmt: skip
+        return
     rows = _row_shape(input, [dim], False, offsets, "logsumexp")
     if tuple(target.shape) != tuple(rows):
         raise Error("shape", f"a target of shape {list(target.shape)} for an input of shape {list(input.shape)}",
@@ -105,7 +109,8 @@ def cross_entropy(input, target, weight=None, size_average=None, ignore_index=-1
     """torch.nn.functional.cross_entropy of class indices, with softfold's options and a gradient.
 
     input: (C), (N, C) or (N, C, d1, ...), floating, of any strides, on the CPU or CUDA; dim: the axis of the classes,
-    where it is not torch's. target: int64 or int32, input's shape without that axis; class probabilities are refused.
+    where it is not torch's. target: int64 or int32, input's shape without that axis; on the CPU also class
+    probabilities of input's shape, without a gradient.
     dtype: of the loss. z_loss and the options of softmax: as in softfold.cross_entropy. empty="nan": the mean over no
     rows is NaN, as torch's.
     """
