@@ -179,8 +179,7 @@ class SampleWorker {
         total += count;
       }
     });
-    const auto need = static_cast<std::uint64_t>(std::ceil(top_p * static_cast<double>(total)));
-    return select(weighed, size, std::clamp<std::uint64_t>(need, 1, total));
+    return select(weighed, size, fold::share_of(top_p, total));
   }
 
   /// terms_[0 .. n) times the result are the terms of the n elements at `at`, those from `from` up, in the frame m.

@@ -30,6 +30,14 @@ __device__ __forceinline__ void put(DType t, char* at, T value) {
   }
 }
 
+__device__ __forceinline__ void put_integer(DType t, char* at, std::int64_t value) {
+  if (t == DType::int32) {
+    *reinterpret_cast<std::int32_t*>(at) = static_cast<std::int32_t>(value);
+  } else {
+    *reinterpret_cast<std::int64_t*>(at) = value;
+  }
+}
+
 /// A row's scale as elements are multiplied by it (see lift::Factor), in either precision.
 template <class T>
 struct RowFactor {

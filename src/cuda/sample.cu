@@ -1,8 +1,11 @@
-// sample: how it is launched.
+// sample: which rows are drawn from by one read, and how the kernels follow each other.
 #include "cuda/sample.cuh"
 
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
+#include "cuda/sample_draw.cuh"
 #include "cuda/states.hpp"
 
 #include <algorithm>
@@ -12,29 +15,147 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-const char* refuses(const SampleProblem& p, const Context&) {
+using State = SampleBlock::State;
+
+int processors_of(const SampleProblem& p) { return traits_of(DeviceOf(p[Slot::x].data).device()).processors; }
+
+const char* refuses_rows(const SampleProblem& p, const Context&) {
   return p.n < 0xFFFFFFFFLL ? nullptr : "a row is longer than 2^32 - 2";
 }
 
-std::int64_t blocks_for(const SampleProblem& p) {
-  return std::min<std::int64_t>(p.rows, 2 * traits_of(DeviceOf(p[Slot::x].data).device()).processors);
-}
+std::int64_t blocks_for(const SampleProblem& p) { return std::min<std::int64_t>(p.rows, 2 * processors_of(p)); }
 
 /// States of all levels of a row's tree.
 std::int64_t room_for(const SampleProblem& p) { return 2 * lift::chunk_count(p.n) + lift::kMaxLevels; }
 
-std::size_t workspace(const SampleProblem& p, const Context&) {
-  return static_cast<std::size_t>(blocks_for(p) * room_for(p)) * sizeof(SampleBlock::State);
+State* lay_out_rows(const SampleProblem& p, Parts& parts) { return parts.take<State>(blocks_for(p) * room_for(p)); }
+
+void launch_rows(const SampleProblem& p, State* nodes, const unsigned* left, cudaStream_t stream) {
+  launch("sample_rows", sample_rows, {blocks_for(p), kSampleThreads}, stream, p, nodes, room_for(p), left);
 }
 
-void run(const SampleProblem& p, const Context& context) {
+std::size_t rows_workspace(const SampleProblem& p, const Context&) {
+  Parts parts(nullptr);
+  lay_out_rows(p, parts);
+  return parts.used();
+}
+
+void run_rows(const SampleProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const Scratch scratch(workspace(p, context), context);
-  launch("sample_rows", sample_rows, {blocks_for(p), kSampleThreads}, stream_of(context), p,
-         reinterpret_cast<SampleBlock::State*>(scratch.data()), room_for(p));
+  const Scratch scratch(rows_workspace(p, context), context);
+  Parts parts(scratch.data());
+  launch_rows(p, lay_out_rows(p, parts), nullptr, stream_of(context));
 }
 
-constexpr Kernel<SampleProblem> kKernels[] = {{"sample_rows", refuses, run, workspace}};
+/// Of all rows; the temperature is not 0.
+fold::Scale<float> scaled(const SampleProblem& p) { return fold::make_scale<float>(p.scale / p.temperature); }
+
+bool has_options_of_rows(const SampleProblem& p) {
+  return p[SampleSlot::temperatures].given || p[SampleSlot::top_ks].given || p[SampleSlot::top_ps].given ||
+         p[SampleSlot::min_ps].given;
+}
+
+/// No row of the call has anything taken away, and none is greedy.
+bool is_unfiltered(const SampleProblem& p) {
+  return !has_options_of_rows(p) && p.temperature > 0. && p.top_p >= 1. && p.min_p <= 0. &&
+         (p.top_k == 0 || p.top_k >= p.n) && scaled(p).c < fold::infinity<float>();
+}
+
+/// Entries that a row may need; 0: none would help.
+int most_entries(const SampleProblem& p) {
+  if (is_unfiltered(p)) return 0;
+  if (has_options_of_rows(p)) return kMostFilterK;
+  if (p.temperature == 0.) return 1 + kMostTies;
+  if (p.top_k > 0 && p.top_k < p.n)
+    return p.top_k + kMostTies <= kMostFilterK ? static_cast<int>(p.top_k) + kMostTies : 0;
+  return p.top_p < 1. ? 0 : kMostFilterK;
+}
+
+const char* refuses_draw(const SampleProblem& p, const Context&) {
+  if (p.n == 0) return "rows of no elements";
+  if (p[SampleSlot::bias].given || p[SampleSlot::bitmask].given) return "logits have a bias or a bitmask";
+  if (p[Slot::y].given || p[SampleSlot::masked].given) return "results of x's shape are asked for";
+  if (most_entries(p) == 0 && !is_unfiltered(p)) return "what is kept may be more than 224 elements";
+  if (lift::chunk_count(p.n) > std::int64_t{1024} * kMostSegmentChunks) return "a row is longer than 2^28";
+  if (p.rows * lift::chunk_count(p.n) >= 0x7FFFFFFF) return "more chunks than a grid has blocks";
+  return refuses_plain(p);
+}
+
+/// The call's workspace.
+struct DrawMemory {
+  SampleWork work;
+  State *raw, *rows;
+
+  DrawMemory(const SampleProblem& p, Parts& parts) : work{}, raw(nullptr), rows(nullptr) {
+    const int most = most_entries(p);
+    const std::int64_t chunks = lift::chunk_count(p.n);
+    TopkShare& share = work.share;
+    share = share_rows(p.rows, p.n, most, processors_of(p));
+    const bool tells_raw = p.of == Distribution::raw && p[SampleSlot::log_probability].given;
+    if (most == 0 || has_options_of_rows(p) || tells_raw) {
+      share.nodes = parts.take<State>(p.rows * chunks);
+      if (chunks > kSharedChunks) work.trees = parts.take<State>(p.rows * room_for(p));
+    }
+    if (most == 0) {
+      share.segments = 1;
+      if (tells_raw && fold::make_scale<float>(p.scale).c != scaled(p).c) raw = parts.take<State>(p.rows * chunks);
+      work.raw = raw;
+      return;
+    }
+    share.entries = parts.take<Entry>(p.rows * share.segments * most);
+    work.left = parts.take<unsigned>(p.rows);
+    rows = lay_out_rows(p, parts);
+  }
+};
+
+std::size_t draw_workspace(const SampleProblem& p, const Context&) {
+  Parts parts(nullptr);
+  const DrawMemory memory(p, parts);
+  return parts.used();
+}
+
+template <class E>
+void launch_draw(const SampleJob& job, const SampleWork& work, cudaStream_t stream) {
+  const SampleProblem& p = job.p;
+  const DrawRoom room(work.share, lift::chunk_count(p.n));
+  const int own = room.nodes + room.rest;
+  if (work.share.segments > 1) {
+    launch("sample_draw", sample_draw<E, true>, {p.rows, kJoinThreads, 1, own + join_bytes(work.share.k)}, stream, job,
+           work, room);
+  } else {
+    launch("sample_draw", sample_draw<E, false>, {ceil_div(p.rows, kDrawWarps), kDrawWarps * 32, 1, kDrawWarps * own},
+           stream, job, work, room);
+  }
+}
+
+void run_draw(const SampleProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(draw_workspace(p, context), context);
+  Parts parts(scratch.data());
+  const DrawMemory memory(p, parts);
+  const SampleWork& work = memory.work;
+  const cudaStream_t stream = stream_of(context);
+  const SampleJob job{p, work.share.k};
+  const auto fold = [&](State* nodes, double scale) {
+    RowProblem q = p;
+    q.scale = scale;
+    fold_plain_chunks(q, nodes, stream);
+  };
+  if (work.share.k == 0) {
+    fold(work.share.nodes, p.scale / p.temperature);
+    if (memory.raw != nullptr) fold(memory.raw, p.scale);
+  }
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    if (work.share.k > 0)
+      launch("topk_filter", topk_filter<E, SampleJob>, filter_grid<E>(p, work.share), stream, job, plain_rows(p),
+             work.share);
+    launch_draw<E>(job, work, stream);
+  });
+  if (work.left != nullptr) launch_rows(p, memory.rows, work.left, stream);
+}
+
+constexpr Kernel<SampleProblem> kKernels[] = {{"sample_draw", refuses_draw, run_draw, draw_workspace},
+                                              {"sample_rows", refuses_rows, run_rows, rows_workspace}};
 
 }  // namespace
 }  // namespace cuda

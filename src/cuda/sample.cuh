@@ -26,10 +26,6 @@ class SampleBlock {
     float sums[2 * lift::kChunk];
   };
   struct One {};  ///< every element's weight
-  struct Drawn {
-    std::int64_t token;  ///< -1: there is nothing to draw from
-    State state;         ///< of what was drawn from
-  };
 
   /// nodes: room for every level of the row's tree.
   __device__ __forceinline__ SampleBlock(const SampleRow& row, Shared& shared, State* nodes)
@@ -78,14 +74,7 @@ class SampleBlock {
       if (lane == 0) nodes_[chunk] = s;
     }
     __syncthreads();
-    State* level = nodes_;
-    for (std::int64_t size = chunks_; size > 1; size = (size + 1) / 2) {
-      for (std::int64_t i = threadIdx.x; i < (size + 1) / 2; i += kSampleThreads)
-        level[size + i] = 2 * i + 1 < size ? Lse::merge(level[2 * i], level[2 * i + 1]) : level[2 * i];
-      level += size;
-      __syncthreads();
-    }
-    return chunks_ == 0 ? Lse::identity() : *level;
+    return climb(nodes_, chunks_, static_cast<int>(threadIdx.x), kSampleThreads, [] { __syncthreads(); });
   }
 
   /// One draw from the elements from `from` up.
@@ -95,16 +84,10 @@ class SampleBlock {
     const State root = fold(c, from, false);
     if (!fold::Normaliser<float>(root).regular) return {-1, root};
     fold::Descent way{fold::Scalar<double>::mul(uniform, static_cast<double>(root.d))};
-    const std::int64_t chunk = to_chunk(way, root.m);
+    const std::int64_t chunk = leaf_of(nodes_, chunks_, way, root.m);
     const State own = nodes_[chunk];
     terms_of(chunk, c, from, own.m);
-    const double unit = power_of_two(fmax(own.m - root.m, -1000.));
-    int place = 0;
-    for (int s = 1; s < lift::kChunk; s *= 2) {
-      const double left = static_cast<double>(shared_.sums[2 * s + place]) * unit;
-      const double right = static_cast<double>(shared_.sums[3 * s + place]) * unit;
-      if (way.goes_right(left, right)) place += s;
-    }
+    const int place = place_of(shared_.sums, own.m, way, root.m);
     __syncthreads();
     return {chunk * lift::kChunk + place, root};
   }
@@ -162,10 +145,6 @@ class SampleBlock {
     const float v = row_.at(i, of_raw);
     return from == kAll || v >= from ? v : kAll;
   }
-  static __device__ __forceinline__ double power_of_two(double exponent) {
-    return fold::bits_as<double>(static_cast<std::uint64_t>(static_cast<std::int64_t>(exponent) + 1023) << 52);
-  }
-
   /// The value down to which, from the largest on, the weights reach need(sum of all weights): a byte of the key at a
   /// time, from the top.
   template <class Weight, class Need>
@@ -217,30 +196,7 @@ class SampleBlock {
       if (!(v > kAll && v >= first)) return 0;
       return fold::count_of(frame.fast ? fold::term<fold::Scalar<float>>(v, c, m) : fold::term_wide(v, c, frame.m));
     };
-    return select(weight, [&](std::uint64_t total) -> std::uint64_t {
-      const auto need = static_cast<std::uint64_t>(::ceil(top_p * static_cast<double>(total)));
-      return need < 1 ? 1 : need > total ? total : need;
-    });
-  }
-
-  /// From the root of the tree in nodes to one of its leaves.
-  __device__ std::int64_t to_chunk(fold::Descent& way, double row_m) const {
-    std::int64_t size[lift::kMaxLevels], chunk = 0;
-    int top = 0;
-    const State* level = nodes_;
-    size[0] = chunks_;
-    for (; size[top] > 1; ++top) {
-      level += size[top];
-      size[top + 1] = (size[top] + 1) / 2;
-    }
-    for (; top > 0; --top) {
-      level -= size[top - 1];
-      chunk *= 2;
-      if (chunk + 1 < size[top - 1] &&
-          way.goes_right(fold::mass_of(level[chunk], row_m), fold::mass_of(level[chunk + 1], row_m)))
-        ++chunk;
-    }
-    return chunk;
+    return select(weight, [&](std::uint64_t total) { return fold::share_of(top_p, total); });
   }
 
   /// sums[s .. 2 s): the sums of a chunk's terms whose places agree modulo s.
@@ -271,9 +227,9 @@ __device__ inline void sample_row(const SampleProblem& p, std::int64_t index, Sa
   const SampleRow row(p, index);
   const Draw draw(row, index);
   SampleBlock block(row, shared, nodes);
-  const auto scale = fold::make_scale<float>(draw.temperature > 0. ? draw.scale / draw.temperature : 1.);
-  const bool greedy = draw.temperature == 0. || scale.c == fold::infinity<float>();
-  SampleBlock::Drawn drawn{-1, SampleBlock::Lse::identity()};
+  const auto scale = draw.scaled();
+  const bool greedy = draw.greedy();
+  Drawn drawn{-1, SampleBlock::Lse::identity()};
   float from = SampleBlock::kAll;
   if (draw.sound() && greedy) {
     const std::uint64_t best = block.largest();
@@ -308,17 +264,19 @@ __device__ inline void sample_row(const SampleProblem& p, std::int64_t index, Sa
     if (p[SampleSlot::rank].given) rank = block.count_from(element, of_raw);
   }
   if (threadIdx.x != 0) return;
-  row.put_integer(SampleSlot::tokens, drawn.token);
-  row.put_integer(SampleSlot::rank, rank);
+  row.write_integer(SampleSlot::tokens, drawn.token);
+  row.write_integer(SampleSlot::rank, rank);
   if (asked.given) put(asked.dtype, asked.data + row.place.offset(asked), lp);
 }
 
-/// nodes: `room` states a block.
+/// nodes: `room` states a block. left: a row, 0 where it has been drawn already; null: none has.
 __global__ void __launch_bounds__(kSampleThreads, 2) inline sample_rows(const __grid_constant__ SampleProblem p,
-                                                                        SampleBlock::State* nodes, std::int64_t room) {
+                                                                        SampleBlock::State* nodes, std::int64_t room,
+                                                                        const unsigned* left) {
   __shared__ SampleBlock::Shared shared;
 #pragma unroll 1
   for (std::int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
+    if (left != nullptr && left[row] == 0) continue;
     sample_row(p, row, shared, nodes + blockIdx.x * room);
     __syncthreads();
   }

@@ -46,15 +46,9 @@ struct SampleRow {
     const Operand& o = p[slot];
     return o.given ? integer_at(o.dtype, o.data + place.offset(o)) : otherwise;
   }
-  __device__ __forceinline__ void put_integer(SampleSlot slot, std::int64_t value) const {
+  __device__ __forceinline__ void write_integer(SampleSlot slot, std::int64_t value) const {
     const Operand& o = p[slot];
-    if (!o.given) return;
-    char* to = o.data + place.offset(o);
-    if (o.dtype == DType::int32) {
-      *reinterpret_cast<std::int32_t*>(to) = static_cast<std::int32_t>(value);
-    } else {
-      *reinterpret_cast<std::int64_t*>(to) = value;
-    }
+    if (o.given) put_integer(o.dtype, o.data + place.offset(o), value);
   }
 };
 
@@ -82,8 +76,74 @@ struct Draw {
     return scale > 0. && scale <= most && temperature >= 0. && temperature <= most && top_p >= 0. && top_p <= 1. &&
            min_p >= 0. && min_p <= 1. && top_k >= 0;
   }
+  /// Of the logits. A temperature whose inverse is beyond float32 is as good as 0.
+  __device__ __forceinline__ fold::Scale<float> scaled() const {
+    return fold::make_scale<float>(temperature > 0. ? scale / temperature : 1.);
+  }
+  __device__ __forceinline__ bool greedy() const { return temperature == 0. || scaled().c == fold::infinity<float>(); }
   __device__ __forceinline__ bool filters() const { return top_k > 0 || top_p < 1. || min_p > 0.; }
 };
+
+struct Drawn {
+  std::int64_t token;                   ///< -1: there is nothing to draw from
+  fold::LogSumExp<float>::State state;  ///< of what was drawn from
+};
+
+/// The tree's levels above `nodes`, by `threads` threads of which this is `me`; the root.
+template <class Sync>
+__device__ __forceinline__ fold::LogSumExp<float>::State climb(fold::LogSumExp<float>::State* nodes,
+                                                               std::int64_t chunks, int me, int threads,
+                                                               const Sync& sync) {
+  using Lse = fold::LogSumExp<float>;
+  Lse::State* level = nodes;
+#pragma unroll 1
+  for (std::int64_t size = chunks; size > 1; size = (size + 1) / 2) {
+    for (std::int64_t i = me; i < (size + 1) / 2; i += threads)
+      level[size + i] = 2 * i + 1 < size ? Lse::merge(level[2 * i], level[2 * i + 1]) : level[2 * i];
+    level += size;
+    sync();
+  }
+  return chunks == 0 ? Lse::identity() : *level;
+}
+
+/// From the root of the tree in nodes to one of its leaves.
+__device__ __forceinline__ std::int64_t leaf_of(const fold::LogSumExp<float>::State* nodes, std::int64_t chunks,
+                                                fold::Descent& way, double row_m) {
+  int top = 0;
+  std::int64_t at = 0, size = chunks;
+  for (; size > 1; ++top) at += size, size = (size + 1) / 2;
+  std::int64_t leaf = 0;
+#pragma unroll 1
+  for (; top > 0; --top) {
+    // The size of the level below: chunks, halved and rounded up top - 1 times.
+    const std::int64_t below = (chunks + (std::int64_t{1} << (top - 1)) - 1) >> (top - 1);
+    at -= below;
+    leaf *= 2;
+    if (leaf + 1 < below &&
+        way.goes_right(fold::mass_of(nodes[at + leaf], row_m), fold::mass_of(nodes[at + leaf + 1], row_m)))
+      ++leaf;
+  }
+  return leaf;
+}
+
+/// What brings sums in the frame of a chunk to the row's.
+__device__ __forceinline__ double chunk_unit(double chunk_m, double row_m) {
+  const auto exponent = static_cast<std::int64_t>(fmax(chunk_m - row_m, -1000.));
+  return fold::bits_as<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
+}
+
+/// The way through a chunk. sums[s .. 2 s): the sums of its terms whose places agree modulo s.
+__device__ __forceinline__ int place_of(const float* sums, double chunk_m, fold::Descent& way, double row_m) {
+  const double unit = chunk_unit(chunk_m, row_m);
+  int place = 0;
+#pragma unroll 1
+  for (int s = 1; s < lift::kChunk; s *= 2) {
+    const double left = static_cast<double>(sums[2 * s + place]) * unit;
+    const double right = static_cast<double>(sums[3 * s + place]) * unit;
+    if (way.goes_right(left, right)) place += s;
+  }
+  return place;
+}
 
 }  // namespace cuda
 }  // namespace v0

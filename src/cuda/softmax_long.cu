@@ -77,30 +77,26 @@ const char* refuses_tiles(const RowProblem& p, const Context&) {
 
 std::size_t tiles_workspace(const RowProblem& p, const Context&) { return state_bytes<State>(p); }
 
-/// One state a row, at `memory` or above.
+/// The states of all rows' chunks.
 template <class E>
-const State* fold_plain_rows(const RowProblem& p, const PlainRows& rows, char* memory, cudaStream_t stream) {
-  auto* states = reinterpret_cast<State*>(memory);
+void fold_plain(const RowProblem& p, const PlainRows& rows, State* states, cudaStream_t stream) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (p.n <= 512 || (sizeof(E) == 2 && p.n < lift::kChunk)) {
     PlainRows to = rows;
-    to.y = memory;
+    to.y = reinterpret_cast<char*>(states);
     RowProblem fold_only = p;
     fold_only.op = Op::state;
-    launch_warp_rows(fold_only, to, stream);
-    return states;
+    return launch_warp_rows(fold_only, to, stream);
   }
   if constexpr (sizeof(E) == 2) {
     if (rows.factor.plain) {
-      launch("fold_half_tiles", fold_half_tiles<E>, {ceil_div(p.rows * chunks, kHalfChunks), kHalfThreads}, stream,
-             rows, chunks, states);
-      return merge_levels<fold::LogSumExp<float>>(p, states, stream);
+      return launch("fold_half_tiles", fold_half_tiles<E>, {ceil_div(p.rows * chunks, kHalfChunks), kHalfThreads},
+                    stream, rows, chunks, states);
     }
   }
   constexpr int runs = kFoldRuns<E>;
   const Grid grid{ceil_div(p.rows * chunks, 8 * runs), 256, 1, 8 * runs * Landing<E, 32>::kBytes};
   launch("fold_tiles", fold_tiles<E>, grid, stream, rows, chunks, states);
-  return merge_levels<fold::LogSumExp<float>>(p, states, stream);
 }
 
 void run_tiles(const RowProblem& p, const Context& context) {
@@ -110,7 +106,9 @@ void run_tiles(const RowProblem& p, const Context& context) {
   const PlainRows rows = plain_rows(p);
   const std::int64_t chunks = lift::chunk_count(p.n);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    const State* states = fold_plain_rows<E>(p, rows, scratch.data(), stream);
+    auto* leaves = reinterpret_cast<State*>(scratch.data());
+    fold_plain<E>(p, rows, leaves, stream);
+    const State* states = merge_levels<fold::LogSumExp<float>>(p, leaves, stream);
     const Grid grid{ceil_div(p.rows * chunks, 8), 256, 1, 8 * Landing<E, 32>::kBytes};
     switch (p.op) {
       case Op::softmax: return launch("write_tiles", write_tiles<E, false>, grid, stream, rows, chunks, states);
@@ -123,6 +121,10 @@ void run_tiles(const RowProblem& p, const Context& context) {
 }
 
 }  // namespace
+
+void fold_plain_chunks(const RowProblem& p, State* states, cudaStream_t stream) {
+  with_element(p[Slot::x].dtype, [&]<class E>() { fold_plain<E>(p, plain_rows(p), states, stream); });
+}
 
 const RowKernel softmax_grid_row_kernel{"softmax_grid_row", refuses_grid_row, run_grid_row, grid_workspace};
 const RowKernel softmax_two_reads_kernel{"softmax_two_reads", refuses_tiles, run_tiles, tiles_workspace};

@@ -27,6 +27,8 @@ struct PlainRows {
 PlainRows plain_rows(const RowProblem& p);
 /// softmax_warp_rows for p's op; logsumexp and state leave states at rows.y.
 void launch_warp_rows(const RowProblem& p, const PlainRows& rows, cudaStream_t stream);
+/// The states of all chunks of p's rows, [rows][chunks].
+void fold_plain_chunks(const RowProblem& p, fold::LogSumExp<float>::State* states, cudaStream_t stream);
 
 /// What leaves a kernel: results of x's shape, or the rows' states (y is then an array of them).
 enum class Leaves { softmax, log_softmax, state };

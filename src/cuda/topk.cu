@@ -91,47 +91,32 @@ void run_warp_rows(const TopkProblem& p, const Context& context) {
 }
 
 /// As few segments as keep all processors busy.
-TopkShare share_topk(const TopkProblem& p) {
-  const std::int64_t chunks = lift::chunk_count(p.n), wanted = processors_of(p);
-  std::int64_t segment = kMostSegmentChunks;
-  while (segment > kFilterWarps && (segment / 2 >= chunks || p.rows * ceil_div(chunks, segment) < wanted)) segment /= 2;
-  return {static_cast<int>(segment), static_cast<int>(ceil_div(chunks, segment)), nullptr, nullptr, wants_states(p)};
-}
-
-void lay_out_filter(const TopkProblem& p, Parts& parts, TopkShare& share) {
-  if (share.segments == 1) return;
+TopkShare share_topk(const TopkProblem& p, Parts& parts) {
+  TopkShare share = share_rows(p.rows, p.n, static_cast<int>(p.k), processors_of(p));
+  if (share.segments == 1) return share;
   share.states = parts.take<State>(p.rows * share.segments);
   share.entries = parts.take<Entry>(p.rows * share.segments * p.k);
+  return share;
 }
 
 std::size_t filter_workspace(const TopkProblem& p, const Context&) {
   Parts parts(nullptr);
-  TopkShare share = share_topk(p);
-  lay_out_filter(p, parts, share);
+  share_topk(p, parts);
   return parts.used();
-}
-
-template <int kPer>
-int shared_bytes(int k) {
-  return static_cast<int>(sizeof(Entry)) * (k + BlockSelect<kPer>::capacity_for(k));
 }
 
 void run_filter(const TopkProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(filter_workspace(p, context), context);
   Parts parts(scratch.data());
-  TopkShare share = share_topk(p);
-  lay_out_filter(p, parts, share);
+  const TopkShare share = share_topk(p, parts);
   const cudaStream_t stream = stream_of(context);
-  const int k = static_cast<int>(p.k);
-  const auto warps = static_cast<int>(std::min<std::int64_t>(kFilterWarps, lift::chunk_count(p.n)));
-  const lift::Factor factor(fold::make_scale<float>(p.scale).c);
+  const TopkJob job{p, wants_states(p), lift::Factor(fold::make_scale<float>(p.scale).c)};
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    launch("topk_filter", topk_filter<E>, {p.rows * share.segments, warps * 32, 1, shared_bytes<lift::kPerLane>(k)},
-           stream, p, share, factor);
+    launch("topk_filter", topk_filter<E, TopkJob>, filter_grid<E>(p, share), stream, job, plain_rows(p), share);
   });
   if (share.segments > 1)
-    launch("topk_join", topk_join, {p.rows, kJoinThreads, 1, shared_bytes<1>(k)}, stream, p, share);
+    launch("topk_join", topk_join, {p.rows, kJoinThreads, 1, join_bytes(share.k)}, stream, p, share, wants_states(p));
 }
 
 constexpr TopkKernel kKernels[] = {{"topk_warp_rows", refuses_warp_rows, run_warp_rows, nullptr},

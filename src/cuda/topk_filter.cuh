@@ -1,9 +1,12 @@
-// topk of plain rows for small k, in the same read that folds the row's state. A block takes a row, or one segment of
-// it: a power of two of chunks, so that its state is a node of the row's tree.
+// The k best of plain rows for small k, in the same read that folds the rows' states. A block takes a row, or one
+// segment of it: a power of two of chunks, so that its state is a node of the row's tree.
 #pragma once
 
+#include "cuda/softmax_plain.cuh"
 #include "cuda/topk_row.cuh"
 #include "cuda/topk_select.cuh"
+
+#include <algorithm>
 
 namespace softfold {
 inline namespace v0 {
@@ -11,12 +14,40 @@ namespace cuda {
 
 inline constexpr int kFilterWarps = 8, kMostSegmentChunks = 256, kMostFilterK = 256, kJoinThreads = 256;
 
-/// How rows are cut, and where the segments' parts lie; one segment: the row is finished at once.
+/// How rows are cut, and where the segments' parts lie.
 struct TopkShare {
   int chunks, segments;                   ///< of a segment, of a row
-  fold::LogSumExp<float>::State* states;  ///< [rows][segments]
-  Entry* entries;                         ///< [rows][segments][k], best first; 0 where there are fewer
-  bool with_states;                       ///< someone asks for what follows from the row's state
+  int k;                                  ///< the most that a row has taken from it
+  fold::LogSumExp<float>::State* states;  ///< [rows][segments]; null: they are not wanted
+  Entry* entries;                         ///< [rows][segments][k], best first; 0 where there are fewer. Null: one
+                                          ///< segment, and its row is finished at once
+  fold::LogSumExp<float>::State* nodes;   ///< [rows][chunks of the row]; null: they are not wanted
+};
+
+/// As few segments as keep all processors busy, without memory yet.
+inline TopkShare share_rows(std::int64_t rows, std::int64_t n, int k, int processors) {
+  const std::int64_t chunks = lift::chunk_count(n);
+  const auto pieces = [&](std::int64_t segment) { return (chunks + segment - 1) / segment; };
+  std::int64_t segment = kMostSegmentChunks;
+  while (segment > kFilterWarps && (segment / 2 >= chunks || rows * pieces(segment) < processors)) segment /= 2;
+  return {static_cast<int>(segment), static_cast<int>(pieces(segment)), k, nullptr, nullptr, nullptr};
+}
+
+inline int join_bytes(int k) { return static_cast<int>(sizeof(Entry)) * (k + BlockSelect<1>::capacity_for(k)); }
+
+template <class E>
+Grid filter_grid(const RowProblem& p, const TopkShare& share) {
+  const auto warps = static_cast<int>(std::min<std::int64_t>(kFilterWarps, lift::chunk_count(p.n)));
+  const int entries = share.k + BlockSelect<lift::kPerLane>::capacity_for(share.k);
+  return {p.rows * share.segments, warps * 32, 1,
+          warps * Landing<E, 32>::kBytes + static_cast<int>(sizeof(Entry)) * entries};
+}
+
+/// What is wanted of a row.
+struct FilterRow {
+  int k;             ///< 0: only states
+  bool with_states;  ///< someone asks for what follows from them
+  lift::Factor factor;
 };
 
 /// The results of a row from its best entries, a thread an element.
@@ -35,35 +66,59 @@ __device__ __forceinline__ void put_row(const TopkProblem& p, std::int64_t row, 
   if (threadIdx.x == 0) result.put_lse();
 }
 
-/// A block's part of a row, chunk by chunk.
+/// topk's own rows, all alike.
+struct TopkJob {
+  TopkProblem p;
+  bool with_states;
+  lift::Factor factor;
+
+  __device__ __forceinline__ FilterRow row(std::int64_t) const { return {static_cast<int>(p.k), with_states, factor}; }
+  __device__ __forceinline__ void finish(std::int64_t row, const fold::LogSumExp<float>::State& s, const Entry* best,
+                                         int taken) const {
+    put_row(p, row, s, best, taken);
+  }
+};
+
+/// A block's part of a row. Each warp has its chunks, one after the other, brought to a place of its own.
 template <class E>
 struct Segment {
-  using Elements = Tile<E, 32>;
-  const char* x;
-  std::int64_t begin, n;  ///< of the segment in its row, of the row
+  using Place = Landing<E, 32>;
+  using Elements = typename Place::Elements;
+  const PlainRows& rows;
+  const char* x;       ///< the row
+  std::int64_t begin;  ///< of the segment in its row
   int chunks;
-  Elements tile;
+  char* place;
+  CopyBarrier& barrier;
+  lift::Factor factor;
 
-  __device__ __forceinline__ Segment(const TopkProblem& p, const TopkShare& share, std::int64_t row, int segment)
-      : x(p[Slot::x].data + (p.outer_rank == 0 ? 0 : row * p[Slot::x].strides[0])),
+  __device__ __forceinline__ Segment(const PlainRows& rows_, const TopkShare& share, std::int64_t row, int segment,
+                                     char* place_, CopyBarrier& barrier_, const lift::Factor& factor_)
+      : rows(rows_),
+        x(rows_.x + row * rows_.x_stride),
         begin(static_cast<std::int64_t>(segment) * share.chunks * lift::kChunk),
-        n(p.n),
-        chunks(static_cast<int>(clamp((n - begin + lift::kChunk - 1) / lift::kChunk, share.chunks))),
-        tile(x) {}
+        chunks(static_cast<int>(clamp((rows_.n - begin + lift::kChunk - 1) / lift::kChunk, share.chunks))),
+        place(place_),
+        barrier(barrier_),
+        factor(factor_) {}
+
   __device__ __forceinline__ std::int64_t first_of(int chunk) const {
     return begin + static_cast<std::int64_t>(chunk) * lift::kChunk;
   }
-  __device__ __forceinline__ int size_of(int chunk) const {
-    return static_cast<int>(clamp(n - first_of(chunk), lift::kChunk));
+  __device__ __forceinline__ const char* at(int chunk) const {
+    return x + first_of(chunk) * static_cast<std::int64_t>(sizeof(E));
   }
-  /// The elements of a chunk, and what none of this thread's is above.
-  __device__ __forceinline__ Entry load(float (&v)[lift::kPerLane], int chunk, const lift::Factor& factor,
-                                        lift::Extremes& extremes) const {
-    uint4 raw[Elements::kVectors];
-    tile.gather(raw, x + first_of(chunk) * static_cast<std::int64_t>(sizeof(E)), size_of(chunk),
-                lift::absent(factor.c));
-    extremes = tile.unpack(v, raw, size_of(chunk), factor);
-    return entry_of(extremes.high, static_cast<std::uint32_t>(first_of(chunk)));
+  __device__ __forceinline__ int size_of(int chunk) const {
+    return static_cast<int>(clamp(rows.n - first_of(chunk), lift::kChunk));
+  }
+  __device__ __forceinline__ Place landing(int chunk) const { return Place(place, at(chunk), size_of(chunk)); }
+  __device__ __forceinline__ void fetch(int chunk) const {
+    if (threadIdx.x % 32 == 0 && chunk < chunks) landing(chunk).fetch(barrier, at(chunk), rows);
+  }
+  /// The elements of a chunk that has been fetched, and their extremes.
+  __device__ __forceinline__ lift::Extremes read(float (&v)[lift::kPerLane], int chunk, unsigned phase) const {
+    barrier.wait(phase & 1U);
+    return landing(chunk).read(v, at(chunk), factor, rows);
   }
   /// A bit for each element that is at least `bound`; unless `exact`, also for those behind it whose value is the
   /// bound's.
@@ -75,7 +130,7 @@ struct Segment {
 #pragma unroll
     for (int i = 0; i < lift::kPerLane; ++i) which |= v[i] < least ? 0U : 1U << i;
     which &= exist(chunk);
-    if (!exact) return which;
+    if (!exact && static_cast<std::uint32_t>(bound) == 0 && factor.plain && !fold::is_nan(least)) return which;
 #pragma unroll 1
     for (unsigned rest = which; rest != 0; rest &= rest - 1) {
       const int i = __ffs(static_cast<int>(rest)) - 1;
@@ -83,106 +138,160 @@ struct Segment {
     }
     return which;
   }
-  /// Element i of a chunk, from memory: registers have no index.
+  /// Element i of a chunk that is still in its place: registers have no index.
   __device__ __forceinline__ Entry entry(int chunk, int i) const {
-    const int at = element(i);
-    const auto* e = reinterpret_cast<const E*>(x) + first_of(chunk);
-    return entry_of(fold::widen(e[at]), static_cast<std::uint32_t>(first_of(chunk)) + static_cast<std::uint32_t>(at));
+    const Elements tile(at(chunk));
+    const int k = tile.element(i / Elements::kWidth, i % Elements::kWidth);
+    return entry_of(fold::widen(reinterpret_cast<const E*>(place)[k + tile.shift]),
+                    static_cast<std::uint32_t>(first_of(chunk)) + static_cast<std::uint32_t>(k));
   }
 
  private:
-  __device__ __forceinline__ int element(int i) const {
-    return tile.element(i / Elements::kWidth, i % Elements::kWidth);
-  }
   __device__ __forceinline__ unsigned exist(int chunk) const {
     const int size = size_of(chunk);
     if (size == lift::kChunk) return ~0U;
+    const Elements tile(at(chunk));
     unsigned which = 0;
 #pragma unroll 1
-    for (int i = 0; i < lift::kPerLane; ++i) which |= element(i) < size ? 1U << i : 0U;
+    for (int i = 0; i < lift::kPerLane; ++i)
+      which |= tile.element(i / Elements::kWidth, i % Elements::kWidth) < size ? 1U << i : 0U;
     return which;
   }
 };
 
-/// What none of this thread's elements of a chunk is above, and the best of them.
-struct Tops {
-  Entry highest, best;
-};
+/// One more chunk a warp, read again because it had found no room; `chunks` where a warp has none.
 template <class E>
-__device__ __noinline__ Tops tops_of(const Segment<E>& part, int chunk, lift::Factor factor) {
+__device__ __noinline__ void keep_again(Segment<E> part, int chunk, unsigned phase,
+                                        BlockSelect<lift::kPerLane> select) {
   float v[lift::kPerLane];
-  lift::Extremes extremes{};
-  Tops r{part.load(v, chunk, factor, extremes), 0};
-  // The first of those that equal the largest.
-  const Entry value = r.highest & ~Entry{0xFFFFFFFFU};
-  for (unsigned which = part.reach(v, chunk, value, false); which != 0; which &= which - 1)
-    r.best = max(r.best, part.entry(chunk, __ffs(static_cast<int>(which)) - 1));
-  return r;
+  Entry highest = 0, best = 0;
+  if (chunk < part.chunks) {
+    part.fetch(chunk);
+    const float high = part.read(v, chunk, phase).high;
+    highest = entry_of(high, static_cast<std::uint32_t>(part.first_of(chunk)));
+    // The first of those that equal the largest.
+    const Entry value = highest & ~Entry{0xFFFFFFFFU};
+    for (unsigned which = part.reach(v, chunk, value, false); which != 0; which &= which - 1)
+      best = max(best, part.entry(chunk, __ffs(static_cast<int>(which)) - 1));
+  }
+  select.make_room(highest, best);
+  if (chunk >= part.chunks) return;
+  if (__any_sync(lift::kWholeWarp, select.wants(highest))) {
+    select.keep(part.reach(v, chunk, select.bound(), true), [&](int i) { return part.entry(chunk, i); });
+  }
+  fence_for_copy();
+  __syncwarp();
 }
 
-/// The best of the first chunk of every warp set the bound; after it the warps go on by themselves. A chunk that finds
-/// no room for what it has above the bound is read again when all have finished, in rounds that raise the bound.
-template <class E>
+/// The largest elements of the first chunk of every warp set the bound, which rises as more chunks have been seen: at
+/// first after every round, then after twice as many. A chunk that finds no room for what it has above the bound is
+/// read again when all have finished.
+template <class E, class Job>
 __global__ void __launch_bounds__(kFilterWarps * 32, 3)
-    topk_filter(const __grid_constant__ TopkProblem p, const __grid_constant__ TopkShare share, lift::Factor factor) {
+    topk_filter(const __grid_constant__ Job job, const __grid_constant__ PlainRows rows,
+                const __grid_constant__ TopkShare share) {
   using Fold = lift::WarpFold<Tile<E, 32>::kWidth>;
   using Select = BlockSelect<lift::kPerLane>;
   using State = fold::LogSumExp<float>::State;
   extern __shared__ __align__(16) char memory[];
   __shared__ typename Select::Shared shared;
   __shared__ State nodes[kMostSegmentChunks], root;
-  const int k = static_cast<int>(p.k);
-  Entry* best = reinterpret_cast<Entry*>(memory);
+  __shared__ CopyBarrier barriers[kFilterWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(share.segments);
   const int segment = static_cast<int>(blockIdx.x % static_cast<unsigned>(share.segments));
-  const Segment<E> part(p, share, row, segment);
+  const FilterRow own = job.row(row);
+  Entry* best = reinterpret_cast<Entry*>(memory + warps * Landing<E, 32>::kBytes);
+  const Segment<E> part(rows, share, row, segment, memory + warp * Landing<E, 32>::kBytes, barriers[warp], own.factor);
+  const bool selects = own.k > 0;
+  if (!selects && !own.with_states) return;
+  if (threadIdx.x % 32 == 0) {
+    barriers[warp].init(1);
+    CopyBarrier::publish();
+  }
+  __syncwarp();
+  part.fetch(warp);
   if (threadIdx.x == 0) root = fold::LogSumExp<float>::identity();
-  Select select(shared, best + k, k);
+  Select select(shared, best + share.k, own.k);
   unsigned again = 0;  // the warp's turns whose chunk found no room
-  bool first = true;
-  int from = warp, to = part.chunks;  // of the first chunk all warps' tops are compared, then all others follow
-  do {
-    Tops tops{0, 0};
-    if (from < to) tops = tops_of(part, from, factor);
-    select.make_room(tops.highest, tops.best);
+  unsigned phase = 0;
+  const int turns = (part.chunks + warps - 1) / warps;
 #pragma unroll 1
-    for (int chunk = from; chunk < to; chunk += warps) {
-      float v[lift::kPerLane];
-      lift::Extremes extremes{};
-      const Entry highest = part.load(v, chunk, factor, extremes);
-      if (__any_sync(lift::kWholeWarp, select.wants(highest))) {
-        const unsigned which = part.reach(v, chunk, select.bound(), !first);
-        if (!select.keep(which, [&](int i) { return part.entry(chunk, i); })) again |= 1U << (chunk / warps);
+  for (int turn = 0; turn < turns; ++turn) {
+    const int chunk = warp + warps * turn;
+    float v[lift::kPerLane];
+    lift::Extremes extremes{};
+    if (chunk < part.chunks) extremes = part.read(v, chunk, phase++);
+    if (turn == 0 && selects)
+      select.start(chunk < part.chunks && own.factor.plain ? fold::Ranked<float>::of(extremes.high, 0).key : 0U);
+    if (chunk < part.chunks) {
+      if (selects) {
+        const Entry highest = entry_of(extremes.high, static_cast<std::uint32_t>(part.first_of(chunk)));
+        if (__any_sync(lift::kWholeWarp, select.wants(highest))) {
+          const unsigned which = part.reach(v, chunk, select.bound(), false);
+          if (!select.keep(which, [&](int i) { return part.entry(chunk, i); })) again |= 1U << turn;
+        }
       }
-      if (!first || !share.with_states) continue;
-      const auto folded = Fold::terms(v, factor.c, extremes);
-      if (threadIdx.x % 32 == 0) nodes[chunk] = folded.state;
+      fence_for_copy();
+      __syncwarp();
+      part.fetch(chunk + warps);
+      if (own.with_states) {
+        const auto folded = Fold::terms(v, own.factor.c, extremes);
+        if (threadIdx.x % 32 == 0) nodes[chunk] = folded.state;
+      }
     }
-    first = false;
-    select.recount();
-    from = again != 0 ? warp + warps * (__ffs(static_cast<int>(again)) - 1) : 0;
-    to = again != 0 ? from + 1 : 0;
-    again &= again - 1;
-  } while (__syncthreads_or(to) != 0);
-  const int taken = select.finish(best);
-  if (share.with_states) {
+    if (selects && (turn & (turn + 1)) == 0 && turn + 1 < turns) select.tighten();
+  }
+  int taken = 0;
+  if (selects) {
+    if (__syncthreads_or(again != 0 ? 1 : 0) != 0) {
+      select.recount();
+      do {
+        const int chunk = again != 0 ? warp + warps * (__ffs(static_cast<int>(again)) - 1) : part.chunks;
+        keep_again<E>(part, chunk, phase, select);
+        if (again != 0) ++phase;
+        again &= again - 1;
+      } while (__syncthreads_or(again != 0 ? 1 : 0) != 0);
+    }
+    taken = select.finish(best);
+  } else {
+    __syncthreads();
+  }
+  const std::int64_t at = row * share.segments + segment;
+  if (own.with_states && share.nodes != nullptr) {
+    for (int i = static_cast<int>(threadIdx.x); i < part.chunks; i += static_cast<int>(blockDim.x))
+      share.nodes[row * lift::chunk_count(rows.n) + segment * share.chunks + i] = nodes[i];
+  } else if (own.with_states) {
     if (warp == 0) {
       const State s = lift::merge_states([&](int i) { return nodes[i]; }, part.chunks);
       if (threadIdx.x == 0) root = s;
     }
     __syncthreads();
   }
-  if (share.segments == 1) return put_row(p, row, root, best, taken);
-  const std::int64_t at = row * share.segments + segment;
-  for (int j = static_cast<int>(threadIdx.x); j < k; j += static_cast<int>(blockDim.x))
-    share.entries[at * k + j] = j < taken ? best[j] : 0;
-  if (threadIdx.x == 0) share.states[at] = root;
+  if (share.entries == nullptr) return job.finish(row, root, best, taken);
+  for (int j = static_cast<int>(threadIdx.x); j < share.k; j += static_cast<int>(blockDim.x))
+    share.entries[at * share.k + j] = j < taken ? best[j] : 0;
+  if (share.states != nullptr && threadIdx.x == 0) share.states[at] = root;
+}
+
+/// The best of all segments of a row in `best`, and how many there are. select: of as many as are wanted.
+__device__ __forceinline__ int join_entries(const TopkShare& share, std::int64_t row, BlockSelect<1>& select,
+                                            Entry* best) {
+  const std::int64_t count = static_cast<std::int64_t>(share.segments) * share.k;
+  const Entry* entries = share.entries + row * count;
+#pragma unroll 1
+  for (std::int64_t at = 0; at < count; at += blockDim.x) {
+    const Entry e = at + threadIdx.x < count ? entries[at + threadIdx.x] : 0;
+    select.make_room(e, e);
+    select.keep(select.wants(e) ? 1U : 0U, [&](int) { return e; });
+  }
+  return select.finish(best);
 }
 
 /// The best of all segments of a row, and its state.
 __global__ void __launch_bounds__(kJoinThreads) inline topk_join(const __grid_constant__ TopkProblem p,
-                                                                 const __grid_constant__ TopkShare share) {
+                                                                 const __grid_constant__ TopkShare share,
+                                                                 bool with_states) {
   using Select = BlockSelect<1>;
   extern __shared__ __align__(16) char memory[];
   __shared__ typename Select::Shared shared;
@@ -191,21 +300,14 @@ __global__ void __launch_bounds__(kJoinThreads) inline topk_join(const __grid_co
   Entry* best = reinterpret_cast<Entry*>(memory);
   const std::int64_t row = blockIdx.x;
   if (threadIdx.x == 0) root = fold::LogSumExp<float>::identity();
-  if (share.with_states && threadIdx.x < 32) {
+  __syncthreads();
+  if (with_states && threadIdx.x < 32) {
     const auto* nodes = share.states + row * share.segments;
     const auto s = lift::merge_blocks([&](int i) { return nodes[i]; }, share.segments);
     if (threadIdx.x == 0) root = s;
   }
   Select select(shared, best + k, k);
-  const std::int64_t count = static_cast<std::int64_t>(share.segments) * k;
-  const Entry* entries = share.entries + row * count;
-#pragma unroll 1
-  for (std::int64_t at = 0; at < count; at += kJoinThreads) {
-    const Entry e = at + threadIdx.x < count ? entries[at + threadIdx.x] : 0;
-    select.make_room(e, e);
-    select.keep(select.wants(e) ? 1U : 0U, [&](int) { return e; });
-  }
-  const int taken = select.finish(best);
+  const int taken = join_entries(share, row, select, best);
   put_row(p, row, root, best, taken);
 }
 

@@ -31,12 +31,7 @@ class TopkRow {
     const bool there = index >= 0;
     const T element = there ? element_at<T>(x.dtype, row_.x + index * x.axis_stride) : -fold::infinity<T>();
     put_at(TopkSlot::values, j, element);
-    char* to = indices.data + place_.offset(indices) + j * indices.axis_stride;
-    if (indices.dtype == DType::int32) {
-      *reinterpret_cast<std::int32_t*>(to) = static_cast<std::int32_t>(index);
-    } else {
-      *reinterpret_cast<std::int64_t*>(to) = index;
-    }
+    put_integer(indices.dtype, indices.data + place_.offset(indices) + j * indices.axis_stride, index);
     if (p_[TopkSlot::probabilities].given) put_at(TopkSlot::probabilities, j, probability(there, element));
     if (p_[TopkSlot::log_probabilities].given) put_at(TopkSlot::log_probabilities, j, log_probability(there, element));
   }

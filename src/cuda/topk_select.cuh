@@ -20,51 +20,95 @@ __device__ __forceinline__ std::uint32_t index_of(Entry e) { return ~static_cast
 
 /// k best of a block's stream. Every function but keep() is called by all threads of the block together.
 ///
-/// Kept is everything seen that is at least `bound`; at least k elements seen are, once bound is not 0. A round brings
-/// up to kPer elements a thread. Of all rounds' best a thread, the k-th bounds the k-th of all; where that bound is
-/// used at most k + kSlack threads have anything to keep: so (k + kSlack) * kPer places are always enough. Spare ones
-/// make that rare.
+/// Kept is everything seen that is at least bound(); at least k elements seen are, once the bound is not 0. Who keeps
+/// without asking may be told that there is no room. make_room() promises it for kPer elements a thread: of all
+/// threads' best, the k-th bounds the k-th of all; where that bound is used at most k + kSlack threads have anything to
+/// keep, so (k + kSlack) * kPer places are always enough.
 template <int kPer>
 class BlockSelect {
  public:
-  static constexpr int kSlack = 16, kSpare = 1024;
+  static constexpr int kSlack = 16, kSpare = kPer == 1 ? 1024 : 0;
   static constexpr int capacity_for(int k) { return (k + kSlack) * kPer + kSpare; }
   struct Shared {
+    Entry bound;
     int count, limit;  ///< places handed out; no more of them are filled
-    int kept;
-    int sums[4];
+    int kept, room;    ///< room: at least so many places are free
   };
 
   /// places: capacity_for(k) of them in shared memory.
   __device__ __forceinline__ BlockSelect(Shared& shared, Entry* places, int k)
-      : shared_(shared), places_(places), k_(k), room_(capacity_for(k)) {
-    if (threadIdx.x == 0) shared_.count = 0, shared_.limit = capacity_for(k);
+      : shared_(shared), places_(places), k_(k) {
+    if (threadIdx.x == 0) {
+      shared_.bound = 0;
+      shared_.count = 0, shared_.limit = shared_.room = capacity_for(k);
+    }
     __syncthreads();
   }
 
-  __device__ __forceinline__ Entry bound() const { return bound_; }
+  __device__ __forceinline__ Entry bound() const { return shared_.bound; }
 
-  /// By all threads: after it each of them may keep kPer elements. No element of this thread is above `highest`; `best`
-  /// is the best of them.
-  __device__ __forceinline__ void make_room(Entry highest, Entry best) {
-    const int hits = __syncthreads_count(highest >= bound_ && highest != 0);
-    if (room_ < hits * kPer) {
-      room_ = capacity_for(k_) - settle();
-      if (room_ < hits * kPer) return raise(best);
+  /// Before anything is kept: a bound by the keys of the threads' largest elements; 0: the thread has none.
+  __device__ __forceinline__ void start(std::uint32_t key) {
+    constexpr int kBits = 20;  // of the key; what is below changes little
+    std::uint32_t least = 0;
+#pragma unroll 1
+    for (int bit = 31; bit > 31 - kBits; --bit) {
+      const std::uint32_t trial = least | 1U << bit;
+      const int reached = __syncthreads_count(key >= trial ? 1 : 0);
+      if (reached < k_) continue;
+      least = trial;
+      if (reached <= k_ + kSlack) break;
     }
-    room_ -= hits * kPer;
+    if (threadIdx.x == 0) shared_.bound = static_cast<Entry>(least) << 32;
+    __syncthreads();
+  }
+
+  /// Raises the bound by what is kept, where that is much more than k.
+  __device__ __forceinline__ void tighten() {
+    __syncthreads();
+    const bool much = shared_.count > k_ + 2 * kSlack && shared_.limit == capacity_for(k_);
+    __syncthreads();
+    if (much) raise<false>(shared_, places_, k_, 0);
+  }
+
+  /// After it each thread may keep kPer elements. No element of this thread is above `highest`; `best` is the best of
+  /// them.
+  __device__ __forceinline__ void make_room(Entry highest, Entry best) {
+    const int hits = __syncthreads_count(highest >= bound() && highest != 0) * kPer;
+    int room = shared_.room;
+    if (room < hits) {
+      room = capacity_for(k_) - settle();
+      if (room < hits) {
+        raise<true>(shared_, places_, k_, best);
+        return;
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) shared_.room = room - hits;
+    __syncthreads();
   }
 
   /// Whether anything up to `highest` would be kept.
-  __device__ __forceinline__ bool wants(Entry highest) const { return highest >= bound_ && highest != 0; }
+  __device__ __forceinline__ bool wants(Entry highest) const { return highest >= bound() && highest != 0; }
 
   /// By all lanes of a warp: keeps at(i) for each bit i of `which`, or where there is no room for all of the warp's,
-  /// nothing. make_room() is to be called before, or after for what was not kept.
+  /// nothing.
   template <class At>
   __device__ __forceinline__ bool keep(unsigned which, const At& at) {
     const int lane = static_cast<int>(threadIdx.x) % 32, own = __popc(which);
-    const int all = __reduce_add_sync(lift::kWholeWarp, own);
-    if (all == 0) return true;
+    const unsigned some = __ballot_sync(lift::kWholeWarp, own != 0);
+    if (some == 0) return true;
+    int before = __popc(some & ((1U << lane) - 1U)), all = __popc(some);
+    if (__any_sync(lift::kWholeWarp, own > 1)) {
+      before = own;
+#pragma unroll
+      for (int distance = 1; distance < 32; distance *= 2) {
+        const int other = __shfl_up_sync(lift::kWholeWarp, before, distance);
+        if (lane >= distance) before += other;
+      }
+      all = __shfl_sync(lift::kWholeWarp, before, 31);
+      before -= own;
+    }
     int from = 0;
     if (lane == 0) from = atomicAdd(&shared_.count, all);
     from = __shfl_sync(lift::kWholeWarp, from, 0);
@@ -72,24 +116,21 @@ class BlockSelect {
       if (lane == 0) atomicMin(&shared_.limit, from);
       return false;
     }
-    int before = own;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const int other = __shfl_up_sync(lift::kWholeWarp, before, distance);
-      if (lane >= distance) before += other;
-    }
-    Entry* to = places_ + from + before - own;
+    Entry* to = places_ + from + before;
 #pragma unroll 1
     for (; which != 0; which &= which - 1) *to++ = at(__ffs(static_cast<int>(which)) - 1);
     return true;
   }
   /// What was kept without make_room() counts from here on.
-  __device__ __forceinline__ void recount() { room_ = 0; }
+  __device__ __forceinline__ void recount() {
+    __syncthreads();
+    if (threadIdx.x == 0) shared_.room = 0;
+  }
 
   /// The k best, best first, in `to` (room for k, shared); returns how many there are.
   __device__ __forceinline__ int finish(Entry* to) {
     __syncthreads();
-    if (settle() > 2 * (k_ + kSlack)) raise(0);
+    if (settle() > 2 * (k_ + kSlack)) raise<false>(shared_, places_, k_, 0);
     const int count = shared_.count;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
       const Entry e = places_[i];
@@ -112,62 +153,56 @@ class BlockSelect {
     return count;
   }
 
-  /// A number added over the block. Successive calls alternate between the sums.
-  __device__ __forceinline__ int add_over_block(int a, int turn) {
-    a = __reduce_add_sync(lift::kWholeWarp, a);
-    if (threadIdx.x % 32 == 0) atomicAdd(&shared_.sums[turn % 4], a);
-    __syncthreads();
-    if (threadIdx.x == 0) shared_.sums[(turn + 2) % 4] = 0;
-    return shared_.sums[turn % 4];
+  /// How many of the first `count` places, and with kBest of the threads' best, are at least e.
+  template <bool kBest>
+  static __device__ __forceinline__ int at_least(Entry e, const Entry* places, int count, Entry best) {
+    int n = kBest ? __syncthreads_count(best >= e) : 0;
+    for (int base = 0; base < count; base += static_cast<int>(blockDim.x)) {
+      const int i = base + static_cast<int>(threadIdx.x);
+      n += __syncthreads_count(i < count && places[i] >= e);
+    }
+    return n;
   }
 
   /// Raises the bound to the k-th of what is kept and of all threads' best, or to somewhat less: a bit at a time from
   /// the top, until few enough are at least that; then drops what is below.
-  __device__ __noinline__ void raise(Entry best) {
-    const int count = shared_.count;
-    if (best < bound_) best = 0;
-    if (threadIdx.x < 4) shared_.sums[threadIdx.x] = 0;
-    if (threadIdx.x == 0) shared_.kept = 0;
-    __syncthreads();
-    const auto at_least = [&](Entry e) {
-      int n = best >= e ? 1 : 0;
-      for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x))
-        n += places_[i] >= e ? 1 : 0;
-      return n;
-    };
-    int turn = 0, have = add_over_block(at_least(1), turn++);
+  template <bool kBest>
+  static __device__ __noinline__ void raise(Shared& shared, Entry* places, int k, Entry best) {
+    const int count = shared.count;
+    if (best < shared.bound) best = 0;
     Entry bound = 0;
+    int have = at_least<kBest>(1, places, count, best);
 #pragma unroll 1
-    for (int bit = 63; bit >= 0 && have > k_ + kSlack; --bit) {
+    for (int bit = 63; bit >= 0 && have > k + kSlack; --bit) {
       const Entry trial = bound | Entry{1} << bit;
-      const int n = add_over_block(at_least(trial), turn++);
-      if (n < k_) continue;
+      const int n = at_least<kBest>(trial, places, count, best);
+      if (n < k) continue;
       bound = trial;
       have = n;
     }
-    if (bound > bound_) bound_ = bound;
-    drop(count);
-    room_ = capacity_for(k_) - have * kPer;
-  }
-
-  /// Moves what is at least the bound to the front.
-  __device__ __forceinline__ void drop(int count) {
-    for (int base = 0; base < count; base += static_cast<int>(blockDim.x)) {
-      const int i = base + static_cast<int>(threadIdx.x);
-      const Entry e = i < count ? places_[i] : 0;
-      __syncthreads();
-      // Never beyond what all threads have read: no more are kept than were looked at.
-      if (e >= bound_ && e != 0) places_[atomicAdd(&shared_.kept, 1)] = e;
+    bound = max(bound, shared.bound);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      shared.bound = bound;
+      shared.kept = 0;
+      shared.room = capacity_for(k) - have * kPer;
     }
     __syncthreads();
-    if (threadIdx.x == 0) shared_.count = shared_.kept;
+    for (int base = 0; base < count; base += static_cast<int>(blockDim.x)) {
+      const int i = base + static_cast<int>(threadIdx.x);
+      const Entry e = i < count ? places[i] : 0;
+      __syncthreads();
+      // Never beyond what all threads have read: no more are kept than were looked at.
+      if (e >= bound && e != 0) places[atomicAdd(&shared.kept, 1)] = e;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) shared.count = shared.kept;
     __syncthreads();
   }
 
   Shared& shared_;
   Entry* places_;
-  int k_, room_;  ///< room_: at least so many places are free
-  Entry bound_ = 0;
+  int k_;
 };
 
 }  // namespace cuda

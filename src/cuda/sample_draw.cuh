@@ -1,0 +1,269 @@
+// sample of plain rows, once one read has brought the states of their chunks or their largest elements: a warp draws.
+// A row that these do not decide is left to sample_rows.
+#pragma once
+
+#include "cuda/sample_kept.cuh"
+#include "cuda/sample_row.cuh"
+#include "cuda/topk_filter.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// Elements beyond the k-th largest that are asked for: what equals it is kept too.
+inline constexpr int kMostTies = 32;
+/// Chunks of a row whose tree is built in shared memory.
+inline constexpr int kSharedChunks = 256;
+
+/// What decides a row's draw.
+enum class DrawnBy { nothing, states, entries, all_elements };
+
+/// The draws of a call, and which of their rows are drawn how.
+struct SampleJob {
+  SampleProblem p;
+  int most;  ///< entries that a row may have
+
+  struct Plan {
+    DrawnBy by;
+    int k;  ///< entries wanted
+  };
+  __device__ __forceinline__ bool tells_raw() const {
+    return p.of == Distribution::raw && p[SampleSlot::log_probability].given;
+  }
+  __device__ __forceinline__ Plan plan(const Draw& draw) const {
+    if (!draw.sound()) return {DrawnBy::nothing, 0};
+    const bool cuts = draw.top_k > 0 && draw.top_k < p.n;
+    std::int64_t k = most;  // the best of a row often have all that top-p and min-p leave
+    if (draw.greedy()) {
+      k = p[SampleSlot::rank].given ? 1 + kMostTies : 1;
+    } else if (cuts) {
+      k = draw.top_k + kMostTies;
+    } else if (draw.top_p >= 1. && draw.min_p <= 0.) {
+      // Another scale's states of the same row would be another fold.
+      const bool other = tells_raw() && fold::make_scale<float>(draw.scale).c != draw.scaled().c;
+      return {other && most > 0 ? DrawnBy::all_elements : DrawnBy::states, 0};
+    } else if (draw.top_p < 1.) {
+      k = 0;  // a share of the whole row
+    }
+    return k > 0 && k <= most ? Plan{DrawnBy::entries, static_cast<int>(k)} : Plan{DrawnBy::all_elements, 0};
+  }
+  /// For topk_filter.
+  __device__ __forceinline__ FilterRow row(std::int64_t index) const {
+    const SampleRow r(p, index);
+    const Draw draw(r, index);
+    const Plan how = plan(draw);
+    const auto scale = how.by == DrawnBy::entries ? fold::make_scale<float>(draw.scale) : draw.scaled();
+    return {how.k, how.by == DrawnBy::states || (how.by == DrawnBy::entries && tells_raw()), lift::Factor(scale.c)};
+  }
+  __device__ __forceinline__ void finish(std::int64_t, const fold::LogSumExp<float>::State&, const Entry*, int) const {}
+};
+
+/// What the rows' one read has left.
+struct SampleWork {
+  TopkShare share;                           ///< entries and nodes
+  const fold::LogSumExp<float>::State* raw;  ///< nodes by the scale alone; null: share.nodes has them
+  fold::LogSumExp<float>::State* trees;      ///< room for all levels a row, of rows of more than kSharedChunks
+  unsigned* left;                            ///< a row: not 0 where it is left to sample_rows
+};
+
+/// A warp's shared memory: the tree of a row that is not too long, and what it draws with.
+struct DrawRoom {
+  int nodes, rest;  ///< bytes
+  DrawRoom(const TopkShare& share, std::int64_t chunks)
+      : nodes(chunks <= kSharedChunks && share.nodes != nullptr ? static_cast<int>(2 * chunks + lift::kMaxLevels) * 16
+                                                                : 0),
+        rest(std::max(share.nodes == nullptr ? 0 : 2 * lift::kChunk * 4, share.k * static_cast<int>(sizeof(Kept)))) {}
+};
+
+/// A warp at the draw of one row. All lanes call every function together, and get its result.
+template <class E>
+class RowDraw {
+ public:
+  using Lse = fold::LogSumExp<float>;
+  using State = Lse::State;
+  static constexpr float kNone = -__builtin_inff();
+
+  __device__ __forceinline__ RowDraw(const SampleJob& job, std::int64_t index)
+      : job_(job), row_(job.p, index), draw_(row_, index), plan_(job.plan(draw_)), scale_(draw_.scaled()) {}
+
+  __device__ __forceinline__ SampleJob::Plan plan() const { return plan_; }
+
+  /// From the row's largest elements, best first. Returns whether they decided it. raw_tree(): the root of the tree by
+  /// the scale alone.
+  template <class RawTree>
+  __device__ __forceinline__ bool from_entries(const Entry* best, int taken, Kept* kept, const RawTree& raw_tree) {
+    const float top = taken > 0 ? value_of(best[0]) : kNone;
+    // Whether all elements from there up are among the entries.
+    const auto has_from = [&](float x) {
+      return taken < plan_.k || value_of(best[taken - 1]) < x || value_of(best[taken - 1]) == kNone;
+    };
+    Drawn drawn{-1, Lse::identity()};
+    if (fold::is_nan(top)) drawn.state = Lse::not_a_number();
+    if (draw_.greedy()) {
+      if (!fold::is_nan(top) && top != kNone) drawn = {index_of(best[0]), {0., 1.F}};
+      if (job_.p[SampleSlot::rank].given && drawn.token >= 0 && !has_from(top)) return false;
+    } else if (fabsf(top) < fold::infinity<float>()) {
+      const bool cuts = draw_.top_k > 0 && draw_.top_k < row_.row.n;
+      const float kth = cuts ? value_of(best[draw_.top_k - 1]) : kNone;
+      const float near = draw_.min_p > 0. ? fold::least_of_min_p(top, draw_.min_p, scale_.c) : kNone;
+      const float both = fmaxf(kth, near);
+      const float first = job_.p.order == FilterOrder::min_p_first ? both : kth;
+      if (!has_from(draw_.top_p < 1. ? first : both)) return false;
+      const KeptElements elements(kept, scale_.c);
+      float from = both;
+      if (draw_.top_p < 1.) from = fmaxf(both, elements.weigh(best, taken, first, top, draw_.top_p));
+      drawn = elements.draw(best, taken, from, draw_.uniform);
+    } else if (top != kNone) {
+      drawn.state = Lse::not_a_number();
+    }
+    const bool there = drawn.token >= 0;
+    const State raw = there && job_.tells_raw() ? raw_tree() : Lse::identity();
+    const float element = there ? row_.raw(drawn.token) : kNone;
+    int rank = 0;
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < taken; i += 32) rank += value_of(best[i]) >= element ? 1 : 0;
+    write(drawn, raw, element, __reduce_add_sync(lift::kWholeWarp, rank));
+    return true;
+  }
+
+  /// From the row's tree, whose root is given. sums: 2 * kChunk.
+  template <class RawTree>
+  __device__ __forceinline__ void from_tree(const State* nodes, const State& root, float* sums,
+                                            const RawTree& raw_tree) {
+    Drawn drawn{-1, root};
+    if (fold::Normaliser<float>(root).regular) drawn.token = descend(nodes, root, sums);
+    const bool there = drawn.token >= 0;
+    const State raw = there && job_.tells_raw() ? raw_tree() : Lse::identity();
+    const float element = there ? row_.raw(drawn.token) : kNone;
+    write(drawn, raw, element, there && job_.p[SampleSlot::rank].given ? count_from(element) : 0);
+  }
+
+  /// There is nothing to draw from.
+  __device__ __forceinline__ void nothing() { write({-1, Lse::not_a_number()}, Lse::identity(), kNone, 0); }
+
+ private:
+  __device__ __forceinline__ const E* elements() const { return reinterpret_cast<const E*>(row_.row.x); }
+
+  /// One of the elements of the chunk that the tree leads to.
+  __device__ __forceinline__ std::int64_t descend(const State* nodes, const State& root, float* sums) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    fold::Descent way{fold::Scalar<double>::mul(draw_.uniform, static_cast<double>(root.d))};
+    const std::int64_t chunk = leaf_of(nodes, lift::chunk_count(row_.row.n), way, root.m), begin = chunk * lift::kChunk;
+    const double m = nodes[chunk].m;
+    float v[lift::kPerLane];
+#pragma unroll
+    for (int j = 0; j < lift::kPerLane; ++j) {
+      const std::int64_t i = begin + lane + 32 * j;
+      v[j] = i < row_.row.n ? fold::widen(elements()[i]) : kNone;
+    }
+    float* own = sums + lift::kChunk + lane;
+    if (Lse::is_fast(m)) {
+      const lift::FrameTerms terms(scale_.c, Lse::narrow(m));
+#pragma unroll
+      for (int j = 0; j < lift::kPerLane; ++j)
+        own[32 * j] = fold::Scalar<float>::mul(terms.term<true>(v[j]), terms.unit);
+    } else {
+#pragma unroll
+      for (int j = 0; j < lift::kPerLane; ++j) own[32 * j] = v[j];
+#pragma unroll 1
+      for (int j = 0; j < lift::kPerLane; ++j)
+        own[32 * j] = own[32 * j] == kNone ? 0.F : fold::term_wide(own[32 * j], scale_.c, m);
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int s = lift::kChunk / 2; s > 0; s /= 2) {
+      for (int k = lane; k < s; k += 32) sums[s + k] = fold::Scalar<float>::add(sums[2 * s + k], sums[3 * s + k]);
+      __syncwarp();
+    }
+    return begin + place_of(sums, m, way, root.m);
+  }
+
+  __device__ __forceinline__ std::int64_t count_from(float x) const {
+    unsigned long long count = 0;
+#pragma unroll 8
+    for (std::int64_t i = threadIdx.x % 32; i < row_.row.n; i += 32) count += fold::widen(elements()[i]) >= x ? 1 : 0;
+    for (int distance = 16; distance > 0; distance /= 2) count += __shfl_xor_sync(lift::kWholeWarp, count, distance);
+    return static_cast<std::int64_t>(count);
+  }
+
+  __device__ __forceinline__ void write(const Drawn& drawn, const State& raw, float element, std::int64_t rank) const {
+    if (threadIdx.x % 32 != 0) return;
+    const bool of_raw = job_.p.of == Distribution::raw, there = drawn.token >= 0;
+    const bool point = !of_raw && draw_.greedy();
+    row_.write_integer(SampleSlot::tokens, drawn.token);
+    row_.write_integer(SampleSlot::rank, !there ? 0 : point ? 1 : rank);
+    const Operand& asked = job_.p[SampleSlot::log_probability];
+    if (!asked.given) return;
+    float lp = there ? 0.F : fold::canonical_nan<float>();
+    if (there && !point) {
+      const auto own = of_raw ? fold::make_scale<float>(draw_.scale) : scale_;
+      fold::LogNormaliser<float> log_row(of_raw ? raw : drawn.state, own);
+      log_row.set_c(own.c);
+      lp = log_row.regular ? log_row.log_probability(element) : fold::canonical_nan<float>();
+    }
+    put(asked.dtype, asked.data + row_.place.offset(asked), lp);
+  }
+
+  const SampleJob& job_;
+  SampleRow row_;
+  Draw draw_;
+  SampleJob::Plan plan_;
+  fold::Scale<float> scale_;
+};
+
+inline constexpr int kDrawWarps = 4;
+
+/// A warp a row; with kJoin a block, whose first warp draws from the best of all segments.
+template <class E, bool kJoin>
+__global__ void __launch_bounds__(kJoin ? kJoinThreads : kDrawWarps * 32)
+    sample_draw(const __grid_constant__ SampleJob job, const __grid_constant__ SampleWork work,
+                const __grid_constant__ DrawRoom room) {
+  using State = fold::LogSumExp<float>::State;
+  using Select = BlockSelect<1>;
+  extern __shared__ __align__(16) char memory[];
+  __shared__ typename Select::Shared shared;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t row = kJoin ? blockIdx.x : static_cast<std::int64_t>(blockIdx.x) * kDrawWarps + warp;
+  if (row >= job.p.rows) return;
+  RowDraw<E> draw(job, row);
+  const auto plan = draw.plan();
+  const TopkShare& share = work.share;
+  char* own = memory + (kJoin ? 0 : warp * (room.nodes + room.rest));
+  const Entry* best = share.entries + row * share.k;
+  int taken = 0;
+  if (plan.by == DrawnBy::entries) {
+    if constexpr (kJoin) {
+      Entry* to = reinterpret_cast<Entry*>(own + room.nodes + room.rest);
+      Select select(shared, to + share.k, plan.k);
+      taken = join_entries(share, row, select, to);
+      best = to;
+    } else {
+      for (int i = lane; i < plan.k; i += 32) taken += best[i] != 0 ? 1 : 0;
+      taken = __reduce_add_sync(lift::kWholeWarp, taken);
+    }
+  }
+  if (kJoin && warp != 0) return;
+  const std::int64_t chunks = lift::chunk_count(job.p.n);
+  State* nodes = room.nodes != 0 ? reinterpret_cast<State*>(own) : work.trees + row * (2 * chunks + lift::kMaxLevels);
+  const auto root_of = [&](const State* leaves) {
+    __syncwarp();
+    for (std::int64_t i = lane; i < chunks; i += 32) nodes[i] = leaves[row * chunks + i];
+    __syncwarp();
+    return climb(nodes, chunks, lane, 32, [] { __syncwarp(); });
+  };
+  const auto raw_tree = [&] { return root_of(work.raw != nullptr ? work.raw : share.nodes); };
+  char* rest = own + room.nodes;
+  bool done = true;
+  if (plan.by == DrawnBy::nothing) {
+    draw.nothing();
+  } else if (plan.by == DrawnBy::states) {
+    const State root = root_of(share.nodes);
+    draw.from_tree(nodes, root, reinterpret_cast<float*>(rest), raw_tree);
+  } else {
+    done = plan.by == DrawnBy::entries && draw.from_entries(best, taken, reinterpret_cast<Kept*>(rest), raw_tree);
+  }
+  if (work.left != nullptr && lane == 0) work.left[row] = done ? 0 : 1;
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,179 @@
+// The draw from a few elements of a row, when all others have been taken away: the row's tree has few nodes then.
+#pragma once
+
+#include "cuda/sample_row.cuh"
+#include "cuda/topk_select.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+__device__ __forceinline__ float value_of(Entry e) {
+  return fold::Ranked<float>{static_cast<std::uint32_t>(e >> 32), 0}.value();
+}
+
+/// An element that is kept, and the tree: element t and t + 1 part where their places first differ, and that node
+/// belongs to t. A run of elements whose nodes have been joined is known at its ends.
+struct alignas(16) Kept {
+  fold::LogSumExp<float>::State node;  ///< of the run that begins here
+  fold::LogSumExp<float>::State left;  ///< of what lies left of the node between this element and the next
+  float x;
+  std::uint32_t place;       ///< chunk, then the index in it with its bits reversed: the order of the tree's leaves
+  std::int16_t first, last;  ///< of the run that ends, begins here
+  std::int16_t root;         ///< the node of the run that begins here; -1: it is an element
+  std::int16_t left_root;    ///< root of what lies left of this node
+};
+
+/// Elements by a warp, given best first, in `kept` of shared memory: at most 32 * kRun. c > 0 is finite, and so is the
+/// largest element.
+class KeptElements {
+ public:
+  using Lse = fold::LogSumExp<float>;
+  static constexpr float kNone = -__builtin_inff();
+  static constexpr int kRun = 8;
+
+  __device__ __forceinline__ KeptElements(Kept* kept, float c)
+      : kept_(kept), c_(c), lane_(static_cast<int>(threadIdx.x) % 32) {}
+
+  /// The largest element such that those from it up have a share of at least top_p of those from `first` up.
+  __device__ __forceinline__ float weigh(const Entry* best, int count, float first, float top, double top_p) const {
+    const auto frame = Lse::frame(top, c_);
+    const auto weight = [&](int i) -> unsigned long long {
+      const float v = i < count ? value_of(best[i]) : kNone;
+      return v > kNone && v >= first ? fold::count_of(term(v, frame.m)) : 0;
+    };
+    unsigned long long total = 0;
+    for (int i = lane_; i < count; i += 32) total += weight(i);
+    for (int distance = 16; distance > 0; distance /= 2) total += __shfl_xor_sync(lift::kWholeWarp, total, distance);
+    const std::uint64_t need = fold::share_of(top_p, total);
+    unsigned long long before = 0;
+    for (int base = 0;; base += 32) {
+      unsigned long long sum = weight(base + lane_);
+      for (int distance = 1; distance < 32; distance *= 2) {
+        const unsigned long long other = __shfl_up_sync(lift::kWholeWarp, sum, distance);
+        if (lane_ >= distance) sum += other;
+      }
+      const unsigned reached = __ballot_sync(lift::kWholeWarp, before + sum >= need);
+      if (reached != 0) return value_of(best[base + __ffs(static_cast<int>(reached)) - 1]);
+      before += __shfl_sync(lift::kWholeWarp, sum, 31);
+    }
+  }
+
+  /// One draw from those from `from` up.
+  __device__ __forceinline__ Drawn draw(const Entry* best, int count, float from, double uniform) const {
+    count = arrange(best, count, from);
+    fold_leaves(count);
+    join(count);
+    const Lse::State root = kept_[0].node;
+    fold::Descent way{fold::Scalar<double>::mul(uniform, static_cast<double>(root.d))};
+    int at = 0;
+    for (int node = kept_[0].root; node >= 0;) {
+      const auto left = kept_[node].left, right = kept_[node + 1].node;
+      const bool goes_right = chunks_part(node)
+                                  ? way.goes_right(fold::mass_of(left, root.m), fold::mass_of(right, root.m))
+                                  : goes_right_in_chunk(way, left, right.d, root.m);
+      at = goes_right ? node + 1 : node;
+      node = goes_right ? kept_[node + 1].root : kept_[node].left_root;
+    }
+    return {static_cast<std::int64_t>(reversed(kept_[at].place)), root};
+  }
+
+ private:
+  /// Index to place and back.
+  static __device__ __forceinline__ std::uint32_t reversed(std::uint32_t i) {
+    constexpr std::uint32_t kIn = lift::kChunk - 1;
+    return (i & ~kIn) | __brev(i & kIn) >> 22;
+  }
+  static __device__ __forceinline__ bool goes_right_in_chunk(fold::Descent& way, const Lse::State& left, float right,
+                                                             double row_m) {
+    const double unit = chunk_unit(left.m, row_m);
+    return way.goes_right(static_cast<double>(left.d) * unit, static_cast<double>(right) * unit);
+  }
+  __device__ __forceinline__ float term(float x, double m) const {
+    return Lse::is_fast(m) ? fold::term<fold::Scalar<float>>(x, c_, Lse::narrow(m)) : fold::term_wide(x, c_, m);
+  }
+  __device__ __forceinline__ int level_of(int node) const {
+    return 31 - __clz(static_cast<int>(kept_[node].place ^ kept_[node + 1].place));
+  }
+  __device__ __forceinline__ bool chunks_part(int node) const { return level_of(node) >= 10; }
+
+  /// The elements from `from` up by their places; how many there are.
+  __device__ __forceinline__ int arrange(const Entry* best, int count, float from) const {
+    float x[kRun];
+    std::uint32_t place[kRun];
+    int all = 0;
+#pragma unroll
+    for (int q = 0; q < kRun; ++q) {
+      const int i = lane_ + 32 * q;
+      x[q] = i < count ? value_of(best[i]) : kNone;
+      place[q] = i < count ? reversed(index_of(best[i])) : 0;
+      if (32 * q >= count) continue;
+      const bool stays = x[q] > kNone && x[q] >= from;
+      if (stays) kept_[i].place = place[q];
+      if (!stays) x[q] = kNone;
+      all += __popc(__ballot_sync(lift::kWholeWarp, stays));
+    }
+    __syncwarp();
+    int rank[kRun] = {};
+#pragma unroll 1
+    for (int j = 0; j < all; ++j) {
+      const std::uint32_t other = kept_[j].place;
+#pragma unroll
+      for (int q = 0; q < kRun; ++q) rank[q] += other < place[q] ? 1 : 0;
+    }
+    __syncwarp();
+#pragma unroll
+    for (int q = 0; q < kRun; ++q)
+      if (x[q] != kNone) kept_[rank[q]].x = x[q], kept_[rank[q]].place = place[q];
+    __syncwarp();
+    return all;
+  }
+
+  /// Every element's term, in the frame of its chunk.
+  __device__ __forceinline__ void fold_leaves(int count) const {
+#pragma unroll 1
+    for (int i = lane_; i < count; i += 32) {
+      const std::uint32_t chunk = kept_[i].place / lift::kChunk;
+      float most = kept_[i].x;
+      for (int j = i - 1; j >= 0 && kept_[j].place / lift::kChunk == chunk; --j) most = fmaxf(most, kept_[j].x);
+      for (int j = i + 1; j < count && kept_[j].place / lift::kChunk == chunk; ++j) most = fmaxf(most, kept_[j].x);
+      const double m = Lse::frame(most, c_).m;
+      kept_[i].node = {m, term(kept_[i].x, m)};
+      kept_[i].first = kept_[i].last = static_cast<std::int16_t>(i);
+      kept_[i].root = -1;
+    }
+    __syncwarp();
+  }
+
+  /// The tree, a level at a time. What is not kept is the identity, so a node with one child is that child; within a
+  /// chunk all frames agree, and a merge is the addition.
+  __device__ __forceinline__ void join(int count) const {
+    unsigned levels = 0;
+    for (int t = lane_; t + 1 < count; t += 32) levels |= 1U << level_of(t);
+    levels = __reduce_or_sync(lift::kWholeWarp, levels);
+#pragma unroll 1
+    for (; levels != 0; levels &= levels - 1) {
+      const int level = __ffs(static_cast<int>(levels)) - 1;
+#pragma unroll 1
+      for (int t = lane_; t + 1 < count; t += 32) {
+        if (level_of(t) != level) continue;
+        const int first = kept_[t].first, last = kept_[t + 1].last;
+        kept_[t].left = kept_[first].node;
+        kept_[t].left_root = kept_[first].root;
+        kept_[first].node = Lse::merge(kept_[t].left, kept_[t + 1].node);
+        kept_[first].root = static_cast<std::int16_t>(t);
+        kept_[first].last = static_cast<std::int16_t>(last);
+        kept_[last].first = static_cast<std::int16_t>(first);
+      }
+      __syncwarp();
+    }
+  }
+
+  Kept* kept_;
+  float c_;
+  int lane_;
+};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
