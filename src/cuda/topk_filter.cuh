@@ -179,7 +179,6 @@ __device__ __noinline__ void keep_again(Segment<E> part, int chunk, unsigned pha
   if (__any_sync(lift::kWholeWarp, select.wants(highest))) {
     select.keep(part.reach(v, chunk, select.bound(), true), [&](int i) { return part.entry(chunk, i); });
   }
-  fence_for_copy();
   __syncwarp();
 }
 
@@ -232,7 +231,6 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 3)
           if (!select.keep(which, [&](int i) { return part.entry(chunk, i); })) again |= 1U << turn;
         }
       }
-      fence_for_copy();
       __syncwarp();
       part.fetch(chunk + warps);
       if (own.with_states) {

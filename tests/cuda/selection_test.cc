@@ -1,6 +1,8 @@
 // cpu == cuda, bit for bit: top-k and sampling over the list of cases and over shapes of real models.
 #include "cuda/consumers.hpp"
 
+#include <tuple>
+
 namespace softfold_test {
 namespace {
 
@@ -63,6 +65,110 @@ TEST_F(CudaConsumers, SampleOfModelsShapes) {
         EXPECT_EQ(memory[3]->download(), p.bytes()) << what;
         ASSERT_EQ(memory[4]->download(), masked.bytes()) << what;
       }
+}
+
+/// x, temperatures, top_ks, top_ps, min_ps -> tokens, log-probability, rank of plain rows: what one read decides, and
+/// rows that it does not. few: many equal logits.
+struct DrawCase {
+  std::int64_t rows, n;
+  DType dtype;
+  bool few, of_rows, sampled, ranked;
+  double temperature, top_p, min_p;
+  std::int64_t top_k;
+  softfold::FilterOrder order;
+};
+
+void expect_same_draws(const DrawCase& c, const std::string& what) {
+  std::vector<Array> given;
+  given.push_back(logits(c.dtype, c.rows, c.n));
+  for (const DType type : {DType::float32, DType::int32, DType::float32, DType::float64})
+    given.emplace_back(type, Shape{c.rows});
+  if (c.few)
+    for (std::int64_t i = 0; i < given[0].count(); ++i)
+      given[0].set_value(i, std::floor(value(i / c.n, i % c.n, c.n) / 2.));
+  if (c.rows > 16)
+    for (std::int64_t i = 0; i < c.n; ++i) {
+      given[0].set_value(12 * c.n + i, -std::numeric_limits<double>::infinity());
+      given[0].set_value(13 * c.n + i, i % 3 == 0 ? std::numeric_limits<double>::infinity() : 1.);
+      given[0].set_value(14 * c.n + i, i == 7 ? 2. : -std::numeric_limits<double>::infinity());
+    }
+  for (std::int64_t r = 0; r < c.rows; ++r) {
+    given[1].set_value(r, r % 7 == 3 ? 0. : r % 7 == 4 ? -1. : 0.3 + 0.25 * static_cast<double>(r % 5));
+    given[2].set_value(r, static_cast<double>(r % 3 == 0 ? 0 : 3 * r));
+    given[3].set_value(r, r % 4 == 1 ? 1. : 0.8 + 0.05 * static_cast<double>(r % 4));
+    given[4].set_value(r, r % 2 == 0 ? 0. : 0.01);
+  }
+  Array tokens(DType::int64, {c.rows}), lp(DType::float32, {c.rows}), rank(DType::int32, {c.rows});
+  std::string kernel;
+  const auto draw = [&](bool gpu, std::vector<std::unique_ptr<DeviceBytes>>& memory) {
+    const auto view = [&](Array& a) {
+      if (!gpu) return a.view();
+      memory.push_back(std::make_unique<DeviceBytes>(a.bytes()));
+      return a.view_at(memory.back()->data(), kCuda);
+    };
+    softfold::SampleOptions o;
+    o.seed = 77, o.offset = 1;
+    o.temperature = c.temperature, o.top_k = c.top_k, o.top_p = c.top_p, o.min_p = c.min_p, o.order = c.order;
+    o.of = c.sampled ? softfold::Distribution::sampled : softfold::Distribution::raw;
+    const View out = view(tokens);
+    o.log_probability = view(lp);
+    if (c.ranked) o.rank = view(rank);
+    if (c.of_rows) {
+      // The CPU refuses a negative temperature; a GPU gives its row no token.
+      if (!gpu)
+        for (std::int64_t r = 0; r < c.rows; ++r)
+          if (r % 7 == 4) given[1].set_value(r, 1.);
+      o.temperatures = view(given[1]), o.top_ks = view(given[2]), o.top_ps = view(given[3]), o.min_ps = view(given[4]);
+    }
+    const View x = view(given[0]);
+    const auto plan = softfold::plan(Op::sample, {&x, 1}, {&out, 1}, o);
+    if (gpu) kernel = plan.kernel();
+    plan.run();
+  };
+  std::vector<std::unique_ptr<DeviceBytes>> memory, none;
+  draw(true, memory);
+  cuda_check(cudaDeviceSynchronize());
+  draw(false, none);
+  EXPECT_EQ(kernel, "sample_draw") << what;
+  Array got_tokens = tokens, got_lp = lp, got_rank = rank;
+  got_tokens.bytes() = memory[0]->download();
+  got_lp.bytes() = memory[1]->download();
+  if (c.ranked) got_rank.bytes() = memory[2]->download();
+  for (std::int64_t r = 0; r < c.rows; ++r) {
+    const bool refused = c.of_rows && r % 7 == 4;
+    const std::string row = what + " row " + std::to_string(r);
+    ASSERT_EQ(got_tokens.get<std::int64_t>(r), refused ? -1 : tokens.get<std::int64_t>(r)) << row;
+    if (refused) continue;
+    const float a = got_lp.get<float>(r), b = lp.get<float>(r);
+    ASSERT_EQ(std::memcmp(&a, &b, 4), 0) << row << ": cpu " << b << ", cuda " << a;
+    ASSERT_EQ(got_rank.get<std::int32_t>(r), rank.get<std::int32_t>(r)) << row;
+  }
+}
+
+TEST_F(CudaConsumers, SampleOfPlainRows) {
+  std::size_t index = 0;
+  const auto first = softfold::FilterOrder::min_p_first, last = softfold::FilterOrder::min_p_last;
+  for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{400, 40},
+                                {300, 1000},
+                                {60, 5003},
+                                {30, 50257},
+                                {8, 128256},
+                                {1, 128256},
+                                {600, 9000},
+                                {2, 600000}})
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+      for (int bits = 0; bits < 16; ++bits)
+        for (const auto& [temperature, top_k, top_p, min_p, order] :
+             {std::tuple{0.8, std::int64_t{0}, 1., 0., first}, std::tuple{1., std::int64_t{50}, 0.9, 0., first},
+              std::tuple{0.7, std::int64_t{7}, 1., 0.02, last}, std::tuple{1.2, std::int64_t{200}, 0.5, 0.01, last},
+              std::tuple{0., std::int64_t{0}, 1., 0., first}, std::tuple{1.5, std::int64_t{0}, 1., 0.05, first}}) {
+          if ((index++ + static_cast<std::size_t>(bits)) % (n > 4000 ? 7 : 3) != 0 || index % step() != 0) continue;
+          expect_same_draws({rows, n, t, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0,
+                             temperature, top_p, min_p, top_k, order},
+                            std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) + " bits " +
+                                std::to_string(bits) + " k " + std::to_string(top_k));
+          if (HasFatalFailure()) return;
+        }
 }
 
 enum class Order { random, few, ascending, descending, equal, nan, nan_first, count };
