@@ -248,6 +248,11 @@ struct StoredState {
   double m, d, scale, digits;
 };
 
+template <class T>
+__device__ __forceinline__ StoredState stored_state(const typename fold::LogSumExp<T>::State& s, double scale) {
+  return {s.m, fold::canonical(static_cast<double>(s.d)), scale, static_cast<double>(fold::Real<T>::kDigits)};
+}
+
 /// The state that a row is given. What no row can have, or another scale's, cannot be refused from here: it is NaN.
 template <class T>
 __device__ __forceinline__ typename fold::LogSumExp<T>::State given_state(const StoredState& s, double scale) {
@@ -274,8 +279,7 @@ __device__ __forceinline__ void write_row(const RowProblem& p, std::int64_t row,
   const Row r = row_at(p, place);
   if (p.op == Op::state) {
     const Operand& o = p[Slot::states];
-    *reinterpret_cast<StoredState*>(o.data + place.offset(o)) = {state.m, fold::canonical(static_cast<double>(state.d)),
-                                                                 r.scale, static_cast<double>(fold::Real<T>::kDigits)};
+    *reinterpret_cast<StoredState*>(o.data + place.offset(o)) = stored_state<T>(state, r.scale);
     return;
   }
   const Operand& o = p[Slot::row];

@@ -54,6 +54,13 @@ RowProblem rows_as_row(const LossProblem& p) {
   return line;
 }
 
+/// Whether the read that folds the rows also writes their gradients: nothing but the state is to be known of a row
+/// before.
+bool reads_once(const LossProblem& p) {
+  return p.op == Op::cross_entropy && p[Slot::y].given && p.label_smoothing == 0 && p.z_loss == 0 &&
+         refuses_gradient(p) == nullptr;
+}
+
 /// Where each step's results lie in the workspace; `sums` and the like hold every level of their tree.
 template <class T, template <class> class Steps>
 struct LossMemory {
@@ -62,6 +69,9 @@ struct LossMemory {
   RowsSum *classes = nullptr, *weights = nullptr, *totals = nullptr;
   double* losses = nullptr;
   RowResult* rows = nullptr;
+  GradientRow* gradients = nullptr;
+  float* elements = nullptr;
+  fold::LogSumExp<float>::State* states = nullptr;
 
   LossMemory(const LossProblem& p, Parts& parts) {
     const RowProblem line = rows_as_row(p);
@@ -72,7 +82,13 @@ struct LossMemory {
       losses = parts.take<double>(p.rows);
       totals = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
     }
-    if (p[Slot::y].given) rows = parts.take<RowResult>(p.rows);
+    if (reads_once(p)) {
+      gradients = parts.take<GradientRow>(p.rows);
+      elements = parts.take<float>(p.rows);
+      states = parts.take<fold::LogSumExp<float>::State>(p.rows);
+    } else if (p[Slot::y].given) {
+      rows = parts.take<RowResult>(p.rows);
+    }
   }
 };
 
@@ -87,11 +103,15 @@ class LossRun {
       : p_(p), context_(context), parts_(workspace), memory_(p, parts_), stream_(stream_of(context)) {}
 
   std::size_t bytes() {
-    if (!is_backward(p_)) states_.lay_out(p_, parts_, context_);
+    if (!is_backward(p_) && !reads_once(p_)) states_.lay_out(p_, parts_, context_);
     return parts_.used();
   }
 
   void run() {
+    clear_status();
+    if constexpr (std::is_same_v<RowResult, CrossEntropyRow<float>>) {
+      if (reads_once(p_)) return read_once();
+    }
     LossWork<T, RowResult> work{nullptr, nullptr, nullptr, memory_.losses, memory_.rows};
     LossProblem p = p_;
     if (!is_backward(p)) {
@@ -99,7 +119,6 @@ class LossRun {
       states_.run(context_);
       p[Slot::states] = states_.operand();
     }
-    clear_status();
     const std::int64_t chunks = p.rows * lift::chunk_count(p.n);
     if (memory_.sums != nullptr) work.sums = leaf_sums(p, chunks);
     if constexpr (!S::is_entropy) {
@@ -112,6 +131,17 @@ class LossRun {
   }
 
  private:
+  void read_once() {
+    LossWork<T, RowResult> work{nullptr, nullptr, nullptr, memory_.losses, nullptr};
+    if (memory_.weights != nullptr) work.weights = target_weights(p_);
+    const Grid grid{ceil_div(p_.rows, kThreads), kThreads};
+    launch("prepare_gradients", prepare_gradients, grid, stream_, p_, work.weights, memory_.gradients,
+           memory_.elements);
+    launch_gradient(p_, memory_.gradients, memory_.states, context_);
+    launch("finish_targets", finish_targets, grid, stream_, p_, work, memory_.states, memory_.elements);
+    if (adds_rows(p_)) put_sum(p_, work.weights);
+  }
+
   void write(const LossProblem& p) {
     if constexpr (std::is_same_v<T, float>) {
       if (is_plain(p) && p.n > 0) {

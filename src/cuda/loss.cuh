@@ -235,20 +235,31 @@ __global__ void __launch_bounds__(32) inline put_total(const __grid_constant__ L
   put(o.dtype, o.data, total);
 }
 
-template <class T>
-__device__ __forceinline__ T target_log_probability(const LossProblem& p, const LossRow<T>& r, std::int64_t target) {
+/// element: reads the one at the target.
+template <class T, class Element>
+__device__ __forceinline__ T target_log_probability(const LossProblem& p, const LossRow<T>& r, std::int64_t target,
+                                                    const Element& element) {
   const fold::Normaliser<T> norm(r.state);
   if (norm.empty) return p.empty == Empty::nan ? fold::canonical_nan<T>() : -fold::infinity<T>();
   if (!norm.regular) return fold::canonical_nan<T>();
   if (!is_present(r.row, p[Slot::mask].axis_stride, target)) return -fold::infinity<T>();
-  return r.log_normaliser().log_probability(r.element(p, target));
+  return r.log_normaliser().log_probability(element());
 }
 
-/// A row's loss and log-probability, and what its gradient is made with. A target that is no class is counted in
-/// `status`, read nowhere as an index, and makes its row NaN.
+/// What a row's gradient is multiplied by.
 template <class T>
-__device__ __forceinline__ void finish_row(const LossProblem& p, std::int64_t index, const LossRow<T>& r,
-                                           const LossWork<T, CrossEntropyRow<T>>& work) {
+__device__ __forceinline__ double gradient_factor(const LossProblem& p, const LossRow<T>& r, const RowsSum* weights) {
+  double factor = r.dloss(p);
+  if (p.reduction == Reduction::mean) factor = fold::Scalar<double>::div(factor, weights->sum);
+  return fold::Scalar<double>::mul(factor, r.row.scale);
+}
+
+/// A row's loss and log-probability are written; returned is what its gradient is made with. A target that is no class
+/// is counted in `status`, read nowhere as an index, and makes its row NaN.
+template <class T, class Element>
+__device__ __forceinline__ CrossEntropyRow<T> finish_row(const LossProblem& p, std::int64_t index, const LossRow<T>& r,
+                                                         const LossWork<T, CrossEntropyRow<T>>& work,
+                                                         const Element& element) {
   const fold::Normaliser<T> norm(r.state);
   const std::int64_t target = r.target(p);
   const bool ignored = target == p.ignore_index, lost = !ignored && (target < 0 || target >= r.row.n);
@@ -264,7 +275,7 @@ __device__ __forceinline__ void finish_row(const LossProblem& p, std::int64_t in
     if (lost) {
       lp = loss = fold::canonical_nan<double>();
     } else if (!ignored) {
-      lp = static_cast<double>(target_log_probability(p, r, target));
+      lp = static_cast<double>(target_log_probability(p, r, target, element));
       const bool whole = norm.regular && work.sums != nullptr;
       loss = terms.loss(lp, whole ? static_cast<double>(work.sums[index]) : norm.regular ? 0. : lp, lse);
     }
@@ -272,21 +283,21 @@ __device__ __forceinline__ void finish_row(const LossProblem& p, std::int64_t in
     if (p.reduction == Reduction::none) r.put_number(p, LossSlot::loss, loss);
     if (work.losses != nullptr) work.losses[index] = ignored ? fold::Sum<double>::identity() : loss;
   }
-  if (work.rows == nullptr) return;
-  double factor = r.dloss(p);
-  if (p.reduction == Reduction::mean) factor = fold::Scalar<double>::div(factor, work.weights->sum);
-  factor = fold::Scalar<double>::mul(factor, r.row.scale);
+  const double factor = p[Slot::y].given ? gradient_factor(p, r, work.weights) : 0.;
   const RowKind kind = ignored || (norm.empty && !lost) ? RowKind::zero
                        : lost || !norm.regular          ? RowKind::nan
                                                         : RowKind::regular;
-  work.rows[index] = {kind, target, {norm, r.factor.c, terms, lse, factor}};
+  return {kind, target, {norm, r.factor.c, terms, lse, factor}};
 }
 
 template <class T>
 __global__ void __launch_bounds__(128)
     finish_cross_entropy(const __grid_constant__ LossProblem p, LossWork<T, CrossEntropyRow<T>> work) {
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index < p.rows) finish_row(p, index, LossRow<T>(p, index), work);
+  if (index >= p.rows) return;
+  const LossRow<T> r(p, index);
+  const auto row = finish_row(p, index, r, work, [&] { return r.element(p, r.target(p)); });
+  if (work.rows != nullptr) work.rows[index] = row;
 }
 
 template <class T>

@@ -1,8 +1,9 @@
-// The gradient of cross-entropy of plain rows, a chunk a warp, at the speed of a copy. Its rows were read once for
-// their states; this is the second read.
+// The gradients of losses of plain rows: what stands before and after the one read of softmax's kernels, or a second
+// read, a chunk a warp, at the speed of a copy.
 #pragma once
 
 #include "cuda/loss.cuh"
+#include "cuda/softmax_plain.cuh"
 
 #include <type_traits>
 
@@ -144,6 +145,47 @@ __global__ void __launch_bounds__(256, 4)
   if (target < 0 || target >= n) return;
   __syncwarp();
   if (tile.lane == 0) reinterpret_cast<E*>(dx)[target] = fold::narrow<E>(at_target);
+}
+
+/// Before the one read: what it wants to know of a row, and the element at the target, which it may write over. Neither
+/// smoothing nor z-loss is asked for.
+__global__ void __launch_bounds__(128) inline prepare_gradients(const __grid_constant__ LossProblem p,
+                                                                const RowsSum* weights, GradientRow* gradients,
+                                                                float* elements) {
+  using Kind = GradientRow::Kind;
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (index >= p.rows) return;
+  const LossRow<float> r(p, index, fold::LogSumExp<float>::identity());
+  const std::int64_t target = r.target(p);
+  const bool ignored = target == p.ignore_index, lost = !ignored && (target < 0 || target >= r.row.n);
+  GradientRow row{0.F, 0.F, ignored ? Kind::zero : Kind::nan};
+  float element = 0.F;
+  if (!ignored && !lost) {
+    const fold::CrossEntropy terms(0., 0., static_cast<double>(weight_at<float>(p, target)), 1., 1.);
+    const auto pull = static_cast<float>(terms.pull(0.));
+    const auto factor = static_cast<float>(gradient_factor(p, r, weights));
+    row = {pull, factor, fabsf(pull) <= 0x1p40F && fabsf(factor) <= 0x1p40F ? Kind::regular : Kind::wild};
+    element = r.element(p, target);
+  }
+  gradients[index] = row;
+  elements[index] = element;
+}
+
+/// After it: the rows' losses, and the gradients of their targets.
+__global__ void __launch_bounds__(128) inline finish_targets(const __grid_constant__ LossProblem p,
+                                                             const LossWork<float, CrossEntropyRow<float>> work,
+                                                             const fold::LogSumExp<float>::State* states,
+                                                             const float* elements) {
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (index >= p.rows) return;
+  const LossRow<float> r(p, index, states[index]);
+  const float element = elements[index];
+  const auto row = finish_row(p, index, r, work, [&] { return element; });
+  const Operand &dx = p[Slot::y], &o = p[Slot::states];
+  if (row.kind == RowKind::regular)
+    put(dx.dtype, r.row.y + row.target * dx.axis_stride,
+        row.gradient.at_target(element, weight_at<float>(p, row.target)));
+  if (o.given) *reinterpret_cast<StoredState*>(o.data + r.place.offset(o)) = stored_state<float>(r.state, r.row.scale);
 }
 
 }  // namespace cuda

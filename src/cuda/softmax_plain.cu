@@ -72,9 +72,11 @@ void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, cudaStr
   const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
   const PlainRows rows = plain_rows(p);
   if (p.op == Op::log_softmax) {
-    launch("softmax_cluster_row", softmax_cluster_row<E, true, kCount, kThreads, kMinBlocks>, grid, stream, rows);
+    launch("softmax_cluster_row", softmax_cluster_row<E, Leaves::log_softmax, kCount, kThreads, kMinBlocks>, grid,
+           stream, rows);
   } else {
-    launch("softmax_cluster_row", softmax_cluster_row<E, false, kCount, kThreads, kMinBlocks>, grid, stream, rows);
+    launch("softmax_cluster_row", softmax_cluster_row<E, Leaves::softmax, kCount, kThreads, kMinBlocks>, grid, stream,
+           rows);
   }
 }
 
@@ -118,6 +120,27 @@ void launch_warp_rows(const RowProblem& p, const PlainRows& rows, cudaStream_t s
     if (p.n <= 256) return launch_warp_rows<E, 8>(p, rows, stream);
     if (p.n <= 512) return launch_warp_rows<E, 16>(p, rows, stream);
     launch_warp_rows<E, 32>(p, rows, stream);
+  });
+}
+
+const char* refuses_gradient(const RowProblem& p) {
+  if (p.n == 0) return "rows of no elements";
+  if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
+  if (p.rows >= kMostBlocks / 16) return "more rows than a grid has";
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
+  return refuses_plain(p);
+}
+
+void launch_gradient(const RowProblem& p, const GradientRow* gradients, fold::LogSumExp<float>::State* states,
+                     const Context& context) {
+  PlainRows rows = plain_rows(p);
+  rows.gradients = gradients, rows.states = states;
+  const DeviceOf device(p[Slot::x].data);
+  if (stays_for_gradient(p)) return launch_stays_gradient(rows, p[Slot::x].dtype, stream_of(context));
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    const Spread spread = spread_row(p.rows, lift::chunk_count(p.n), traits_of(device.device()));
+    const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
+    launch("softmax_cluster_row", softmax_cluster_row<E, Leaves::gradient, 32, 512, 2>, grid, stream_of(context), rows);
   });
 }
 

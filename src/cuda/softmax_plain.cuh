@@ -10,6 +10,14 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// What a row's probabilities become in the gradient of cross-entropy without smoothing: (pull p) factor. Where one of
+/// them is the target's, that is written afterwards.
+struct alignas(16) GradientRow {
+  enum class Kind : int { zero, nan, regular, wild };
+  float pull, factor;
+  Kind kind;  ///< nan: wherever an element is; wild: a product may be NaN or infinite
+};
+
 /// A plain problem.
 struct PlainRows {
   const char* x;
@@ -22,6 +30,8 @@ struct PlainRows {
   Empty empty;
   int pitch;    ///< bytes between landing places of a warp's rows
   bool joined;  ///< rows lie on 16-byte boundaries; in softmax_warp_rows also end to end: a warp's rows are one copy
+  const GradientRow* gradients = nullptr;           ///< a row, for Leaves::gradient
+  fold::LogSumExp<float>::State* states = nullptr;  ///< a row: goes there beside its gradient
 };
 
 PlainRows plain_rows(const RowProblem& p);
@@ -30,8 +40,17 @@ void launch_warp_rows(const RowProblem& p, const PlainRows& rows, cudaStream_t s
 /// The states of all chunks of p's rows, [rows][chunks].
 void fold_plain_chunks(const RowProblem& p, fold::LogSumExp<float>::State* states, cudaStream_t stream);
 
+/// Null if p's gradients can be written by the read that folds its rows' states, else why not.
+const char* refuses_gradient(const RowProblem& p);
+/// The states and gradients of p's rows; y may be x.
+void launch_gradient(const RowProblem& p, const GradientRow* gradients, fold::LogSumExp<float>::State* states,
+                     const Context& context);
+/// Its part of rows for which clusters stay.
+bool stays_for_gradient(const RowProblem& p);
+void launch_stays_gradient(const PlainRows& rows, DType dtype, cudaStream_t stream);
+
 /// What leaves a kernel: results of x's shape, or the rows' states (y is then an array of them).
-enum class Leaves { softmax, log_softmax, state };
+enum class Leaves { softmax, log_softmax, state, gradient };
 
 /// A place in shared memory where a run of elements lands and from which results leave: element i at position
 /// i + shift, so that vectors keep their alignment. All lanes of a warp call every function together.
@@ -291,11 +310,37 @@ struct ChunkMultiplier {
   }
 };
 
+/// Terms to the gradient of cross-entropy, but for the target's. multiplier: of the terms.
+template <class E, class Elements, int kCount>
+__device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int n, float (&v)[kCount], bool dense,
+                                             float multiplier, const GradientRow& row, const lift::Root& root) {
+  using S = fold::Scalar<float>;
+  using Kind = GradientRow::Kind;
+  const bool regular = root.node.z == lift::kFar ? fold::Normaliser<float>(root.far).regular : root.node.d > 0.F;
+  if (row.kind == Kind::zero || row.kind == Kind::nan || !regular) {
+    const bool empty = !regular && root.state().m == -fold::infinity<double>();
+    const bool zero = row.kind == Kind::zero || (empty && row.kind != Kind::nan);
+    const Constant constant{zero ? 0.F : fold::canonical_nan<float>(), true};
+    return fill<E, false>(y, nullptr, 0, tile.lane, 32 * lift::kPerLane / kCount, n, n, constant);
+  }
+  const bool exact = dense && multiplier >= 0x1p-60F;  // no probability can be below kSmallest
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float p = exact ? S::mul(v[i], multiplier) : fold::Normaliser<float>::probability(v[i], multiplier);
+    v[i] = S::mul(S::mul(row.pull, p), row.factor);
+  }
+  if (row.kind == Kind::regular) return tile.store(y, n, v);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) v[i] = fold::canonical(v[i]);
+  tile.store_any(y, n, v);
+}
+
 /// A block or a cluster of blocks a row, a chunk a group of lanes with kCount elements each: a warp, or 16 or 8 lanes
 /// of one. Everything that is not needed for each element counts here: what a warp does once is done for 32 kCount
 /// elements, so with many of them instructions are saved, with few of them warps are ready while others wait.
-template <class E, bool kLog, int kCount, int kThreads, int kMinBlocks>
+template <class E, Leaves kLeaves, int kCount, int kThreads, int kMinBlocks>
 __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(const __grid_constant__ PlainRows p) {
+  constexpr bool kLog = kLeaves == Leaves::log_softmax;
   constexpr int kLanes = lift::kChunk / kCount, kSize = static_cast<int>(sizeof(E));
   using Elements = Tile<E, kLanes, kCount>;
   using Fold = lift::WarpFold<Elements::kWidth, kLanes, kCount>;
@@ -321,8 +366,13 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(cons
   if (here.n == 0) return;
   char* y = p.y + here.row * p.y_stride + here.begin;
   const ChunkMultiplier multiplier(root, own.node, own.state.m);
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  if constexpr (kLeaves == Leaves::gradient) {
+    if (here.chunk == 0 && lane == 0) p.states[here.row] = root.state();
+    const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
+    return put_gradient<E>(Elements(y), y, here.n, v, own.dense, unit, p.gradients[here.row], root);
+  }
   if (!multiplier.regular) {
-    const int lane = static_cast<int>(threadIdx.x) % kLanes;
     fill<E, kLog>(y, nullptr, 0, lane, kLanes, here.n, here.n, constant_of<kLog>(root.state(), p.empty));
     return;
   }

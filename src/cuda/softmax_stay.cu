@@ -70,35 +70,43 @@ int clusters_at_once(const char* name, void (*kernel)(Parameters...), const Grid
   return std::max(clusters, 1);
 }
 
-template <class E, bool kLog, int kThreads>
-void launch_stays(const RowProblem& p, const StaySpread& spread, cudaStream_t stream) {
+template <class E, Leaves kLeaves, int kThreads>
+void launch_stays(const PlainRows& p, const StaySpread& spread, cudaStream_t stream) {
   constexpr int min_blocks = 512 / kThreads;
-  const auto kernel = softmax_cluster_stays<E, kLog, kThreads, min_blocks>;
+  const auto kernel = softmax_cluster_stays<E, kLeaves, kThreads, min_blocks>;
   using Shape = StayShape<E>;
   const int shared = spread.warps * Shape::kStages * Shape::kBytes;
   const int clusters =
       clusters_at_once("softmax_cluster_stays", kernel, {spread.blocks, spread.warps * 32, spread.blocks, shared});
   const Grid grid{std::min<std::int64_t>(clusters, p.rows) * spread.blocks, spread.warps * 32, spread.blocks, shared};
-  launch("softmax_cluster_stays", kernel, grid, stream, plain_rows(p), static_cast<int>(grid.blocks / spread.blocks));
+  launch("softmax_cluster_stays", kernel, grid, stream, p, static_cast<int>(grid.blocks / spread.blocks));
+}
+
+template <Leaves kLeaves>
+void launch_leaves(const PlainRows& p, DType dtype, cudaStream_t stream) {
+  const StaySpread s = spread(lift::chunk_count(p.n));
+  with_element(dtype, [&]<class E>() {
+    if constexpr (sizeof(E) == 2) {  // float32 rows are shorter here
+      if (s.warps > 8) return launch_stays<E, kLeaves, 512>(p, s, stream);
+    }
+    launch_stays<E, kLeaves, 256>(p, s, stream);
+  });
 }
 
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const StaySpread s = spread(lift::chunk_count(p.n));
-  const cudaStream_t stream = stream_of(context);
-  with_element(p[Slot::x].dtype, [&]<class E>() {
-    const auto go = [&](auto log) {
-      if constexpr (sizeof(E) == 2) {  // float32 rows are shorter here
-        if (s.warps > 8) return launch_stays<E, log.value, 512>(p, s, stream);
-      }
-      launch_stays<E, log.value, 256>(p, s, stream);
-    };
-    if (p.op == Op::log_softmax) return go(std::true_type{});
-    go(std::false_type{});
-  });
+  const DType dtype = p[Slot::x].dtype;
+  if (p.op == Op::log_softmax) return launch_leaves<Leaves::log_softmax>(plain_rows(p), dtype, stream_of(context));
+  launch_leaves<Leaves::softmax>(plain_rows(p), dtype, stream_of(context));
 }
 
 }  // namespace
+
+bool stays_for_gradient(const RowProblem& p) { return refuses(p, {}) == nullptr; }
+
+void launch_stays_gradient(const PlainRows& rows, DType dtype, cudaStream_t stream) {
+  launch_leaves<Leaves::gradient>(rows, dtype, stream);
+}
 
 const RowKernel softmax_cluster_stays_kernel{"softmax_cluster_stays", refuses, run, nullptr};
 

@@ -140,9 +140,10 @@ struct StayPlace {
 /// A cluster of blocks a row, `clusters` rows at a time; p.factor is plain. Two boxes by turns: who sends a row's mail
 /// has received that of the row before from every warp, and with it the word that they have read the row before that.
 /// Warps without a chunk send no such word, so they take no part; the first warp of a block has one.
-template <class E, bool kLog, int kThreads, int kMinBlocks>
+template <class E, Leaves kLeaves, int kThreads, int kMinBlocks>
 __global__ void __launch_bounds__(kThreads, kMinBlocks)
     softmax_cluster_stays(const __grid_constant__ PlainRows p, int clusters) {
+  constexpr bool kLog = kLeaves == Leaves::log_softmax;
   using Shape = StayShape<E>;
   using Place = StayPlace<E>;
   using Cluster = lift::Cluster;
@@ -205,7 +206,11 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
     const int count = min(max(static_cast<int>(p.n) - chunk * lift::kChunk, 0), lift::kChunk);
     char* y = p.y + row * p.y_stride + begin + lane / Shape::kLanes * (lift::kChunk * Shape::kSize);
     const ChunkMultiplier multiplier(root, own.node, own.state.m);
-    if (!multiplier.regular) {
+    if constexpr (kLeaves == Leaves::gradient) {
+      if (chunk == 0 && group_lane == 0) p.states[row] = root.state();
+      const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
+      if (count > 0) put_gradient<E>(typename Shape::Elements(y), y, count, v, own.dense, unit, p.gradients[row], root);
+    } else if (!multiplier.regular) {
       fill<E, kLog>(y, nullptr, 0, group_lane, Shape::kLanes, count, count, constant_of<kLog>(root.state(), p.empty));
     } else {
       finish<kLog>(v, own.dense, p.factor, fold::Scalar<float>::mul(multiplier.value, own.unit), root.state(), p.scale);

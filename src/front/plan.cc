@@ -251,8 +251,8 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
 
 void Plan::run() const {
   PlanAccess::visit(*this, [](const auto& b) {
-    // Of no rows there is still a sum.
-    if (b.problem.rows == 0 && b.op != Op::cross_entropy && b.op != Op::linear_cross_entropy) return;
+    // Of no rows there is still a sum, and a status.
+    if (b.problem.rows == 0 && !is_cross_entropy(b.op) && b.op != Op::linear_cross_entropy) return;
 #if defined(SOFTFOLD_WITH_CUDA)
     if (b.device.kind != DeviceKind::cpu) {
       check_cuda_memory(b.device, b.problem);

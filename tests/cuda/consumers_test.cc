@@ -49,12 +49,14 @@ TEST_F(CudaConsumers, CrossEntropyOfModelsShapes) {
                                 {300, 1024},
                                 {90, 4096},
                                 {40, 16385},
+                                {300, 17003},
                                 {24, 50257},
+                                {150, 50257},
                                 {12, 128256},
                                 {7, 262144},
                                 {3, 1000001}})
     for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
-      for (const int bits : {0, 1, 6, 7}) {
+      for (const int bits : {0, 1, 4, 6, 7}) {
         if (index++ % step() != 0) continue;
         CrossEntropyOptions o;
         o.reduction = static_cast<Reduction>((bits + static_cast<int>(rows)) % 3);
@@ -127,6 +129,26 @@ TEST_F(CudaConsumers, ATargetThatIsNoClassIsCountedAndItsRowIsNaN) {
         }
       }
     }
+  }
+}
+
+TEST_F(CudaConsumers, OfNoRowsNoTargetIsLost) {
+  for (const Op op : {Op::cross_entropy, Op::cross_entropy_backward}) {
+    const DeviceBytes status(std::vector<unsigned char>(4, 0xA5)), memory(std::vector<unsigned char>(256, 0));
+    const Shape rows{0}, all{0, 10}, states{0, 4}, one{};
+    const View x(memory.data(), DType::float32, all, {}, kCuda), target(memory.data(), DType::int64, rows, {}, kCuda);
+    const View loss(memory.data(), DType::float32, rows, {}, kCuda), dx = x;
+    const View state(memory.data(), DType::float64, states, {}, kCuda);
+    CrossEntropyOptions o;
+    o.reduction = Reduction::none;
+    o.status = View(static_cast<void*>(status.data()), DType::int32, one, {}, kCuda);
+    if (op == Op::cross_entropy) {
+      softfold::plan(op, std::vector{x, target}, std::vector{loss}, o).run();
+    } else {
+      softfold::plan(op, std::vector{x, target, state, loss}, std::vector{dx}, o).run();
+    }
+    cuda_check(cudaDeviceSynchronize());
+    EXPECT_EQ(status.download(), std::vector<unsigned char>(4, 0));
   }
 }
 
