@@ -3,6 +3,7 @@
 // canonical tree, 32 nodes a step), and the results from the row's state.
 #pragma once
 
+#include "cuda/operand_at.cuh"
 #include "cuda/rows.cuh"
 #include "softfold/fold/gradient.hpp"
 
@@ -10,32 +11,14 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// The probability of an element in a row whose state is regular; multiplier: of a term in its frame.
 template <class T>
-__device__ __forceinline__ T element_at(DType t, const char* at) {
-  switch (t) {
-    case DType::float16: return static_cast<T>(fold::widen(*reinterpret_cast<const fold::Float16*>(at)));
-    case DType::bfloat16: return static_cast<T>(fold::widen(*reinterpret_cast<const fold::BFloat16*>(at)));
-    case DType::float64: return static_cast<T>(*reinterpret_cast<const double*>(at));
-    default: return static_cast<T>(*reinterpret_cast<const float*>(at));
-  }
-}
-
-template <class T>
-__device__ __forceinline__ void put(DType t, char* at, T value) {
-  switch (t) {
-    case DType::float16: *reinterpret_cast<fold::Float16*>(at) = fold::narrow<fold::Float16>(value); return;
-    case DType::bfloat16: *reinterpret_cast<fold::BFloat16*>(at) = fold::narrow<fold::BFloat16>(value); return;
-    case DType::float64: *reinterpret_cast<double*>(at) = fold::narrow<double>(value); return;
-    default: *reinterpret_cast<float*>(at) = fold::narrow<float>(value); return;
-  }
-}
-
-__device__ __forceinline__ void put_integer(DType t, char* at, std::int64_t value) {
-  if (t == DType::int32) {
-    *reinterpret_cast<std::int32_t*>(at) = static_cast<std::int32_t>(value);
-  } else {
-    *reinterpret_cast<std::int64_t*>(at) = value;
-  }
+__device__ __forceinline__ T probability_of(T x, T c, double m, T multiplier) {
+  using Lse = fold::LogSumExp<T>;
+  const T term = Lse::is_fast(m)                    ? fold::term<fold::Scalar<T>>(x, c, Lse::narrow(m))
+                 : ::fabs(x) == fold::infinity<T>() ? T(0)
+                                                    : fold::term_wide(x, c, m);
+  return fold::Normaliser<T>::probability(term, multiplier);
 }
 
 /// A row's scale as elements are multiplied by it (see lift::Factor), in either precision.
@@ -311,7 +294,6 @@ __global__ void __launch_bounds__(128) write_softmax(const __grid_constant__ Row
   fold::LogNormaliser<T> log_norm(s, factor.scale);
   log_norm.set_c(factor.c);
   const T nothing = kLog ? -fold::infinity<T>() : T(0), multiplier = norm.regular ? norm.multiplier(s.m) : T(0);
-  const bool fast = Lse::is_fast(s.m);
 #pragma unroll 1
   for (int j = 0; j < share.count; ++j) {
     const std::int64_t i = share.first + share.step * j;
@@ -327,10 +309,7 @@ __global__ void __launch_bounds__(128) write_softmax(const __grid_constant__ Row
       if constexpr (kLog) {
         result = log_norm.log_probability(x);
       } else {
-        const T term = fast                               ? fold::term<fold::Scalar<T>>(x, factor.c, Lse::narrow(s.m))
-                       : ::fabs(x) == fold::infinity<T>() ? T(0)
-                                                          : fold::term_wide(x, factor.c, s.m);
-        result = fold::Normaliser<T>::probability(term, multiplier);
+        result = probability_of(x, factor.c, s.m, multiplier);
       }
     }
     if (states == nullptr && present) {

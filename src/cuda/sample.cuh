@@ -97,8 +97,7 @@ class SampleBlock {
     const SampleProblem& p = row_.p;
     const Operand& o = p[Slot::y];
     const fold::Normaliser<float> norm(s);
-    const bool fast = Lse::is_fast(s.m);
-    const float m = Lse::narrow(s.m), multiplier = norm.multiplier(s.m);
+    const float multiplier = norm.multiplier(s.m);
     for (std::int64_t i = threadIdx.x; i < row_.row.n; i += kSampleThreads) {
       const bool there = i < n_ && is_present(row_.row, p[Slot::mask].axis_stride, i);
       float y = 0.F;
@@ -109,8 +108,7 @@ class SampleBlock {
       } else if (only >= 0) {
         y = i == only ? 1.F : 0.F;
       } else if (const float v = there ? kept(i, from, false) : kAll; v != kAll) {
-        const float t = fast ? fold::term<fold::Scalar<float>>(v, c, m) : fold::term_wide(v, c, s.m);
-        y = fold::Normaliser<float>::probability(t, multiplier);
+        y = probability_of(v, c, s.m, multiplier);
       }
       put(o.dtype, row_.row.y + i * o.axis_stride, y);
     }

@@ -42,14 +42,9 @@ class TopkRow {
 
  private:
   __device__ __forceinline__ T probability(bool there, T element) const {
-    using Lse = fold::LogSumExp<T>;
     const fold::Normaliser<T> norm(state_);
     if (!there || !norm.regular) return special(there, T(0));
-    const T x = factor_(element);
-    const T term = Lse::is_fast(state_.m)             ? fold::term<fold::Scalar<T>>(x, factor_.c, Lse::narrow(state_.m))
-                   : ::fabs(x) == fold::infinity<T>() ? T(0)
-                                                      : fold::term_wide(x, factor_.c, state_.m);
-    return fold::Normaliser<T>::probability(term, norm.multiplier(state_.m));
+    return probability_of(factor_(element), factor_.c, state_.m, norm.multiplier(state_.m));
   }
   __device__ __forceinline__ T log_probability(bool there, T element) const {
     fold::LogNormaliser<T> norm(state_, factor_.scale);
