@@ -218,9 +218,8 @@ __global__ void __launch_bounds__(kJoin ? kJoinThreads : kDrawWarps * 32)
     sample_draw(const __grid_constant__ SampleJob job, const __grid_constant__ SampleWork work,
                 const __grid_constant__ DrawRoom room) {
   using State = fold::LogSumExp<float>::State;
-  using Select = BlockSelect<1>;
   extern __shared__ __align__(16) char memory[];
-  __shared__ typename Select::Shared shared;
+  __shared__ typename BlockSelect<1>::Shared shared;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t row = kJoin ? blockIdx.x : static_cast<std::int64_t>(blockIdx.x) * kDrawWarps + warp;
   if (row >= job.p.rows) return;
@@ -233,8 +232,7 @@ __global__ void __launch_bounds__(kJoin ? kJoinThreads : kDrawWarps * 32)
   if (plan.by == DrawnBy::entries) {
     if constexpr (kJoin) {
       Entry* to = reinterpret_cast<Entry*>(own + room.nodes + room.rest);
-      Select select(shared, to + share.k, plan.k);
-      taken = join_entries(share, row, select, to);
+      taken = join_entries(share, row, plan.k, shared, to);
       best = to;
     } else {
       for (int i = lane; i < plan.k; i += 32) taken += best[i] != 0 ? 1 : 0;

@@ -359,6 +359,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(cons
     const auto extremes = tile.unpack(v, raw, at.n, p.factor);
     own = kLog ? Fold::reduce(v, p.factor.c, extremes) : Fold::terms(v, p.factor.c, extremes);
   }
+  GradientRow gradient{};  // on its way while the states cross
+  if constexpr (kLeaves == Leaves::gradient) gradient = p.gradients[Chunk(p, kSize).row];
   Exchange::ready();
   const Chunk here(p, kSize);
   const auto root = Exchange::template fold<kLanes>(storage, own.node, own.state, here.chunk,
@@ -370,7 +372,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(cons
   if constexpr (kLeaves == Leaves::gradient) {
     if (here.chunk == 0 && lane == 0) p.states[here.row] = root.state();
     const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
-    return put_gradient<E>(Elements(y), y, here.n, v, own.dense, unit, p.gradients[here.row], root);
+    return put_gradient<E>(Elements(y), y, here.n, v, own.dense, unit, gradient, root);
   }
   if (!multiplier.regular) {
     fill<E, kLog>(y, nullptr, 0, lane, kLanes, here.n, here.n, constant_of<kLog>(root.state(), p.empty));

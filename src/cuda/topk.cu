@@ -92,9 +92,11 @@ void run_warp_rows(const TopkProblem& p, const Context& context) {
 
 /// As few segments as keep all processors busy.
 TopkShare share_topk(const TopkProblem& p, Parts& parts) {
-  TopkShare share = share_rows(p.rows, p.n, static_cast<int>(p.k), processors_of(p));
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  TopkShare share = share_rows(p.rows, p.n, static_cast<int>(p.k), traits.processors);
   if (share.segments == 1) return share;
-  share.states = parts.take<State>(p.rows * share.segments);
+  share.joins = share.segments <= traits.largest_cluster;
+  if (wants_states(p)) share.states = parts.take<State>(p.rows * share.segments);
   share.entries = parts.take<Entry>(p.rows * share.segments * p.k);
   return share;
 }
@@ -115,8 +117,8 @@ void run_filter(const TopkProblem& p, const Context& context) {
   with_element(p[Slot::x].dtype, [&]<class E>() {
     launch("topk_filter", topk_filter<E, TopkJob>, filter_grid<E>(p, share), stream, job, plain_rows(p), share);
   });
-  if (share.segments > 1)
-    launch("topk_join", topk_join, {p.rows, kJoinThreads, 1, join_bytes(share.k)}, stream, p, share, wants_states(p));
+  if (share.entries != nullptr && !share.joins)
+    launch("topk_join", topk_join<TopkJob>, {p.rows, kJoinThreads, 1, join_bytes(share.k)}, stream, job, share);
 }
 
 constexpr TopkKernel kKernels[] = {{"topk_warp_rows", refuses_warp_rows, run_warp_rows, nullptr},

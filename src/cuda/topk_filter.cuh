@@ -22,6 +22,7 @@ struct TopkShare {
   Entry* entries;                         ///< [rows][segments][k], best first; 0 where there are fewer. Null: one
                                           ///< segment, and its row is finished at once
   fold::LogSumExp<float>::State* nodes;   ///< [rows][chunks of the row]; null: they are not wanted
+  bool joins;                             ///< a row's segments are a cluster, which finishes it
 };
 
 /// As few segments as keep all processors busy, without memory yet.
@@ -30,7 +31,7 @@ inline TopkShare share_rows(std::int64_t rows, std::int64_t n, int k, int proces
   const auto pieces = [&](std::int64_t segment) { return (chunks + segment - 1) / segment; };
   std::int64_t segment = kMostSegmentChunks;
   while (segment > kFilterWarps && (segment / 2 >= chunks || rows * pieces(segment) < processors)) segment /= 2;
-  return {static_cast<int>(segment), static_cast<int>(pieces(segment)), k, nullptr, nullptr, nullptr};
+  return {static_cast<int>(segment), static_cast<int>(pieces(segment)), k, nullptr, nullptr, nullptr, false};
 }
 
 inline int join_bytes(int k) { return static_cast<int>(sizeof(Entry)) * (k + BlockSelect<1>::capacity_for(k)); }
@@ -39,7 +40,7 @@ template <class E>
 Grid filter_grid(const RowProblem& p, const TopkShare& share) {
   const auto warps = static_cast<int>(std::min<std::int64_t>(kFilterWarps, lift::chunk_count(p.n)));
   const int entries = share.k + BlockSelect<lift::kPerLane>::capacity_for(share.k);
-  return {p.rows * share.segments, warps * 32, 1,
+  return {p.rows * share.segments, warps * 32, share.joins ? share.segments : 1,
           warps * Landing<E, 32>::kBytes + static_cast<int>(sizeof(Entry)) * entries};
 }
 
@@ -84,33 +85,33 @@ template <class E>
 struct Segment {
   using Place = Landing<E, 32>;
   using Elements = typename Place::Elements;
+  static constexpr int kSize = static_cast<int>(sizeof(E));
   const PlainRows& rows;
-  const char* x;       ///< the row
-  std::int64_t begin;  ///< of the segment in its row
-  int chunks;
+  const char* x;
+  std::uint32_t begin;  ///< in its row, of fewer than 2^32 elements
+  int n, chunks;        ///< of the segment
   char* place;
   CopyBarrier& barrier;
   lift::Factor factor;
+  Elements tile;
 
   __device__ __forceinline__ Segment(const PlainRows& rows_, const TopkShare& share, std::int64_t row, int segment,
                                      char* place_, CopyBarrier& barrier_, const lift::Factor& factor_)
       : rows(rows_),
-        x(rows_.x + row * rows_.x_stride),
-        begin(static_cast<std::int64_t>(segment) * share.chunks * lift::kChunk),
-        chunks(static_cast<int>(clamp((rows_.n - begin + lift::kChunk - 1) / lift::kChunk, share.chunks))),
+        x(rows_.x + row * rows_.x_stride + std::int64_t{segment} * share.chunks * (lift::kChunk * kSize)),
+        begin(static_cast<std::uint32_t>(segment) * static_cast<std::uint32_t>(share.chunks * lift::kChunk)),
+        n(static_cast<int>(clamp(rows_.n - begin, share.chunks * lift::kChunk))),
+        chunks((n + lift::kChunk - 1) / lift::kChunk),
         place(place_),
         barrier(barrier_),
-        factor(factor_) {}
+        factor(factor_),
+        tile(x) {}
 
-  __device__ __forceinline__ std::int64_t first_of(int chunk) const {
-    return begin + static_cast<std::int64_t>(chunk) * lift::kChunk;
+  __device__ __forceinline__ const char* at(int chunk) const { return x + chunk * (lift::kChunk * kSize); }
+  __device__ __forceinline__ std::uint32_t first_of(int chunk) const {
+    return begin + static_cast<std::uint32_t>(chunk * lift::kChunk);
   }
-  __device__ __forceinline__ const char* at(int chunk) const {
-    return x + first_of(chunk) * static_cast<std::int64_t>(sizeof(E));
-  }
-  __device__ __forceinline__ int size_of(int chunk) const {
-    return static_cast<int>(clamp(rows.n - first_of(chunk), lift::kChunk));
-  }
+  __device__ __forceinline__ int size_of(int chunk) const { return min(n - chunk * lift::kChunk, lift::kChunk); }
   __device__ __forceinline__ Place landing(int chunk) const { return Place(place, at(chunk), size_of(chunk)); }
   __device__ __forceinline__ void fetch(int chunk) const {
     if (threadIdx.x % 32 == 0 && chunk < chunks) landing(chunk).fetch(barrier, at(chunk), rows);
@@ -120,16 +121,22 @@ struct Segment {
     barrier.wait(phase & 1U);
     return landing(chunk).read(v, at(chunk), factor, rows);
   }
-  /// A bit for each element that is at least `bound`; unless `exact`, also for those behind it whose value is the
-  /// bound's.
-  __device__ __forceinline__ unsigned reach(const float (&v)[lift::kPerLane], int chunk, Entry bound,
-                                            bool exact) const {
-    // Where the bound's value is NaN, or there is no bound, everything passes.
-    const float least = fold::Ranked<float>{static_cast<std::uint32_t>(bound >> 32), 0}.value();
+  /// A bit for each element of the value `least` or more, or for all where that is NaN.
+  __device__ __forceinline__ unsigned reach(const float (&v)[lift::kPerLane], int chunk, float least) const {
     unsigned which = 0;
 #pragma unroll
     for (int i = 0; i < lift::kPerLane; ++i) which |= v[i] < least ? 0U : 1U << i;
-    which &= exist(chunk);
+    if (size_of(chunk) < lift::kChunk) {
+#pragma unroll 1
+      for (int i = 0; i < lift::kPerLane; ++i)
+        if (element(i) >= size_of(chunk)) which &= ~(1U << i);
+    }
+    return which;
+  }
+  /// Of those, the ones that reach the bound whose value `least` is. `exact`: ones behind it may have that value.
+  __device__ __forceinline__ unsigned reach(const float (&v)[lift::kPerLane], int chunk, Entry bound, float least,
+                                            bool exact) const {
+    unsigned which = reach(v, chunk, least);
     if (!exact && static_cast<std::uint32_t>(bound) == 0 && factor.plain && !fold::is_nan(least)) return which;
 #pragma unroll 1
     for (unsigned rest = which; rest != 0; rest &= rest - 1) {
@@ -140,24 +147,54 @@ struct Segment {
   }
   /// Element i of a chunk that is still in its place: registers have no index.
   __device__ __forceinline__ Entry entry(int chunk, int i) const {
-    const Elements tile(at(chunk));
-    const int k = tile.element(i / Elements::kWidth, i % Elements::kWidth);
+    const int k = element(i);
     return entry_of(fold::widen(reinterpret_cast<const E*>(place)[k + tile.shift]),
-                    static_cast<std::uint32_t>(first_of(chunk)) + static_cast<std::uint32_t>(k));
+                    first_of(chunk) + static_cast<std::uint32_t>(k));
   }
 
  private:
-  __device__ __forceinline__ unsigned exist(int chunk) const {
-    const int size = size_of(chunk);
-    if (size == lift::kChunk) return ~0U;
-    const Elements tile(at(chunk));
-    unsigned which = 0;
-#pragma unroll 1
-    for (int i = 0; i < lift::kPerLane; ++i)
-      which |= tile.element(i / Elements::kWidth, i % Elements::kWidth) < size ? 1U << i : 0U;
-    return which;
+  __device__ __forceinline__ int element(int i) const {
+    return tile.element(i / Elements::kWidth, i % Elements::kWidth);
   }
 };
+
+/// The best of all segments of a row in `best`, and how many there are: as many as the selection is for.
+__device__ __forceinline__ int join_entries(const TopkShare& share, std::int64_t row, int k,
+                                            typename BlockSelect<1>::Shared& shared, Entry* best) {
+  BlockSelect<1> select(shared, best + k, k);
+  const int count = share.segments * share.k;
+  const Entry* entries = share.entries + row * count;
+  // The k-th of any segment bounds the k-th of all.
+  Entry bound = 0;
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < share.segments; i += 32)
+    bound = max(bound, entries[i * share.k + k - 1]);
+  for (int distance = 16; distance > 0; distance /= 2)
+    bound = max(bound, __shfl_xor_sync(lift::kWholeWarp, bound, distance));
+  select.start_at(bound);
+  const bool fits = count <= BlockSelect<1>::capacity_for(k);
+#pragma unroll 1
+  for (int at = 0; at < count; at += static_cast<int>(blockDim.x)) {
+    const int i = at + static_cast<int>(threadIdx.x);
+    const Entry e = i < count ? entries[i] : 0;
+    if (!fits) select.make_room(e, e);
+    select.keep(select.wants(e) ? 1U : 0U, [&](int) { return e; });
+  }
+  return select.finish(best);
+}
+
+/// By a block: a row from its segments' best elements and states.
+template <class Job>
+__device__ __forceinline__ void finish_segments(const Job& job, const TopkShare& share, std::int64_t row,
+                                                bool with_states, Entry* best, fold::LogSumExp<float>::State& root) {
+  __shared__ typename BlockSelect<1>::Shared shared;
+  if (with_states && threadIdx.x < 32) {
+    const auto* nodes = share.states + row * share.segments;
+    const auto s = lift::merge_blocks([&](int i) { return nodes[i]; }, share.segments);
+    if (threadIdx.x == 0) root = s;
+  }
+  const int taken = join_entries(share, row, share.k, shared, best);
+  job.finish(row, root, best, taken);
+}
 
 /// One more chunk a warp, read again because it had found no room; `chunks` where a warp has none.
 template <class E>
@@ -168,16 +205,16 @@ __device__ __noinline__ void keep_again(Segment<E> part, int chunk, unsigned pha
   if (chunk < part.chunks) {
     part.fetch(chunk);
     const float high = part.read(v, chunk, phase).high;
-    highest = entry_of(high, static_cast<std::uint32_t>(part.first_of(chunk)));
+    highest = entry_of(high, part.first_of(chunk));
     // The first of those that equal the largest.
-    const Entry value = highest & ~Entry{0xFFFFFFFFU};
-    for (unsigned which = part.reach(v, chunk, value, false); which != 0; which &= which - 1)
+    for (unsigned which = part.reach(v, chunk, high); which != 0; which &= which - 1)
       best = max(best, part.entry(chunk, __ffs(static_cast<int>(which)) - 1));
   }
   select.make_room(highest, best);
   if (chunk >= part.chunks) return;
   if (__any_sync(lift::kWholeWarp, select.wants(highest))) {
-    select.keep(part.reach(v, chunk, select.bound(), true), [&](int i) { return part.entry(chunk, i); });
+    select.keep(part.reach(v, chunk, select.bound(), select.least(), true),
+                [&](int i) { return part.entry(chunk, i); });
   }
   __syncwarp();
 }
@@ -186,7 +223,7 @@ __device__ __noinline__ void keep_again(Segment<E> part, int chunk, unsigned pha
 /// first after every round, then after twice as many. A chunk that finds no room for what it has above the bound is
 /// read again when all have finished.
 template <class E, class Job>
-__global__ void __launch_bounds__(kFilterWarps * 32, 3)
+__global__ void __launch_bounds__(kFilterWarps * 32, 4)
     topk_filter(const __grid_constant__ Job job, const __grid_constant__ PlainRows rows,
                 const __grid_constant__ TopkShare share) {
   using Fold = lift::WarpFold<Tile<E, 32>::kWidth>;
@@ -225,9 +262,9 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 3)
       select.start(chunk < part.chunks && own.factor.plain ? fold::Ranked<float>::of(extremes.high, 0).key : 0U);
     if (chunk < part.chunks) {
       if (selects) {
-        const Entry highest = entry_of(extremes.high, static_cast<std::uint32_t>(part.first_of(chunk)));
-        if (__any_sync(lift::kWholeWarp, select.wants(highest))) {
-          const unsigned which = part.reach(v, chunk, select.bound(), false);
+        const float least = select.least();
+        if (!__all_sync(lift::kWholeWarp, extremes.high < least)) {
+          const unsigned which = part.reach(v, chunk, select.bound(), least, false);
           if (!select.keep(which, [&](int i) { return part.entry(chunk, i); })) again |= 1U << turn;
         }
       }
@@ -270,43 +307,20 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 3)
   for (int j = static_cast<int>(threadIdx.x); j < share.k; j += static_cast<int>(blockDim.x))
     share.entries[at * share.k + j] = j < taken ? best[j] : 0;
   if (share.states != nullptr && threadIdx.x == 0) share.states[at] = root;
+  if (!share.joins) return;
+  lift::Cluster::arrive();
+  lift::Cluster::wait();
+  if (segment != 0) return;
+  finish_segments(job, share, row, own.with_states, reinterpret_cast<Entry*>(memory), root);
 }
 
-/// The best of all segments of a row in `best`, and how many there are. select: of as many as are wanted.
-__device__ __forceinline__ int join_entries(const TopkShare& share, std::int64_t row, BlockSelect<1>& select,
-                                            Entry* best) {
-  const std::int64_t count = static_cast<std::int64_t>(share.segments) * share.k;
-  const Entry* entries = share.entries + row * count;
-#pragma unroll 1
-  for (std::int64_t at = 0; at < count; at += blockDim.x) {
-    const Entry e = at + threadIdx.x < count ? entries[at + threadIdx.x] : 0;
-    select.make_room(e, e);
-    select.keep(select.wants(e) ? 1U : 0U, [&](int) { return e; });
-  }
-  return select.finish(best);
-}
-
-/// The best of all segments of a row, and its state.
-__global__ void __launch_bounds__(kJoinThreads) inline topk_join(const __grid_constant__ TopkProblem p,
-                                                                 const __grid_constant__ TopkShare share,
-                                                                 bool with_states) {
-  using Select = BlockSelect<1>;
+/// For rows of more segments than a cluster has blocks.
+template <class Job>
+__global__ void __launch_bounds__(kJoinThreads)
+    topk_join(const __grid_constant__ Job job, const __grid_constant__ TopkShare share) {
   extern __shared__ __align__(16) char memory[];
-  __shared__ typename Select::Shared shared;
   __shared__ fold::LogSumExp<float>::State root;
-  const int k = static_cast<int>(p.k);
-  Entry* best = reinterpret_cast<Entry*>(memory);
-  const std::int64_t row = blockIdx.x;
-  if (threadIdx.x == 0) root = fold::LogSumExp<float>::identity();
-  __syncthreads();
-  if (with_states && threadIdx.x < 32) {
-    const auto* nodes = share.states + row * share.segments;
-    const auto s = lift::merge_blocks([&](int i) { return nodes[i]; }, share.segments);
-    if (threadIdx.x == 0) root = s;
-  }
-  Select select(shared, best + k, k);
-  const int taken = join_entries(share, row, select, best);
-  put_row(p, row, root, best, taken);
+  finish_segments(job, share, blockIdx.x, share.states != nullptr, reinterpret_cast<Entry*>(memory), root);
 }
 
 }  // namespace cuda

@@ -31,6 +31,7 @@ class BlockSelect {
   static constexpr int capacity_for(int k) { return (k + kSlack) * kPer + kSpare; }
   struct Shared {
     Entry bound;
+    float least;       ///< its value; NaN where everything passes
     int count, limit;  ///< places handed out; no more of them are filled
     int kept, room;    ///< room: at least so many places are free
   };
@@ -39,13 +40,21 @@ class BlockSelect {
   __device__ __forceinline__ BlockSelect(Shared& shared, Entry* places, int k)
       : shared_(shared), places_(places), k_(k) {
     if (threadIdx.x == 0) {
-      shared_.bound = 0;
+      set_bound(shared_, 0);
       shared_.count = 0, shared_.limit = shared_.room = capacity_for(k);
     }
     __syncthreads();
   }
 
   __device__ __forceinline__ Entry bound() const { return shared_.bound; }
+  /// Its value. NaN: everything passes, for there is no bound, or it is NaN itself.
+  __device__ __forceinline__ float least() const { return shared_.least; }
+
+  /// Before anything is kept: at least k elements to come are known to reach the bound.
+  __device__ __forceinline__ void start_at(Entry bound) {
+    if (threadIdx.x == 0) set_bound(shared_, bound);
+    __syncthreads();
+  }
 
   /// Before anything is kept: a bound by the keys of the threads' largest elements; 0: the thread has none.
   __device__ __forceinline__ void start(std::uint32_t key) {
@@ -59,14 +68,13 @@ class BlockSelect {
       least = trial;
       if (reached <= k_ + kSlack) break;
     }
-    if (threadIdx.x == 0) shared_.bound = static_cast<Entry>(least) << 32;
-    __syncthreads();
+    start_at(static_cast<Entry>(least) << 32);
   }
 
   /// Raises the bound by what is kept, where that is much more than k.
   __device__ __forceinline__ void tighten() {
     __syncthreads();
-    const bool much = shared_.count > k_ + 2 * kSlack && shared_.limit == capacity_for(k_);
+    const bool much = shared_.count > k_ + 2 * kSlack && shared_.count <= capacity_for(k_);
     __syncthreads();
     if (much) raise<false>(shared_, places_, k_, 0);
   }
@@ -144,6 +152,11 @@ class BlockSelect {
   }
 
  private:
+  static __device__ __forceinline__ void set_bound(Shared& shared, Entry bound) {
+    shared.bound = bound;
+    shared.least = fold::Ranked<float>{static_cast<std::uint32_t>(bound >> 32), 0}.value();
+  }
+
   /// After a barrier, before anything else is kept: how many places are filled, from the first on.
   __device__ __forceinline__ int settle() {
     const int count = min(shared_.count, shared_.limit);
@@ -183,7 +196,7 @@ class BlockSelect {
     bound = max(bound, shared.bound);
     __syncthreads();
     if (threadIdx.x == 0) {
-      shared.bound = bound;
+      set_bound(shared, bound);
       shared.kept = 0;
       shared.room = capacity_for(k) - have * kPer;
     }
