@@ -36,7 +36,8 @@ class SampleOptions(C.Structure):
     _fields_ = [("struct_size", C.c_size_t), ("rows", C.c_void_p), ("temperature", C.c_double), ("top_k", C.c_int64),
                 ("top_p", C.c_double), ("min_p", C.c_double), ("seed", C.c_uint64), ("offset", C.c_uint64),
                 *((name, C.c_void_p) for name in ("temperatures", "top_ks", "top_ps", "min_ps", "bias", "bitmask",
-                                                  "seeds", "offsets", "row_ids", "log_probability", "rank")),
+                                                  "seeds", "offsets", "row_ids", "log_probability", "rank",
+                                                  "probabilities", "masked")),
                 ("order", C.c_int32), ("of", C.c_int32)]
 
 

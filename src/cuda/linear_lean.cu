@@ -197,7 +197,7 @@ class LeanRun {
     if (p_.reduction == Reduction::none) return;
     launch("sum_losses", sum_losses, warps_for(items), stream_, losses_, p_.rows, items, totals_);
     const RowsSum* total = merge_levels<RowsFold>(line, totals_, stream_);
-    launch("put_total", put_total, {1, 32}, stream_, q, total, work.weights);
+    launch("put_total", put_total, {1, 32}, stream_, q, total, nullptr, work.weights);
   }
 
   void add_gradients(const LogitsBlock& logits, bool first) const {

@@ -198,17 +198,26 @@ class LossRun {
     return merge_levels<RowsFold>(p, memory_.classes, stream_);
   }
 
+  static bool adds_at_once(const LossProblem& p) { return p.rows <= kChunksAtOnce * lift::kChunk; }
+
   const RowsSum* target_weights(const LossProblem& p) {
-    const std::int64_t items = std::max<std::int64_t>(lift::chunk_count(p.rows), 1);
+    if (adds_at_once(p)) {
+      launch("sum_targets", sum_targets_at_once<T>, {1, kThreadsAtOnce}, stream_, p, memory_.weights);
+      return memory_.weights;
+    }
+    const std::int64_t items = lift::chunk_count(p.rows);
     launch("sum_targets", sum_targets<T>, warps_for(items), stream_, p, items, memory_.weights);
     return merge_levels<RowsFold>(rows_as_row(p), memory_.weights, stream_);
   }
 
   void put_sum(const LossProblem& p, const RowsSum* weights) {
-    const std::int64_t items = std::max<std::int64_t>(lift::chunk_count(p.rows), 1);
-    launch("sum_losses", sum_losses, warps_for(items), stream_, memory_.losses, p.rows, items, memory_.totals);
-    const RowsSum* total = merge_levels<RowsFold>(rows_as_row(p), memory_.totals, stream_);
-    launch("put_total", put_total, {1, 32}, stream_, p, total, weights);
+    const RowsSum* total = nullptr;
+    if (!adds_at_once(p)) {
+      const std::int64_t items = lift::chunk_count(p.rows);
+      launch("sum_losses", sum_losses, warps_for(items), stream_, memory_.losses, p.rows, items, memory_.totals);
+      total = merge_levels<RowsFold>(rows_as_row(p), memory_.totals, stream_);
+    }
+    launch("put_total", put_total, {1, kThreadsAtOnce}, stream_, p, total, memory_.losses, weights);
   }
 
   const LossProblem& p_;

@@ -182,50 +182,94 @@ __global__ void __launch_bounds__(128)
   if (threadIdx.x % 32 == 0) sums[item] = {sum, count};
 }
 
-/// A warp's share of a sum over rows: leaf(row) gives a RowsSum.
+/// The sum over a chunk of rows, by a warp: leaf(row) gives a RowsSum.
 template <class Leaf>
-__device__ __forceinline__ void sum_rows(std::int64_t rows, std::int64_t items, RowsSum* sums, const Leaf& leaf) {
-  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
+__device__ __forceinline__ RowsSum sum_chunk_of_rows(std::int64_t rows, std::int64_t chunk, const Leaf& leaf) {
   double v[lift::kPerLane];
   int count = 0;
 #pragma unroll
   for (int j = 0; j < lift::kPerLane; ++j) {
-    const std::int64_t row = item * lift::kChunk + static_cast<int>(threadIdx.x) % 32 + 32 * j;
+    const std::int64_t row = chunk * lift::kChunk + static_cast<int>(threadIdx.x) % 32 + 32 * j;
     const RowsSum one = row < rows ? leaf(row) : RowsFold::identity();
     v[j] = one.sum;
     count += static_cast<int>(one.rows);
   }
   count = __reduce_add_sync(lift::kWholeWarp, count);
-  const double sum = add_chunk(v);
-  if (threadIdx.x % 32 == 0) sums[item] = {sum, count};
+  return {add_chunk(v), count};
 }
 
-/// The weights of the targets of rows that count. A target that is no class is for finish_row to report.
+/// Chunks of rows that one block adds up; of more, each has its own warp, and the tree above them is another step.
+inline constexpr int kChunksAtOnce = 32, kThreadsAtOnce = 256;
+
+/// By a block of kThreadsAtOnce; its first warp gets the sum.
+template <class Leaf>
+__device__ __forceinline__ RowsSum sum_rows_at_once(std::int64_t rows, const Leaf& leaf) {
+  __shared__ RowsSum nodes[kChunksAtOnce];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int chunk = warp; chunk < kChunksAtOnce; chunk += kThreadsAtOnce / 32) {
+    RowsSum sum = RowsFold::identity();
+    if (std::int64_t{chunk} * lift::kChunk < rows) sum = sum_chunk_of_rows(rows, chunk, leaf);
+    if (lane == 0) nodes[chunk] = sum;
+  }
+  __syncthreads();
+  RowsSum all = nodes[lane];
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) all = RowsFold::merge(all, shuffle(all, distance));
+  return all;
+}
+/// By a grid, a warp a chunk.
+template <class Leaf>
+__device__ __forceinline__ void sum_rows(std::int64_t rows, std::int64_t items, RowsSum* sums, const Leaf& leaf) {
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= items) return;
+  const RowsSum sum = sum_chunk_of_rows(rows, item, leaf);
+  if (threadIdx.x % 32 == 0) sums[item] = sum;
+}
+
+/// The weight of a row's target where the row counts. A target that is no class is for finish_row to report.
 template <class T>
-__global__ void __launch_bounds__(128)
-    sum_targets(const __grid_constant__ LossProblem p, std::int64_t items, RowsSum* sums) {
-  sum_rows(p.rows, items, sums, [&](std::int64_t index) -> RowsSum {
+struct TargetWeight {
+  const LossProblem& p;
+  __device__ __forceinline__ RowsSum operator()(std::int64_t index) const {
     const RowPlace place(p, index);
     const Operand& targets = p[LossSlot::targets];
     const std::int64_t t = integer_at(targets.dtype, targets.data + place.offset(targets));
     const std::int64_t n = p[Slot::offsets].given ? row_at(p, place).n : p.n;
     if (t == p.ignore_index || t < 0 || t >= n) return RowsFold::identity();
     return {static_cast<double>(weight_at<T>(p, t)), 1};
-  });
+  }
+};
+struct StoredLoss {
+  const double* losses;
+  __device__ __forceinline__ RowsSum operator()(std::int64_t row) const { return {losses[row], 1}; }
+};
+
+template <class T>
+__global__ void __launch_bounds__(128)
+    sum_targets(const __grid_constant__ LossProblem p, std::int64_t items, RowsSum* sums) {
+  sum_rows(p.rows, items, sums, TargetWeight<T>{p});
+}
+template <class T>
+__global__ void __launch_bounds__(kThreadsAtOnce)
+    sum_targets_at_once(const __grid_constant__ LossProblem p, RowsSum* sum) {
+  const RowsSum all = sum_rows_at_once(p.rows, TargetWeight<T>{p});
+  if (threadIdx.x == 0) *sum = all;
 }
 
 __global__ void __launch_bounds__(128) inline sum_losses(const double* losses, std::int64_t rows, std::int64_t items,
                                                          RowsSum* sums) {
-  sum_rows(rows, items, sums, [&](std::int64_t row) -> RowsSum { return {losses[row], 1}; });
+  sum_rows(rows, items, sums, StoredLoss{losses});
 }
 
-/// The one number that a sum or a mean is.
-__global__ void __launch_bounds__(32) inline put_total(const __grid_constant__ LossProblem p, const RowsSum* losses,
-                                                       const RowsSum* weights) {
+/// The one number that a sum or a mean is. sum: of the rows' losses; null: they are few enough to be added up here.
+__global__ void __launch_bounds__(kThreadsAtOnce) inline put_total(const __grid_constant__ LossProblem p,
+                                                                   const RowsSum* sum, const double* losses,
+                                                                   const RowsSum* weights) {
+  const RowsSum all = sum != nullptr ? *sum : sum_rows_at_once(p.rows, StoredLoss{losses});
   if (threadIdx.x != 0) return;
   const bool mean = p.reduction == Reduction::mean;
-  double total = losses->sum;
+  double total = all.sum;
   if (mean && weights->rows == 0) {
     total = p.empty == Empty::nan ? fold::canonical_nan<double>() : 0.;
   } else {
