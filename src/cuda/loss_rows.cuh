@@ -158,13 +158,13 @@ __global__ void __launch_bounds__(128) inline prepare_gradients(const __grid_con
   const LossRow<float> r(p, index, fold::LogSumExp<float>::identity());
   const std::int64_t target = r.target(p);
   const bool ignored = target == p.ignore_index, lost = !ignored && (target < 0 || target >= r.row.n);
-  GradientRow row{0.F, 0.F, ignored ? Kind::zero : Kind::nan};
+  GradientRow row{0.F, 0.F, ignored ? Kind::zero : Kind::nan, 0U};
   float element = 0.F;
   if (!ignored && !lost) {
     const fold::CrossEntropy terms(0., 0., static_cast<double>(weight_at<float>(p, target)), 1., 1.);
     const auto pull = static_cast<float>(terms.pull(0.));
     const auto factor = static_cast<float>(gradient_factor(p, r, weights));
-    row = {pull, factor, fabsf(pull) <= 0x1p40F && fabsf(factor) <= 0x1p40F ? Kind::regular : Kind::wild};
+    row = {pull, factor, fabsf(pull) <= 0x1p40F && fabsf(factor) <= 0x1p40F ? Kind::regular : Kind::wild, 0U};
     element = r.element(p, target);
   }
   gradients[index] = row;

@@ -16,6 +16,20 @@ struct alignas(16) GradientRow {
   enum class Kind : int { zero, nan, regular, wild };
   float pull, factor;
   Kind kind;  ///< nan: wherever an element is; wild: a product may be NaN or infinite
+  unsigned unused;
+};
+/// One on its way to a warp, a word a lane.
+class GradientWords {
+ public:
+  __device__ __forceinline__ explicit GradientWords(const GradientRow* row)
+      : word_(row == nullptr ? 0U : reinterpret_cast<const unsigned*>(row)[threadIdx.x % 4]) {}
+  __device__ __forceinline__ GradientRow row() const {
+    const auto word = [&](int i) { return __shfl_sync(lift::kWholeWarp, word_, i); };
+    return {__uint_as_float(word(0)), __uint_as_float(word(1)), static_cast<GradientRow::Kind>(word(2)), 0U};
+  }
+
+ private:
+  unsigned word_;
 };
 
 /// A plain problem.
@@ -330,8 +344,6 @@ __device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int 
     v[i] = S::mul(S::mul(row.pull, p), row.factor);
   }
   if (row.kind == Kind::regular) return tile.store(y, n, v);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) v[i] = fold::canonical(v[i]);
   tile.store_any(y, n, v);
 }
 
@@ -359,8 +371,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(cons
     const auto extremes = tile.unpack(v, raw, at.n, p.factor);
     own = kLog ? Fold::reduce(v, p.factor.c, extremes) : Fold::terms(v, p.factor.c, extremes);
   }
-  GradientRow gradient{};  // on its way while the states cross
-  if constexpr (kLeaves == Leaves::gradient) gradient = p.gradients[Chunk(p, kSize).row];
+  [[maybe_unused]] const GradientWords gradient(kLeaves == Leaves::gradient ? p.gradients + Chunk(p, kSize).row
+                                                                            : nullptr);
   Exchange::ready();
   const Chunk here(p, kSize);
   const auto root = Exchange::template fold<kLanes>(storage, own.node, own.state, here.chunk,
@@ -372,7 +384,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(cons
   if constexpr (kLeaves == Leaves::gradient) {
     if (here.chunk == 0 && lane == 0) p.states[here.row] = root.state();
     const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
-    return put_gradient<E>(Elements(y), y, here.n, v, own.dense, unit, gradient, root);
+    return put_gradient<E>(Elements(y), y, here.n, v, own.dense, unit, gradient.row(), root);
   }
   if (!multiplier.regular) {
     fill<E, kLog>(y, nullptr, 0, lane, kLanes, here.n, here.n, constant_of<kLog>(root.state(), p.empty));

@@ -199,8 +199,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
       for (unsigned to = static_cast<unsigned>(group_lane); to < Cluster::size(); to += Shape::kLanes)
         send_mail(Cluster::map(&box[chunk], to), Cluster::map(&arrived[turn], to), mail);
     }
-    GradientRow gradient{};  // on its way while the states cross
-    if constexpr (kLeaves == Leaves::gradient) gradient = p.gradients[row];
+    [[maybe_unused]] const GradientWords gradient(kLeaves == Leaves::gradient ? p.gradients + row : nullptr);
     wait_for_mail(arrived[turn], static_cast<unsigned>(step / 2) & 1U);
     if (threadIdx.x == 0) arrived[turn].expect(mail_bytes);
     const auto root = box.merge(chunks);
@@ -211,7 +210,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
     if constexpr (kLeaves == Leaves::gradient) {
       if (chunk == 0 && group_lane == 0) p.states[row] = root.state();
       const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
-      if (count > 0) put_gradient<E>(typename Shape::Elements(y), y, count, v, own.dense, unit, gradient, root);
+      const GradientRow of = gradient.row();
+      if (count > 0) put_gradient<E>(typename Shape::Elements(y), y, count, v, own.dense, unit, of, root);
     } else if (!multiplier.regular) {
       fill<E, kLog>(y, nullptr, 0, group_lane, Shape::kLanes, count, count, constant_of<kLog>(root.state(), p.empty));
     } else {
