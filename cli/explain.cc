@@ -96,10 +96,12 @@ void ExplainVerb::tell(Op which, const Plan& plan) const {
     fmt::print("traffic    {} of x{}: {} bytes an element\n",
                traffic->reads == 1 ? "one read" : fmt::format("{} reads", traffic->reads),
                traffic->writes == 0 ? "" : ", one write", traffic->bytes_per_element);
-  if (plan.kernel() == "attention_fused")
-    fmt::print("tiles      {} rows x {} keys, in chunks of {} keys that merge in one tree; in {} on {}\n",
-               cpu::kTileRows, cpu::kTileKeys, lift::kChunk, in == DType::float64 ? "float64" : "float32",
-               cpu::current_target());
+  if (plan.kernel() == "attention_fused") {
+    const bool amx = in == DType::bfloat16 && cpu::current_target() == "avx512_amx";
+    fmt::print("tiles      {} rows x {} keys{}, in chunks of {} keys that merge in one tree; in {} on {}\n",
+               cpu::kTileRows, cpu::kTileKeys, amx ? fmt::format(" ({} rows on AMX)", cpu::kAmxTileRows) : "",
+               lift::kChunk, in == DType::float64 ? "float64" : "float32", cpu::current_target());
+  }
   fmt::print("workspace  {}\n", human_bytes(static_cast<double>(plan.workspace_bytes())));
   for (const auto& [name, why] : rejected) fmt::print("not        {}: {}\n", name, why);
 }
