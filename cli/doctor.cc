@@ -69,6 +69,7 @@ Findings examine() {
   }
   f.backends = {part_of("cpu", [] { plan_tiny(Op::softmax, DeviceKind::cpu); }),
                 part_of("oneTBB", [] { make_tbb_executor(1); }),
+                part_of("cuBLASLt", [] { plan_tiny(Op::linear_cross_entropy, DeviceKind::cuda); }),
                 {"cuda", f.cuda.why_not}};
   for (const SelfTest& t : f.tests) f.wrong += t.hash != t.expected ? 1 : 0;
   return f;
