@@ -34,7 +34,8 @@ T slope_of(const AttentionProblem& p, const AttentionSequence& s, std::int64_t h
 template <class T>
 typename fold::LogSumExp<T>::State sink_of(const AttentionProblem& p, std::int64_t head) {
   if (!p.sink.given) return fold::LogSumExp<T>::identity();
-  return fold::lift_score<T>(static_cast<T>(fold::kLog2E * floating_at(p.sink, head * p.sink.stride)));
+  return fold::lift_score<T>(static_cast<T>(
+      fold::kLog2E * static_cast<double>(fold::finite_bias<T>(floating_at(p.sink, head * p.sink.stride)))));
 }
 
 /// Writes what was asked for of one row, from its keys' state.

@@ -330,7 +330,9 @@ void TileFold<S, T>::fill_bias(std::int64_t first, int count) {
     if (p_.bias.given) {
       with_dtype(p_.bias.dtype, [&]<class B>(B) {
         const B* from = reinterpret_cast<const B*>(p_.bias.data) + at(p_.bias);
-        for (int j = 0; j < count; ++j) to[j * step] = static_cast<T>(fold::widen(from[j * p_.bias.strides[3]]));
+        using Wide = std::common_type_t<fold::FoldType<B>, T>;
+        for (int j = 0; j < count; ++j)
+          to[j * step] = fold::finite_bias<T>(static_cast<Wide>(fold::widen(from[j * p_.bias.strides[3]])));
       });
     } else {
       for (int j = 0; j < count; ++j) to[j * step] = T(0);

@@ -250,6 +250,34 @@ TEST(Attention, HugeScores) {
   }
 }
 
+// A mask of the lowest finite numbers hides nothing where nothing is above them; -inf hides.
+TEST(Attention, HugeBiasesAndSinks) {
+  for (const auto& [t, bias, tolerance] :
+       {std::tuple{DType::float64, DType::float64, 1e-13}, std::tuple{DType::float32, DType::float32, 1e-5},
+        std::tuple{DType::float32, DType::float64, 1e-5}, std::tuple{DType::bfloat16, DType::float32, 0.01}})
+    for (const int queries : {3, 20}) {  // few have kernels of their own
+      AttentionCase c = shape(queries, 150, 32, 32, t);
+      c.heads = 1;
+      c.bias = true;
+      AttentionData a(c);
+      give_huge_biases(a, bias);
+      a.run();
+      EXPECT_LE(huge_bias_error(a), tolerance) << name_of(c);
+      for (std::int64_t i = 0; i < queries; ++i) EXPECT_TRUE(std::isfinite(a.value(a.lse, i))) << name_of(c);
+      a.sink = Array(bias, {1});
+      auto options = a.options();
+      for (const double sign : {-1., 1.}) {  // the lowest sink is nothing to a row of its keys, the largest all
+        a.sink.set_value(0, sign * (bias == DType::float64 ? std::numeric_limits<double>::max()
+                                                           : std::numeric_limits<float>::max()));
+        options.bias = {};
+        options.sink = a.sink.view();
+        softfold::attention(a.q.view(), a.k.view(), a.v.view(), a.out.view(), options);
+        const double got = a.value(a.out, 0);
+        EXPECT_TRUE(sign < 0 ? std::isfinite(got) && got != 0 : got == 0) << name_of(c) << " " << got;
+      }
+    }
+}
+
 TEST(Attention, EveryTarget) {
   const std::string_view before = softfold::cpu::current_target();
   AttentionCase c = shape(113, 1203, 72, 40);

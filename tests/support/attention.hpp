@@ -248,4 +248,35 @@ inline AttentionData::Row AttentionData::reference(std::int64_t b, std::int64_t 
   return row;
 }
 
+/// Biases of dtype t that log2(e) would carry beyond the largest number, every fourth key hidden: in row i all are the
+/// lowest finite number (i % 3 = 0), all but key 5 are (1), key 5 alone is nearly the largest (2).
+inline void give_huge_biases(AttentionData& a, DType t) {
+  const double largest = t == DType::float64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  a.bias = Array(t, {a.c.queries, a.c.keys});
+  for (std::int64_t i = 0; i < a.c.queries; ++i)
+    for (std::int64_t j = 0; j < a.c.keys; ++j) {
+      double x = i % 3 == 2 ? 0 : -largest;
+      if (j == 5 && i % 3 != 0) x = i % 3 == 1 ? 0 : largest * 0.875;
+      a.bias.set_value(i * a.c.keys + j, j % 4 == 3 ? -std::numeric_limits<double>::infinity() : x);
+    }
+}
+
+/// How far the rows of one head, of biases like those, are from the mean of the values that are not hidden (i % 3 = 0)
+/// or from key 5's: the worst distance, infinite for a NaN.
+inline double huge_bias_error(const AttentionData& a) {
+  double worst = 0;
+  for (std::int64_t i = 0; i < a.c.queries; ++i)
+    for (int x = 0; x < a.c.dv; ++x) {
+      double sum = 0, count = 0;
+      for (std::int64_t j = 0; j < a.c.keys; ++j) {
+        if (i % 3 == 0 ? j % 4 == 3 : j != 5) continue;
+        sum += AttentionData::value(a.v, a.at(a.v, 0, 0, j) + x);
+        ++count;
+      }
+      const double error = std::abs(AttentionData::value(a.out, a.at(a.out, 0, 0, i) + x) - sum / count);
+      worst = std::isnan(error) ? std::numeric_limits<double>::infinity() : std::max(worst, error);
+    }
+  return worst;
+}
+
 }  // namespace softfold_test

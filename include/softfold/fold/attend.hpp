@@ -36,6 +36,23 @@ SOFTFOLD_HD typename LogSumExp<T>::State lift_score(T t) {
   return {static_cast<double>(s.n) / Real<T>::kUnit, exp2_fraction<Scalar<T>>(s.f)};
 }
 
+/// log2(e) times it, and that plus as much, is finite.
+template <class T>
+inline constexpr T kMostBias = 0x1p126F;
+template <>
+inline constexpr double kMostBias<double> = 0x1p1022;
+
+/// A bias or sink as it is added. A finite one beyond kMostBias, such as a mask of the lowest finite numbers, counts as
+/// that: it must not become an infinity, which would hide the key. X: at least as wide as T.
+template <class T, class X>
+SOFTFOLD_HD T finite_bias(X x) {
+  static_assert(sizeof(X) >= sizeof(T));
+  constexpr T most = kMostBias<T>;
+  if (x > X(most) && x < infinity<X>()) return most;
+  if (x < -X(most) && x > -infinity<X>()) return -most;
+  return static_cast<T>(x);
+}
+
 /// ln of the sum of exp(score) that a state stands for: -inf for an empty one, NaN for a row that is NaN.
 template <class T>
 SOFTFOLD_HD double lse_of(const typename LogSumExp<T>::State& s) {
