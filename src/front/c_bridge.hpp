@@ -53,7 +53,8 @@ T read_struct(const T* given, T defaults, const char* what) {
   if (given == nullptr) return defaults;
   if (given->struct_size < sizeof(std::size_t) || given->struct_size > sizeof(T))
     throw Error(Code::option, std::string(what) + " with struct_size " + std::to_string(given->struct_size),
-                "at most " + std::to_string(sizeof(T)), std::string("fill it with softfold_") + what + "_init");
+                std::to_string(sizeof(std::size_t)) + " .. " + std::to_string(sizeof(T)),
+                std::string("fill it with softfold_") + what + "_init");
   std::memcpy(&defaults, given, given->struct_size);
   return defaults;
 }

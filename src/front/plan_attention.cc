@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
 namespace softfold {
@@ -12,6 +13,9 @@ inline namespace v0 {
 namespace {
 
 using checks::describe;
+
+/// Beyond it and its inverse a score over the softcap may leave float32's range.
+constexpr float kLeastSoftcap = 0x1p-60F;
 
 std::int64_t size(const View& v, int i) { return v.shape[static_cast<std::size_t>(i)]; }
 
@@ -147,9 +151,9 @@ void Builder::tensors(std::span<const View> inputs, const View& out) {
   const std::string qk = "q " + describe(q.shape) + " and k " + describe(k.shape),
                     kv = "k " + describe(k.shape) + " and v " + describe(v.shape);
   together(k.shape.back() == d, qk, "one D for q and k", "is one of them transposed?");
-  together(d >= 1 && d <= p_.kMaxHeadDim && dv >= 1 && dv <= p_.kMaxHeadDim,
-           "D = " + std::to_string(d) + " and Dv = " + std::to_string(dv), "1 .. 512",
-           "split v's D into several calls");
+  together(d >= 1 && d <= p_.kMaxHeadDim, "q and k of D = " + std::to_string(d), "1 .. 512", "");
+  together(dv >= 1 && dv <= p_.kMaxHeadDim, "v of Dv = " + std::to_string(dv), "1 .. 512",
+           dv > p_.kMaxHeadDim ? "split v's last axis over several calls" : "");
   together(sk.heads == sv.heads && sk.tokens == sv.tokens && sk.batch == sv.batch, kv, "k and v of one B, H and T",
            "is the layout right? AttentionOptions::layout says which axis is which");
   together(sk.batch == sq.batch || o_.kv_index.given(), qk, "one B for q and k",
@@ -242,8 +246,11 @@ void Builder::score_operand(ScoreOperand& to, const View& v, const char* what) {
 void Builder::scores() {
   p_.scale = std::isnan(o_.scale) ? 1 / std::sqrt(static_cast<double>(p_.d)) : o_.scale;
   checks::check_scale(p_.scale, p_.is_double());
-  if (!(o_.softcap >= 0) || std::isinf(o_.softcap) || (o_.softcap > 0 && o_.softcap < 0x1p-60F))
-    throw Error(Code::option, "softcap " + std::to_string(o_.softcap), "0 (none), or a finite positive number");
+  if (o_.softcap != 0 && !(o_.softcap >= kLeastSoftcap && o_.softcap <= 1 / kLeastSoftcap)) {
+    char got[40];
+    std::snprintf(got, sizeof got, "softcap %g", static_cast<double>(o_.softcap));
+    throw Error(Code::option, got, "0 (none), or 8.67e-19 (2^-60) to 1.15e18 (2^60)");
+  }
   p_.softcap = o_.softcap;
   const auto [left, right] = o_.window;
   if (left < -1 || right < -1)
@@ -370,6 +377,10 @@ void build_attention(AttentionProblem& p, std::span<const View> inputs, std::spa
     throw Error(Code::unsupported, "attention with q_positions or kv_positions", later);
   for (const Read& r : reads(inputs, o))  // before the host reads any of them
     if (r.view != nullptr && r.view->given()) checks::check_device(inputs[0], *r.view, r.name);
+  if (o.layout != Layout::bhtd && o.layout != Layout::bthd)
+    throw Error(Code::option, "layout " + std::to_string(static_cast<int>(o.layout)), "Layout::bhtd or Layout::bthd");
+  if (o.rung > Rung::merged)
+    throw Error(Code::option, "rung " + std::to_string(static_cast<int>(o.rung)), "the values of Rung");
   p = AttentionProblem{};
   p.op = Op::attention;
   p.rung = o.rung;

@@ -58,7 +58,8 @@ TEST_F(RefuseAttention, TensorsThatDoNotFit) {
   Kept wide(DType::float32, {2, 4, 5, 9}), half(DType::float16, {2, 2, 7, 8}), ints(DType::int32, {2, 4, 5, 8}),
       heads(DType::float32, {2, 3, 7, 8}), values(DType::float32, {2, 2, 6, 6}), batch(DType::float32, {3, 2, 7, 8}),
       batch_values(DType::float32, {3, 2, 7, 6}), flat(DType::float32, {8}), deep(DType::float32, {1, 2, 4, 5, 8}),
-      odd(DType::float32, {2, 3, 7, 6}), out(DType::float32, {2, 4, 5, 7}), large(DType::float32, {1, 1, 1, 513});
+      odd(DType::float32, {2, 3, 7, 6}), out(DType::float32, {2, 4, 5, 7}), large(DType::float32, {1, 1, 1, 513}),
+      empty(DType::float32, {2, 4, 5, 0}), empty_keys(DType::float32, {2, 2, 7, 0});
   expect("D of q and k", Code::shape, {"[2, 4, 5, 9]", "one D"}, [&](Call& c) { c.q = wide.view(); });
   expect("another dtype", Code::dtype, {"float16", "one dtype", "convert"}, [&](Call& c) { c.k = half.view(); });
   expect("integers", Code::dtype, {"q of dtype int32", "float32"}, [&](Call& c) { c.q = ints.view(); });
@@ -70,7 +71,9 @@ TEST_F(RefuseAttention, TensorsThatDoNotFit) {
   expect("rank 1", Code::shape, {"q of shape [8]", "(B, H, T, D)"}, [&](Call& c) { c.q = flat.view(); });
   expect("rank 5", Code::shape, {"[1, 2, 4, 5, 8]", "(T, D)"}, [&](Call& c) { c.q = deep.view(); });
   expect("out's shape", Code::shape, {"[2, 4, 5, 7]", "v's D"}, [&](Call& c) { c.out = out.view(); });
-  expect("D beyond the limit", Code::shape, {"513", "512"}, [&](Call& c) { c.q = c.k = large.view(); });
+  expect("D beyond the limit", Code::shape, {"D = 513", "512"}, [&](Call& c) { c.q = c.k = large.view(); });
+  expect("a v beyond the limit", Code::shape, {"Dv = 513", "512", "split v"}, [&](Call& c) { c.v = large.view(); });
+  expect("no D", Code::shape, {"D = 0", "1 .. 512"}, [&](Call& c) { c.q = empty.view(), c.k = empty_keys.view(); });
   expect("no k", Code::shape, {"no k"}, [&](Call& c) { c.k = {}; });
   expect("a null q", Code::shape, {"null pointer"}, [&](Call& c) { c.q.data = nullptr; });
 }
@@ -106,8 +109,10 @@ TEST_F(RefuseAttention, NumbersThatMeanNothing) {
   });
   expect("pages", Code::unsupported, {"Paged"}, [](Call& c) { c.options.kv = softfold::Paged{}; });
   expect("positions", Code::unsupported, {"positions"}, [](Call& c) { c.options.q_positions = c.q; });
-  expect("a rung", Code::unsupported, {"attention", "rung"},
-         [](Call& c) { c.options.rung = static_cast<softfold::Rung>(77); });
+  expect("a softcap too small", Code::option, {"softcap 1e-30", "2^-60"}, [](Call& c) { c.options.softcap = 1e-30F; });
+  expect("a softcap too large", Code::option, {"softcap 3e+38", "2^60"}, [](Call& c) { c.options.softcap = 3e38F; });
+  expect("a layout", Code::option, {"layout 9", "bthd"}, [](Call& c) { c.options.layout = static_cast<Layout>(9); });
+  expect("a rung", Code::option, {"rung 77"}, [](Call& c) { c.options.rung = static_cast<softfold::Rung>(77); });
 }
 
 TEST_F(RefuseAttention, OptionsOfAnotherShapeOrDtype) {
