@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 
 import numpy as np
 
@@ -22,6 +23,30 @@ def result_shapes(q_shape, v_shape, layout) -> tuple[tuple, tuple]:
     return (*q_shape[:-1], v_shape[-1]), rows
 
 
+def _number(name, value) -> float:
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise Error("option", f"{name}={value!r}", "one number", "scale and softcap are those of every head") from None
+
+
+def _window(value) -> tuple[int, int]:
+    try:
+        left, right = map(operator.index, value)
+    except (TypeError, ValueError):
+        raise Error("option", f"window={value!r}", "(left, right), two integers", "-1 for no limit") from None
+    return left, right
+
+
+def _softcap(value) -> float:
+    cap = _number("softcap", value)
+    if cap != 0 and not 2.0**-60 <= cap <= 2.0**60:
+        raise Error("option", f"softcap={cap!r}", "0 (none), or 8.67e-19 (2^-60) to 1.15e18 (2^60)")
+    return cap
+
+
 def _lse_dtype(q, library):
     name = "float64" if str(getattr(q, "dtype", None)).endswith("float64") else "float32"
     space = np if library in ("numpy", "builtins", "cupy") else q.__array_namespace__()
@@ -35,21 +60,25 @@ def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0
     q: (B, H, T, D), k: (B, Hkv, S, D), v: (B, Hkv, S, Dv), or without B, or (T, D) alone; layout="bthd": (B, T, H, D).
        float64, float32, float16 or bfloat16, all of one; any strides but along D. H is a multiple of Hkv.
     scale: 1/sqrt(D) by default. causal: query i sees keys up to i + S - T. window: (left, right) keys around that
-    diagonal, -1 for no limit. softcap: scores become softcap tanh(score / softcap).
-    bias, mask: broadcast to (B, H, T, S); what is added to the scores, and (bool) which keys exist. sink: [H], one more
-    key a head of this score and value 0. slopes: float32, [H] or [B, H] (ALiBi).
+    diagonal, -1 for no limit. softcap: scores become softcap tanh(score / softcap); 2^-60 to 2^60, 0 for none.
+    bias, mask: broadcast to (B, H, T, S); what is added to the scores, and (bool) which keys exist: a bias of -inf hides
+    its key, a finite one beyond 2^126 (float64: 2^1022) counts as that. sink: [H], one more key a head of this score and
+    value 0. slopes: float32, [H] or [B, H] (ALiBi).
     lengths, starts: int32 or int64, [B]: keys up to, and from.
     out: where to write, q's shape with v's last axis. Returns out, or with return_lse (out, lse), lse the natural
     logarithm of each query's sum of exponentials: (B, H, T), float32 (float64 for float64).
     Raises softfold.Error before any work. No gradient.
     """
-    options = dict(scale=scale, causal=causal, window=tuple(window), softcap=softcap, sink=sink, bias=bias, mask=mask,
-                   slopes=slopes, lengths=lengths, starts=starts, layout=layout)  # fmt: skip
+    options = dict(scale=None if scale is None else _number("scale", scale), causal=causal, window=_window(window),
+                   softcap=_softcap(softcap), sink=sink, bias=bias, mask=mask, slopes=slopes, lengths=lengths,
+                   starts=starts, layout=layout)  # fmt: skip
     library = _route._library(q)
     if library == "torch":
         return importlib.import_module("softfold.torch").run_attention(q, k, v, out, return_lse, **options)
     if library in ("jax", "jaxlib"):
         raise DTypeError("dtype", "attention of JAX arrays", "NumPy, PyTorch, CuPy", "numpy.asarray(q) is a view")
+    if isinstance(slopes, (list, tuple)):
+        options["slopes"] = np.asarray(slopes, np.float32)
     shape, rows = result_shapes(np.shape(q), np.shape(v), layout)
     if out is None:
         out = _empty_like(q, shape)

@@ -37,6 +37,7 @@ def linear_cross_entropy(x, weight, target, bias=None, *, softcap=0.0, mode="fas
     x, weight = foldable(x, "linear_cross_entropy"), foldable(weight, "linear_cross_entropy")
     target = np.asarray(target) if not hasattr(target, "__dlpack__") else target
     check_classes(target)
+    _route.refuse_masked(target, bias, class_weight, mask, out)
     rows = tuple(x.shape[:-1])
     loss = _empty_like(x, rows if reduction == "none" else (), dtype) if out is None else out
     log_probability = _empty_like(x, rows, dtype) if return_log_probability else None

@@ -91,8 +91,18 @@ def _through_dlpack(op, inputs, *, axis, keepdims, out, dtype, offsets, **option
     return out
 
 
+def refuse_masked(*operands):
+    """The mask that NumPy keeps beside an array would be ignored."""
+    for x in operands:
+        if isinstance(x, tuple):
+            refuse_masked(*x)
+        elif isinstance(x, np.ma.MaskedArray):
+            raise DTypeError("dtype", "a masked array", "an ordinary array", "x.data, with mask=~x.mask where it is taken")
+
+
 def run_into(into, *operands, **options):
     """One of softfold._core's functions of viewable arrays; CuPy's arrays on CuPy's current stream, without a wait."""
+    refuse_masked(*operands, *options.values())
     if any(_library(x) == "cupy" for x in operands):  # results always are, where the inputs are
         stream = sys.modules["cupy"].cuda.get_current_stream().ptr
         operands = tuple(map(_unsynchronised, operands))

@@ -103,10 +103,39 @@ def test_refusals(rng):
         (lambda: softfold.attention(q, k, v, mask=np.ones((T, S))), "dtype"),
         (lambda: softfold.attention(q, k, v, lengths=[1, 8]), "data"),
         (lambda: softfold.attention(q[0, 0, 0], k, v), "shape"),
+        (lambda: softfold.attention(q, np.ma.masked_array(k), v), "dtype"),
+        (lambda: softfold.attention(q, k, v, bias=np.ma.masked_array(np.zeros(S))), "dtype"),
     ):
         with pytest.raises(softfold.Error) as caught:
             call()
         assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"scale": "a"}, {"scale": np.ones(3)}, {"window": 3}, {"window": None}, {"window": (None, 0)},
+     {"window": (1.5, 2)}, {"softcap": None}, {"softcap": 1e-50}, {"softcap": 3e38}, {"softcap": -1}],
+)  # fmt: skip
+def test_options_that_are_none(rng, option):
+    with pytest.raises(softfold.Error, match=f"{next(iter(option))}=.*; allowed: ") as caught:
+        softfold.attention(*operands(rng), **option)
+    assert caught.value.code == "option"
+
+
+def test_masks_of_the_lowest_numbers(rng):
+    """A row that such a mask hides whole is the mean of its values, as everywhere; slopes may be a list."""
+    q, k, v = operands(rng, np.float32)
+    bias = np.zeros((T, S), np.float32)
+    bias[0], bias[1, 3:] = np.finfo(np.float32).min, np.finfo(np.float32).min
+    out = softfold.attention(q, k, v, bias=bias)
+    values = np.repeat(v, H // HKV, axis=1)
+    np.testing.assert_allclose(out[:, :, 0], values.mean(2), rtol=1e-5, atol=1e-6)
+    seen = softfold.attention(q[:, :, 1:2], k[:, :, :3], v[:, :, :3])
+    np.testing.assert_allclose(out[:, :, 1:2], seen, rtol=1e-5, atol=1e-6)
+    slopes = [0.1, 0.2, 0.3, 0.4]
+    assert bits(softfold.attention(q, k, v, slopes=slopes)) == bits(
+        softfold.attention(q, k, v, slopes=np.array(slopes, np.float32))
+    )
 
 
 @pytest.fixture
