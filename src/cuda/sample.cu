@@ -114,16 +114,15 @@ std::size_t draw_workspace(const SampleProblem& p, const Context&) {
   return parts.used();
 }
 
-template <class E>
 void launch_draw(const SampleJob& job, const SampleWork& work, cudaStream_t stream) {
   const SampleProblem& p = job.p;
   const DrawRoom room(work.share, lift::chunk_count(p.n));
   const int own = room.nodes + room.rest;
   if (work.share.segments > 1) {
-    launch("sample_draw", sample_draw<E, true>, {p.rows, kJoinThreads, 1, own + join_bytes(work.share.k)}, stream, job,
+    launch("sample_draw", sample_draw<true>, {p.rows, kJoinThreads, 1, own + join_bytes(work.share.k)}, stream, job,
            work, room);
   } else {
-    launch("sample_draw", sample_draw<E, false>, {ceil_div(p.rows, kDrawWarps), kDrawWarps * 32, 1, kDrawWarps * own},
+    launch("sample_draw", sample_draw<false>, {ceil_div(p.rows, kDrawWarps), kDrawWarps * 32, 1, kDrawWarps * own},
            stream, job, work, room);
   }
 }
@@ -145,12 +144,12 @@ void run_draw(const SampleProblem& p, const Context& context) {
     fold(work.share.nodes, p.scale / p.temperature);
     if (memory.raw != nullptr) fold(memory.raw, p.scale);
   }
-  with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (work.share.k > 0)
+  if (work.share.k > 0)
+    with_element(p[Slot::x].dtype, [&]<class E>() {
       launch("topk_filter", topk_filter<E, SampleJob>, filter_grid<E>(p, work.share), stream, job, plain_rows(p),
              work.share);
-    launch_draw<E>(job, work, stream);
-  });
+    });
+  launch_draw(job, work, stream);
   if (work.left != nullptr) launch_rows(p, memory.rows, work.left, stream);
 }
 

@@ -75,8 +75,17 @@ struct DrawRoom {
         rest(std::max(share.nodes == nullptr ? 0 : 2 * lift::kChunk * 4, share.k * static_cast<int>(sizeof(Kept)))) {}
 };
 
+/// Calls f.template operator()<E>() for the element type of plain rows.
+template <class F>
+__device__ __forceinline__ auto with_elements(DType t, const F& f) {
+  switch (t) {
+    case DType::bfloat16: return f.template operator()<fold::BFloat16>();
+    case DType::float16: return f.template operator()<fold::Float16>();
+    default: return f.template operator()<float>();
+  }
+}
+
 /// A warp at the draw of one row. All lanes call every function together, and get its result.
-template <class E>
 class RowDraw {
  public:
   using Lse = fold::LogSumExp<float>;
@@ -141,8 +150,6 @@ class RowDraw {
   __device__ __forceinline__ void nothing() { write({-1, Lse::not_a_number()}, Lse::identity(), kNone, 0); }
 
  private:
-  __device__ __forceinline__ const E* elements() const { return reinterpret_cast<const E*>(row_.row.x); }
-
   /// One of the elements of the chunk that the tree leads to.
   __device__ __forceinline__ std::int64_t descend(const State* nodes, const State& root, float* sums) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -150,11 +157,13 @@ class RowDraw {
     const std::int64_t chunk = leaf_of(nodes, lift::chunk_count(row_.row.n), way, root.m), begin = chunk * lift::kChunk;
     const double m = nodes[chunk].m;
     float v[lift::kPerLane];
+    with_elements(job_.p[Slot::x].dtype, [&]<class E>() {
 #pragma unroll
-    for (int j = 0; j < lift::kPerLane; ++j) {
-      const std::int64_t i = begin + lane + 32 * j;
-      v[j] = i < row_.row.n ? fold::widen(elements()[i]) : kNone;
-    }
+      for (int j = 0; j < lift::kPerLane; ++j) {
+        const std::int64_t i = begin + lane + 32 * j;
+        v[j] = i < row_.row.n ? fold::widen(reinterpret_cast<const E*>(row_.row.x)[i]) : kNone;
+      }
+    });
     float* own = sums + lift::kChunk + lane;
     if (Lse::is_fast(m)) {
       const lift::FrameTerms terms(scale_.c, Lse::narrow(m));
@@ -179,8 +188,11 @@ class RowDraw {
 
   __device__ __forceinline__ std::int64_t count_from(float x) const {
     unsigned long long count = 0;
+    with_elements(job_.p[Slot::x].dtype, [&]<class E>() {
 #pragma unroll 8
-    for (std::int64_t i = threadIdx.x % 32; i < row_.row.n; i += 32) count += fold::widen(elements()[i]) >= x ? 1 : 0;
+      for (std::int64_t i = threadIdx.x % 32; i < row_.row.n; i += 32)
+        count += fold::widen(reinterpret_cast<const E*>(row_.row.x)[i]) >= x ? 1 : 0;
+    });
     for (int distance = 16; distance > 0; distance /= 2) count += __shfl_xor_sync(lift::kWholeWarp, count, distance);
     return static_cast<std::int64_t>(count);
   }
@@ -213,7 +225,7 @@ class RowDraw {
 inline constexpr int kDrawWarps = 4;
 
 /// A warp a row; with kJoin a block, whose first warp draws from the best of all segments.
-template <class E, bool kJoin>
+template <bool kJoin>
 __global__ void __launch_bounds__(kJoin ? kJoinThreads : kDrawWarps * 32)
     sample_draw(const __grid_constant__ SampleJob job, const __grid_constant__ SampleWork work,
                 const __grid_constant__ DrawRoom room) {
@@ -223,7 +235,7 @@ __global__ void __launch_bounds__(kJoin ? kJoinThreads : kDrawWarps * 32)
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t row = kJoin ? blockIdx.x : static_cast<std::int64_t>(blockIdx.x) * kDrawWarps + warp;
   if (row >= job.p.rows) return;
-  RowDraw<E> draw(job, row);
+  RowDraw draw(job, row);
   const auto plan = draw.plan();
   const TopkShare& share = work.share;
   char* own = memory + (kJoin ? 0 : warp * (room.nodes + room.rest));
