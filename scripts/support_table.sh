@@ -86,11 +86,11 @@ See [python.md](python.md); `gradient`: differentiable there.
 | `state` | yes | yes | yes | yes |
 | `merge`, `finish` | yes | yes | yes | no |
 | `merge_attention`, `merge_blocks` | yes | yes | yes, gradient | no |
-| `attention` | yes | no | yes | no |
-| `cross_entropy`, `entropy` | yes | no | yes, gradient | no |
+| `attention` | yes | yes | yes | no |
+| `cross_entropy`, `entropy` | yes | yes | yes, gradient | no |
 | `linear_cross_entropy` | yes | tensors | yes, gradient | no |
-| `topk` | yes | no | yes, gradient of the values | no |
-| `sample` | yes | no | yes | no |
+| `topk` | yes | yes | yes, gradient of the values | no |
+| `sample` | yes | yes | yes | no |
 TAIL
 }
 

@@ -241,7 +241,7 @@ struct AttentionOptions {
   Window window{};
   float softcap = 0;  ///< score = softcap tanh(scale q.k / softcap); 0: off
   View sink{};        ///< floating, [H]: one more key a head, of this score and of value 0
-  View bias{};        ///< floating, broadcasts to (B, H, T, S): added to the score; -inf hides the key
+  View bias{};        ///< floating, broadcasts to (B, H, T, S): added to the score; -inf alone hides the key
   View mask{};        ///< boolean, broadcasts to (B, H, T, S): only keys where it is true exist
   View slopes{};      ///< float32, [H] or [B, H] (ALiBi): score -= slope |i + S - T - j|
   View kv_lengths{};  ///< int32 or int64, [B]: only the first `length` keys exist

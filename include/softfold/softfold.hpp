@@ -122,7 +122,7 @@ SOFTFOLD_API void merge_blocks(std::span<const View> parts, std::span<const View
 /// options.layout says; query head h reads key head h / (H / Hkv). D, Dv from 1 to 512. q, k, v: one dtype; out: the
 /// same, or float32. Computed in float32 (float64 for float64), which also holds the probabilities. The last axis is
 /// contiguous. Each row's bits are the same in any batch and on any number of threads. A score that is NaN or infinite
-/// makes its row NaN; a V that is, also those rows that hide it by causal, window, mask or bias (docs/attention.md).
+/// makes its row NaN; a V that is, also other rows of its tile, even those that hide it (docs/attention.md, Limits).
 SOFTFOLD_API void attention(const View& q, const View& k, const View& v, const View& out,
                             const AttentionOptions& options = {}, const Context& context = {});
 
