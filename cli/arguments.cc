@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <span>
 
 namespace softfold::cli {
@@ -209,6 +210,18 @@ void RunOptions::declare(Command& command, bool with_memory) {
   if (with_memory) command.option("--memory", memory, "resident memory that may be used, as 256M; default 1G");
   command.option("--backend", backend, "where it is computed: cpu or cuda; default cpu");
   command.flag("--json", json, "print the summary as JSON");
+}
+
+void require_apart(std::initializer_list<std::string_view> outputs) {
+  std::vector<std::filesystem::path> seen;
+  for (const std::string_view output : outputs) {
+    if (output.empty()) continue;
+    std::error_code unreachable;  // it is refused when it is opened
+    const auto path = std::filesystem::weakly_canonical(output, unreachable);
+    if (std::ranges::find(seen, path) != seen.end())
+      throw Error(Code::file, fmt::format("{} for two outputs", output), "a file for each", "another name for one");
+    seen.push_back(path);
+  }
 }
 
 Workers::Workers(int threads) : executor_(nullptr) {

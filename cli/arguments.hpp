@@ -6,6 +6,7 @@
 #include "softfold/io/array_file.hpp"
 #include "softfold/options.hpp"
 
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,6 +71,9 @@ struct RunOptions {
   void declare(Command& command, bool with_memory = true);
   std::uint64_t memory_bytes() const { return parse_bytes(memory); }
 };
+
+/// Refuses two outputs with one path. Empty ones are not wanted.
+void require_apart(std::initializer_list<std::string_view> outputs);
 
 /// The executor of --threads.
 class Workers {

@@ -3,6 +3,7 @@
 #include "blocks.hpp"
 #include "compute.hpp"
 #include "elements.hpp"
+#include "interrupt.hpp"
 #include "measure.hpp"
 #include "progress.hpp"
 #include "report.hpp"
@@ -95,6 +96,7 @@ AttentionOptions AttentionVerb::options() const {
   o.causal = causal;
   o.window = {left, right};
   o.softcap = static_cast<float>(softcap);
+  if (softcap != 0 && o.softcap == 0) o.softcap = std::numeric_limits<float>::denorm_min();  // refused, and not "none"
   o.rung = parse_rung(rung);
   return o;
 }
@@ -110,8 +112,9 @@ Checked AttentionVerb::checked(Loaded& q, Loaded& k, Loaded& v, Loaded& out, Att
   for (std::int64_t i = 0; i < got.count(); ++i) {
     const double a = reinterpret_cast<const double*>(got.bytes.data())[i];
     const double b = reinterpret_cast<const double*>(right_out.bytes.data())[i];
-    const double error = std::abs(a - b);
-    if (!(error <= c.largest_error) && !(std::isnan(a) && std::isnan(b))) c.largest_error = error;
+    // Of a NaN or an infinity that the other does not have: infinite, and stays so.
+    const double error = a == b || (std::isnan(a) && std::isnan(b)) ? 0 : std::abs(a - b);
+    if (!(error <= c.largest_error)) c.largest_error = std::isnan(error) ? fold::infinity<double>() : error;
     if (std::abs(b) > c.largest_value) c.largest_value = std::abs(b);
   }
   return c;
@@ -130,30 +133,43 @@ void AttentionVerb::run() const {
   if (!shape.empty() && !v_file.shape().empty()) shape.back() = v_file.shape().back();
   Loaded q(q_file), k(k_file), v(v_file), out(dtype.empty() ? q.dtype : parse_dtype(dtype), shape);
   std::optional<Loaded> mask, bias, lse;
-  const auto open = [](const std::string& path) { return io::open_array(path); };
-  if (!mask_path.empty()) o.mask = mask.emplace(open(mask_path)).view();
-  if (!bias_path.empty()) o.bias = bias.emplace(open(bias_path)).view();
+  std::vector<io::FileId> ids{q_file.file().id(), k_file.file().id(), v_file.file().id()};
+  const auto load = [&](const std::string& path, std::optional<Loaded>& to) {
+    if (path.empty()) return View();
+    const io::ArrayFile file = io::open_array(path);
+    ids.push_back(file.file().id());
+    return to.emplace(file).view();
+  };
+  o.mask = load(mask_path, mask);
+  o.bias = load(bias_path, bias);
   if (!lse_path.empty()) {
     std::vector<std::int64_t> rows(shape.begin(), shape.end() - (shape.empty() ? 0 : 1));
     if (o.layout == Layout::bthd && rows.size() >= 2) std::swap(rows[rows.size() - 1], rows[rows.size() - 2]);
     o.lse = lse.emplace(q.dtype == DType::float64 ? DType::float64 : DType::float32, rows).view();
   }
   const View inputs[] = {q.view(), k.view(), v.view()};
+  require_apart({out_path, lse_path});
+  const auto create = [&](const std::string& path, const char* name, const Loaded& from) {
+    return io::create_array(path, {name, from.dtype, from.shape}, ids);
+  };
+  io::ArrayOutput out_file = create(out_path, "out", out);
+  std::optional<io::ArrayOutput> lse_file;
+  if (lse) lse_file.emplace(create(lse_path, "lse", *lse));
 
   const Stopwatch watch;
   const View result = out.view();
   const std::string kernel = compute.run(Op::attention, inputs, {&result, 1}, o);
   const double seconds = watch.seconds();
   const std::uint64_t peak = peak_memory();
-  const io::FileId ids[] = {q_file.file().id(), k_file.file().id(), v_file.file().id()};
-  const auto write = [&](const std::string& path, const char* name, Loaded& from) {
-    io::ArrayOutput file = io::create_array(path, {name, from.dtype, from.shape}, ids);
-    file.write(0, from.all());
-    file.commit();
-    note_bfloat16(path, from.dtype);
-  };
-  write(out_path, "out", out);
-  if (lse) write(lse_path, "lse", *lse);
+  out_file.write(0, out.all());
+  if (lse) lse_file->write(0, lse->all());
+  check_interrupt();
+  out_file.commit();
+  note_bfloat16(out_path, out.dtype);
+  if (lse) {
+    lse_file->commit();
+    note_bfloat16(lse_path, lse->dtype);
+  }
 
   const bool heads_first = o.layout == Layout::bhtd;
   const auto tokens = [&](const Loaded& x) {
@@ -179,7 +195,8 @@ void AttentionVerb::run() const {
                 {"flops", flops},
                 {"score_bytes", score_bytes},
                 {"peak_memory_bytes", peak}};
-    if (c) object["largest_error"] = c->largest_error, object["largest_value"] = c->largest_value;
+    const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(fmt::format("{}", x)); };
+    if (c) object["largest_error"] = number(c->largest_error), object["largest_value"] = number(c->largest_value);
     return print(object);
   }
   fmt::print("attention of q {}, k {}, v {} {} -> {} ({})\n", text_of(q.shape), text_of(k.shape), text_of(v.shape),

@@ -207,6 +207,8 @@ std::vector<std::int64_t> BenchVerb::lengths() const {
 
 /// Every rung in a process of its own: before this one has threads.
 void BenchVerb::run_attention() const {
+  if (rows != 0 || scale != 1)
+    throw Error(Code::option, "--rows or --scale of attention", "--heads, --n, --d, --causal", "leave them out");
   std::ofstream file = records_file();
   const AttentionRace race{lengths(), heads, head_dim, parse_dtype(dtype_text), causal, threads, seconds};
   for (const std::int64_t n : race.lengths)

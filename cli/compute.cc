@@ -1,5 +1,7 @@
 #include "compute.hpp"
 
+#include "interrupt.hpp"
+
 #include <algorithm>
 #include <vector>
 
@@ -23,10 +25,12 @@ Plan Compute::plan(Op op, std::span<const View> inputs, std::span<const View> ou
 std::string Compute::run(Op op, std::span<const View> inputs, std::span<const View> outputs,
                          const OpOptions& options) const {
   if (cuda_) return cuda_->run(op, inputs, outputs, options);
+  UntilInterrupted executor(workers_.executor());
   return std::visit(
       [&](const auto& o) {
-        const Plan work = softfold::plan(op, inputs, outputs, o, workers_.context());
+        const Plan work = softfold::plan(op, inputs, outputs, o, {.cpu = &executor});
         work.run();
+        check_interrupt();
         return std::string(work.kernel());
       },
       options);

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace softfold::cli {
@@ -130,7 +131,7 @@ void CrossEntropyVerb::run() const {
     const DType out = file.dtype() == DType::float64 ? DType::float64 : DType::float32;
     io::ArrayOutput result =
         io::create_array(output, {"log_probability", out, {class_file.shape().begin(), class_file.shape().end()}},
-                         {&file.file().id(), 1});
+                         std::array{file.file().id(), class_file.file().id()});
     result.write(0, log_probabilities);
     result.commit();
   }

@@ -22,4 +22,16 @@ void check_interrupt() {
   if (interrupted != 0) throw Interrupted();
 }
 
+void UntilInterrupted::run(std::int64_t tasks, Task task, void* argument) {
+  struct Call {
+    Task task;
+    void* argument;
+  } call{task, argument};
+  const Task unless_interrupted = [](void* c, std::int64_t i) {
+    const Call& to = *static_cast<const Call*>(c);
+    if (interrupted == 0) to.task(to.argument, i);
+  };
+  executor_.run(tasks, unless_interrupted, &call);
+}
+
 }  // namespace softfold::cli

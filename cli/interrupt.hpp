@@ -1,6 +1,8 @@
 // Ctrl-C and kill: the work stops at the next block, and what was being written is removed on the way out.
 #pragma once
 
+#include "softfold/executor.hpp"
+
 namespace softfold::cli {
 
 /// Thrown by check_interrupt. Not an std::exception: nothing but the program's end handles it.
@@ -11,5 +13,16 @@ void note_interrupts();
 
 /// Throws Interrupted if a signal came.
 void check_interrupt();
+
+/// Another executor whose tasks are left out once a signal came. What they make is not whole then: check_interrupt().
+class UntilInterrupted final : public Executor {
+ public:
+  explicit UntilInterrupted(Executor& executor) : executor_(executor) {}
+  int concurrency() const override { return executor_.concurrency(); }
+  void run(std::int64_t tasks, Task task, void* argument) override;
+
+ private:
+  Executor& executor_;
+};
 
 }  // namespace softfold::cli

@@ -1,7 +1,7 @@
 #include "report.hpp"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
+#include <fstream>
 
 namespace softfold::cli {
 
@@ -19,9 +19,11 @@ std::string counted(std::int64_t count, const std::string& what) {
 }
 
 std::uint64_t peak_memory() {
-  struct rusage usage {};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;  // Linux counts it in KiB
+  // Not getrusage: what it tells begins with the memory of the process that forked this one.
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (std::uint64_t kib = 0; word == "VmHWM:" && status >> kib) return kib * 1024;
+  return 0;
 }
 
 }  // namespace softfold::cli

@@ -88,6 +88,7 @@ void SampleVerb::run() const {
   o.seed = static_cast<std::uint64_t>(seed);
   o.offset = static_cast<std::uint64_t>(offset);
   const Compute compute(running);
+  require_apart({tokens, log_probabilities});
   const io::ArrayFile file = reading.open_floating(input);
   const Geometry g = geometry_of(file.shape(), -1);
   const std::size_t element = size_of(file.dtype());

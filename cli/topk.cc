@@ -38,6 +38,7 @@ struct TopkVerb {
 
 void TopkVerb::run() const {
   const Compute compute(running);
+  require_apart({values, indices});
   const io::ArrayFile file = reading.open(input);
   const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, few{g.rows(), k, 1};
   if (k < 1 || k > g.n) throw Error(Code::option, fmt::format("-k {}", k), fmt::format("1 .. {}", g.n), "-k 1");

@@ -67,6 +67,13 @@ TEST_F(AttentionVerb, RefusesAndLeavesNothing) {
                  {"attention", "@q.npy", "@k.npy", "@v.npy", "@out.npy", "--rung", "safe", "--softcap", "3"});
   expect_refused(Code::option, "causal",
                  {"attention", "@q.npy", "@k.npy", "@v.npy", "@out.npy", "--causal", "--right", "2"});
+  for (const Words& more : {Words{"--bias", "@out.npy"}, Words{"--lse", "@out.npy"},
+                            Words{"--lse", "@bias.npy", "--bias", "@bias.npy"}, Words{"--lse", "@none/lse.npy"}}) {
+    Words words{"attention", "@q.npy", "@k.npy", "@v.npy", "@out.npy"};
+    words.insert(words.end(), more.begin(), more.end());
+    EXPECT_NE(run(words).status, 0) << more[0] << more[1];
+  }
+  expect_refused(Code::option, "2^-60", {"attention", "@q.npy", "@k.npy", "@v.npy", "@out.npy", "--softcap", "1e-50"});
   expect_refused(Code::option, "leave out --check",
                  {"attention", "@q.npy", "@k.npy", "@v.npy", "@out.npy", "--softcap", "2", "--check"});
   expect_refused(Code::file, "none.npy", {"attention", "@q.npy", "@none.npy", "@v.npy", "@out.npy"});
