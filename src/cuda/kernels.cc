@@ -16,7 +16,8 @@ const RowKernel kSoftmax[] = {softmax_warp_rows_kernel,       softmax_cluster_st
                               softmax_online_kernel};
 const RowKernel kFold[] = {fold_tiles_kernel, fold_ragged_rows_kernel, fold_generic_kernel};
 const RowKernel kFinish[] = {finish_generic_kernel};
-const RowKernel kBackward[] = {backward_warp_rows_kernel, backward_cluster_row_kernel, backward_generic_kernel};
+const RowKernel kBackward[] = {backward_warp_rows_kernel, backward_cluster_stays_kernel, backward_cluster_row_kernel,
+                               backward_generic_kernel};
 const RowKernel kLseBackward[] = {lse_backward_generic_kernel};
 const AttentionKernel kAttention[] = {attention_sm90_kernel, attention_portable_kernel};
 

@@ -62,6 +62,27 @@ TEST_F(CudaOperations, BackwardPasses) {
         }
 }
 
+/// Many rows, so that clusters stay for them: unaligned ones, rows with nothing in them, a NaN in dy.
+TEST_F(CudaOperations, BackwardPassesOfManyLongRows) {
+  for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+    for (const std::int64_t n : {17001, 50257, 65536}) {
+      const std::int64_t rows = (std::int64_t{9} << 20) / n, stride = n + (n == 17001 ? 3 : 0);
+      const std::vector<std::int64_t> strides{stride, 1};
+      Tensor x(t, {rows, n}, strides), y(t, {rows, n}, strides), dy(t, {rows, n}, strides), dx(t, {rows, n}, strides);
+      x.fill([&](std::int64_t i) { return i / n == 5 ? -INFINITY : value_of(Values::normal, i / n, i % n, n); });
+      dy.fill([&](std::int64_t i) { return i == 7 * n + 1030 ? NAN : value_of(Values::bits, 77 + i / n, i % n, n); });
+      softfold::RowOptions o;
+      o.scale = 0.37;
+      const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t));
+      for (const bool log : {false, true}) {
+        expect_same(log ? Op::log_softmax : Op::softmax, {&x}, {&y}, o, o, what);
+        if (HasFatalFailure()) return;
+        expect_same(log ? Op::log_softmax_backward : Op::softmax_backward, {&y, &dy}, {&dx}, o, o, what);
+        if (HasFatalFailure()) return;
+      }
+    }
+}
+
 TEST_F(CudaOperations, StatesAndWhatFollowsFromThem) {
   for (const DType t : {DType::float32, DType::float64, DType::bfloat16})
     for (const std::int64_t n : {3, 1000, 4097, 40000})
@@ -169,6 +190,25 @@ TEST_F(CudaOperations, ManyAxes) {
       expect_same(op, {&x}, {&y}, o, o, "axis " + std::to_string(axis));
     if (HasFatalFailure()) return;
   }
+}
+
+/// Rows that a thread holds, and those next to them: more elements, a number of rows that fills no words.
+TEST_F(CudaOperations, ShortOuterAxes) {
+  for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+    for (const std::int64_t n : {2, 7, 21, 32, 33, 64, 65})
+      for (const std::int64_t inner : {300, 35})
+        for (int v = 0; v < static_cast<int>(Values::count); ++v) {
+          Tensor x(t, {3, n, inner}), y(t, {3, n, inner});
+          x.fill([&](std::int64_t i) { return value_of(static_cast<Values>(v), i % inner, i / inner % n, n); });
+          softfold::RowOptions o;
+          o.axis = 1;
+          o.scale = v % 3 == 2 ? -0.5 : 1;
+          o.empty = v % 2 == 0 ? softfold::Empty::zero : softfold::Empty::nan;
+          const std::string what = std::string(name_of(t)) + " " + std::to_string(n) + "x" + std::to_string(inner) +
+                                   " values " + std::to_string(v);
+          for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, o, o, what);
+          if (HasFatalFailure()) return;
+        }
 }
 
 TEST_F(CudaOperations, Merges) {

@@ -1,0 +1,55 @@
+// backward_cluster_stays: what it takes, and how it is launched.
+#include "cuda/backward_stay.cuh"
+
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/stay.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+const char* refuses(const RowProblem& p, const Context&) {
+  if (p.rung != Rung::automatic) return "a gradient has no rungs";
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  if (chunks <= (size_of(p[Slot::x].dtype) == 2 ? 4 : 16)) return "a row fits a block";
+  if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  if (traits.largest_cluster < 16) return "the device has no clusters of 16 blocks";
+  if (p.rows * chunks < 64 * traits.processors) return "too few rows to stay for";
+  if (const char* why = refuses_plain(p)) return why;
+  if (p.outer_rank == 1 && p.rows > 1 &&
+      p[Slot::dy].strides[0] < p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)))
+    return "rows of dy overlap or run backwards";
+  return refuses_other_vectors(p, Slot::dy, "dy lies differently from y");
+}
+
+template <class E, template <class> class Gradient>
+void launch_stays(const RowProblem& p, cudaStream_t stream) {
+  using Shape = GradientShape<E>;
+  const StaySpread s = fewest_blocks(lift::chunk_count(p.n), 32 / Shape::kLanes);
+  const Operand& dy = p[Slot::dy];
+  PlainGradient rows{plain_rows(p), dy.data, nullptr, p.outer_rank == 0 ? 0 : dy.strides[0],
+                     static_cast<float>(p.scale)};
+  rows.dy_end = dy.data + (p.rows - 1) * rows.dy_stride + p.n * static_cast<std::int64_t>(sizeof(E));
+  const int shared = s.warps * Shape::kWarpBytes + 2 * SumBox::bytes(static_cast<int>(lift::chunk_count(p.n)));
+  launch_to_stay("backward_cluster_stays", backward_cluster_stays<E, Gradient>, s, shared, p.rows, stream, rows);
+}
+
+void run(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    if (p.op == Op::softmax_backward) return launch_stays<E, fold::SoftmaxGradient>(p, stream_of(context));
+    launch_stays<E, fold::LogSoftmaxGradient>(p, stream_of(context));
+  });
+}
+
+}  // namespace
+
+const RowKernel backward_cluster_stays_kernel{"backward_cluster_stays", refuses, run, nullptr};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

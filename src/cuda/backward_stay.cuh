@@ -1,0 +1,173 @@
+// The gradients of softmax and log_softmax of plain long rows, by clusters that stay for many of them: y and dy wait in
+// registers between their sum and dx, while those of the next row arrive in shared memory.
+#pragma once
+
+#include "cuda/stay.cuh"
+#include "softfold/fold/gradient.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// As PlainRows, with dy; x is the forward pass's result, y the gradient.
+struct PlainGradient {
+  PlainRows rows;
+  const char *dy, *dy_end;
+  std::int64_t dy_stride;
+  float scale;
+};
+
+/// 128 bytes of y and as many of dy a lane.
+template <class E>
+struct GradientShape {
+  static constexpr int kCount = 128 / static_cast<int>(sizeof(E)), kLanes = lift::kChunk / kCount;
+  using Place = WarpPart<E, kLanes, kCount>;
+  static constexpr int kWarpBytes = 2 * Place::kBytes;  ///< of shared memory
+};
+
+/// The sums of one row's chunks. Two by turns: who sends a row's has received those of the row before from every warp,
+/// and with them the word that they have read the row before that.
+struct SumBox {
+  lift::SumNode* sums;
+  __device__ __forceinline__ lift::SumNode& operator[](int chunk) const { return sums[chunk + chunk / 8]; }
+  static constexpr SOFTFOLD_HD int bytes(int chunks) {
+    return (chunks + chunks / 8 + 1) / 2 * 2 * static_cast<int>(sizeof(lift::SumNode));
+  }
+};
+
+/// Of a chunk's y and dy in registers, as vectors.
+template <class E, template <class> class Gradient>
+struct GradientVectors {
+  using Shape = GradientShape<E>;
+  static constexpr int kCount = Shape::kCount, kLanes = Shape::kLanes;
+  static constexpr int kWidth = Shape::Place::kWidth, kVectors = Shape::Place::kVectors;
+  using Vectors = uint4[kVectors];
+
+  /// The tree over the chunk; `any` is of the lane's own elements.
+  static __device__ __forceinline__ lift::SumNode sum(const Vectors& y, const Vectors& dy) {
+    bool any = false;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      float v[kWidth];
+      Packed<E>::unpack(y[j], v);
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) any |= !(v[k] == Gradient<float>::nothing());
+    }
+    const float sum = lift::add_tree<kWidth, kLanes, float, kCount>([&](int j, int k) {
+      float a[kWidth], b[kWidth];
+      Packed<E>::unpack(y[j], a);
+      Packed<E>::unpack(dy[j], b);
+      return Gradient<float>::leaf(a[k], b[k]);
+    });
+    return {sum, any ? 1U : 0U};
+  }
+
+  /// Elements [0, n) of dx.
+  static __device__ __forceinline__ void write(const Vectors& y, const Vectors& dy, char* dx, int n,
+                                               const lift::SumNode& row, float scale) {
+    const Gradient<float> through{row.sum, scale};
+    write_vectors<E, kLanes, kVectors>(dx, n, [&](int j) {
+      return row.any == 0 ? uint4{0U, 0U, 0U, 0U} : gradient(through, y[j], dy[j]);
+    });
+  }
+
+ private:
+  static __device__ __forceinline__ uint4 gradient(const Gradient<float>& through, const uint4& y, const uint4& dy) {
+    float a[kWidth], b[kWidth];
+    Packed<E>::unpack(y, a);
+    Packed<E>::unpack(dy, b);
+    bool nan = false;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      b[k] = through(a[k], b[k]);
+      nan |= fold::is_nan(b[k]);
+    }
+    if constexpr (sizeof(E) == 2) {
+      if (nan) {
+        E e[kWidth];
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) e[k] = fold::narrow<E>(b[k]);
+        return Packed<E>::join(e);
+      }
+    }
+    return Packed<E>::pack(b);
+  }
+};
+
+/// A cluster of blocks a row, `clusters` rows at a time; every warp has a chunk.
+template <class E, template <class> class Gradient>
+__global__ void __launch_bounds__(kStayWarps * 32, 1)
+    backward_cluster_stays(const __grid_constant__ PlainGradient p, int clusters) {
+  using Shape = GradientShape<E>;
+  using Place = typename Shape::Place;
+  using Cluster = lift::Cluster;
+  constexpr int kSize = Place::kSize, kLanes = Shape::kLanes;
+  extern __shared__ __align__(16) char memory[];
+  __shared__ CopyBarrier arrived[2], landed[kStayWarps];
+  const PlainRows& rows = p.rows;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int chunks = static_cast<int>(lift::chunk_count(rows.n));
+  const ChunkShare share(chunks);
+  const std::int64_t begin = static_cast<std::int64_t>(share.chunk) * (lift::kChunk * kSize);
+  const int n = min(static_cast<int>(rows.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);
+  char* own_memory = memory + warp * Shape::kWarpBytes;
+  const auto y_of = [&](std::int64_t row) {
+    return Place{own_memory, rows.x + row * rows.x_stride + begin, n, share.chunks};
+  };
+  const auto dy_of = [&](std::int64_t row) {
+    return Place{own_memory + Place::kBytes, p.dy + row * p.dy_stride + begin, n, share.chunks};
+  };
+  const auto fetch = [&](std::int64_t row) {
+    if (lane != 0 || row >= rows.rows) return;
+    const Place y = y_of(row), dy = dy_of(row);
+    landed[warp].expect(y.bytes(rows.x_begin, rows.x_end) + dy.bytes(p.dy, p.dy_end));
+    y.fetch(landed[warp], rows.x_begin, rows.x_end);
+    dy.fetch(landed[warp], p.dy, p.dy_end);
+  };
+  const auto box_of = [&](int turn) {
+    return SumBox{reinterpret_cast<lift::SumNode*>(memory + warps * Shape::kWarpBytes + turn * SumBox::bytes(chunks))};
+  };
+  const int mail_bytes = chunks * static_cast<int>(sizeof(lift::SumNode));
+  if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
+  if (lane == 0) landed[warp].init(1);
+  CopyBarrier::publish();
+  if (threadIdx.x < 2) arrived[threadIdx.x].expect(mail_bytes);
+  const std::int64_t start = blockIdx.x / Cluster::size();
+  fetch(start);
+  Cluster::arrive();
+  Cluster::wait();
+
+  int step = 0;
+  for (std::int64_t row = start; row < rows.rows; row += clusters, ++step) {
+    const int turn = step % 2, chunk = share.chunk + lane / kLanes;
+    const bool has_chunk = lane / kLanes < share.chunks;
+    using Chunk = GradientVectors<E, Gradient>;
+    typename Chunk::Vectors y, dy;
+    landed[warp].wait(static_cast<unsigned>(step) & 1U);
+    y_of(row).read(y, Gradient<float>::nothing(), rows.x_begin, rows.x_end);
+    dy_of(row).read(dy, -0.F, p.dy, p.dy_end);
+    __syncwarp();
+    fetch(row + clusters);
+    lift::SumNode own = Chunk::sum(y, dy);
+    constexpr unsigned all_lanes = lift::kWholeWarp >> (32 - kLanes);
+    own.any = __ballot_sync(lift::kWholeWarp, own.any != 0) >> (lane / kLanes * kLanes) & all_lanes;
+    if (has_chunk) {
+      for (unsigned to = static_cast<unsigned>(lane % kLanes); to < Cluster::size(); to += kLanes)
+        send_word(Cluster::map(&box_of(turn)[chunk], to), Cluster::map(&arrived[turn], to),
+                  fold::bits_as<std::uint64_t>(own));
+    }
+    wait_for_words(arrived[turn], static_cast<unsigned>(step / 2) & 1U);
+    if (threadIdx.x == 0) arrived[turn].expect(mail_bytes);
+    const lift::SumNode all = lift::sum_some([&](int i) { return box_of(turn)[i]; }, chunks);
+    const int count = has_chunk ? min(static_cast<int>(rows.n) - chunk * lift::kChunk, lift::kChunk) : 0;
+    char* dx = rows.y + row * rows.y_stride + begin + lane / kLanes * (lift::kChunk * kSize);
+    Chunk::write(y, dy, dx, count, all, p.scale);
+  }
+  Cluster::arrive();  // nobody leaves while others still send
+  Cluster::wait();
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,169 @@
+// What kernels share whose clusters stay for many rows: each warp's part of the next row arrives in shared memory while
+// it works on this one, and no block waits for another but by what the row's chunks send it.
+#pragma once
+
+#include "cuda/softmax_plain.cuh"
+#include "cuda/stay.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// The first `bytes` bytes of `head`, the rest of `own`; whole 16-bit elements.
+__device__ __forceinline__ uint4 joined(const uint4& own, const uint4& head, int bytes) {
+  const auto pick = [&](unsigned a, unsigned b, int at) {
+    const unsigned mask = bytes >= at + 4 ? 0xFFFFFFFFU : bytes > at ? 0xFFFFU : 0U;
+    return (a & ~mask) | (b & mask);
+  };
+  return {pick(own.x, head.x, 0), pick(own.y, head.y, 4), pick(own.z, head.z, 8), pick(own.w, head.w, 12)};
+}
+
+/// Warps of a cluster share a row's chunks evenly.
+struct ChunkShare {
+  int chunk, chunks;  ///< the warp's first chunk, and how many it has
+  __device__ __forceinline__ ChunkShare(int of_row) {
+    const int warps = static_cast<int>(blockDim.x) / 32, all = warps * static_cast<int>(lift::Cluster::size());
+    const int warp = static_cast<int>(lift::Cluster::rank()) * warps + static_cast<int>(threadIdx.x) / 32;
+    chunk = warp * of_row / all;
+    chunks = (warp + 1) * of_row / all - chunk;
+  }
+};
+
+/// 8 bytes to another block's shared memory; its barrier counts them.
+__device__ __forceinline__ void send_word(unsigned to, unsigned barrier, std::uint64_t a) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to), "l"(a),
+               "r"(barrier)
+               : "memory");
+}
+/// Returns once the phase of this parity is complete; what other blocks of the cluster sent is then visible.
+__device__ __forceinline__ void wait_for_words(CopyBarrier& barrier, unsigned parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again_%=:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again_%=;\n"
+      "}\n" ::"r"(shared_address(&barrier.word)),
+      "r"(parity)
+      : "memory");
+}
+
+/// A warp's part of a row, `chunks` chunks of which the last may be cut short by the row's end, on its way to shared
+/// memory and there: kLanes lanes a chunk, kCount elements each.
+template <class E, int kLanes, int kCount>
+struct WarpPart {
+  static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = kCount / kWidth;
+  static constexpr int kBytes = 32 * kCount * kSize + 16;
+  static_assert(kLanes * kCount == lift::kChunk);
+
+  char* place;
+  const char* first;  ///< the part's first element
+  int n, chunks;
+
+  __device__ __forceinline__ int shift() const {
+    return static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16) / kSize;
+  }
+  using Span = typename Landing<E, 32>::Span;
+
+  /// By one lane. What lies outside [begin, end), the operand's memory, is not touched.
+  __device__ __forceinline__ void fetch(CopyBarrier& barrier, const char* begin, const char* end) const {
+    const Span span(first, n, begin, end);
+    if (span.bytes() > 0)
+      barrier.copy(place + (span.begin - span.from), reinterpret_cast<const void*>(span.begin), span.bytes());
+  }
+  __device__ __forceinline__ int bytes(const char* begin, const char* end) const {
+    return Span(first, n, begin, end).bytes();
+  }
+
+  /// Once it has landed, by all lanes: the vectors of the lane's chunk. `missing` stands where no element is. Lanes
+  /// without a chunk get the vectors of the first.
+  __device__ __forceinline__ void read(uint4 (&raw)[kVectors], float missing, const char* begin,
+                                       const char* end) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, group_lane = lane % kLanes;
+    const int group = lane / kLanes < chunks ? lane / kLanes : 0;
+    const auto cut = [&] { return first < begin + 16 || first + chunks * (lift::kChunk * kSize) + 16 > end; };
+    if (n < chunks * lift::kChunk || (shift() != 0 && cut())) repair(missing, cut());
+    const uint4* at = reinterpret_cast<const uint4*>(place) + group * (lift::kChunk / kWidth);
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) raw[j] = at[group_lane + kLanes * j];
+    // A chunk that begins inside a vector has its last elements behind its last slot: they go before its first.
+    if (shift() == 0) return;
+    const uint4 behind = at[lift::kChunk / kWidth];
+    if (group_lane == 0) raw[0] = joined(raw[0], behind, shift() * kSize);
+  }
+
+ private:
+  /// What the copy may have left out, of a part at the ends of the operand's memory, and what is beyond the row's end.
+  __device__ __forceinline__ void repair(float missing, bool cut) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, begin = shift(), end = n + begin;
+    E* e = reinterpret_cast<E*>(place);
+    const E nothing = Packed<E>::narrow(missing);
+    if (cut && lane < kWidth) {
+      const E* x = reinterpret_cast<const E*>(first);
+      if (lane < n) e[lane + begin] = x[lane];
+      if (lane < n) e[end - 1 - lane] = x[n - 1 - lane];
+    }
+    const int whole = (end + kWidth - 1) / kWidth;
+    if (end + lane < whole * kWidth) e[end + lane] = nothing;
+    E none[kWidth];
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) none[k] = nothing;
+#pragma unroll 1
+    for (int j = whole + lane; j <= chunks * (lift::kChunk / kWidth); j += 32)
+      reinterpret_cast<uint4*>(place)[j] = Packed<E>::join(none);
+    fence_for_copy();  // which will write here next
+    __syncwarp();
+  }
+};
+
+/// Elements [0, n) of a chunk to y, vector(j) the lane's j-th in the layout of WarpPart::read. All lanes of the warp
+/// call it.
+template <class E, int kLanes, int kVectors, class Vector>
+__device__ __forceinline__ void write_vectors(char* y, int n, const Vector& vector) {
+  constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize;
+  const int group_lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % 16) / kSize;
+  const int first = kWidth * group_lane - shift;
+  const auto put = [&](int j, const uint4& v) {
+    *reinterpret_cast<uint4*>(y + (first + kWidth * kLanes * j) * kSize) = v;
+  };
+  // What whole vectors cannot hold are elements of the first one, and of the one that the end lies in.
+  const int end = (n + shift) / kWidth % (lift::kChunk / kWidth);
+  const uint4 top = vector(0);
+  uint4 last = top;
+  if (__all_sync(lift::kWholeWarp, n == lift::kChunk)) {
+    if (first >= 0) put(0, top);
+#pragma unroll
+    for (int j = 1; j < kVectors; ++j) put(j, vector(j));
+    if (shift == 0) return;
+  } else {
+    if (first >= 0 && first <= n - kWidth) put(0, top);
+#pragma unroll
+    for (int j = 1; j < kVectors; ++j) {
+      const uint4 own = vector(j);
+      if (first + kWidth * kLanes * j <= n - kWidth) put(j, own);
+      if (j == end / kLanes) last = own;
+    }
+  }
+  const auto from = [&](const uint4& a, int lane) {
+    const auto word = [&](unsigned w) { return __shfl_sync(lift::kWholeWarp, w, lane, kLanes); };
+    return uint4{word(a.x), word(a.y), word(a.z), word(a.w)};
+  };
+  const auto put_one = [&](const uint4& a, int i) {
+    const int byte = (i + shift) % kWidth * kSize, word = byte / 4;
+    const unsigned bits = word == 0 ? a.x : word == 1 ? a.y : word == 2 ? a.z : a.w;
+    if constexpr (kSize == 4) {
+      reinterpret_cast<unsigned*>(y)[i] = bits;
+    } else {
+      reinterpret_cast<std::uint16_t*>(y)[i] = static_cast<std::uint16_t>(bits >> (byte % 4 * 8));
+    }
+  };
+  const uint4 head_of = from(top, 0), tail_of = from(last, end % kLanes);
+  const int head = min(n, (kWidth - shift) % kWidth), tail = max(head, (n + shift) / kWidth * kWidth - shift);
+  if (group_lane < head) put_one(head_of, group_lane);
+  if (tail + group_lane < n && group_lane < kWidth) put_one(tail_of, tail + group_lane);
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
