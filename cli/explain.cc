@@ -99,7 +99,7 @@ void ExplainVerb::tell(Op which, const Plan& plan) const {
   if (plan.kernel() == "attention_fused") {
     const bool amx = in == DType::bfloat16 && cpu::current_target() == "avx512_amx";
     fmt::print("tiles      {} rows x {} keys{}, in chunks of {} keys that merge in one tree; in {} on {}\n",
-               cpu::kTileRows, cpu::kTileKeys, amx ? fmt::format(" ({} rows on AMX)", cpu::kAmxTileRows) : "",
+               cpu::kTileRows, cpu::kTileKeys, amx ? fmt::format(" (up to {} rows on AMX)", cpu::kAmxTileRows) : "",
                lift::kChunk, in == DType::float64 ? "float64" : "float32", cpu::current_target());
   }
   fmt::print("workspace  {}\n", human_bytes(static_cast<double>(plan.workspace_bytes())));

@@ -8,8 +8,8 @@ inline namespace v0 {
 
 /// How many logits are held at once.
 enum class LinearMode : std::uint8_t {
-  fast,  ///< all of them, and their gradient in their place: three matrix products
-  lean,  ///< those of a block of classes, computed a second time for their gradient: four matrix products
+  fast,  ///< all of them, and (without softcap) their gradient in their place: three matrix products
+  lean,  ///< those of a block of classes, computed a second time for their gradient: four. On the CPU the same as fast
 };
 
 /// Options of linear_cross_entropy: logits z = x weight^T + bias of B rows of D features and V classes, or

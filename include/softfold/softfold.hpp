@@ -68,7 +68,7 @@ SOFTFOLD_API void finish_logsumexp(const View& states, const View& lse, const Co
 /// a difference of logits and lse. On the CPU targets may be class probabilities (floating, x's shape; both float64 or
 /// neither): -sum targets log_softmax(x), a mean over all rows. loss: rows for Reduction::none, else one number ([]).
 /// CrossEntropyOptions says what else it can hold and give, the gradient in the same call among it. A target that is no
-/// class is refused before anything is written.
+/// class is refused before anything is written (on a GPU: its row is NaN, and counted in options.status).
 SOFTFOLD_API void cross_entropy(const View& x, const View& targets, const View& loss,
                                 const CrossEntropyOptions& options = {}, const Context& context = {});
 /// dx = the gradient of that loss times dloss, from the saved states. dloss: the loss's shape; dx: x's shape.

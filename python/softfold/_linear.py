@@ -15,7 +15,7 @@ def linear_cross_entropy(x, weight, target, bias=None, *, softcap=0.0, mode="fas
                          ignore_index=-100, reduction="mean", label_smoothing=0.0, z_loss=0.0, scale=1.0, mask=None,
                          empty="zero", out=None, dtype=None, return_log_probability=False,
                          return_gradients=False):  # fmt: skip
-    """The cross-entropy of the logits x @ weight.T + bias against targets, which are never held as a result.
+    """The cross-entropy of the logits x @ weight.T + bias against targets; the logits are never a result.
 
     x: floating, (..., D); weight: floating, (V, D), float64 if and only if x is; bias: floating, (V).
     target: int64 or int32, class indices, x's shape without its last axis.
@@ -43,7 +43,7 @@ def linear_cross_entropy(x, weight, target, bias=None, *, softcap=0.0, mode="fas
     log_probability = _empty_like(x, rows, dtype) if return_log_probability else None
     operands = (x, weight, bias) if return_gradients else ()
     gradients = [None if a is None else _empty_like(a) for a in operands] or [None] * 3
-    _core.linear_cross_entropy_into((x, weight, target), loss, bias=bias, log_probability=log_probability,
-                                    dx=gradients[0], dweight=gradients[1], dbias=gradients[2],
-                                    **options)  # fmt: skip
+    _route.run_into(_core.linear_cross_entropy_into, (x, weight, target), loss, bias=bias,
+                    log_probability=log_probability, dx=gradients[0], dweight=gradients[1], dbias=gradients[2],
+                    **options)  # fmt: skip
     return returned((loss, log_probability, *gradients), out is None)

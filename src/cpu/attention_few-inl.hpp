@@ -204,7 +204,7 @@ struct WeightSteps {
 };
 
 /// o = rescale * o + weights . v for Rows rows and Vectors vectors of v's columns. `Ahead`: the next tile's values are
-/// asked for. With `sum`, the rows' sums of weights move on likewise.
+/// asked for.
 template <int Rows, int Vectors, bool Ahead, class S, class T>
 HWY_INLINE void block_values(const T* HWY_RESTRICT weights, WeightSteps steps, int keys, const S* HWY_RESTRICT v,
                              std::int64_t v_stride, const T* HWY_RESTRICT rescale, T* HWY_RESTRICT o, int stride) {

@@ -11,11 +11,18 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
+/// Chunks that one warp holds.
+int of_warp(const RowProblem& p) {
+  return 32 / (size_of(p[Slot::x].dtype) == 2 ? GradientShape<fold::BFloat16>::kLanes : GradientShape<float>::kLanes);
+}
+
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic) return "a gradient has no rungs";
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (chunks <= (size_of(p[Slot::x].dtype) == 2 ? 4 : 16)) return "a row fits a block";
   if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
+  const StaySpread s = fewest_blocks(chunks, of_warp(p));
+  if (s.blocks * s.warps > chunks) return "a warp would have no chunk of a row";
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (traits.largest_cluster < 16) return "the device has no clusters of 16 blocks";
   if (p.rows * chunks < 64 * traits.processors) return "too few rows to stay for";
@@ -29,10 +36,10 @@ const char* refuses(const RowProblem& p, const Context&) {
 template <class E, template <class> class Gradient>
 void launch_stays(const RowProblem& p, cudaStream_t stream) {
   using Shape = GradientShape<E>;
-  const StaySpread s = fewest_blocks(lift::chunk_count(p.n), 32 / Shape::kLanes);
+  const StaySpread s = fewest_blocks(lift::chunk_count(p.n), of_warp(p));
   const Operand& dy = p[Slot::dy];
-  PlainGradient rows{plain_rows(p), dy.data, nullptr, p.outer_rank == 0 ? 0 : dy.strides[0],
-                     static_cast<float>(p.scale)};
+  GradientRows rows{plain_rows(p), dy.data, nullptr, p.outer_rank == 0 ? 0 : dy.strides[0],
+                    static_cast<float>(p.scale)};
   rows.dy_end = dy.data + (p.rows - 1) * rows.dy_stride + p.n * static_cast<std::int64_t>(sizeof(E));
   const int shared = s.warps * Shape::kWarpBytes + 2 * SumBox::bytes(static_cast<int>(lift::chunk_count(p.n)));
   launch_to_stay("backward_cluster_stays", backward_cluster_stays<E, Gradient>, s, shared, p.rows, stream, rows);

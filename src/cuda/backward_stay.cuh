@@ -10,7 +10,7 @@ inline namespace v0 {
 namespace cuda {
 
 /// As PlainRows, with dy; x is the forward pass's result, y the gradient.
-struct PlainGradient {
+struct GradientRows {
   PlainRows rows;
   const char *dy, *dy_end;
   std::int64_t dy_stride;
@@ -97,7 +97,7 @@ struct GradientVectors {
 /// A cluster of blocks a row, `clusters` rows at a time; every warp has a chunk.
 template <class E, template <class> class Gradient>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
-    backward_cluster_stays(const __grid_constant__ PlainGradient p, int clusters) {
+    backward_cluster_stays(const __grid_constant__ GradientRows p, int clusters) {
   using Shape = GradientShape<E>;
   using Place = typename Shape::Place;
   using Cluster = lift::Cluster;

@@ -197,6 +197,13 @@ void check_scale(double scale, bool is_double) {
   }
 }
 
+void check_softcap(double softcap) {
+  if (softcap == 0 || (softcap >= 0x1p-60 && softcap <= 0x1p60)) return;
+  char got[40];
+  std::snprintf(got, sizeof got, "softcap %g", softcap);
+  throw Error(Code::option, got, "0 (none), or 8.67e-19 (2^-60) to 1.15e18 (2^60)");
+}
+
 }  // namespace checks
 }  // namespace v0
 }  // namespace softfold

@@ -14,9 +14,6 @@ namespace {
 
 using checks::describe;
 
-/// Beyond it and its inverse a score over the softcap may leave float32's range.
-constexpr float kLeastSoftcap = 0x1p-60F;
-
 std::int64_t size(const View& v, int i) { return v.shape[static_cast<std::size_t>(i)]; }
 
 /// 0 where there is no step to take: such a stride may be any number.
@@ -246,11 +243,7 @@ void Builder::score_operand(ScoreOperand& to, const View& v, const char* what) {
 void Builder::scores() {
   p_.scale = std::isnan(o_.scale) ? 1 / std::sqrt(static_cast<double>(p_.d)) : o_.scale;
   checks::check_scale(p_.scale, p_.is_double());
-  if (o_.softcap != 0 && !(o_.softcap >= kLeastSoftcap && o_.softcap <= 1 / kLeastSoftcap)) {
-    char got[40];
-    std::snprintf(got, sizeof got, "softcap %g", static_cast<double>(o_.softcap));
-    throw Error(Code::option, got, "0 (none), or 8.67e-19 (2^-60) to 1.15e18 (2^60)");
-  }
+  checks::check_softcap(static_cast<double>(o_.softcap));
   p_.softcap = o_.softcap;
   const auto [left, right] = o_.window;
   if (left < -1 || right < -1)

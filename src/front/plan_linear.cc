@@ -5,8 +5,6 @@
 #include "front/loss_operands.hpp"
 #include "front/named_views.hpp"
 
-#include <cmath>
-
 namespace softfold {
 inline namespace v0 {
 namespace {
@@ -22,8 +20,7 @@ void check_options(const LinearCrossEntropyOptions& o) {
                 "-1: the logits are a result's last axis");
   if (o.loss.rows.offsets.given() || o.loss.rows.causal)
     throw Error(Code::unsupported, "offsets or causal for linear_cross_entropy", "rows of all classes", "give a mask");
-  if (!(o.softcap >= 0 && std::isfinite(o.softcap)))
-    throw Error(Code::option, "softcap " + std::to_string(o.softcap), "a finite number, 0 or more");
+  checks::check_softcap(o.softcap);
   if (o.mode > LinearMode::lean)
     throw Error(Code::option, "mode number " + std::to_string(static_cast<int>(o.mode)), "fast, lean");
 }
@@ -122,6 +119,12 @@ void build_linear(LinearProblem& p, std::span<const View> inputs, std::span<cons
     throw Error(Code::shape, "x of shape " + describe(x.shape) + ", weight of shape " + describe(weight.shape),
                 "x (..., D) and weight (V, D), D and V 1 or more");
   const std::int64_t classes = weight.shape[0], depth = x.shape.back();
+  std::int64_t largest = 0;  // logits, of all rows or as many as a kernel holds at once
+  for (const std::int64_t rows : {std::int64_t{1} << 13, checks::element_count(x) / depth})
+    if (__builtin_mul_overflow(rows, classes, &largest) || largest > (std::int64_t{1} << 59))
+      throw Error(Code::shape,
+                  "logits of " + std::to_string(rows) + " rows and " + std::to_string(classes) + " classes",
+                  "2^59 in all", "fewer rows at a time");
   std::array<std::int64_t, kMaxRank> shape{};
   std::copy(x.shape.begin(), x.shape.end(), shape.begin());
   shape[x.shape.size() - 1] = classes;

@@ -238,10 +238,12 @@ TEST(LinearCrossEntropy, WhatItRefuses) {
           [&](O o, In, View&) { o.loss.dx = all[9]->view(); });
   refused("dloss alone", Code::option, {"dloss", "dx"}, [&](O o, In, View&) { o.loss.dloss = all[6]->view(); });
   refused("an axis", Code::option, {"axis 0", "-1"}, [](O o, In, View&) { o.loss.rows.axis = 0; });
-  refused("causal", Code::unsupported, {"causal", "", "mask"}, [](O o, In, View&) { o.loss.rows.causal = true; });
+  refused("causal", Code::unsupported, {"causal", "mask"}, [](O o, In, View&) { o.loss.rows.causal = true; });
   refused("a rung", Code::unsupported, {"rung"}, [](O o, In, View&) { o.loss.rows.rung = softfold::Rung::fused; });
-  refused("a negative cap", Code::option, {"softcap -1", "0 or more"}, [](O o, In, View&) { o.softcap = -1; });
-  refused("a cap of NaN", Code::option, {"softcap", "finite"},
+  refused("a negative cap", Code::option, {"softcap -1", "2^-60"}, [](O o, In, View&) { o.softcap = -1; });
+  refused("a cap that float32 takes for none", Code::option, {"softcap 1e-50", "2^-60"},
+          [](O o, In, View&) { o.softcap = 1e-50; });
+  refused("a cap of NaN", Code::option, {"softcap", "2^60"},
           [](O o, In, View&) { o.softcap = std::numeric_limits<double>::quiet_NaN(); });
   refused("a mode", Code::option, {"mode number 9", "fast, lean"},
           [](O o, In, View&) { o.mode = static_cast<LinearMode>(9); });

@@ -148,8 +148,8 @@ TEST(Matrix, SameBitsWhereReadingAndWritingMeetInTheirAddresses) {
         softfold::plan(op, {&x, 1}, std::array<View, 1>{View(plain.data(), dtype, shape)}, softfold::RowOptions())
             .run();
         plain.resize(bytes);
-        for (const std::size_t ahead : {0, 64, 320, 384, 512, 4032}) {
-          std::byte* const y = base + alike + (row + 63) / 64 * 64 + ahead;
+        for (const int ahead : {0, 64, 320, 384, 512, 4032}) {
+          std::byte* const y = base + alike + (row + 63) / 64 * 64 + static_cast<std::size_t>(ahead);
           softfold::plan(op, {&x, 1}, std::array<View, 1>{View(y, dtype, shape)}, softfold::RowOptions()).run();
           EXPECT_EQ(std::vector<std::byte>(y, y + bytes), plain) << n << " " << ahead;
         }

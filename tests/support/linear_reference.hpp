@@ -117,8 +117,7 @@ struct LinearReference {
       double most = -HUGE_VAL, sum = 0, smooth = 0, weights = 0;
       for (std::int64_t v = 0; v < c.classes; ++v) {
         double z = c.has_bias ? number(c.bias, v) : 0.;
-        for (std::int64_t d = 0; d < c.depth; ++d)
-          z += x[at(r * c.depth + d)] * w[at(v * c.depth + d)];
+        for (std::int64_t d = 0; d < c.depth; ++d) z += x[at(r * c.depth + d)] * w[at(v * c.depth + d)];
         const double cap = c.options.softcap, u = cap > 0 ? std::tanh(z / cap) : 0.;
         slope[at(v)] = 1 - u * u;
         s[at(v)] = o.rows.scale * (cap > 0 ? cap * u : z);
@@ -161,7 +160,7 @@ inline double error_of(const Array& got, const std::vector<double>& wanted) {
   double worst = 0, largest = 0;
   for (std::int64_t i = 0; i < got.count(); ++i) {
     const double w = wanted[static_cast<std::size_t>(i)], e = std::abs(number(got, i) - w);
-    worst = e <= worst ? worst : e;  // a NaN stays
+    if (!(e <= worst)) worst = std::isnan(e) ? HUGE_VAL : e;
     largest = std::max(largest, std::abs(w));
   }
   return largest > 0 ? worst / largest : worst;

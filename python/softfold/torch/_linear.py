@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from softfold import _core
-from softfold._errors import Error
+from softfold._errors import Error, UnsupportedError
 from softfold._losses import check_classes, returned
 from softfold.torch._losses import as_tensors
 from softfold.torch._ops import _nan, _new, _operation, current_stream, needs_grad, viewable, writable
@@ -68,11 +68,22 @@ def _save(ctx, inputs, output):
         ctx.save_for_backward(x, weight, target, bias, class_weight, mask)
 
 
+def _times(d: Tensor, dloss: Tensor) -> Tensor:
+    """d * dloss, in dloss's precision, some rows at a time: neither rounded nor overflowing in 16 bits."""
+    product = torch.empty_like(d)
+    for to, part in zip(product.split(4096), d.split(4096)):
+        to.copy_(part.to(dloss.dtype) * dloss)
+    return product
+
+
 def _vjp(ctx, dloss, *_):
     if dloss is None:
         return (None,) * 16
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise UnsupportedError("unsupported", "a gradient of linear_cross_entropy's gradient", "first derivatives",
+                               "create_graph=False")  # fmt: skip
     if ctx.kept:  # those of a loss that counts once
-        dx, dweight, dbias = (d * dloss.to(d.dtype) for d in ctx.saved_tensors)
+        dx, dweight, dbias = (_times(d, dloss) for d in ctx.saved_tensors)
     else:
         x, weight, target, bias, class_weight, mask = ctx.saved_tensors
         _, dx, dweight, dbias = _linear_cross_entropy(x, weight, target, bias, dloss, class_weight, *ctx.terms, mask,
