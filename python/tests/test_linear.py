@@ -82,3 +82,21 @@ def test_torch(rng):
     for gradients in (True, False):
         args = *tensors, 0.0, "fast", -100, "mean", 0.0, 0.0, 1.0, None, False, gradients
         torch.library.opcheck(torch.ops.softfold.linear_cross_entropy.default, args)
+
+
+def test_gradients_scaled_in_16_bits_and_second_ones():
+    torch, sf = pytest.importorskip("torch"), pytest.importorskip("softfold.torch")
+    x, w = (torch.randn(n, 16, generator=torch.Generator().manual_seed(n)).half().requires_grad_() for n in (20, 50))
+    target = torch.arange(20)
+    loss = sf.linear_cross_entropy(x, w, target)
+    got = torch.autograd.grad(loss * 65536, (x, w))
+    want = torch.autograd.grad(loss_of_torch(torch, x, w, target) * 65536, (x, w))
+    for a, b in zip(got, want):
+        assert torch.allclose(a.float(), b.float(), rtol=2e-2, atol=2)
+    with pytest.raises(softfold.Error) as caught:
+        torch.autograd.grad(sf.linear_cross_entropy(x, w, target), x, create_graph=True)
+    assert caught.value.code == "unsupported"
+
+
+def loss_of_torch(torch, x, w, target):
+    return torch.nn.functional.cross_entropy(x.float() @ w.float().T, target)

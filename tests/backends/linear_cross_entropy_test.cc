@@ -238,7 +238,8 @@ TEST(LinearCrossEntropy, WhatItRefuses) {
           [&](O o, In, View&) { o.loss.dx = all[9]->view(); });
   refused("dloss alone", Code::option, {"dloss", "dx"}, [&](O o, In, View&) { o.loss.dloss = all[6]->view(); });
   refused("an axis", Code::option, {"axis 0", "-1"}, [](O o, In, View&) { o.loss.rows.axis = 0; });
-  refused("causal", Code::unsupported, {"causal", "mask"}, [](O o, In, View&) { o.loss.rows.causal = true; });
+  refused("causal", Code::unsupported, {"causal", "rows of all classes", "mask"},
+          [](O o, In, View&) { o.loss.rows.causal = true; });
   refused("a rung", Code::unsupported, {"rung"}, [](O o, In, View&) { o.loss.rows.rung = softfold::Rung::fused; });
   refused("a negative cap", Code::option, {"softcap -1", "2^-60"}, [](O o, In, View&) { o.softcap = -1; });
   refused("a cap that float32 takes for none", Code::option, {"softcap 1e-50", "2^-60"},
