@@ -102,16 +102,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
-template <>
-const EntropyOps<float>& entropy_ops<float>() {
-  static const auto tables = make_tables<EntropyOps<float>>(SOFTFOLD_TARGET_FUNCTIONS(entropy_ops_float));
-  return tables[chosen_target()];
-}
-template <>
-const EntropyOps<double>& entropy_ops<double>() {
-  static const auto tables = make_tables<EntropyOps<double>>(SOFTFOLD_TARGET_FUNCTIONS(entropy_ops_double));
-  return tables[chosen_target()];
-}
+SOFTFOLD_TABLE_OF(EntropyOps, entropy_ops, float)
+SOFTFOLD_TABLE_OF(EntropyOps, entropy_ops, double)
 
 }  // namespace cpu
 }  // namespace v0

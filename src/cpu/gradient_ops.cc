@@ -155,16 +155,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
-template <>
-const GradientOps<float>& gradient_ops<float>() {
-  static const auto tables = make_tables<GradientOps<float>>(SOFTFOLD_TARGET_FUNCTIONS(gradient_ops_float));
-  return tables[chosen_target()];
-}
-template <>
-const GradientOps<double>& gradient_ops<double>() {
-  static const auto tables = make_tables<GradientOps<double>>(SOFTFOLD_TARGET_FUNCTIONS(gradient_ops_double));
-  return tables[chosen_target()];
-}
+SOFTFOLD_TABLE_OF(GradientOps, gradient_ops, float)
+SOFTFOLD_TABLE_OF(GradientOps, gradient_ops, double)
 
 }  // namespace cpu
 }  // namespace v0

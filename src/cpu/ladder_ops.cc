@@ -183,16 +183,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
-template <>
-const LadderOps<float>& ladder_ops<float>() {
-  static const auto tables = make_tables<LadderOps<float>>(SOFTFOLD_TARGET_FUNCTIONS(ladder_ops_float));
-  return tables[chosen_target()];
-}
-template <>
-const LadderOps<double>& ladder_ops<double>() {
-  static const auto tables = make_tables<LadderOps<double>>(SOFTFOLD_TARGET_FUNCTIONS(ladder_ops_double));
-  return tables[chosen_target()];
-}
+SOFTFOLD_TABLE_OF(LadderOps, ladder_ops, float)
+SOFTFOLD_TABLE_OF(LadderOps, ladder_ops, double)
 
 }  // namespace cpu
 }  // namespace v0

@@ -94,16 +94,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
-template <>
-const LossOps<float>& loss_ops<float>() {
-  static const auto tables = make_tables<LossOps<float>>(SOFTFOLD_TARGET_FUNCTIONS(loss_ops_float));
-  return tables[chosen_target()];
-}
-template <>
-const LossOps<double>& loss_ops<double>() {
-  static const auto tables = make_tables<LossOps<double>>(SOFTFOLD_TARGET_FUNCTIONS(loss_ops_double));
-  return tables[chosen_target()];
-}
+SOFTFOLD_TABLE_OF(LossOps, loss_ops, float)
+SOFTFOLD_TABLE_OF(LossOps, loss_ops, double)
 
 }  // namespace cpu
 }  // namespace v0

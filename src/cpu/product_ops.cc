@@ -64,16 +64,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
-template <>
-const ProductOps<float>& product_ops<float>() {
-  static const auto tables = make_tables<ProductOps<float>>(SOFTFOLD_TARGET_FUNCTIONS(product_ops_float));
-  return tables[chosen_target()];
-}
-template <>
-const ProductOps<double>& product_ops<double>() {
-  static const auto tables = make_tables<ProductOps<double>>(SOFTFOLD_TARGET_FUNCTIONS(product_ops_double));
-  return tables[chosen_target()];
-}
+SOFTFOLD_TABLE_OF(ProductOps, product_ops, float)
+SOFTFOLD_TABLE_OF(ProductOps, product_ops, double)
 
 }  // namespace cpu
 }  // namespace v0

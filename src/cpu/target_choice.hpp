@@ -47,6 +47,14 @@ std::array<Table, kTargetCount> make_tables(const std::array<Table (*)(), kTarge
   return tables;
 }
 
+/// Defines function<T>(): the chosen target's Ops<T>, which function_T() of each makes.
+#define SOFTFOLD_TABLE_OF(Ops, function, T)                                                    \
+  template <>                                                                                  \
+  const Ops<T>& function<T>() {                                                                \
+    static const auto tables = make_tables<Ops<T>>(SOFTFOLD_TARGET_FUNCTIONS(function##_##T)); \
+    return tables[chosen_target()];                                                            \
+  }
+
 }  // namespace cpu
 }  // namespace v0
 }  // namespace softfold

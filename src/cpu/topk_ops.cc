@@ -70,16 +70,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
-template <>
-const TopkOps<float>& topk_ops<float>() {
-  static const auto tables = make_tables<TopkOps<float>>(SOFTFOLD_TARGET_FUNCTIONS(topk_ops_float));
-  return tables[chosen_target()];
-}
-template <>
-const TopkOps<double>& topk_ops<double>() {
-  static const auto tables = make_tables<TopkOps<double>>(SOFTFOLD_TARGET_FUNCTIONS(topk_ops_double));
-  return tables[chosen_target()];
-}
+SOFTFOLD_TABLE_OF(TopkOps, topk_ops, float)
+SOFTFOLD_TABLE_OF(TopkOps, topk_ops, double)
 
 }  // namespace cpu
 }  // namespace v0
