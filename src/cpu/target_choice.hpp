@@ -48,12 +48,14 @@ std::array<Table, kTargetCount> make_tables(const std::array<Table (*)(), kTarge
 }
 
 /// Defines function<T>(): the chosen target's Ops<T>, which function_T() of each makes.
+// NOLINTBEGIN(bugprone-macro-parentheses): a template's name and its argument cannot stand in parentheses.
 #define SOFTFOLD_TABLE_OF(Ops, function, T)                                                    \
   template <>                                                                                  \
   const Ops<T>& function<T>() {                                                                \
     static const auto tables = make_tables<Ops<T>>(SOFTFOLD_TARGET_FUNCTIONS(function##_##T)); \
     return tables[chosen_target()];                                                            \
   }
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace cpu
 }  // namespace v0
