@@ -17,8 +17,8 @@ namespace softfold::cli {
 namespace {
 
 struct SampleVerb {
-  std::string input, tokens, log_probabilities, order = "vllm", of = "raw";
-  std::int64_t seed = 0, offset = 0;
+  std::string input, tokens, log_probabilities, top_tokens, top_log_probabilities, order = "vllm", of = "raw";
+  std::int64_t seed = 0, offset = 0, top = 0;
   SampleOptions options;
   InputOptions reading;
   RunOptions running;
@@ -33,6 +33,9 @@ struct SampleVerb {
     command.option("--min-p", options.min_p, "only those at least this probable beside the largest; default 0");
     command.option("--order", order, "vllm (min-p first) or hugging-face (min-p last); default vllm");
     command.option("--of", of, "LP of the raw logits, or of what was sampled from: raw, sampled; default raw");
+    command.option("--top-logprobs", top, "of each row, best first, the N largest tokens and log-probabilities");
+    command.option("--top-tokens", top_tokens, "where these tokens go: (..., N), int64");
+    command.option("--top-lp", top_log_probabilities, "and their log-probabilities: (..., N), float32");
     command.option("--seed", seed, "of the draws; default 0");
     command.option("--offset", offset, "which draw of this seed; default 0");
     command.option("--scale", options.rows.scale, "of the logits, beside the temperature; default 1");
@@ -44,16 +47,28 @@ struct SampleVerb {
   void run() const;
 };
 
+/// The files that are written: those not asked for are absent.
+struct Drawn {
+  std::optional<io::ArrayOutput> tokens, lp, top_tokens, top_lp;
+  std::int64_t top;
+
+  void commit() {
+    for (auto* file : {&tokens, &lp, &top_tokens, &top_lp})
+      if (*file) (*file)->commit();
+  }
+};
+
 /// Draws from every row of `file`, a box of whole rows at a time.
-void draw(const io::ArrayFile& file, const Schedule& s, const SampleOptions& o, const Compute& compute,
-          io::ArrayOutput& tokens, io::ArrayOutput* lp) {
-  const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, one{g.rows(), 1, 1};
+void draw(const io::ArrayFile& file, const Schedule& s, const SampleOptions& o, const Compute& compute, Drawn& to) {
+  const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, one{g.rows(), 1, 1},
+                 some{g.rows(), to.top, 1};
   const std::size_t element = size_of(file.dtype());
   const std::vector<Box> boxes = boxes_of(rows, s);
   const auto bytes = [](std::int64_t count, std::size_t size) { return static_cast<std::size_t>(count) * size; };
   if (boxes.empty()) return;
   const Slots in(s.slots, bytes(boxes[0].elements(), element)), at(s.slots, bytes(boxes[0].outers, 8));
   const Slots logs(s.slots, bytes(boxes[0].outers, sizeof(float)));
+  const Slots top(s.slots, bytes(boxes[0].outers * to.top, 8)), top_logs(s.slots, bytes(boxes[0].outers * to.top, 4));
   std::vector<std::int64_t> ids(static_cast<std::size_t>(boxes[0].outers));
   Progress progress(file.bytes());
   run_steps(std::ssize(boxes), s.slots,
@@ -63,20 +78,26 @@ void draw(const io::ArrayFile& file, const Schedule& s, const SampleOptions& o, 
              },
              [&](std::int64_t i) {
                const Box& b = boxes[static_cast<std::size_t>(i)];
-               const std::int64_t whole[] = {b.outers, g.n}, per_row[] = {b.outers};
+               const std::int64_t whole[] = {b.outers, g.n}, per_row[] = {b.outers}, few[] = {b.outers, to.top};
                std::iota(ids.begin(), ids.end(), b.outer);  // a row draws by its place in the file
                SampleOptions here = o;
                here.row_ids = View(static_cast<const void*>(ids.data()), DType::int64, per_row);
-               if (lp != nullptr) here.log_probability = View(logs[i], DType::float32, per_row);
-               const View from(static_cast<const void*>(in[i]), file.dtype(), whole), to(at[i], DType::int64, per_row);
-               compute.run(Op::sample, {&from, 1}, {&to, 1}, here);
+               if (to.lp) here.log_probability = View(logs[i], DType::float32, per_row);
+               if (to.top_tokens) here.top_tokens = View(top[i], DType::int64, few);
+               if (to.top_lp) here.top_log_probabilities = View(top_logs[i], DType::float32, few);
+               const View from(static_cast<const void*>(in[i]), file.dtype(), whole);
+               const View drawn(at[i], DType::int64, per_row);
+               compute.run(Op::sample, {&from, 1}, {&drawn, 1}, here);
                progress.add(bytes(b.elements(), element));
              },
              [&](std::int64_t i) {
                Box b = boxes[static_cast<std::size_t>(i)];
                b.columns = 1;
-               write_box(tokens, one, b, {at[i], bytes(b.outers, 8)});
-               if (lp != nullptr) write_box(*lp, one, b, {logs[i], bytes(b.outers, sizeof(float))});
+               write_box(*to.tokens, one, b, {at[i], bytes(b.outers, 8)});
+               if (to.lp) write_box(*to.lp, one, b, {logs[i], bytes(b.outers, sizeof(float))});
+               b.columns = to.top;
+               if (to.top_tokens) write_box(*to.top_tokens, some, b, {top[i], bytes(b.elements(), 8)});
+               if (to.top_lp) write_box(*to.top_lp, some, b, {top_logs[i], bytes(b.elements(), 4)});
              }});
 }
 
@@ -88,25 +109,37 @@ void SampleVerb::run() const {
   o.seed = static_cast<std::uint64_t>(seed);
   o.offset = static_cast<std::uint64_t>(offset);
   const Compute compute(running);
-  require_apart({tokens, log_probabilities});
+  require_apart({tokens, log_probabilities, top_tokens, top_log_probabilities});
+  if ((top == 0) != top_tokens.empty() || (top == 0) != top_log_probabilities.empty() || top < 0)
+    throw Error(Code::option,
+                fmt::format("--top-logprobs {} with {} of its files", top,
+                            int{!top_tokens.empty()} + int{!top_log_probabilities.empty()}),
+                "--top-logprobs N, --top-tokens and --top-lp together",
+                "--top-logprobs 5 --top-tokens t.npy --top-lp p.npy");
   const io::ArrayFile file = reading.open_floating(input);
   const Geometry g = geometry_of(file.shape(), -1);
-  const std::size_t element = size_of(file.dtype());
-  const Schedule s = make_schedule({g.rows(), g.n, 1}, {element, element, compute.memory(running.memory_bytes())});
+  if (top > g.n) throw Error(Code::option, fmt::format("--top-logprobs {}", top), fmt::format("0 .. {}", g.n));
+  const std::size_t element = size_of(file.dtype()), out = element + (top > 0 ? 12 : 0);
+  const Schedule s = make_schedule({g.rows(), g.n, 1}, {element, out, compute.memory(running.memory_bytes())});
   if (s.streamed)
     throw Error(Code::option, "--memory " + running.memory, fmt::format("room for a row of {} elements", g.n),
                 "--memory 1G");
   const std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end() - 1);
-  io::ArrayOutput drawn = io::create_array(tokens, {"tokens", DType::int64, shape}, {&file.file().id(), 1});
-  std::optional<io::ArrayOutput> lp;
-  if (!log_probabilities.empty())
-    lp.emplace(
-        io::create_array(log_probabilities, {"log_probabilities", DType::float32, shape}, {&file.file().id(), 1}));
+  std::vector<std::int64_t> some = shape;
+  some.push_back(top);
+  Drawn drawn{{}, {}, {}, {}, top};
+  const auto create = [&](std::optional<io::ArrayOutput>& to, const std::string& path, const char* name, DType dtype,
+                          const std::vector<std::int64_t>& dims) {
+    if (!path.empty()) to.emplace(io::create_array(path, {name, dtype, dims}, {&file.file().id(), 1}));
+  };
+  create(drawn.tokens, tokens, "tokens", DType::int64, shape);
+  create(drawn.lp, log_probabilities, "log_probabilities", DType::float32, shape);
+  create(drawn.top_tokens, top_tokens, "top_tokens", DType::int64, some);
+  create(drawn.top_lp, top_log_probabilities, "top_log_probabilities", DType::float32, some);
   const Stopwatch watch;
-  draw(file, s, o, compute, drawn, lp ? &*lp : nullptr);
+  draw(file, s, o, compute, drawn);
   file.file().check_unchanged();
   drawn.commit();
-  if (lp) lp->commit();
   if (running.json)
     return print({{"input", input},
                   {"shape", shape},

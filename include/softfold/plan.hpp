@@ -35,7 +35,7 @@ class SOFTFOLD_API Plan {
  private:
   friend class PlanAccess;
   Plan() {}  // leaves the storage as it is: a defaulted constructor would zero it
-  alignas(16) std::byte storage_[2304];
+  alignas(16) std::byte storage_[2560];
 };
 static_assert(std::is_trivially_copyable_v<Plan>);
 

@@ -228,12 +228,14 @@ typedef struct softfold_sample_options {
   const softfold_tensor* seeds;
   const softfold_tensor* offsets;
   const softfold_tensor* row_ids;
-  const softfold_tensor* log_probability; /* a result */
-  const softfold_tensor* rank;            /* a result */
-  const softfold_tensor* probabilities;   /* a result */
-  const softfold_tensor* masked;          /* a result */
-  int32_t order;                          /* softfold_filter_order */
-  int32_t of;                             /* softfold_distribution */
+  const softfold_tensor* log_probability;       /* a result */
+  const softfold_tensor* rank;                  /* a result */
+  const softfold_tensor* probabilities;         /* a result */
+  const softfold_tensor* masked;                /* a result */
+  int32_t order;                                /* softfold_filter_order */
+  int32_t of;                                   /* softfold_distribution */
+  const softfold_tensor* top_tokens;            /* a result */
+  const softfold_tensor* top_log_probabilities; /* a result */
 } softfold_sample_options;
 
 typedef struct softfold_executor softfold_executor;
@@ -251,7 +253,7 @@ typedef struct softfold_context {
  * Do not copy it: it is bound to the place where it was made. */
 typedef struct softfold_plan {
   /* In C11 and C++11 terms: 16-byte aligned. */
-  unsigned char opaque[2432] __attribute__((aligned(16)));
+  unsigned char opaque[2688] __attribute__((aligned(16)));
 } softfold_plan;
 
 /* scale 1, axis -1, everything else off. */

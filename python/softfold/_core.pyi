@@ -101,7 +101,8 @@ def sample_into(
     top_p: float | Array = 1.0, min_p: float | Array = 0.0, order: str = "min_p_first", bias: Array | None = None,
     bitmask: Array | None = None, seed: int | Array = 0, offset: int | Array = 0, row_ids: Array | None = None,
     of: str = "raw", log_probability: Array | None = None, rank: Array | None = None,
-    probabilities: Array | None = None, masked: Array | None = None, scale: SupportsFloat = 1.0,
+    probabilities: Array | None = None, masked: Array | None = None, top_tokens: Array | None = None,
+    top_log_probabilities: Array | None = None, scale: SupportsFloat = 1.0,
     scales: ArrayLike | None = None, lengths: ArrayLike | None = None, mask: ArrayLike | None = None,
     causal: bool = False, stream: int = 0,
 ) -> None: ...

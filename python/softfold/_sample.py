@@ -11,6 +11,7 @@ import numpy as np
 from softfold import _core, _route
 from softfold._losses import foldable, returned, row_shape
 from softfold._states import _empty_like
+from softfold._topk import taken_shape
 
 # What may be a number or one a row, and the dtype that a list of Python numbers becomes.
 PER_ROW = {"temperature": "float64", "top_k": "int64", "top_p": "float64", "min_p": "float64", "seed": "int64",
@@ -27,7 +28,7 @@ def number_of(name, value):
 def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
            bitmask=None, seed=0, offset=0, row_ids=None, of="raw", scale=1.0, scales=None, lengths=None, mask=None,
            causal=False, out=None, return_log_probability=False, return_rank=False, return_probabilities=False,
-           return_masked=False, dtype=None):  # fmt: skip
+           return_masked=False, return_top_log_probabilities=0, dtype=None):  # fmt: skip
     """One element of each row, drawn from softmax(scale (logits + bias) / temperature) of what the filters leave.
 
     logits: float32, float16 or bfloat16, of any strides. Nothing here is random but by the seed: the same row, seed,
@@ -44,14 +45,18 @@ def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, o
        return_rank: how many elements are at least as large; `of` the "raw" logits or of what was "sampled" from.
     return_probabilities: what was drawn from, renormalised; return_masked: logits + bias, -inf for what is gone. Both of
        logits' shape, in dtype.
+    return_top_log_probabilities: how many of the largest elements of what `of` says are told of, best first: their
+       tokens (int64) and log-probabilities, two arrays of logits' shape with so many along the axis; -1 and -inf where
+       there are fewer. On the CPU.
     Returns tokens (int64, -1 where nothing can be drawn), or a tuple. Raises softfold.Error before any work.
     """
     options = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, order=order, bias=bias,
                    bitmask=bitmask, seed=seed, offset=offset, row_ids=row_ids, of=of, scale=scale, scales=scales,
                    lengths=lengths, mask=mask, causal=causal)  # fmt: skip
     wanted = (return_log_probability, return_rank, return_probabilities, return_masked)
+    top = operator.index(return_top_log_probabilities)
     if _route._library(logits) == "torch":
-        return importlib.import_module("softfold.torch").run_sample(logits, axis, out, dtype, wanted, options)
+        return importlib.import_module("softfold.torch").run_sample(logits, axis, out, dtype, wanted, top, options)
     x = foldable(logits, "sample")
     for name, kind in {**PER_ROW, "bias": "float32"}.items():
         value = options[name]
@@ -65,6 +70,11 @@ def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, o
     log_probability = _empty_like(x, shape, dtype) if return_log_probability else None
     rank = _empty_like(x, shape, space.int64) if return_rank else None
     probabilities, masked = (_empty_like(x, tuple(x.shape), dtype) if asked else None for asked in wanted[2:])
+    top_shape = taken_shape(x, top, axis)
+    top_tokens = _empty_like(x, top_shape, space.int64) if top else None
+    top_log_probabilities = _empty_like(x, top_shape, dtype) if top else None
     _route.run_into(_core.sample_into, x, tokens, axis, log_probability=log_probability, rank=rank,
-                    probabilities=probabilities, masked=masked, **options)  # fmt: skip
-    return returned((tokens, log_probability, rank, probabilities, masked), fresh=out is None)
+                    probabilities=probabilities, masked=masked, top_tokens=top_tokens,
+                    top_log_probabilities=top_log_probabilities, **options)  # fmt: skip
+    results = tokens, log_probability, rank, probabilities, masked, top_tokens, top_log_probabilities
+    return returned(results, fresh=out is None)

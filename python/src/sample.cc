@@ -32,7 +32,8 @@ void take(OpenArrays& arrays, handle given, const char* name, T& number, View& v
 void sample_into(handle x, handle tokens, int axis, handle temperature, handle top_k, handle top_p, handle min_p,
                  const std::string& order, handle bias, handle bitmask, handle seed, handle offset, handle row_ids,
                  const std::string& of, handle log_probability, handle rank, handle probabilities, handle masked,
-                 handle scale, handle scales, handle lengths, handle mask, handle causal, std::uintptr_t stream) {
+                 handle top_tokens, handle top_log_probabilities, handle scale, handle scales, handle lengths,
+                 handle mask, handle causal, std::uintptr_t stream) {
   OpenRowOptions rows;
   rows.open_options({{}, {}, {}, scale, scales, lengths, nb::none(), mask, causal, nb::str("zero")});
   rows.options.axis = axis;
@@ -55,6 +56,8 @@ void sample_into(handle x, handle tokens, int axis, handle temperature, handle t
   o.rank = arrays.open_result(rank, "rank");
   o.probabilities = arrays.open_result(probabilities, "probabilities");
   o.masked = arrays.open_result(masked, "masked");
+  o.top_tokens = arrays.open_result(top_tokens, "top_tokens");
+  o.top_log_probabilities = arrays.open_result(top_log_probabilities, "top_log_probabilities");
   const View input = arrays.open(x, "logits"), output = arrays.open_result(tokens, "tokens");
   const std::shared_ptr<Executor> threads = executor();
   const Context context{threads.get(), reinterpret_cast<void*>(stream), nullptr};
@@ -71,9 +74,9 @@ void bind_sample(nb::module_& m) {
         nb::arg("temperature") = 1.0, nb::arg("top_k") = 0, nb::arg("top_p") = 1.0, nb::arg("min_p") = 0.0,
         nb::arg("order") = "min_p_first", nb::arg("bias") = none, nb::arg("bitmask") = none, nb::arg("seed") = 0,
         nb::arg("offset") = 0, nb::arg("row_ids") = none, nb::arg("of") = "raw", nb::arg("log_probability") = none,
-        nb::arg("rank") = none, nb::arg("probabilities") = none, nb::arg("masked") = none, nb::arg("scale") = 1.0,
-        nb::arg("scales") = none, nb::arg("lengths") = none, nb::arg("mask") = none, nb::arg("causal") = false,
-        nb::arg("stream") = 0,
+        nb::arg("rank") = none, nb::arg("probabilities") = none, nb::arg("masked") = none, nb::arg("top_tokens") = none,
+        nb::arg("top_log_probabilities") = none, nb::arg("scale") = 1.0, nb::arg("scales") = none,
+        nb::arg("lengths") = none, nb::arg("mask") = none, nb::arg("causal") = false, nb::arg("stream") = 0,
         "Runs sample on viewable arrays, into the results: what softfold.sample and softfold.torch call.");
 }
 

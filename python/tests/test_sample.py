@@ -30,6 +30,17 @@ def test_what_is_drawn_from(rng):
     assert bits(p) == bits(softfold.softmax(masked, -1, scale=2))
 
 
+def test_top_log_probabilities(rng):
+    x = np.round(rng.standard_normal((3, 5, 70)).astype(np.float32))
+    tokens, top, lp = softfold.sample(x, axis=1, temperature=0.5, return_top_log_probabilities=3)
+    _, indices, want = softfold.topk(x, 3, axis=1, return_log_probabilities=True)
+    assert top.tolist() == indices.tolist() and bits(lp) == bits(want)
+    _, top, lp = softfold.sample(x[0, :, :4], top_k=1, of="sampled", return_top_log_probabilities=4)
+    assert ((top >= 0) == np.isfinite(lp)).all() and (top[:, 0] == x[0, :, :4].argmax(-1)).all()
+    with pytest.raises(softfold.Error, match="top_tokens for 71"):
+        softfold.sample(x, return_top_log_probabilities=71)
+
+
 def test_frequencies(rng):
     x = rng.standard_normal(12).astype(np.float32)
     draws = softfold.sample(np.broadcast_to(x, (60000, 12)), seed=2, temperature=0.8)
@@ -76,6 +87,7 @@ def test_torch(rng):
     t = torch.from_numpy(x)
     options = dict(temperature=0.5, top_k=[3, 9, 0] * 2, seed=2**64 - 5, offset=7)
     options |= dict(return_log_probability=True, return_rank=True, return_probabilities=True, return_masked=True)
+    options |= dict(return_top_log_probabilities=4)
     want, got = softfold.sample(x, **options), softfold.sample(t, **options)
     assert all(torch.equal(g, torch.from_numpy(w)) for g, w in zip(got, want))
     out = torch.empty(6, dtype=torch.int32)
@@ -84,5 +96,5 @@ def test_torch(rng):
     compiled = torch.compile(lambda x: sf.sample(x, seed=seeds, top_p=0.8), fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(t), sf.sample(t, seed=seeds, top_p=0.8))
     numbers, none = (0.9, 4, 0.9, 0.1, 1, 2), (None,) * 9
-    arguments = (t, 1, [True] * 4, *numbers, *none, "min_p_first", "raw", 1.0, None, None, None, False, None)
+    arguments = (t, 1, [True] * 4, 3, *numbers, *none, "min_p_first", "raw", 1.0, None, None, None, False, None)
     torch.library.opcheck(torch.ops.softfold.sample.default, arguments)

@@ -61,7 +61,8 @@ class SampleWorker {
   void run(const Row& r, std::int64_t index, const Draw& draw) {
     const bool processed = p_[SampleSlot::bias].given || p_[SampleSlot::bitmask].given;
     const bool of_raw = p_.of == Distribution::raw;
-    const bool tells = p_[SampleSlot::log_probability].given || p_[SampleSlot::rank].given;
+    const bool top = p_[SampleSlot::top_tokens].given;
+    const bool tells = p_[SampleSlot::log_probability].given || p_[SampleSlot::rank].given || top;
     const Elements raw = !processed || (of_raw && tells) ? elements(r, index, false) : Elements{};
     const Elements x = processed ? elements(r, index, true) : raw;
     const auto scale = fold::make_scale<float>(draw.temperature > 0 ? draw.scale / draw.temperature : 1.);
@@ -73,14 +74,16 @@ class SampleWorker {
     if (p_[Slot::y].given) write_probabilities(r, x, drawn, greedy, scale.c, from);
     if (p_[SampleSlot::masked].given) write_masked(r, index, x, greedy ? drawn.token : -1, from);
     if (!tells) return;
-    if (!of_raw && greedy) return put_point(index, drawn.token);
+    if (!of_raw && greedy && drawn.token >= 0) return put_point(index, drawn.token);
     const bool asked = p_[SampleSlot::log_probability].given && drawn.token >= 0;
     const auto own = of_raw ? fold::make_scale<float>(draw.scale) : scale;
     const Elements& all = of_raw ? raw : x;
     const bool known = !of_raw || (!greedy && !processed && !draw.filters() && draw.temperature == 1);
-    float lp = 0.F;
-    if (asked) lp = log_probability(all, drawn.token, known ? drawn.state : state_of(all, own.c, kAll), own);
-    put_numbers(index, all, drawn.token, lp);
+    if (!asked && !top) return put_numbers(index, all, drawn.token, 0.F);
+    auto row = ops_.log_normaliser(known ? drawn.state : state_of(all, own.c, kAll), own);
+    row.set_c(own.c);
+    put_numbers(index, all, drawn.token, asked ? log_probability(row, all[drawn.token]) : 0.F);
+    if (top) put_top(index, all, of_raw ? kAll : from, row);
   }
 
  private:
@@ -335,10 +338,25 @@ class SampleWorker {
     });
   }
 
-  float log_probability(const Elements& x, std::int64_t token, const State& s, const fold::Scale<float>& scale) {
-    auto row = ops_.log_normaliser(s, scale);
-    row.set_c(scale.c);
-    return row.regular ? row.log_probability(x[token]) : fold::canonical_nan<float>();
+  static float log_probability(const fold::LogNormaliser<float>& row, float x) {
+    return row.regular ? row.log_probability(x) : fold::canonical_nan<float>();
+  }
+
+  /// The largest elements, none of which is below `from`.
+  void put_top(std::int64_t index, const Elements& x, float from, const fold::LogNormaliser<float>& row) {
+    fold::Ranked<float>* entries;
+    const std::int64_t count = best(x, p_.top, &entries);
+    std::sort(entries, entries + count, [](const auto& a, const auto& b) { return a.before(b); });
+    for (std::int64_t j = 0; j < p_.top; ++j) {
+      const float v = j < count ? x[entries[j].index] : kAll;
+      const bool there = v != kAll && !(v < from);
+      put_entry(index, j, there ? entries[j].index : -1, there ? log_probability(row, v) : kAll);
+    }
+  }
+  void put_entry(std::int64_t index, std::int64_t j, std::int64_t token, float log_probability) {
+    const Operand &tokens = p_[SampleSlot::top_tokens], &lps = p_[SampleSlot::top_log_probabilities];
+    put_integer(tokens, p_.at(tokens, index) + j * tokens.axis_stride, token);
+    put_number(lps, p_.at(lps, index) + j * lps.axis_stride, static_cast<double>(log_probability));
   }
 
   void put_numbers(std::int64_t row, const Elements& x, std::int64_t token, float log_probability) {
@@ -347,8 +365,9 @@ class SampleWorker {
   }
   /// Of a distribution that has one element.
   void put_point(std::int64_t row, std::int64_t token) {
-    put_real(row, token < 0 ? fold::canonical_nan<float>() : 0.F);
-    if (p_[SampleSlot::rank].given) put(SampleSlot::rank, row, token < 0 ? 0 : 1);
+    put_real(row, 0.F);
+    if (p_[SampleSlot::rank].given) put(SampleSlot::rank, row, 1);
+    for (std::int64_t j = 0; j < p_.top; ++j) put_entry(row, j, j == 0 ? token : -1, j == 0 ? 0.F : kAll);
   }
   void put_real(std::int64_t row, float value) {
     const Operand& o = p_[SampleSlot::log_probability];

@@ -129,6 +129,8 @@ SampleOptions options_from(const softfold_sample_options* given) {
   r.masked = view_from(o.masked);
   r.order = enum_from(o.order, FilterOrder::min_p_last, "order");
   r.of = enum_from(o.of, Distribution::sampled, "of");
+  r.top_tokens = view_from(o.top_tokens);
+  r.top_log_probabilities = view_from(o.top_log_probabilities);
   return r;
 }
 

@@ -47,7 +47,7 @@ class NamedViews {
     const View* view;
     Kind kind;
   };
-  std::array<Named, 20> all_;
+  std::array<Named, 24> all_;
   std::size_t count_ = 0;
 };
 

@@ -73,10 +73,36 @@ void check_room(const SampleProblem& p) {
     throw Error(Code::dtype, "int32 tokens of rows of " + std::to_string(p.n) + " elements", "int64");
   if (narrow(p[SampleSlot::rank]) && p.n >= most)
     throw Error(Code::dtype, "an int32 rank of rows of " + std::to_string(p.n) + " elements", "int64");
+  if (narrow(p[SampleSlot::top_tokens]) && p.n > most)
+    throw Error(Code::dtype, "int32 top_tokens of rows of " + std::to_string(p.n) + " elements", "int64");
   const bool weighs = p.top_p < 1 || p[SampleSlot::top_ps].given;
   if (weighs && p.n > fold::kMostCounted)
     throw Error(Code::shape, "top_p of rows of " + std::to_string(p.n) + " elements",
                 "up to " + std::to_string(fold::kMostCounted), "top_p 1");
+}
+
+void check_top(const SampleOptions& o, const View& x) {
+  if (o.top_tokens.given() != o.top_log_probabilities.given())
+    throw Error(Code::option, "one of top_tokens and top_log_probabilities", "both, or neither");
+  if (o.top_tokens.given() && x.device.kind != DeviceKind::cpu)
+    throw Error(Code::unsupported, "top_tokens and top_log_probabilities on a GPU", "log_probability and rank",
+                "topk gives the largest logits and their log_probabilities there, or sample on the CPU");
+}
+
+/// The largest elements and their log-probabilities: as many as the results have room for.
+void add_top(SampleProblem& p, RowBuilder& b, const SampleOptions& o) {
+  p.top = 0;
+  if (!o.top_tokens.given()) return;
+  checks::check_integer(o.top_tokens, "top_tokens");
+  checks::check_floating(o.top_log_probabilities, "top_log_probabilities");
+  const auto axis = static_cast<std::size_t>(b.axis);
+  if (axis < o.top_tokens.shape.size()) p.top = o.top_tokens.shape[axis];
+  if (p.top > p.n)
+    throw Error(Code::shape,
+                "top_tokens for " + std::to_string(p.top) + " of rows of " + std::to_string(p.n) + " elements",
+                "0 to " + std::to_string(p.n));
+  b.full(p[SampleSlot::top_tokens], "top_tokens", o.top_tokens, false, p.top);
+  b.full(p[SampleSlot::top_log_probabilities], "top_log_probabilities", o.top_log_probabilities, false, p.top);
 }
 
 }  // namespace
@@ -95,6 +121,8 @@ void build_sample(SampleProblem& p, std::span<const View> inputs, std::span<cons
   for (const Given& g : kResults) views.add(g.name, o.*g.view, false, NamedViews::output);
   views.add("probabilities", o.probabilities, false, NamedViews::output);
   views.add("masked", o.masked, false, NamedViews::output);
+  views.add("top_tokens", o.top_tokens, false, NamedViews::output);
+  views.add("top_log_probabilities", o.top_log_probabilities, false, NamedViews::output);
   for (const Given& g : kPerRow) views.add(g.name, o.*g.view, false);
   views.add("bias", o.bias, false);
   views.add("bitmask", o.bitmask, false);
@@ -103,6 +131,7 @@ void build_sample(SampleProblem& p, std::span<const View> inputs, std::span<cons
   if (x.dtype == DType::float64)
     throw Error(Code::dtype, "x of dtype float64 for sample", "float32, float16, bfloat16", "convert it to float32");
   checks::check_integer(tokens, "tokens");
+  check_top(o, x);
 
   p.op = Op::sample;
   p.empty = o.rows.empty;
@@ -131,6 +160,7 @@ void build_sample(SampleProblem& p, std::span<const View> inputs, std::span<cons
   };
   add_full(p[Slot::y], "probabilities", o.probabilities);
   add_full(p[SampleSlot::masked], "masked", o.masked);
+  add_top(p, b, o);
   if (o.bias.given()) {
     checks::check_floating(o.bias, "bias");
     b.full(p[SampleSlot::bias], "bias", o.bias, true);

@@ -112,6 +112,8 @@ enum class SampleSlot : std::uint8_t {
   log_probability,
   rank,
   masked,
+  top_tokens,
+  top_log_probabilities,
   count
 };
 
@@ -119,6 +121,7 @@ enum class SampleSlot : std::uint8_t {
 struct SampleProblem : RowProblem {
   double temperature, top_p, min_p;
   std::int64_t top_k;
+  std::int64_t top;  ///< how many of the largest elements are told of
   std::uint64_t seed, offset;
   FilterOrder order;
   Distribution of;

@@ -182,6 +182,47 @@ TEST(Sample, LogProbabilityAndRank) {
   check(drawn_from, 1.5 / 0.7);
 }
 
+TEST(Sample, TopLogProbabilitiesAreTopksOfTheDistribution) {
+  constexpr std::int64_t rows = 7, n = 3000, k = 40;
+  auto x = row_of(rows * n, 12);
+  for (float& v : x) v = std::rint(4 * v) / 4;  // ties
+  for (std::int64_t i = 0; i < n; ++i) x[static_cast<std::size_t>(2 * n + i)] = i < 5 ? x[0] : kAbsent;
+  x[3 * n + 7] = NAN, x[4 * n + 9] = INFINITY;
+  std::fill_n(x.begin() + 5 * n, n, kAbsent);
+  std::vector<float> masked(x.size()), values(rows * k), lp(rows * k), expected(rows * k), sampled_lp(rows);
+  std::vector<std::int64_t> tokens(rows), top(rows * k), indices(rows * k);
+  const Shape shape{rows, n}, per_row{rows}, some{rows, k};
+  const View view(std::as_const(x).data(), DType::float32, shape), drawn(tokens.data(), DType::int64, per_row);
+  SampleOptions o;
+  o.rows.scale = 1.5, o.temperature = 0.7, o.top_k = 20, o.masked = View(masked.data(), DType::float32, shape);
+  o.top_tokens = View(top.data(), DType::int64, some), o.top_log_probabilities = View(lp.data(), DType::float32, some);
+  const auto check = [&](const std::vector<float>& of, double scale) {
+    softfold::sample(view, drawn, o);
+    softfold::TopkOptions topk;
+    topk.rows.scale = scale, topk.log_probabilities = View(expected.data(), DType::float32, some);
+    softfold::topk(View(of.data(), DType::float32, shape), View(values.data(), DType::float32, some),
+                   View(indices.data(), DType::int64, some), topk);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (values[i] == kAbsent) indices[i] = -1, expected[i] = kAbsent;
+      EXPECT_EQ(top[i], indices[i]) << i;
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(lp[i]), std::bit_cast<std::uint32_t>(expected[i])) << i;
+    }
+  };
+  check(x, 1.5);
+  o.of = Distribution::sampled;
+  softfold::sample(view, drawn, o);
+  check(std::vector<float>(masked), 1.5 / 0.7);
+  EXPECT_TRUE(top[2 * k + 4] == 4 && top[2 * k + 5] == -1);  // five are left of row 2
+  o.temperature = 0;                                         // of the one element that is drawn from
+  o.log_probability = View(sampled_lp.data(), DType::float32, per_row);
+  softfold::sample(view, drawn, o);
+  for (const std::size_t r : {0U, 2U, 4U}) {
+    EXPECT_EQ(top[r * k], tokens[r]);
+    EXPECT_TRUE(lp[r * k] == 0 && sampled_lp[r] == 0 && top[r * k + 1] == -1 && lp[r * k + 1] == kAbsent);
+  }
+  EXPECT_TRUE(tokens[3] == -1 && std::isnan(lp[3 * k]) && top[5 * k] == -1 && lp[5 * k] == kAbsent);
+}
+
 TEST(Sample, WhatItDrawsFrom) {
   for (std::uint64_t seed = 0; seed < 40; seed += kStep) {
     const std::int64_t n = 1 + static_cast<std::int64_t>(seed) * 70;

@@ -11,25 +11,43 @@ TEST_F(CommandTest, SampleHasTheLibrarysTokensInBlocksOfAnySize) {
   const auto x = random_elements(DType::float32, rows * n, 2);
   write_array(at("x.npy"), DType::float32, shape, x);
   std::vector<std::int64_t> tokens(rows);
-  std::vector<float> lp(rows);
+  std::vector<float> lp(rows), top_lp(rows * 3);
+  std::vector<std::int64_t> top(rows * 3);
+  const Shape some{rows, 3};
   softfold::SampleOptions o;
   o.temperature = 0.5, o.top_k = 40, o.top_p = 0.9, o.min_p = 0.01, o.seed = 5, o.offset = 2;
   o.order = softfold::FilterOrder::min_p_last;
   o.of = softfold::Distribution::sampled;
   o.log_probability = View(lp.data(), DType::float32, per_row);
+  o.top_tokens = View(top.data(), DType::int64, some);
+  o.top_log_probabilities = View(top_lp.data(), DType::float32, some);
   softfold::sample(View(x.data(), DType::float32, shape), View(tokens.data(), DType::int64, per_row), o);
   const auto expect_file = [&](const char* name, const auto& expected) {
     const auto bytes = std::as_bytes(std::span(expected));
     EXPECT_EQ(elements_of(softfold::io::open_array(at(name))), std::vector<std::byte>(bytes.begin(), bytes.end()));
   };
   for (const std::string memory : {"32M", "1G"}) {
-    expect_ok({"sample",  "@x.npy", "@t.npy",   "@lp.npy", "--temperature", "0.5",          "--top-k", "40",
-               "--top-p", "0.9",    "--min-p",  "0.01",    "--order",       "hugging-face", "--of",    "sampled",
-               "--seed",  "5",      "--offset", "2",       "--memory",      memory});
+    expect_ok({"sample",         "@x.npy",
+               "@t.npy",         "@lp.npy",
+               "--temperature",  "0.5",
+               "--top-k",        "40",
+               "--top-p",        "0.9",
+               "--min-p",        "0.01",
+               "--order",        "hugging-face",
+               "--of",           "sampled",
+               "--seed",         "5",
+               "--offset",       "2",
+               "--memory",       memory,
+               "--top-logprobs", "3",
+               "--top-tokens",   "@top.npy",
+               "--top-lp",       "@top_lp.npy"});
+    expect_file("top.npy", top);
+    expect_file("top_lp.npy", top_lp);
     expect_file("t.npy", tokens);
     expect_file("lp.npy", lp);
   }
   expect_refused(Code::option, "0 .. 1", {"sample", "@x.npy", "@t.npy", "--top-p", "3"});
+  expect_refused(Code::option, "--top-tokens", {"sample", "@x.npy", "@t.npy", "--top-logprobs", "3"});
   expect_refused(Code::option, "hugging-face", {"sample", "@x.npy", "@t.npy", "--order", "huggingface"});
 }
 

@@ -215,11 +215,18 @@ TEST(CAbi, SampleOnceAndAsAPlan) {
   options.top_k = 1;
   options.log_probability = &lp.tensor;
   options.rank = &ranks;
+  CTensor top_lp({2, 1});
+  std::int32_t top[2];
+  std::int64_t one_each[] = {2, 1};
+  softfold_tensor tops{top, {1, 0}, 2, {0, 32, 1}, one_each, nullptr, 0};
+  options.top_tokens = &tops;
+  options.top_log_probabilities = &top_lp.tensor;
   ASSERT_EQ(softfold_sample(&x.tensor, &t, &options, nullptr), SOFTFOLD_OK) << last();
   EXPECT_EQ(tokens[0], 1);
   EXPECT_EQ(tokens[1], 0);
   EXPECT_NEAR(lp.data[0], -0.00045869, 1e-7);
   EXPECT_EQ(rank[1], 1);
+  EXPECT_TRUE(top[0] == 1 && top[1] == 0 && top_lp.data == lp.data);
   softfold_plan plan;
   ASSERT_EQ(softfold_plan_sample(&plan, &x.tensor, 1, &again, 1, &options, nullptr), SOFTFOLD_OK) << last();
   ASSERT_EQ(softfold_plan_run(&plan), SOFTFOLD_OK) << last();

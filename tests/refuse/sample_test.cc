@@ -52,6 +52,20 @@ TEST(RefuseSample, WhatItCannotDo) {
        [&](SampleOptions& o) { o.bitmask = View(room.data(), DType::int64, word); });
   with("rank of float32", Code::dtype, {"rank of dtype float32", "int32, int64"},
        [&](SampleOptions& o) { o.rank = View(room.data(), DType::float32, four); });
+  const Shape five{4, 5}, seven{4, 7};
+  with("top_tokens alone", Code::option, {"one of top_tokens and top_log_probabilities", "both"},
+       [&](SampleOptions& o) { o.top_tokens = View(room.data(), DType::int64, five); });
+  std::vector<float> more(64);
+  with("more top_tokens than elements", Code::shape, {"top_tokens for 7 of rows of 6", "0 to 6"},
+       [&](SampleOptions& o) {
+         o.top_tokens = View(room.data(), DType::int64, seven);
+         o.top_log_probabilities = View(more.data(), DType::float32, seven);
+       });
+  with("another number of top_log_probabilities", Code::shape, {"top_log_probabilities of shape [4, 7]", "5 along"},
+       [&](SampleOptions& o) {
+         o.top_tokens = View(room.data(), DType::int64, five);
+         o.top_log_probabilities = View(more.data(), DType::float32, seven);
+       });
   s.expect("a negative scale", Code::option, {"scale -1", "positive"}, [](Bound& b) { b.rows.scale = -1; });
   s.expect("a rung", Code::unsupported, {"rung"}, [](Bound& b) { b.rows.rung = softfold::Rung::safe; });
   s.expect("tokens of float32", Code::dtype, {"tokens of dtype float32"},
