@@ -55,7 +55,17 @@ bool same_digits(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string_view suggestion(std::string_view word, std::span<const std::string_view> candidates) {
-  constexpr std::pair<std::string_view, std::string_view> elsewhere[] = {{"lse", "logsumexp"}, {"gpu", "cuda"}};
+  constexpr std::pair<std::string_view, std::string_view> elsewhere[] = {{"lse", "logsumexp"},
+                                                                         {"gpu", "cuda"},
+                                                                         {"--kv-lengths", "--lengths"},
+                                                                         {"--seqused-k", "--lengths"},
+                                                                         {"--kv-starts", "--starts"},
+                                                                         {"--leftpad-k", "--starts"},
+                                                                         {"--kv-index", "--index"},
+                                                                         {"--cache-batch-idx", "--index"},
+                                                                         {"--alibi-slopes", "--slopes"},
+                                                                         {"--cu-seqlens-q", "--q-offsets"},
+                                                                         {"--cu-seqlens-k", "--kv-offsets"}};
   for (const auto& [there, here] : elsewhere)
     if (word == there && std::ranges::find(candidates, here) != candidates.end()) return here;
   return io::nearest(word, candidates);

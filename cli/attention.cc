@@ -1,6 +1,6 @@
 // softfold attention Q K V OUT
-#include "arguments.hpp"
-#include "blocks.hpp"
+#include "attention_arguments.hpp"
+#include "attention_reference.hpp"
 #include "compute.hpp"
 #include "elements.hpp"
 #include "interrupt.hpp"
@@ -10,199 +10,201 @@
 #include "verbs.hpp"
 
 #include "softfold/io/array_output.hpp"
-#include "softfold/softfold.hpp"
+#include "softfold/plan.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <optional>
 
 namespace softfold::cli {
 namespace {
 
-/// An array in memory.
-struct Loaded {
-  std::vector<std::int64_t> shape;
-  DType dtype;
-  Buffer bytes;
+/// What is computed, in memory.
+struct Work {
+  AttentionOperands given;
+  Loaded q, k, v, out;
+  std::optional<Loaded> lse, state;
 
-  Loaded(DType t, std::vector<std::int64_t> s)
-      : shape(std::move(s)), dtype(t), bytes(static_cast<std::size_t>(*io::bytes_of(t, shape))) {}
-  explicit Loaded(const io::ArrayFile& file) : Loaded(file.dtype(), {file.shape().begin(), file.shape().end()}) {
-    file.read(0, all());
-  }
-  std::span<std::byte> all() { return {bytes.data(), static_cast<std::size_t>(*io::bytes_of(dtype, shape))}; }
-  std::int64_t count() const { return static_cast<std::int64_t>(*io::bytes_of(dtype, shape) / size_of(dtype)); }
-  View view() { return View(static_cast<void*>(bytes.data()), dtype, shape); }
-
-  Loaded widened() {
-    Loaded wide(DType::float64, shape);
-    with_floating(dtype, [&]<class S>(S) {
-      for (std::int64_t i = 0; i < count(); ++i)
-        reinterpret_cast<double*>(wide.bytes.data())[i] =
-            static_cast<double>(fold::widen(reinterpret_cast<const S*>(bytes.data())[i]));
-    });
-    return wide;
-  }
+  std::vector<View> inputs() const { return {q.view(), k.view(), v.view()}; }
+  void clear();
+  double scores() const;
 };
 
-/// How far a result is from the materialised one in float64.
-struct Checked {
-  double largest_error, largest_value;
+/// Of packed sequences: what a query sees that is in none of them, which no kernel writes.
+void Work::clear() {
+  std::ranges::fill(out.all(), std::byte{0});
+  if (lse)
+    with_floating(lse->dtype, [&]<class S>(S) {
+      std::fill_n(reinterpret_cast<S*>(lse->bytes.data()), lse->count(), fold::narrow<S>(-fold::infinity<double>()));
+    });
+  if (!state) return;
+  std::ranges::fill(state->all(), std::byte{0});
+  with_floating(state->dtype, [&]<class S>(S) {
+    for (std::int64_t i = 0; i < state->count(); i += state->shape.back())
+      reinterpret_cast<S*>(state->bytes.data())[i] = fold::narrow<S>(-fold::infinity<double>());
+  });
+}
+
+/// How many scores there would be, if they were there.
+double Work::scores() const {
+  const bool heads_first = given.options.layout == Layout::bhtd || q.shape.size() == 2;
+  const auto tokens = [&](const Loaded& x) {
+    return static_cast<double>(x.shape[x.shape.size() - (heads_first ? 2 : 3)]);
+  };
+  const double rows = static_cast<double>(q.count()) / static_cast<double>(q.shape.back());
+  const auto* packed = std::get_if<Varlen>(&given.options.kv);
+  if (packed == nullptr) return rows * tokens(k);
+  double sum = 0;
+  for (std::int64_t b = 0; b + 1 < packed->q_offsets.shape[0]; ++b) {
+    const auto length = [b](const View& offsets) {
+      return static_cast<double>(integer_at(offsets, b + 1) - integer_at(offsets, b));
+    };
+    sum += length(packed->q_offsets) * length(packed->kv_offsets);
+  }
+  return tokens(q) > 0 ? rows / tokens(q) * sum : 0;
+}
+
+/// What a run tells of itself.
+struct Told {
+  std::string kernel, backend;
+  int threads;
+  double seconds;
+  std::uint64_t peak;
+  std::optional<Checked> checked;
 };
 
 struct AttentionVerb {
-  std::string q_path, k_path, v_path, out_path, lse_path, mask_path, bias_path;
-  std::string layout = "bhtd", dtype, rung = "automatic";
+  std::string q_path, k_path, v_path, out_path, lse_path, state_path, dtype;
   InputOptions q_reading, k_reading, v_reading;
+  AttentionArguments arguments;
   RunOptions running;
-  double scale = std::numeric_limits<double>::quiet_NaN(), softcap = 0;
-  std::int64_t left = -1, right = -1;
-  bool causal = false, check = false;
+  bool check = false;
 
-  void declare(Command& command) {
-    command.positional("Q", q_path, "queries, .npy or .safetensors: (B, H, T, D), (H, T, D) or (T, D)");
-    command.positional("K", k_path, "keys: (B, Hkv, S, D); query head h reads key head h / (H / Hkv)");
-    command.positional("V", v_path, "values: (B, Hkv, S, Dv)");
-    command.positional("OUT", out_path, "the result: its ending, .npy or .safetensors, decides the format");
-    q_reading.declare(command, "q");
-    k_reading.declare(command, "k");
-    v_reading.declare(command, "v");
-    command.option("--layout", layout, "bhtd, or bthd for (B, T, H, D)");
-    command.option("--scale", scale, "of the scores; default 1/sqrt(D)");
-    command.flag("--causal", causal, "the last query sees all keys, the one before all but the last, ...");
-    command.option("--left", left, "keys that a query sees before its own position; default all");
-    command.option("--right", right, "keys that it sees behind it; default all");
-    command.option("--softcap", softcap, "scores become softcap tanh(score / softcap)");
-    command.option("--mask", mask_path, "a bool array that broadcasts to (B, H, T, S): true where a key exists");
-    command.option("--bias", bias_path, "an array that broadcasts to (B, H, T, S), added to the scores");
-    command.option("--lse", lse_path, "write the scores' logsumexp there, (B, H, T)");
-    command.option("--dtype", dtype, "of the result: the input's (default) or float32");
-    command.option("--rung", rung, "the algorithm: automatic, naive, safe, merged, online, tiled, fused");
-    command.flag("--check", check, "compare with the same attention materialised in float64");
-    running.declare(command, false);
-  }
-
+  void declare(Command& command);
   void run() const;
-  AttentionOptions options() const;
-  Checked checked(Loaded& q, Loaded& k, Loaded& v, Loaded& out, AttentionOptions o, const Context& context) const;
+  Work load() const;
+  std::vector<io::ArrayOutput> create(const Work& work) const;
+  void write(const Work& work, std::vector<io::ArrayOutput>& files) const;
+  void tell(const Work& work, const Told& told) const;
 };
 
-AttentionOptions AttentionVerb::options() const {
-  static constexpr std::string_view layouts[] = {"bhtd", "bthd"};
-  AttentionOptions o;
-  o.layout = static_cast<Layout>(parse_word(layout, "layout", layouts));
-  o.scale = scale;
-  o.causal = causal;
-  o.window = {left, right};
-  o.softcap = static_cast<float>(softcap);
-  if (softcap != 0 && o.softcap == 0) o.softcap = std::numeric_limits<float>::denorm_min();  // refused, and not "none"
-  o.rung = parse_rung(rung);
-  return o;
+void AttentionVerb::declare(Command& command) {
+  command.positional("Q", q_path, "queries, .npy or .safetensors: (B, H, T, D), (H, T, D) or (T, D)");
+  command.positional("K", k_path, "keys: (B, Hkv, S, D); query head h reads key head h / (H / Hkv)");
+  command.positional("V", v_path, "values: (B, Hkv, S, Dv)");
+  command.positional("OUT", out_path, "the result: its ending, .npy or .safetensors, decides the format");
+  q_reading.declare(command, "q");
+  k_reading.declare(command, "k");
+  v_reading.declare(command, "v");
+  arguments.declare(command);
+  command.option("--lse", lse_path, "write the scores' logsumexp there, (B, H, T)");
+  command.option("--state", state_path, "write each row's m, d and o there, (B, H, T, 2 + Dv)");
+  command.option("--dtype", dtype, "of the result: the input's (default) or float32");
+  command.flag("--check", check, "compare with the same attention, its scores materialised in float64");
+  running.declare(command, false);
+  command.footer(
+      "--sink, --bias, --mask, --slopes, --lengths, --starts, --index and the offsets take FILE or\n"
+      "FILE.safetensors:TENSOR; all but --bias and --mask also numbers, as --lengths 17,5.");
 }
 
-Checked AttentionVerb::checked(Loaded& q, Loaded& k, Loaded& v, Loaded& out, AttentionOptions o,
-                               const Context& context) const {
-  Loaded wide_q = q.widened(), wide_k = k.widened(), wide_v = v.widened(), right_out(DType::float64, out.shape);
-  o.rung = Rung::safe;
-  o.lse = {};
-  attention(wide_q.view(), wide_k.view(), wide_v.view(), right_out.view(), o, context);
-  Loaded got = out.widened();
-  Checked c{0, 0};
-  for (std::int64_t i = 0; i < got.count(); ++i) {
-    const double a = reinterpret_cast<const double*>(got.bytes.data())[i];
-    const double b = reinterpret_cast<const double*>(right_out.bytes.data())[i];
-    // Of a NaN or an infinity that the other does not have: infinite, and stays so.
-    const double error = a == b || (std::isnan(a) && std::isnan(b)) ? 0 : std::abs(a - b);
-    if (!(error <= c.largest_error)) c.largest_error = std::isnan(error) ? fold::infinity<double>() : error;
-    if (std::abs(b) > c.largest_value) c.largest_value = std::abs(b);
+Work AttentionVerb::load() const {
+  const io::ArrayFile q = q_reading.open_floating(q_path), k = k_reading.open_floating(k_path),
+                      v = v_reading.open_floating(v_path);
+  std::vector<std::int64_t> shape(q.shape().begin(), q.shape().end());
+  if (!shape.empty() && !v.shape().empty()) shape.back() = v.shape().back();
+  Work w{AttentionOperands(arguments),
+         Loaded(q),
+         Loaded(k),
+         Loaded(v),
+         Loaded(dtype.empty() ? q.dtype() : parse_dtype(dtype), shape),
+         {},
+         {}};
+  w.given.files.insert(w.given.files.end(), {q.file().id(), k.file().id(), v.file().id()});
+  std::vector<std::int64_t> rows(shape.begin(), shape.end() - (shape.empty() ? 0 : 1));
+  if (w.given.options.layout == Layout::bthd && rows.size() >= 2)
+    std::swap(rows[rows.size() - 1], rows[rows.size() - 2]);
+  const DType folded = q.dtype() == DType::float64 ? DType::float64 : DType::float32;
+  if (!lse_path.empty()) w.given.options.lse = w.lse.emplace(folded, rows).view();
+  if (!state_path.empty()) {
+    rows.push_back(2 + (shape.empty() ? 0 : shape.back()));
+    w.given.options.state = w.state.emplace(folded, rows).view();
   }
-  return c;
+  if (std::holds_alternative<Varlen>(w.given.options.kv)) w.clear();
+  return w;
+}
+
+std::vector<io::ArrayOutput> AttentionVerb::create(const Work& w) const {
+  require_apart({out_path, lse_path, state_path});
+  std::vector<io::ArrayOutput> files;
+  const auto add = [&](const std::string& path, const char* name, const Loaded& from) {
+    files.push_back(io::create_array(path, {name, from.dtype, from.shape}, w.given.files));
+  };
+  add(out_path, "out", w.out);
+  if (w.lse) add(lse_path, "lse", *w.lse);
+  if (w.state) add(state_path, "state", *w.state);
+  return files;
+}
+
+void AttentionVerb::write(const Work& w, std::vector<io::ArrayOutput>& files) const {
+  std::vector<const Loaded*> arrays{&w.out};
+  for (const auto* also : {&w.lse, &w.state})
+    if (*also) arrays.push_back(&**also);
+  for (std::size_t i = 0; i < files.size(); ++i) files[i].write(0, arrays[i]->all());
+  check_interrupt();
+  for (io::ArrayOutput& file : files) file.commit();
+  note_bfloat16(out_path, w.out.dtype);
 }
 
 void AttentionVerb::run() const {
   const Compute compute(running);
-  AttentionOptions o = options();
-  if (check && (softcap != 0 || !mask_path.empty() || !bias_path.empty()))
-    throw Error(Code::option, "--check with --softcap, --mask or --bias",
-                "--check with --scale, --causal, --left and --right: what the materialised rung has",
-                "leave out --check");
-  const io::ArrayFile q_file = q_reading.open_floating(q_path), k_file = k_reading.open_floating(k_path),
-                      v_file = v_reading.open_floating(v_path);
-  std::vector<std::int64_t> shape(q_file.shape().begin(), q_file.shape().end());
-  if (!shape.empty() && !v_file.shape().empty()) shape.back() = v_file.shape().back();
-  Loaded q(q_file), k(k_file), v(v_file), out(dtype.empty() ? q.dtype : parse_dtype(dtype), shape);
-  std::optional<Loaded> mask, bias, lse;
-  std::vector<io::FileId> ids{q_file.file().id(), k_file.file().id(), v_file.file().id()};
-  const auto load = [&](const std::string& path, std::optional<Loaded>& to) {
-    if (path.empty()) return View();
-    const io::ArrayFile file = io::open_array(path);
-    ids.push_back(file.file().id());
-    return to.emplace(file).view();
-  };
-  o.mask = load(mask_path, mask);
-  o.bias = load(bias_path, bias);
-  if (!lse_path.empty()) {
-    std::vector<std::int64_t> rows(shape.begin(), shape.end() - (shape.empty() ? 0 : 1));
-    if (o.layout == Layout::bthd && rows.size() >= 2) std::swap(rows[rows.size() - 1], rows[rows.size() - 2]);
-    o.lse = lse.emplace(q.dtype == DType::float64 ? DType::float64 : DType::float32, rows).view();
-  }
-  const View inputs[] = {q.view(), k.view(), v.view()};
-  require_apart({out_path, lse_path});
-  const auto create = [&](const std::string& path, const char* name, const Loaded& from) {
-    return io::create_array(path, {name, from.dtype, from.shape}, ids);
-  };
-  io::ArrayOutput out_file = create(out_path, "out", out);
-  std::optional<io::ArrayOutput> lse_file;
-  if (lse) lse_file.emplace(create(lse_path, "lse", *lse));
+  const Work w = load();
+  const std::vector<View> inputs = w.inputs();
+  const View out = w.out.view();
+  plan(Op::attention, inputs, {&out, 1}, w.given.options);  // on the host, which reads lengths and offsets: refusals
+  std::vector<io::ArrayOutput> files = create(w);
 
   const Stopwatch watch;
-  const View result = out.view();
-  const std::string kernel = compute.run(Op::attention, inputs, {&result, 1}, o);
-  const double seconds = watch.seconds();
-  const std::uint64_t peak = peak_memory();
-  out_file.write(0, out.all());
-  if (lse) lse_file->write(0, lse->all());
-  check_interrupt();
-  out_file.commit();
-  note_bfloat16(out_path, out.dtype);
-  if (lse) {
-    lse_file->commit();
-    note_bfloat16(lse_path, lse->dtype);
+  const std::string kernel = compute.run(Op::attention, inputs, {&out, 1}, w.given.options);
+  Told told{kernel, compute.backend(), compute.threads(), watch.seconds(), peak_memory(), {}};
+  write(w, files);
+  if (check) {
+    UntilInterrupted executor(compute.executor());
+    told.checked = check_attention(inputs[0], inputs[1], inputs[2], out, w.given.options, executor);
+    check_interrupt();
   }
+  tell(w, told);
+}
 
-  const bool heads_first = o.layout == Layout::bhtd;
-  const auto tokens = [&](const Loaded& x) {
-    return x.shape[x.shape.size() - (heads_first || x.shape.size() < 3 ? 2 : 3)];
-  };
-  const double scores =
-      static_cast<double>(q.count()) / static_cast<double>(q.shape.back()) * static_cast<double>(tokens(k));
-  const double score_bytes = scores * static_cast<double>(q.dtype == DType::float64 ? 8 : 4);
-  const double flops = 2 * scores * static_cast<double>(q.shape.back() + v.shape.back());
-  std::optional<Checked> c;
-  if (check) c = checked(q, k, v, out, o, {.cpu = &compute.executor()});
+void AttentionVerb::tell(const Work& w, const Told& told) const {
+  const double scores = w.scores(), score_bytes = scores * static_cast<double>(w.q.dtype == DType::float64 ? 8 : 4);
+  const double flops = 2 * scores * static_cast<double>(w.q.shape.back() + w.v.shape.back());
+  const auto& c = told.checked;
   if (running.json) {
     Json object{{"op", "attention"},
-                {"q", q.shape},
-                {"k", k.shape},
-                {"v", v.shape},
-                {"dtype", name_of(q.dtype)},
-                {"output_dtype", name_of(out.dtype)},
-                {"backend", compute.backend()},
-                {"kernel", kernel},
-                {"threads", compute.threads()},
-                {"seconds", seconds},
+                {"q", w.q.shape},
+                {"k", w.k.shape},
+                {"v", w.v.shape},
+                {"dtype", name_of(w.q.dtype)},
+                {"output_dtype", name_of(w.out.dtype)},
+                {"backend", told.backend},
+                {"kernel", told.kernel},
+                {"threads", told.threads},
+                {"seconds", told.seconds},
                 {"flops", flops},
                 {"score_bytes", score_bytes},
-                {"peak_memory_bytes", peak}};
+                {"peak_memory_bytes", told.peak}};
     const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(fmt::format("{}", x)); };
     if (c) object["largest_error"] = number(c->largest_error), object["largest_value"] = number(c->largest_value);
     return print(object);
   }
-  fmt::print("attention of q {}, k {}, v {} {} -> {} ({})\n", text_of(q.shape), text_of(k.shape), text_of(v.shape),
-             name_of(q.dtype), out_path, name_of(out.dtype));
-  fmt::print("{}: {:.3g} ms, {:.3g} GFLOP/s; peak memory {}, its scores would take {}\n", kernel, seconds * 1e3,
-             flops / seconds * 1e-9, human_bytes(static_cast<double>(peak)), human_bytes(score_bytes));
+  fmt::print("attention of q {}, k {}, v {} {} -> {} ({})\n", text_of(w.q.shape), text_of(w.k.shape),
+             text_of(w.v.shape), name_of(w.q.dtype), out_path, name_of(w.out.dtype));
+  fmt::print("{}: {:.3g} ms, {:.3g} GFLOP/s; peak memory {}, its scores would take {}\n", told.kernel,
+             told.seconds * 1e3, flops / told.seconds * 1e-9, human_bytes(static_cast<double>(told.peak)),
+             human_bytes(score_bytes));
   if (c)
     fmt::print("largest error {:.2g}, of results up to {:.3g}, against scores materialised in float64\n",
                c->largest_error, c->largest_value);

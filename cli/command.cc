@@ -120,10 +120,11 @@ void check_words(const CLI::App& app, int count, char** arguments) {
 }
 
 /// An option whose value is read here, so that a refusal says what is allowed.
-template <class Number>
-void add_number(CLI::App& app, const std::string& names, Number& into, const std::string& help, const char* allowed,
-                const char* type) {
-  const auto read = [names, allowed, &into](const std::string& text) {
+template <class Number, class Into>
+void add_number(CLI::App& app, const std::string& names, Into& into, const std::string& help) {
+  constexpr bool whole = std::is_integral_v<Number>;
+  constexpr const char *allowed = whole ? "a whole number" : "a number", *type = whole ? "INT" : "NUMBER";
+  const auto read = [names, &into](const std::string& text) {
     const char* const end = text.data() + text.size();
     Number value{};
     const auto [at, error] = std::from_chars(text.data(), end, value);
@@ -161,13 +162,22 @@ void Command::option(const std::string& names, std::string& into, const std::str
   app_.add_option(names, into, help);
 }
 void Command::option(const std::string& names, double& into, const std::string& help) {
-  add_number(app_, names, into, help, "a number", "NUMBER");
+  add_number<double>(app_, names, into, help);
 }
 void Command::option(const std::string& names, int& into, const std::string& help) {
-  add_number(app_, names, into, help, "a whole number", "INT");
+  add_number<int>(app_, names, into, help);
 }
 void Command::option(const std::string& names, std::int64_t& into, const std::string& help) {
-  add_number(app_, names, into, help, "a whole number", "INT");
+  add_number<std::int64_t>(app_, names, into, help);
+}
+void Command::option(const std::string& names, std::optional<double>& into, const std::string& help) {
+  add_number<double>(app_, names, into, help);
+}
+void Command::option(const std::string& names, std::optional<int>& into, const std::string& help) {
+  add_number<int>(app_, names, into, help);
+}
+void Command::option(const std::string& names, std::optional<std::int64_t>& into, const std::string& help) {
+  add_number<std::int64_t>(app_, names, into, help);
 }
 void Command::flag(const std::string& names, bool& into, const std::string& help) { app_.add_flag(names, into, help); }
 void Command::footer(const std::string& text) { app_.footer(text); }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,9 @@ class Command {
   void option(const std::string& names, double& into, const std::string& help);
   void option(const std::string& names, int& into, const std::string& help);
   void option(const std::string& names, std::int64_t& into, const std::string& help);
+  void option(const std::string& names, std::optional<double>& into, const std::string& help);
+  void option(const std::string& names, std::optional<int>& into, const std::string& help);
+  void option(const std::string& names, std::optional<std::int64_t>& into, const std::string& help);
   /// An option without a value.
   void flag(const std::string& names, bool& into, const std::string& help);
   /// A paragraph below the verb's help.

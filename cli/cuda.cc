@@ -68,7 +68,13 @@ struct OptionViews {
 };
 
 OptionViews views_of(RowOptions&) { return {}; }
-OptionViews views_of(AttentionOptions& o) { return {{&o.mask, &o.bias}, {&o.lse}}; }
+OptionViews views_of(AttentionOptions& o) {
+  OptionViews views{{&o.sink, &o.bias, &o.mask, &o.slopes, &o.kv_lengths, &o.kv_starts, &o.kv_index},
+                    {&o.lse, &o.state}};
+  if (auto* packed = std::get_if<Varlen>(&o.kv))
+    views.read.insert(views.read.end(), {&packed->q_offsets, &packed->kv_offsets});
+  return views;
+}
 OptionViews views_of(CrossEntropyOptions& o) { return {{}, {&o.log_probability, &o.status}}; }
 OptionViews views_of(TopkOptions& o) { return {{}, {&o.probabilities}}; }
 OptionViews views_of(SampleOptions& o) { return {{&o.row_ids}, {&o.log_probability}}; }
@@ -179,8 +185,13 @@ std::string CudaDevice::run(Op op, std::span<const View> inputs, std::span<const
   std::size_t operand = 0;
   std::vector<View> in, out;
   std::vector<std::pair<View, View>> results;  // there and here
+  // Tokens of no packed sequence keep what the caller's memory holds.
+  const auto* attention = std::get_if<AttentionOptions>(&options);
+  const bool in_part = attention != nullptr && std::holds_alternative<Varlen>(attention->kv);
   const auto result = [&](const View& here) {
-    return results.emplace_back(state_->there(here, operand++), here).first;
+    const View there = in_part ? state_->sent(here, operand) : state_->there(here, operand);
+    ++operand;
+    return results.emplace_back(there, here).first;
   };
   for (const View& v : inputs) in.push_back(state_->sent(v, operand++));
   for (const View& v : outputs) out.push_back(result(v));

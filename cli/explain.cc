@@ -1,5 +1,5 @@
 // softfold explain OP SHAPE DTYPE
-#include "arguments.hpp"
+#include "attention_arguments.hpp"
 #include "cuda.hpp"
 #include "fabricated.hpp"
 #include "ladder.hpp"
@@ -12,68 +12,103 @@
 #include "softfold/softfold.hpp"
 
 #include <fmt/format.h>
+#include <optional>
+#include <variant>
 
 namespace softfold::cli {
 namespace {
 
 struct ExplainVerb {
-  std::string op, shape_text, dtype_text, output, rung = "automatic", backend = "cpu";
-  int axis = -1, threads = 0;
-  std::int64_t keys = 0, kv_heads = 0, dv = 0;
-  double scale = 1;
-  bool causal = false, json = false;
+  std::string op, shape_text, dtype_text, output, backend = "cpu";
+  AttentionArguments arguments;  // of other operations scale, causal and rung
+  std::optional<int> axis;
+  std::optional<std::int64_t> keys, kv_heads, dv;
+  int threads = 0;
+  bool json = false;
 
-  void declare(Command& command) {
-    command.positional("OP", op, "an operation: softmax, log_softmax, logsumexp, state, softmax_backward, ...");
-    command.positional("SHAPE", shape_text, "the shape of its input, as 4096x128256");
-    command.positional("DTYPE", dtype_text, "float32, float64, float16, bfloat16");
-    command.option("--dtype", output, "of the output; default DTYPE");
-    command.option("--axis", axis, "the axis that is folded; default -1");
-    command.option("--scale", scale, "every element is multiplied by it; default 1");
-    command.option("--rung", rung, "automatic, naive, safe, online, tiled, fused");
-    command.option("--threads", threads, "threads that compute; 0: all of the machine");
-    command.option("--backend", backend, "cpu or cuda");
-    command.flag("--causal", causal, "row i of the last two axes has its first i + 1 + S - T elements");
-    command.option("--keys", keys, "of attention, whose SHAPE is q's BxHxTxD: keys a sequence; default T");
-    command.option("--kv-heads", kv_heads, "of attention: heads of k and v; default H");
-    command.option("--dv", dv, "of attention: v's D; default D");
-    command.flag("--json", json, "print an object");
-    command.footer("Nothing is computed: the plan that a call with such tensors would make is shown.");
-  }
-
+  void declare(Command& command);
   void run() const;
   void explain_attention(DType in, DType out) const;
+  void refuse_what_does_not_apply(Op which) const;
   void tell(Op which, const Plan& plan) const;
 };
+
+void ExplainVerb::declare(Command& command) {
+  command.positional("OP", op, "an operation: softmax, log_softmax, logsumexp, state, softmax_backward, ...");
+  command.positional("SHAPE", shape_text, "the shape of its input, as 4096x128256; of attention that of q");
+  command.positional("DTYPE", dtype_text, "float32, float64, float16, bfloat16");
+  command.option("--dtype", output, "of the output; default DTYPE");
+  command.option("--axis", axis, "the axis that is folded; default -1");
+  command.option("--threads", threads, "threads that compute; 0: all of the machine");
+  command.option("--backend", backend, "cpu or cuda");
+  command.option("--keys", keys, "of attention: keys a sequence (of packed sequences: all keys); default T");
+  command.option("--kv-heads", kv_heads, "of attention: heads of k and v; default H");
+  command.option("--dv", dv, "of attention: v's D; default D");
+  arguments.declare(command, "of attention: ");
+  command.flag("--json", json, "print an object");
+  command.footer(
+      "Nothing is computed: the plan that a call with such tensors would make is shown. --bias and --mask may be\n"
+      "shapes, as 8x1x4096; what else `softfold attention` takes as files or numbers is read as there.");
+}
+
+/// What would be ignored is refused.
+void ExplainVerb::refuse_what_does_not_apply(Op which) const {
+  const auto refuse = [&](std::string_view option, const char* allowed) {
+    throw Error(Code::option, fmt::format("{} for {}", option, name_of(which)), allowed,
+                fmt::format("leave out {}", option));
+  };
+  if (!output.empty() && (which == Op::state || which == Op::merge_states || which == Op::sample))
+    refuse("--dtype", "an output of the one dtype that this operation has");
+  if (which == Op::attention) {
+    if (axis) refuse("--axis", "--layout, which says which axis is which");
+    return;
+  }
+  const std::pair<bool, std::string_view> own[] = {
+      {keys.has_value(), "--keys"}, {kv_heads.has_value(), "--kv-heads"}, {dv.has_value(), "--dv"}};
+  for (const auto& [given, name] : own)
+    if (given) refuse(name, "an option of attention alone");
+  if (const std::string_view name = arguments.first_given(); !name.empty())
+    refuse(name, "an option of attention alone");
+}
 
 void ExplainVerb::run() const {
   const Op which = parse_op(op);
   const DType in = parse_dtype(dtype_text), out = output.empty() ? in : parse_dtype(output);
   const DeviceKind device = parse_backend(backend);
   if (device == DeviceKind::cuda) require_cuda_build();
+  refuse_what_does_not_apply(which);
   if (which == Op::attention) return explain_attention(in, out);
-  const Fabricated o(which, parse_shape(shape_text), axis, in, out, {device, 0});
+  const Fabricated o(which, parse_shape(shape_text), axis.value_or(-1), in, out, {device, 0});
   const Workers workers(threads);
   RowOptions options;
-  options.axis = axis;
-  options.scale = scale;
-  options.causal = causal;
-  options.rung = parse_rung(rung);
+  options.axis = axis.value_or(-1);
+  options.scale = arguments.scale.value_or(1);
+  options.causal = arguments.causal;
+  options.rung = parse_rung(arguments.rung);
   tell(which, plan(which, o.inputs(), o.outputs(), options, workers.context()));
 }
 
 void ExplainVerb::explain_attention(DType in, DType out) const {
+  Fabricated o({parse_backend(backend), 0});
+  AttentionOperands given(arguments, &o);
+  const bool packed = std::holds_alternative<Varlen>(given.options.kv);
+  const bool heads_first = given.options.layout == Layout::bhtd;
   const std::vector<std::int64_t> q = parse_shape(shape_text);
-  if (q.size() != 4) throw Error(Code::shape, "attention of q " + shape_text, "q's shape BxHxTxD", "1x32x4096x128");
-  const AttentionSizes sizes{
-      q[0], q[1], kv_heads != 0 ? kv_heads : q[1], q[2], keys != 0 ? keys : q[2], q[3], dv != 0 ? dv : q[3]};
-  const Fabricated o(sizes, in, out, {parse_backend(backend), 0});
+  if (q.size() != (packed ? 3u : 4u))
+    throw Error(Code::shape, "attention of q " + shape_text,
+                fmt::format("q's shape {}{}", packed ? "" : "Bx", heads_first ? "HxTxD" : "TxHxD"),
+                packed ? "32x4096x128" : "1x32x4096x128");
+  std::vector<std::int64_t> k = q;
+  std::int64_t &heads = k[k.size() - (heads_first ? 3 : 2)], &tokens = k[k.size() - (heads_first ? 2 : 3)];
+  heads = kv_heads.value_or(heads);
+  tokens = keys.value_or(tokens);
+  if (!packed) k[0] = given.cache_size(k[0]);
+  std::vector<std::int64_t> v = k, y = q;
+  v.back() = y.back() = dv.value_or(q.back());
+  o.add_input(in, q), o.add_input(in, k), o.add_input(in, v), o.add_output(out, y);
+  given.move_to({parse_backend(backend), 0});
   const Workers workers(threads);
-  AttentionOptions options;
-  if (scale != 1) options.scale = scale;
-  options.causal = causal;
-  options.rung = parse_rung(rung);
-  tell(Op::attention, plan(Op::attention, o.inputs(), o.outputs(), options, workers.context()));
+  tell(Op::attention, plan(Op::attention, o.inputs(), o.outputs(), given.options, workers.context()));
 }
 
 void ExplainVerb::tell(Op which, const Plan& plan) const {

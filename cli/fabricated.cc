@@ -57,12 +57,6 @@ Fabricated::Fabricated(Op op, const std::vector<std::int64_t>& full, int axis, D
   }
 }
 
-Fabricated::Fabricated(const AttentionSizes& a, DType in, DType out, Device device) : device_(device) {
-  inputs_ = {add(in, {a.batch, a.heads, a.queries, a.d}), add(in, {a.batch, a.kv_heads, a.keys, a.d}),
-             add(in, {a.batch, a.kv_heads, a.keys, a.dv})};
-  outputs_ = {add(out, {a.batch, a.heads, a.queries, a.dv})};
-}
-
 View Fabricated::add(DType dtype, std::vector<std::int64_t> shape) {
   std::uint64_t bytes = size_of(dtype);
   for (const std::int64_t n : shape)

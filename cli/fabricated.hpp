@@ -8,11 +8,6 @@
 
 namespace softfold::cli {
 
-/// Of attention: q (batch, heads, queries, d), k (batch, kv_heads, keys, d), v (..., dv).
-struct AttentionSizes {
-  std::int64_t batch, heads, kv_heads, queries, keys, d, dv;
-};
-
 /// The operands of an operation on x of a given shape, at addresses that are never read: a plan looks at shapes,
 /// strides and overlap alone.
 class Fabricated {
@@ -23,16 +18,20 @@ class Fabricated {
   /// Throws Error{Code::shape} for tensors beyond what addresses can count.
   Fabricated(Op op, const std::vector<std::int64_t>& shape, int axis, DType in, DType out, Device device);
 
-  Fabricated(const AttentionSizes& sizes, DType in, DType out, Device device);
+  /// None yet.
+  explicit Fabricated(Device device) : device_(device) {}
+
+  /// One more tensor, of an address of its own.
+  View add(DType dtype, std::vector<std::int64_t> shape);
+  void add_input(DType dtype, std::vector<std::int64_t> shape) { inputs_.push_back(add(dtype, std::move(shape))); }
+  void add_output(DType dtype, std::vector<std::int64_t> shape) { outputs_.push_back(add(dtype, std::move(shape))); }
 
   std::span<const View> inputs() const { return inputs_; }
   std::span<const View> outputs() const { return outputs_; }
 
  private:
-  View add(DType dtype, std::vector<std::int64_t> shape);
-
   Device device_;
-  std::uint64_t next_ = 1 << 20;
+  std::uint64_t next_ = std::uint64_t{1} << 62;  ///< beyond what is in memory, which options may view
   std::vector<std::unique_ptr<std::vector<std::int64_t>>> shapes_;
   std::vector<View> inputs_, outputs_;
 };

@@ -139,8 +139,9 @@ TEST_F(CudaCommand, AttentionIsTheCpus) {
     std::memcpy(x.data(), bytes.data(), bytes.size());
     return x;
   };
-  for (const Words& more :
-       {Words{}, Words{"--causal", "--softcap", "5"}, Words{"--bias", "@bias.npy", "--left", "20"}}) {
+  for (const Words& more : {Words{}, Words{"--causal", "--softcap", "5"}, Words{"--bias", "@bias.npy", "--left", "20"},
+                            Words{"--sink", "0,1,2,3", "--slopes", "0.5,0.25,0.1,0", "--lengths", "150,99", "--starts",
+                                  "3,0", "--index", "1,0"}}) {
     for (const std::string backend : {"cpu", "cuda"}) {
       Words words{
           "attention", "@q.npy", "@k.npy", "@v.npy", "@" + backend + ".npy", "--lse", "@lse_" + backend + ".npy",

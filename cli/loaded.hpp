@@ -1,0 +1,30 @@
+// An array in memory.
+#pragma once
+
+#include "blocks.hpp"
+
+#include "softfold/io/array_file.hpp"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace softfold::cli {
+
+/// A contiguous array. It may be moved: its views stay.
+struct Loaded {
+  std::vector<std::int64_t> shape;
+  DType dtype;
+  Buffer bytes;
+
+  Loaded(DType t, std::vector<std::int64_t> s)
+      : shape(std::move(s)), dtype(t), bytes(static_cast<std::size_t>(*io::bytes_of(t, shape))) {}
+  explicit Loaded(const io::ArrayFile& file) : Loaded(file.dtype(), {file.shape().begin(), file.shape().end()}) {
+    file.read(0, all());
+  }
+  std::span<std::byte> all() const { return {bytes.data(), static_cast<std::size_t>(*io::bytes_of(dtype, shape))}; }
+  std::int64_t count() const { return static_cast<std::int64_t>(*io::bytes_of(dtype, shape) / size_of(dtype)); }
+  View view() const { return View(static_cast<void*>(bytes.data()), dtype, shape); }
+};
+
+}  // namespace softfold::cli
