@@ -35,6 +35,8 @@ def _number(name, value) -> float:
 def _window(value) -> tuple[int, int]:
     try:
         left, right = map(operator.index, value)
+        if max(abs(left), abs(right)) >= 2**63:
+            raise ValueError
     except (TypeError, ValueError):
         raise Error("option", f"window={value!r}", "(left, right), two integers", "-1 for no limit") from None
     return left, right
@@ -45,6 +47,16 @@ def _softcap(value) -> float:
     if cap != 0 and not 2.0**-60 <= cap <= 2.0**60:
         raise Error("option", f"softcap={cap!r}", "0 (none), or 8.67e-19 (2^-60) to 1.15e18 (2^60)")
     return cap
+
+
+def checked_options(scale, causal, window, softcap, layout) -> dict:
+    """The options that are no arrays, as softfold._core takes them."""
+    if not isinstance(causal, (bool, np.bool_)):
+        raise Error("option", f"causal={causal!r}", "True or False", "mask= for causal limits of your own")
+    if layout not in ("bhtd", "bthd"):
+        raise Error("option", f"layout={layout!r}", '"bhtd" or "bthd"')
+    return dict(scale=None if scale is None else _number("scale", scale), causal=bool(causal), window=_window(window),
+                softcap=_softcap(softcap), layout=layout)  # fmt: skip
 
 
 def _lse_dtype(q, library):
@@ -69,9 +81,8 @@ def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0
     logarithm of each query's sum of exponentials: (B, H, T), float32 (float64 for float64).
     Raises softfold.Error before any work. No gradient.
     """
-    options = dict(scale=None if scale is None else _number("scale", scale), causal=causal, window=_window(window),
-                   softcap=_softcap(softcap), sink=sink, bias=bias, mask=mask, slopes=slopes, lengths=lengths,
-                   starts=starts, layout=layout)  # fmt: skip
+    options = dict(checked_options(scale, causal, window, softcap, layout), sink=sink, bias=bias, mask=mask,
+                   slopes=slopes, lengths=lengths, starts=starts)  # fmt: skip
     library = _route._library(q)
     if library == "torch":
         return importlib.import_module("softfold.torch").run_attention(q, k, v, out, return_lse, **options)

@@ -114,7 +114,8 @@ def test_refusals(rng):
 @pytest.mark.parametrize(
     "option",
     [{"scale": "a"}, {"scale": np.ones(3)}, {"window": 3}, {"window": None}, {"window": (None, 0)},
-     {"window": (1.5, 2)}, {"softcap": None}, {"softcap": 1e-50}, {"softcap": 3e38}, {"softcap": -1}],
+     {"window": (1.5, 2)}, {"window": (2**70, 0)}, {"causal": "yes"}, {"causal": None}, {"causal": 1},
+     {"layout": 3}, {"layout": None}, {"softcap": None}, {"softcap": 1e-50}, {"softcap": 3e38}, {"softcap": -1}],
 )  # fmt: skip
 def test_options_that_are_none(rng, option):
     with pytest.raises(softfold.Error, match=f"{next(iter(option))}=.*; allowed: ") as caught:

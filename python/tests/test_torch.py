@@ -355,3 +355,44 @@ def test_strided_and_empty_tensors(device):
         for dim in range(view.dim()):
             torch.testing.assert_close(sf.softmax(view, dim), torch.softmax(view, dim))
     assert np.isneginf(sf.logsumexp(x[:, :0], -1).cpu().numpy()).all()
+
+
+WRONG = [
+    ("option", {"scale": "a"}), ("option", {"scale": torch.ones(4)}), ("option", {"causal": "yes"}),
+    ("option", {"causal": torch.ones(2, dtype=torch.bool)}), ("option", {"window": 5}), ("option", {"window": (1, 2, 3)}),
+    ("option", {"window": (1.5, 2)}), ("option", {"window": (2**70, 0)}), ("option", {"window": (-2, 0)}),
+    ("option", {"softcap": "x"}), ("option", {"softcap": 1e-50}), ("option", {"layout": "thbd"}), ("option", {"layout": 3}),
+    ("dtype", {"q": None}), ("dtype", {"q": [[1.0]]}), ("dtype", {"k": np.ones((1, 2, 7, 8), "f4")}), ("dtype", {"v": 3}),
+    ("dtype", {"q": torch.ones(1, 4, 5, 8, dtype=torch.int64)}), ("shape", {"q": torch.ones(8)}),
+    ("shape", {"v": torch.tensor(1.0)}), ("unsupported", {"q": torch.ones(1, 4, 5, 8).to_sparse()}),
+    ("dtype", {"sink": "s"}), ("shape", {"sink": 1.0}), ("shape", {"sink": torch.ones(3)}), ("dtype", {"sink": [[1], [1, 2]]}),
+    ("unsupported", {"sink": torch.ones(4, requires_grad=True)}), ("unsupported", {"slopes": torch.ones(4, requires_grad=True)}),
+    ("dtype", {"bias": object()}), ("dtype", {"mask": torch.ones(7)}), ("dtype", {"lengths": torch.ones(1)}),
+    ("shape", {"lengths": 3}), ("dtype", {"starts": "s"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("code, wrong", WRONG, ids=lambda x: "-".join(x) if isinstance(x, dict) else x)
+def test_attention_refuses_in_softfold_s_words(device, code, wrong):
+    shapes = {"q": (1, 4, 5, 8), "k": (1, 2, 7, 8), "v": (1, 2, 7, 6)}
+    operands = {name: torch.ones(shape, device=device) for name, shape in shapes.items()}
+    moved = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in wrong.items()}
+    with pytest.raises(softfold.Error, match="got .*allowed: ") as caught:
+        sf.attention(**{**operands, **moved})
+    assert caught.value.code == code
+
+
+def test_attention_takes_numbers_for_options_and_refuses_what_it_cannot_write(device):
+    q, k, v = (scores(1, h, t, 8, device=device, dtype=torch.float32) for h, t in ((4, 5), (2, 7), (2, 7)))
+    options = {"sink": [0.5, 0, 1, 2], "slopes": [1.0, 0.5, 0.25, 0], "mask": [True] * 6 + [False], "lengths": [6]}
+    want = sf.attention(q, k, v, **{name: torch.tensor(x, device=device) for name, x in options.items()})
+    assert bits(sf.attention(q, k, v, **options).cpu()) == bits(want.cpu())
+    assert sf.attention(q.to("meta"), k.to("meta"), v.to("meta")).shape == want.shape
+    for out in ("o", np.ones((1, 4, 5, 8), "f4"), torch.ones(3, device=device)):
+        with pytest.raises(softfold.Error, match="got out"):
+            softfold.attention(q, k, v, out=out)
+    with pytest.raises(softfold.UnsupportedError, match="gradient"):
+        softfold.attention(q.clone().requires_grad_(), k, v, out=want)
+    for wrong in ((None, k, k), (q, k, [1]), (q, q, q, [[True]])):
+        with pytest.raises(softfold.DTypeError, match="a torch.Tensor"):
+            sf.scaled_dot_product_attention(*wrong)
