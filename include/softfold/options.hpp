@@ -103,6 +103,12 @@ struct RowOptions {
   Rung rung = Rung::automatic;
 };
 
+/// Where a part of rows stands in them: x holds elements [offset, offset + n) of rows of `size` (shards.hpp).
+struct Shard {
+  std::int64_t offset = 0;
+  std::int64_t size = 0;  ///< 0: x's rows are whole
+};
+
 /// How the losses of rows become one number.
 enum class Reduction : std::uint8_t {
   none,  ///< they do not: one loss a row
@@ -128,6 +134,9 @@ struct CrossEntropyOptions {
   /// Result: int32, one number, the rows whose target is no class of theirs. On the CPU these are refused; a GPU cannot
   /// refuse them any more: such a row's loss, log-probability and gradient are NaN.
   View status{};
+  /// Of cross_entropy_backward, on the CPU: x and dx are a shard of rows whose states were joined. Targets and weight
+  /// are those of the whole rows. No label smoothing.
+  Shard shard{};
 };
 
 /// Options of entropy and its backward pass.

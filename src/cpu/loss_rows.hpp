@@ -38,12 +38,11 @@ class LossRow {
         source_(p, row, fold::make_scale<T>(row.scale)),
         index_(index),
         probabilities_(has_probabilities(p)),
-        target_(probabilities_ ? -1 : integer_at(p[LossSlot::targets], p.at(p[LossSlot::targets], index))) {}
+        class_(probabilities_ ? -1 : integer_at(p[LossSlot::targets], p.at(p[LossSlot::targets], index))),
+        target_(class_ - p.shard.offset) {}
 
-  bool ignored() const { return !probabilities_ && target_ == p_.ignore_index; }
-  double target_weight() const {
-    return p_[LossSlot::weight].given ? static_cast<double>(shared_.weight[target_]) : 1.;
-  }
+  bool ignored() const { return !probabilities_ && class_ == p_.ignore_index; }
+  double target_weight() const { return p_[LossSlot::weight].given ? static_cast<double>(shared_.weight[class_]) : 1.; }
 
   /// Whether there is something to add up over the elements: the log-probabilities of label smoothing and of targets
   /// that are probabilities.
@@ -118,10 +117,10 @@ class LossRow {
   bool exists(std::int64_t i) const {
     return i < row_.length && (row_.mask == nullptr || row_.mask[i * p_[Slot::mask].axis_stride] != 0);
   }
-  T weight_at(std::int64_t i) const { return shared_.weight != nullptr ? shared_.weight[i] : T(1); }
+  T weight_at(std::int64_t i) const { return shared_.weight != nullptr ? shared_.weight[p_.shard.offset + i] : T(1); }
   /// w, or of targets that are probabilities w q, of n <= kChunk classes.
   const T* weights_at(std::int64_t begin, int n) {
-    const T* w = shared_.weight + begin;
+    const T* w = shared_.weight + p_.shard.offset + begin;
     if (!probabilities_) return w;
     const Operand& o = p_[LossSlot::targets];
     const char* at = p_.at(o, index_) + begin * o.axis_stride;
@@ -244,7 +243,8 @@ class LossRow {
   Source<T> source_;
   std::int64_t index_;
   bool probabilities_;
-  std::int64_t target_;
+  std::int64_t class_;   ///< the target
+  std::int64_t target_;  ///< its place in x, or, of a shard, outside of it
   double classes_ = -1;
   alignas(64) T weighted_[lift::kChunk];
   alignas(64) T gathered_[lift::kChunk];

@@ -34,13 +34,38 @@ inline void check_targets(const LossProblem& p) {
   RowCursor cursor(p, 0);
   const bool ragged = p[Slot::offsets].given;
   for (std::int64_t r = 0; r < p.rows; ++r) {
-    const std::int64_t t = integer_at(targets, p.at(targets, r)), n = ragged ? cursor.row().n : p.n;
+    const std::int64_t t = integer_at(targets, p.at(targets, r)), n = ragged ? cursor.row().n : p.classes();
     if (ragged) cursor.next();
     if (t != p.ignore_index && (t < 0 || t >= n))
       throw Error(Code::data, "target " + std::to_string(t) + " for row " + std::to_string(r),
                   "0 .. " + std::to_string(n - 1) + ", or ignore_index " + std::to_string(p.ignore_index),
                   "set ignore_index to the target of rows that do not count");
   }
+}
+
+/// The rows that are not ignored, and what their targets weigh.
+struct CountedRows {
+  std::int64_t count;
+  double weights;
+};
+template <class WeightOf>
+CountedRows count_rows(const LossProblem& p, const WeightOf& weight_of) {
+  const Operand& targets = p[LossSlot::targets];
+  CountedRows rows{0, 0};
+  rows.weights = sum_over(p.rows, [&](std::int64_t r) {
+    const std::int64_t t = integer_at(targets, p.at(targets, r));
+    if (t == p.ignore_index) return fold::Sum<double>::identity();
+    ++rows.count;
+    return weight_of(t);
+  });
+  return rows;
+}
+
+/// A total of losses, or a mean of it. Nothing to add up is an empty row's case.
+inline double reduced(const LossProblem& p, double total, const CountedRows& rows) {
+  const bool mean = p.reduction == Reduction::mean;
+  if (rows.count == 0) return p.empty == Empty::nan && mean ? fold::canonical_nan<double>() : 0.;
+  return fold::Scalar<double>::add(mean ? fold::Scalar<double>::div(total, rows.weights) : total, 0.);
 }
 
 /// From states to results, for whatever a row's state, one sum over its elements and a gradient make: RowOf is LossRow
@@ -55,7 +80,7 @@ class LossRun {
         context_(context),
         backward_(p.op == Op::cross_entropy_backward || p.op == Op::entropy_backward),
         losses_(thread_scratch(), Scratch::row_values, static_cast<std::size_t>(p.rows) + 1),
-        weight_(thread_scratch(), Scratch::weights, static_cast<std::size_t>(p.n) + 1),
+        weight_(thread_scratch(), Scratch::weights, static_cast<std::size_t>(p.classes()) + 1),
         row_weights_(thread_scratch(), Scratch::row_weights,
                      has_probabilities(p) ? static_cast<std::size_t>(p.rows) : 0) {}
 
@@ -71,18 +96,10 @@ class LossRun {
     }
     if (backward_ || p_.reduction == Reduction::none) return;
     const double total = sum_over(p_.rows, [&](std::int64_t r) { return losses_.data()[r]; });
-    put_number(p_[LossSlot::loss], p_[LossSlot::loss].data, mean(total));
+    put_number(p_[LossSlot::loss], p_[LossSlot::loss].data, reduced(p_, total, counted_));
   }
 
  private:
-  /// A total, or a mean of it. Nothing to add up is an empty row's case.
-  double mean(double total) const {
-    if (counted_ == 0)
-      return p_.empty == Empty::nan && p_.reduction == Reduction::mean ? fold::canonical_nan<double>() : 0.;
-    return fold::Scalar<double>::add(
-        p_.reduction == Reduction::mean ? fold::Scalar<double>::div(total, denominator_) : total, 0.);
-  }
-
   void share() {
     const Operand& weight = p_[LossSlot::weight];
     if (!p_[LossSlot::targets].given) {
@@ -92,28 +109,22 @@ class LossRun {
     const bool smooth = p_.label_smoothing > 0;
     shared_ = {smooth || weight.given || has_probabilities(p_) ? weight_.data() : nullptr, nullptr, 0, 1};
     if (shared_.weight != nullptr)
-      for (std::int64_t i = 0; i < p_.n; ++i)
+      for (std::int64_t i = 0; i < p_.classes(); ++i)
         weight_.data()[i] =
             weight.given ? fold::narrow<T>(number_at(weight, weight.data + i * weight.axis_stride)) : T(1);
     if (smooth)
       shared_.weights = sum_over(p_.n, [&](std::int64_t i) { return static_cast<double>(shared_.weight[i]); });
-    const Operand& targets = p_[LossSlot::targets];
-    counted_ = has_probabilities(p_) ? p_.rows : 0;
     if (has_probabilities(p_)) {
-      denominator_ = static_cast<double>(p_.rows);
+      counted_ = {p_.rows, static_cast<double>(p_.rows)};
       weigh_rows();
     } else {
-      denominator_ = sum_over(p_.rows, [&](std::int64_t r) {
-        const std::int64_t t = integer_at(targets, p_.at(targets, r));
-        if (t == p_.ignore_index) return fold::Sum<double>::identity();
-        ++counted_;
-        return weight.given ? static_cast<double>(shared_.weight[t]) : 1.;
-      });
+      counted_ =
+          count_rows(p_, [&](std::int64_t t) { return weight.given ? static_cast<double>(shared_.weight[t]) : 1.; });
     }
     const Operand& dloss = p_[LossSlot::dloss];
     if (dloss.given && p_.reduction != Reduction::none) shared_.one_factor = number_at(dloss, dloss.data);
     if (p_.reduction == Reduction::mean)
-      shared_.one_factor = fold::Scalar<double>::div(shared_.one_factor, denominator_);
+      shared_.one_factor = fold::Scalar<double>::div(shared_.one_factor, counted_.weights);
   }
 
   /// What the classes of each row weigh, of targets that are class probabilities.
@@ -214,8 +225,7 @@ class LossRun {
   Scratch::Held<T> weight_;
   Scratch::Held<double> row_weights_;
   LossShared<T> shared_{};
-  double denominator_ = 0;
-  std::int64_t counted_ = 0;
+  CountedRows counted_{0, 0};
 };
 
 }  // namespace cpu

@@ -109,6 +109,13 @@ class RowCursor {
   std::size_t given_count_ = 0;
 };
 
+/// The c that elements are folded with, once they are as below.
+template <class T>
+T folded_c(const fold::Scale<T>& scale) {
+  const T c = std::fabs(scale.c);
+  return c > T(0) && c < fold::infinity<T>() ? c : T(1);
+}
+
 /// A row's elements as the chunk operations want them: contiguous, with a finite c > 0, -inf for what is not there.
 /// Where memory already looks like that they are read in place, else gathered chunk by chunk: negated for c < 0,
 /// times 0 for c = 0 (an infinity then becomes the NaN that it should be), NaN for a scale that is not finite.
@@ -127,9 +134,8 @@ class Source {
     size_ = size;
     dtype_ = in_place_ ? stored_ : dtype_of<T>();
     factor_ = regular ? T(1) : scale.c < T(0) ? T(-1) : scale.c == T(0) ? T(0) : fold::canonical_nan<T>();
-    c_ = std::fabs(scale.c);
-    if (c_ == fold::infinity<T>()) factor_ = fold::canonical_nan<T>();
-    if (!(c_ > T(0)) || !(c_ < fold::infinity<T>())) c_ = T(1);
+    if (std::fabs(scale.c) == fold::infinity<T>()) factor_ = fold::canonical_nan<T>();
+    c_ = folded_c(scale);
   }
 
   T c() const { return c_; }

@@ -33,6 +33,8 @@ void check_overlap(const View& out, const char* out_name, const View& in, const 
 
 /// Refuses what lift::checked_scale does, whatever the caller's floating-point environment.
 void check_scale(double scale, bool is_double);
+/// Refuses (Code::shape) a shard of n elements that does not lie in its rows.
+void check_shard(const Shard& shard, std::int64_t n);
 /// Refuses (Code::option) what is neither 0 nor within 2^-60 .. 2^60: beyond that a score over it may leave float32's
 /// range.
 void check_softcap(double softcap);

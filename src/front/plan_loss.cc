@@ -45,6 +45,7 @@ void begin(LossProblem& p, Op op, const RowOptions& o) {
   p.rung = o.rung;
   p.causal = o.causal;
   p.scale = o.scale;
+  p.shard = {};
   for (Operand& operand : p.operands) operand.given = false;
   for (Operand& operand : p.more) operand.given = false;
 }
@@ -53,10 +54,10 @@ namespace {
 
 void add_weight(LossProblem& p, const char* name, const View& v) {
   checks::check_floating(v, name);
-  if (v.rank() != 1 || v.shape[0] != p.n || p[Slot::offsets].given)
-    throw Error(
-        Code::shape, std::string(name) + " of shape " + describe(v.shape),
-        p[Slot::offsets].given ? "no weight where rows are ragged" : "one a class: [" + std::to_string(p.n) + "]");
+  if (v.rank() != 1 || v.shape[0] != p.classes() || p[Slot::offsets].given)
+    throw Error(Code::shape, std::string(name) + " of shape " + describe(v.shape),
+                p[Slot::offsets].given ? "no weight where rows are ragged"
+                                       : "one a class: [" + std::to_string(p.classes()) + "]");
   p[LossSlot::weight] = {static_cast<char*>(v.data),
                          v.dtype,
                          true,
@@ -112,10 +113,26 @@ void add_targets(LossProblem& p, RowBuilder& b, const View& targets, const Cross
   if (o.log_probability.given() || o.rows.offsets.given())
     throw Error(Code::option, "log_probability or offsets with class probabilities as targets",
                 "class indices: int32, int64", "leave them out: no class is the target");
+  if (p.shard.size != 0)
+    throw Error(Code::unsupported, "class probabilities as targets for a shard", "class indices: int32, int64");
   if ((targets.dtype == DType::float64) != p.is_double())
     throw Error(Code::dtype, "targets of dtype " + std::string(name_of(targets.dtype)) + " with x of another",
                 "both float64, or neither", "convert one of them");
   b.full(p[LossSlot::targets], "targets", targets);
+}
+
+void add_shard(LossProblem& p, const View& x, const CrossEntropyOptions& o) {
+  const Shard& s = o.shard;
+  if (s.size == 0 && s.offset == 0) return;
+  if (p.op != Op::cross_entropy_backward)
+    throw Error(Code::option, "a shard for cross_entropy", "none: the logits of whole rows",
+                "fold_shard and join_cross_entropy (shards.hpp)");
+  if (x.device.kind != DeviceKind::cpu)
+    throw Error(Code::unsupported, "a shard on a GPU", "whole rows", "compute it on the CPU");
+  if (o.label_smoothing != 0 || o.rows.offsets.given())
+    throw Error(Code::unsupported, "label_smoothing or offsets for a shard", "neither", "leave them as by default");
+  checks::check_shard(s, p.n);
+  p.shard = s;
 }
 
 void check_counts(Op op, std::size_t wanted, std::size_t inputs, std::size_t outputs) {
@@ -167,6 +184,7 @@ void build_loss(LossProblem& p, Op op, std::span<const View> inputs, std::span<c
   RowBuilder b(p, x, o.rows);
   checks::check_scale(o.rows.scale, x.dtype == DType::float64);
   b.full(p[Slot::x], "x", x);
+  add_shard(p, x, o);
   add_targets(p, b, targets, o);
   add_results(p, b, loss, dloss, states, o, "weight");
   if (dx.given()) add_gradient(b, dx);

@@ -77,7 +77,11 @@ struct LossProblem : RowProblem {
   Reduction reduction;
   std::int64_t ignore_index;
   double label_smoothing, z_loss;
+  Shard shard;  ///< x's place in the whole rows; size 0: x is whole
   std::array<Operand, static_cast<std::size_t>(LossSlot::count)> more;
+
+  /// How many classes the whole rows have.
+  constexpr std::int64_t classes() const { return shard.size != 0 ? shard.size : n; }
 
   using RowProblem::operator[];
   constexpr const Operand& operator[](LossSlot s) const { return more[static_cast<std::size_t>(s)]; }

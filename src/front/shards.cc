@@ -1,0 +1,237 @@
+// Shards of rows: operands checked and brought to one form, then folded or joined.
+#include "softfold/shards.hpp"
+
+#include "cpu/shards.hpp"
+#include "front/checks.hpp"
+#include "front/loss_operands.hpp"
+#include "front/named_views.hpp"
+#include "front/row_builder.hpp"
+#include "softfold/float_env.hpp"
+#include "softfold/lift/shard.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace softfold {
+inline namespace v0 {
+namespace {
+
+using checks::describe;
+
+void check_host(const View& v, const char* what) {
+  if (v.device.kind != DeviceKind::cpu)
+    throw Error(Code::unsupported, std::string(what) + " on a GPU", "tensors in the host's memory",
+                "copy it to the host: a partial is a few hundred numbers a row");
+}
+
+void check_partials_view(const View& v) {
+  if (v.dtype != DType::float64)
+    throw Error(Code::dtype, "partials of dtype " + std::string(name_of(v.dtype)),
+                "float64, as fold_shard writes them");
+}
+
+void check_rows(const RowOptions& o) {
+  if (o.offsets.given() || o.causal || o.rung != Rung::automatic)
+    throw Error(Code::unsupported, "offsets, causal or a rung for a shard", "scale, scales, length, mask, axis");
+}
+
+/// Nothing of a row's options but what an empty row becomes speaks of partials, which have their scale with them.
+void check_join(const RowOptions& o) {
+  const bool any = o.axis != -1 || o.scale != 1 || o.scales.given() || o.length.given() || o.offsets.given() ||
+                   o.mask.given() || o.causal || o.rung != Rung::automatic;
+  if (any)
+    throw Error(Code::option, "row options for a join", "empty alone",
+                "give the others to fold_shard: a partial has its scale, and nothing of what did not exist");
+}
+
+/// The gathered partials, and the rows that they are of.
+struct Parts {
+  cpu::Gathered gathered{};
+  std::array<std::int64_t, kMaxRank> rows{};
+  std::size_t rank = 0;
+
+  explicit Parts(const View& v) {
+    checks::check_view(v, "partials");
+    check_partials_view(v);
+    check_host(v, "partials");
+    if (v.rank() < 2 || v.shape[0] < 1)
+      throw Error(Code::shape, "partials of shape " + describe(v.shape),
+                  "(parts,) + rows + (numbers,), at least one part");
+    rank = v.shape.size() - 2;
+    std::copy_n(v.shape.begin() + 1, rank, rows.begin());
+    gathered.parts = v.shape[0];
+    gathered.stride = checks::stride_of(v, 0) * static_cast<std::int64_t>(sizeof(double));
+    gathered.width = v.shape.back();
+    if (gathered.width < cpu::kPartialWords)
+      throw Error(Code::shape, "partials of " + std::to_string(gathered.width) + " numbers a row",
+                  "at least " + std::to_string(static_cast<int>(cpu::kPartialWords)));
+  }
+  std::span<const std::int64_t> shape() const { return {rows.data(), rank}; }
+
+  /// Reads what the partials say of themselves, once the problem's rows stand.
+  cpu::Whole look(RowProblem& p, RowBuilder& b, const View& v) {
+    std::array<std::int64_t, kMaxRank> strides{}, sizes{};
+    for (std::size_t i = 0; i <= rank; ++i) {
+      sizes[i] = v.shape[i + 1];
+      strides[i] = checks::stride_of(v, static_cast<int>(i) + 1);
+    }
+    b.per_row(gathered.first, "partials", View(v.data, v.dtype, {sizes.data(), rank + 1}, {strides.data(), rank + 1}),
+              static_cast<int>(gathered.width));
+    const cpu::Whole whole = cpu::check_partials(p, gathered);
+    p.n = whole.size;
+    p.elements = p.rows * gathered.width;  // what there is to do
+    return whole;
+  }
+};
+
+void begin(RowProblem& p, Op op, const RowOptions& o) {
+  p.op = op;
+  p.empty = o.empty;
+  p.rung = o.rung;
+  p.causal = false;
+  p.scale = 1;
+  for (Operand& operand : p.operands) operand.given = false;
+}
+
+}  // namespace
+
+std::int64_t partial_width(std::int64_t n, const Shard& shard, std::int64_t k) {
+  checks::check_shard(shard, n);
+  if (k < 0 || k > shard.size)
+    throw Error(Code::shape, "k = " + std::to_string(k) + " of rows of " + std::to_string(shard.size) + " elements",
+                "k from 0 to " + std::to_string(shard.size));
+  const lift::ShardLayout layout(shard.offset, shard.offset + n, shard.size);
+  return cpu::kPartialWords + 2 * k + layout.elements() + 2 * layout.nodes();
+}
+
+void fold_shard(const View& x, const View& partials, const ShardOptions& o, const Context& context) {
+  check_rows(o.rows);
+  NamedViews views;
+  views.add("x", x, true);
+  views.add("partials", partials, true, NamedViews::output);
+  views.add("targets", o.targets, false);
+  views.add_options(o.rows);
+  checks::check_floating(x, "x");
+  check_host(x, "x");
+  check_partials_view(partials);
+  cpu::ShardProblem p;
+  loss_operands::begin(p, Op::state, o.rows);
+  RowBuilder b(p, x, o.rows);
+  checks::check_scale(o.rows.scale, x.dtype == DType::float64);
+  p.shard = o.shard;
+  p.k = o.k;
+  p.width = partials.rank() > 0 ? partials.shape.back() : 0;
+  const std::int64_t width = partial_width(p.n, p.shard, p.k);
+  if (p.width < width)
+    throw Error(Code::shape, "partials of shape " + describe(partials.shape),
+                "rows of at least " + std::to_string(width) + " numbers", "ask partial_width");
+  b.full(p[Slot::x], "x", x);
+  b.per_row(p[Slot::states], "partials", partials, static_cast<int>(p.width));
+  if (o.targets.given()) {
+    checks::check_integer(o.targets, "targets");
+    b.per_row(p[LossSlot::targets], "targets", o.targets);
+  }
+  b.add_options(o.rows);
+  views.check_apart();
+  collapse(p, p.more);
+  const FloatEnv exact;
+  cpu::fold_shard(p, context);
+}
+
+void join_states(const View& partials, const View& states, const Context& context) {
+  Parts parts(partials);
+  NamedViews views;
+  views.add("partials", partials, true);
+  views.add("states", states, true, NamedViews::output);
+  RowProblem p;
+  begin(p, Op::state, {});
+  RowBuilder b(p, parts.shape());
+  loss_operands::add_states(b, states);
+  views.check_apart();
+  const FloatEnv exact;
+  const cpu::Whole whole = parts.look(p, b, partials);
+  cpu::join_states(p, parts.gathered, whole.is_double, context);
+}
+
+void join_cross_entropy(const View& partials, const View& targets, const View& loss, const CrossEntropyOptions& o,
+                        const Context& context) {
+  Parts parts(partials);
+  check_join(o.rows);
+  loss_operands::check_terms(o);
+  if (o.label_smoothing != 0)
+    throw Error(Code::unsupported, "label_smoothing for join_cross_entropy", "0",
+                "its sum over the classes needs the joined state first");
+  if (o.dx.given() || o.dloss.given() || o.status.given())
+    throw Error(Code::option, "dx, dloss or status for join_cross_entropy", "log_probability and states",
+                "cross_entropy_backward gives the gradient of each shard");
+  NamedViews views;
+  views.add("partials", partials, true);
+  views.add("targets", targets, true);
+  views.add("loss", loss, true, NamedViews::output);
+  views.add("log_probability", o.log_probability, false, NamedViews::output);
+  views.add("states", o.states, false, NamedViews::output);
+  views.add("weight", o.weight, false);
+  checks::check_integer(targets, "targets");
+  LossProblem p;
+  loss_operands::begin(p, Op::cross_entropy, {});
+  p.empty = o.rows.empty;
+  RowBuilder b(p, parts.shape());
+  b.per_row(p[LossSlot::targets], "targets", targets);
+  const FloatEnv exact;
+  const cpu::Whole whole = parts.look(p, b, partials);
+  if (p.rows == 0 && o.weight.given() && o.weight.rank() == 1) p.n = o.weight.shape[0];
+  if (p.rows > 0 && !whole.has_targets)
+    throw Error(Code::state, "partials without targets", "partials that hold the targets' elements",
+                "give targets to fold_shard");
+  loss_operands::add_results(p, b, loss, {}, o.states, o, "weight");
+  views.check_apart();
+  cpu::join_cross_entropy(p, parts.gathered, whole.is_double, context);
+}
+
+void join_topk(const View& partials, const View& values, const View& indices, const TopkOptions& o,
+               const Context& context) {
+  Parts parts(partials);
+  check_join(o.rows);
+  NamedViews views;
+  views.add("partials", partials, true);
+  views.add("values", values, true, NamedViews::output);
+  views.add("indices", indices, true, NamedViews::output);
+  views.add("probabilities", o.probabilities, false, NamedViews::output);
+  views.add("log_probabilities", o.log_probabilities, false, NamedViews::output);
+  views.add("lse", o.lse, false, NamedViews::output);
+  checks::check_floating(values, "values");
+  checks::check_integer(indices, "indices");
+  TopkProblem p;
+  begin(p, Op::topk, o.rows);
+  for (Operand& operand : p.more) operand.given = false;
+  p.sorted = o.sorted;
+  p.k = values.rank() > 0 ? values.shape.back() : 0;
+  RowBuilder b(p, parts.shape());
+  const auto add = [&](TopkSlot slot, const char* name, const View& v) {
+    if (!v.given()) return;
+    if (slot != TopkSlot::indices) checks::check_floating(v, name);
+    if (p.k == 0 && v.rank() > 0 && v.shape.back() == 0) return;  // nothing to write
+    b.per_row(p[slot], name, v, static_cast<int>(p.k));
+    p[slot].axis_stride = static_cast<std::int64_t>(size_of(v.dtype));
+  };
+  const FloatEnv exact;
+  const cpu::Whole whole = parts.look(p, b, partials);
+  if (p.rows > 0 && p.k > whole.k)
+    throw Error(Code::shape, "k = " + std::to_string(p.k) + " of partials with k = " + std::to_string(whole.k),
+                "as many or fewer", "give k to fold_shard");
+  if (indices.dtype == DType::int32 && p.n > std::int64_t{1} << 31)
+    throw Error(Code::dtype, "int32 indices of rows of " + std::to_string(p.n) + " elements", "int64");
+  add(TopkSlot::values, "values", values);
+  add(TopkSlot::indices, "indices", indices);
+  add(TopkSlot::probabilities, "probabilities", o.probabilities);
+  add(TopkSlot::log_probabilities, "log_probabilities", o.log_probabilities);
+  if (o.lse.given()) {
+    checks::check_floating(o.lse, "lse");
+    b.per_row(p[TopkSlot::lse], "lse", o.lse);
+  }
+  views.check_apart();
+  cpu::join_topk(p, parts.gathered, whole.is_double, context);
+}
+
+}  // namespace v0
+}  // namespace softfold
