@@ -164,6 +164,8 @@ typedef struct softfold_cross_entropy_options {
   const softfold_tensor* dloss;
   int32_t reduction; /* softfold_reduction */
   const softfold_tensor* status;
+  int64_t shard_offset; /* of cross_entropy_backward: softfold::Shard */
+  int64_t shard_size;   /* 0: x's rows are whole */
 } softfold_cross_entropy_options;
 
 typedef enum softfold_linear_mode { SOFTFOLD_LINEAR_FAST = 0, SOFTFOLD_LINEAR_LEAN = 1 } softfold_linear_mode;
@@ -238,6 +240,16 @@ typedef struct softfold_sample_options {
   const softfold_tensor* top_log_probabilities; /* a result */
 } softfold_sample_options;
 
+/* softfold::ShardOptions. */
+typedef struct softfold_shard_options {
+  size_t struct_size;
+  const softfold_row_options* rows;
+  const softfold_tensor* targets;
+  int64_t offset; /* where in the rows the shard begins */
+  int64_t size;   /* of the whole rows */
+  int64_t k;
+} softfold_shard_options;
+
 typedef struct softfold_executor softfold_executor;
 
 /* softfold::Context. */
@@ -269,6 +281,8 @@ SOFTFOLD_C_API void softfold_entropy_options_init(softfold_entropy_options* opti
 SOFTFOLD_C_API void softfold_topk_options_init(softfold_topk_options* options);
 /* temperature 1, top_p 1, everything else off. */
 SOFTFOLD_C_API void softfold_sample_options_init(softfold_sample_options* options);
+/* Everything off; size must be given. */
+SOFTFOLD_C_API void softfold_shard_options_init(softfold_shard_options* options);
 SOFTFOLD_C_API void softfold_context_init(softfold_context* context);
 
 /* Plans: op is a softfold_op; the order of inputs and outputs is that of softfold::Op. Merge operations take
@@ -387,6 +401,21 @@ SOFTFOLD_C_API softfold_status softfold_linear_cross_entropy(const softfold_tens
                                                              const softfold_tensor* loss,
                                                              const softfold_linear_cross_entropy_options* options,
                                                              const softfold_context* context);
+
+/* Shards of rows, on the CPU: shards.hpp. *width: the numbers of a row's partial of a shard of n elements. */
+SOFTFOLD_C_API softfold_status softfold_partial_width(int64_t n, const softfold_shard_options* options, int64_t* width);
+SOFTFOLD_C_API softfold_status softfold_fold_shard(const softfold_tensor* x, const softfold_tensor* partials,
+                                                   const softfold_shard_options* options,
+                                                   const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_join_states(const softfold_tensor* partials, const softfold_tensor* states,
+                                                    const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_join_cross_entropy(const softfold_tensor* partials,
+                                                           const softfold_tensor* targets, const softfold_tensor* loss,
+                                                           const softfold_cross_entropy_options* options,
+                                                           const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_join_topk(const softfold_tensor* partials, const softfold_tensor* values,
+                                                  const softfold_tensor* indices, const softfold_topk_options* options,
+                                                  const softfold_context* context);
 
 SOFTFOLD_C_API softfold_status softfold_attention(const softfold_tensor* q, const softfold_tensor* k,
                                                   const softfold_tensor* v, const softfold_tensor* out,

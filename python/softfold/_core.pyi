@@ -74,7 +74,23 @@ def cross_entropy_into(
     states: Array | None = None, gradient: Array | None = None, status: Array | None = None,
     scale: SupportsFloat = 1.0, scales: ArrayLike | None = None, lengths: ArrayLike | None = None,
     offsets: ArrayLike | None = None, mask: ArrayLike | None = None, causal: bool = False, empty: Empty = "zero",
-    stream: int = 0,
+    shard_offset: int = 0, shard_size: int = 0, stream: int = 0,
+) -> None: ...
+def partial_width(n: int, offset: int, size: int, k: int = 0) -> int: ...
+def fold_shard_into(
+    x: Array, partials: Array, axis: int, offset: int, size: int, *, target: Array | None = None, k: int = 0,
+    scale: SupportsFloat = 1.0, scales: ArrayLike | None = None, lengths: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+) -> None: ...
+def join_states_into(partials: Array, states: Array) -> None: ...
+def join_cross_entropy_into(
+    partials: Array, target: Array, loss: Array, *, weight: Array | None = None, ignore_index: int = -100,
+    reduction: str = "mean", z_loss: float = 0.0, empty: Empty = "zero", log_probability: Array | None = None,
+    states: Array | None = None,
+) -> None: ...
+def join_topk_into(
+    partials: Array, values: Array, indices: Array, *, sorted: bool = True, empty: Empty = "zero",
+    probabilities: Array | None = None, log_probabilities: Array | None = None, lse: Array | None = None,
 ) -> None: ...
 def linear_cross_entropy_into(
     inputs: tuple[Array, ...], out: Array, *, bias: Array | None = None, softcap: float = 0.0, mode: str = "fast",

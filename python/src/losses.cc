@@ -27,7 +27,8 @@ void run_loss(Op op, std::span<const View> inputs, const View& out, const Option
 void cross_entropy_into(const nb::tuple& inputs, handle out, int axis, handle weight, std::int64_t ignore_index,
                         const std::string& reduction, double label_smoothing, double z_loss, handle log_probability,
                         handle states, handle gradient, handle status, handle scale, handle scales, handle lengths,
-                        handle offsets, handle mask, handle causal, handle empty, std::uintptr_t stream) {
+                        handle offsets, handle mask, handle causal, handle empty, std::int64_t shard_offset,
+                        std::int64_t shard_size, std::uintptr_t stream) {
   constexpr const char* kNames[] = {"logits", "target", "states", "dloss"};
   const bool backward = inputs.size() == 4;
   if (inputs.size() != 2 && !backward)
@@ -48,6 +49,7 @@ void cross_entropy_into(const nb::tuple& inputs, handle out, int axis, handle we
   o.states = arrays.open_result(states, "states");
   o.dx = arrays.open_result(gradient, "gradient");
   o.status = arrays.open_result(status, "status");
+  o.shard = {shard_offset, shard_size};
   View views[4];
   for (std::size_t i = 0; i < inputs.size(); ++i) views[i] = arrays.open(inputs[i], kNames[i]);
   run_loss(backward ? Op::cross_entropy_backward : Op::cross_entropy, {views, inputs.size()},
@@ -85,7 +87,8 @@ void bind_losses(nb::module_& m) {
         nb::arg("label_smoothing") = 0.0, nb::arg("z_loss") = 0.0, nb::arg("log_probability") = none,
         nb::arg("states") = none, nb::arg("gradient") = none, nb::arg("status") = none, nb::arg("scale") = 1.0,
         nb::arg("scales") = none, nb::arg("lengths") = none, nb::arg("offsets") = none, nb::arg("mask") = none,
-        nb::arg("causal") = false, nb::arg("empty") = "zero", nb::arg("stream") = 0,
+        nb::arg("causal") = false, nb::arg("empty") = "zero", nb::arg("shard_offset") = 0, nb::arg("shard_size") = 0,
+        nb::arg("stream") = 0,
         R"(Runs cross_entropy on viewable arrays, into out: what softfold.cross_entropy and softfold.torch call.
 
 inputs: (logits, target), and out is the loss; or (logits, target, states, dloss), and out is the logits' gradient.)");

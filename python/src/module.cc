@@ -31,6 +31,7 @@ NB_MODULE(_core, m) {
   py::bind_linear(m);
   py::bind_topk(m);
   py::bind_sample(m);
+  py::bind_shards(m);
   py::bind_merges(m);
   py::bind_streams(m);
   py::bind_xla(m);

@@ -53,6 +53,7 @@ void bind_losses(nb::module_& m);
 void bind_linear(nb::module_& m);
 void bind_topk(nb::module_& m);
 void bind_sample(nb::module_& m);
+void bind_shards(nb::module_& m);
 void bind_merges(nb::module_& m);
 void bind_streams(nb::module_& m);
 void bind_threads(nb::module_& m);

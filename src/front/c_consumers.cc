@@ -1,5 +1,6 @@
 // The C ABI of the operations on logits that have options of their own.
 #include "front/c_bridge.hpp"
+#include "softfold/shards.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -27,7 +28,9 @@ softfold_cross_entropy_options default_cross_entropy_options() {
           nullptr,
           nullptr,
           static_cast<std::int32_t>(o.reduction),
-          nullptr};
+          nullptr,
+          0,
+          0};
 }
 
 CrossEntropyOptions options_from(const softfold_cross_entropy_options* given) {
@@ -44,6 +47,7 @@ CrossEntropyOptions options_from(const softfold_cross_entropy_options* given) {
   r.dx = view_from(o.dx);
   r.dloss = view_from(o.dloss);
   r.status = view_from(o.status);
+  r.shard = {o.shard_offset, o.shard_size};
   return r;
 }
 
@@ -132,6 +136,33 @@ SampleOptions options_from(const softfold_sample_options* given) {
   r.top_tokens = view_from(o.top_tokens);
   r.top_log_probabilities = view_from(o.top_log_probabilities);
   return r;
+}
+
+softfold_shard_options default_shard_options() {
+  softfold_shard_options r{};
+  r.struct_size = sizeof r;
+  return r;
+}
+
+ShardOptions options_from(const softfold_shard_options* given) {
+  const auto o = read_struct(given, default_shard_options(), "shard_options");
+  ShardOptions r;
+  r.rows = row_options_from(o.rows);
+  r.shard = {o.offset, o.size};
+  r.targets = view_from(o.targets);
+  r.k = o.k;
+  return r;
+}
+
+/// Calls run(views..., context).
+template <class Run, class... Tensors>
+softfold_status run_on(const softfold_context* context, const Run& run, const Tensors*... tensors) {
+  return guarded([&] {
+    (require(tensors, "tensor"), ...);
+    ContextStorage c;
+    read_context(c, context);
+    run(view_from(tensors)..., c.context);
+  });
 }
 
 /// A plan of these operands, run; none of the pointers may be null.
@@ -257,4 +288,45 @@ softfold_status softfold_plan_sample(softfold_plan* plan, const softfold_tensor*
 softfold_status softfold_sample(const softfold_tensor* x, const softfold_tensor* tokens,
                                 const softfold_sample_options* options, const softfold_context* context) {
   return run_once(Op::sample, {x}, {tokens}, options, context);
+}
+
+void softfold_shard_options_init(softfold_shard_options* options) { *options = default_shard_options(); }
+
+softfold_status softfold_partial_width(int64_t n, const softfold_shard_options* options, int64_t* width) {
+  return guarded([&] {
+    require(width, "width");
+    const ShardOptions o = options_from(options);
+    *width = partial_width(n, o.shard, o.k);
+  });
+}
+
+softfold_status softfold_fold_shard(const softfold_tensor* x, const softfold_tensor* partials,
+                                    const softfold_shard_options* options, const softfold_context* context) {
+  const auto run = [&](const View& from, const View& to, const Context& c) {
+    fold_shard(from, to, options_from(options), c);
+  };
+  return run_on(context, run, x, partials);
+}
+
+softfold_status softfold_join_states(const softfold_tensor* partials, const softfold_tensor* states,
+                                     const softfold_context* context) {
+  return run_on(context, join_states, partials, states);
+}
+
+softfold_status softfold_join_cross_entropy(const softfold_tensor* partials, const softfold_tensor* targets,
+                                            const softfold_tensor* loss, const softfold_cross_entropy_options* options,
+                                            const softfold_context* context) {
+  const auto run = [&](const View& from, const View& of, const View& to, const Context& c) {
+    join_cross_entropy(from, of, to, options_from(options), c);
+  };
+  return run_on(context, run, partials, targets, loss);
+}
+
+softfold_status softfold_join_topk(const softfold_tensor* partials, const softfold_tensor* values,
+                                   const softfold_tensor* indices, const softfold_topk_options* options,
+                                   const softfold_context* context) {
+  const auto run = [&](const View& from, const View& best, const View& places, const Context& c) {
+    join_topk(from, best, places, options_from(options), c);
+  };
+  return run_on(context, run, partials, values, indices);
 }

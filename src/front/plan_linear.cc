@@ -12,6 +12,9 @@ namespace {
 using checks::describe;
 
 void check_options(const LinearCrossEntropyOptions& o) {
+  if (o.loss.shard.size != 0 || o.loss.shard.offset != 0)
+    throw Error(Code::unsupported, "a shard for linear_cross_entropy", "whole rows",
+                "make the shard's logits, then fold_shard and join_cross_entropy (shards.hpp)");
   if (o.loss.dx.given())
     throw Error(Code::option, "loss.dx for linear_cross_entropy", "no gradient of the logits",
                 "give dx, dweight, dbias: the gradients of x, weight and bias");

@@ -161,8 +161,8 @@ void join_cross_entropy(const View& partials, const View& targets, const View& l
   if (o.label_smoothing != 0)
     throw Error(Code::unsupported, "label_smoothing for join_cross_entropy", "0",
                 "its sum over the classes needs the joined state first");
-  if (o.dx.given() || o.dloss.given() || o.status.given())
-    throw Error(Code::option, "dx, dloss or status for join_cross_entropy", "log_probability and states",
+  if (o.dx.given() || o.dloss.given() || o.status.given() || o.shard.size != 0 || o.shard.offset != 0)
+    throw Error(Code::option, "dx, dloss, status or a shard for join_cross_entropy", "log_probability and states",
                 "cross_entropy_backward gives the gradient of each shard");
   NamedViews views;
   views.add("partials", partials, true);

@@ -4,6 +4,7 @@
 
 #include "refuse/refusal.hpp"
 
+#include "cpu/targets.hpp"
 #include "softfold/lift/shard.hpp"
 #include "softfold/shards.hpp"
 #include "softfold/softfold.hpp"
@@ -97,13 +98,16 @@ struct Rows {
   Sizes shape;
 };
 
-/// The partials of the shards between cuts, the last one first, each with more room than it needs.
+/// The partials of the shards between cuts, the last one first, each with more room than it needs and folded on another
+/// SIMD target.
 Owned folded(Rows& rows, const Sizes& cuts, std::int64_t k = 0, bool targets = false) {
   std::int64_t width = 0;
   for (std::size_t i = 0; i + 1 < cuts.size(); ++i)
     width = std::max(width, softfold::partial_width(cuts[i + 1] - cuts[i], {cuts[i], rows.n}, k) + 3);
   Owned all(DType::float64, {std::ssize(cuts) - 1, kRows, width});
   const Sizes one{kRows, width};
+  const auto targets_here = softfold::cpu::targets();
+  const std::string_view before = softfold::cpu::current_target();
   for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
     ShardOptions o;
     o.rows = rows.options;
@@ -114,8 +118,10 @@ Owned folded(Rows& rows, const Sizes& cuts, std::int64_t k = 0, bool targets = f
     o.k = k;
     if (targets) o.targets = rows.targets.view();
     const auto at = (cuts.size() - 2 - i) * static_cast<std::size_t>(kRows * width) * sizeof(double);
+    EXPECT_TRUE(softfold::cpu::use_target(targets_here[i % targets_here.size()]));
     softfold::fold_shard(rows.cut(rows.x, cuts[i], cuts[i + 1]), View(all.bytes.data() + at, DType::float64, one), o);
   }
+  EXPECT_TRUE(softfold::cpu::use_target(before));
   return all;
 }
 

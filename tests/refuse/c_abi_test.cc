@@ -1,5 +1,5 @@
 // The C ABI: the same refusals as status codes, a message for each thread, nothing thrown, and the same results.
-#include "softfold/softfold.h"
+#include "refuse/c_tensor.hpp"
 
 #include "softfold/error.hpp"
 #include "softfold/softfold.hpp"
@@ -14,22 +14,6 @@
 
 namespace softfold_test {
 namespace {
-
-/// A float32 tensor as a C caller has it.
-struct CTensor {
-  std::vector<float> data;
-  std::vector<std::int64_t> shape, strides;
-  softfold_tensor tensor;
-
-  explicit CTensor(std::vector<std::int64_t> s) : shape(std::move(s)) {
-    std::int64_t count = 1;
-    for (const auto n : shape) count *= n;
-    data.assign(static_cast<std::size_t>(count), 0.25F);
-    tensor = {data.data(), {1, 0}, static_cast<std::int32_t>(shape.size()), {2, 32, 1}, shape.data(), nullptr, 0};
-  }
-};
-
-std::string last() { return softfold_last_error(); }
 
 TEST(CAbi, OneShotCallsGiveTheCppFrontsBits) {
   CTensor x({3, 5}), y({3, 5}), log_y({3, 5}), lse({3});

@@ -1,0 +1,111 @@
+// Shards of rows: folded into partials and joined, all allocated by Python.
+#include "rows.hpp"
+
+#include "softfold/shards.hpp"
+
+namespace softfold::python {
+namespace {
+
+using nb::handle;
+
+/// Calls run(context) while other Python threads go on.
+template <class Run>
+void run_on_threads(const Run& run) {
+  const std::shared_ptr<Executor> threads = executor();
+  const Context context{threads.get(), nullptr, nullptr};
+  const nb::gil_scoped_release others_run;
+  run(context);
+}
+
+/// Options of rows that say nothing but what an empty one becomes.
+RowOptions rows_with(handle empty) {
+  OpenRowOptions rows;
+  const nb::none none;
+  const nb::float_ one(1.0);
+  rows.open_options({{}, {}, {}, one, none, none, none, none, nb::bool_(false), empty});
+  return rows.options;
+}
+
+void fold_shard_into(handle x, handle partials, int axis, std::int64_t offset, std::int64_t size, handle target,
+                     std::int64_t k, handle scale, handle scales, handle lengths, handle mask) {
+  OpenRowOptions rows;
+  const nb::bool_ causal(false);
+  const nb::str empty("zero");
+  rows.open_options({{}, {}, {}, scale, scales, lengths, nb::none(), mask, causal, empty});
+  rows.options.axis = axis;
+  rows.view_options();
+  OpenArrays arrays;
+  ShardOptions o;
+  o.rows = rows.options;
+  o.shard = {offset, size};
+  o.targets = arrays.open(target, "target");
+  o.k = k;
+  const View from = arrays.open(x, "x"), to = arrays.open_result(partials, "partials");
+  run_on_threads([&](const Context& context) { fold_shard(from, to, o, context); });
+}
+
+void join_states_into(handle partials, handle states) {
+  OpenArrays arrays;
+  const View from = arrays.open(partials, "partials"), to = arrays.open_result(states, "states");
+  run_on_threads([&](const Context& context) { join_states(from, to, context); });
+}
+
+void join_cross_entropy_into(handle partials, handle target, handle loss, handle weight, std::int64_t ignore_index,
+                             const std::string& reduction, double z_loss, handle empty, handle log_probability,
+                             handle states) {
+  OpenArrays arrays;
+  CrossEntropyOptions o;
+  o.rows = rows_with(empty);
+  o.reduction = reduction_of(reduction);
+  o.ignore_index = ignore_index;
+  o.z_loss = z_loss;
+  o.weight = arrays.open(weight, "weight");
+  o.log_probability = arrays.open_result(log_probability, "log_probability");
+  o.states = arrays.open_result(states, "states");
+  const View from = arrays.open(partials, "partials"), of = arrays.open(target, "target");
+  const View to = arrays.open_result(loss, "loss");
+  run_on_threads([&](const Context& context) { join_cross_entropy(from, of, to, o, context); });
+}
+
+void join_topk_into(handle partials, handle values, handle indices, bool sorted, handle empty, handle probabilities,
+                    handle log_probabilities, handle lse) {
+  OpenArrays arrays;
+  TopkOptions o;
+  o.rows = rows_with(empty);
+  o.sorted = sorted;
+  o.probabilities = arrays.open_result(probabilities, "probabilities");
+  o.log_probabilities = arrays.open_result(log_probabilities, "log_probabilities");
+  o.lse = arrays.open_result(lse, "lse");
+  const View from = arrays.open(partials, "partials"), best = arrays.open_result(values, "values");
+  const View places = arrays.open_result(indices, "indices");
+  run_on_threads([&](const Context& context) { join_topk(from, best, places, o, context); });
+}
+
+}  // namespace
+
+void bind_shards(nb::module_& m) {
+  const nb::none none;
+  m.def(
+      "partial_width",
+      [](std::int64_t n, std::int64_t offset, std::int64_t size, std::int64_t k) {
+        return partial_width(n, {offset, size}, k);
+      },
+      nb::arg("n"), nb::arg("offset"), nb::arg("size"), nb::arg("k") = 0,
+      "How many numbers a row's partial has, of a shard of n elements from offset on, of rows of size.");
+  m.def("fold_shard_into", &fold_shard_into, nb::arg("x"), nb::arg("partials"), nb::arg("axis"), nb::arg("offset"),
+        nb::arg("size"), nb::kw_only(), nb::arg("target") = none, nb::arg("k") = 0, nb::arg("scale") = 1.0,
+        nb::arg("scales") = none, nb::arg("lengths") = none, nb::arg("mask") = none,
+        "Runs fold_shard on viewable arrays, into partials: what softfold.fold_shard calls.");
+  m.def("join_states_into", &join_states_into, nb::arg("partials"), nb::arg("states"),
+        "Runs join_states on viewable arrays, into states: what softfold.join_states calls.");
+  m.def("join_cross_entropy_into", &join_cross_entropy_into, nb::arg("partials"), nb::arg("target"), nb::arg("loss"),
+        nb::kw_only(), nb::arg("weight") = none, nb::arg("ignore_index") = -100, nb::arg("reduction") = "mean",
+        nb::arg("z_loss") = 0.0, nb::arg("empty") = "zero", nb::arg("log_probability") = none, nb::arg("states") = none,
+        "Runs join_cross_entropy on viewable arrays, into loss: what softfold.join_cross_entropy calls.");
+  m.def("join_topk_into", &join_topk_into, nb::arg("partials"), nb::arg("values"), nb::arg("indices"), nb::kw_only(),
+        nb::arg("sorted") = true, nb::arg("empty") = "zero", nb::arg("probabilities") = none,
+        nb::arg("log_probabilities") = none, nb::arg("lse") = none,
+        "Runs join_topk on viewable arrays, into the results: what softfold.join_topk calls.");
+}
+
+}  // namespace softfold::python
