@@ -51,5 +51,13 @@ SOFTFOLD_API void join_cross_entropy(const View& partials, const View& targets, 
 SOFTFOLD_API void join_topk(const View& partials, const View& values, const View& indices,
                             const TopkOptions& options = {}, const Context& context = {});
 
+/// tokens: int32 or int64, rows: the index in the whole rows that `sample` draws, where this shard has it, else -1, so
+/// that the largest of all ranks' is the row's token. x: this rank's shard; partials: those of all shards, folded from
+/// float32, float16 or bfloat16. options: rows as they were for fold_shard, with scale / temperature as the scale;
+/// seed, offset, seeds, offsets, row_ids. Refused by name (Code::unsupported): a temperature, filters, bias, bitmask,
+/// other results. The largest element, which temperature 0 takes, is join_topk's with k = 1.
+SOFTFOLD_API void sample_shard(const View& x, const View& partials, const View& tokens, const Shard& shard,
+                               const SampleOptions& options = {}, const Context& context = {});
+
 }  // namespace v0
 }  // namespace softfold

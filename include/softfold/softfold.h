@@ -416,6 +416,11 @@ SOFTFOLD_C_API softfold_status softfold_join_cross_entropy(const softfold_tensor
 SOFTFOLD_C_API softfold_status softfold_join_topk(const softfold_tensor* partials, const softfold_tensor* values,
                                                   const softfold_tensor* indices, const softfold_topk_options* options,
                                                   const softfold_context* context);
+/* The shard begins at shard_offset of rows of shard_size elements. */
+SOFTFOLD_C_API softfold_status softfold_sample_shard(const softfold_tensor* x, const softfold_tensor* partials,
+                                                     const softfold_tensor* tokens, int64_t shard_offset,
+                                                     int64_t shard_size, const softfold_sample_options* options,
+                                                     const softfold_context* context);
 
 SOFTFOLD_C_API softfold_status softfold_attention(const softfold_tensor* q, const softfold_tensor* k,
                                                   const softfold_tensor* v, const softfold_tensor* out,

@@ -32,7 +32,14 @@ from softfold._linear import linear_cross_entropy
 from softfold._losses import cross_entropy, entropy
 from softfold._states import finish, finish_logsumexp, merge, merge_attention, merge_blocks
 from softfold._sample import sample
-from softfold._shards import cross_entropy_backward, fold_shard, join_cross_entropy, join_states, join_topk
+from softfold._shards import (
+    cross_entropy_backward,
+    fold_shard,
+    join_cross_entropy,
+    join_states,
+    join_topk,
+    sample_shard,
+)
 from softfold._topk import topk
 
 __all__ = [
@@ -42,6 +49,6 @@ __all__ = [
     "topk", "sample",
     "softmax_backward", "log_softmax_backward", "logsumexp_backward",
     "Partial", "Stream", "state", "merge", "finish",
-    "fold_shard", "join_states", "join_cross_entropy", "join_topk", "cross_entropy_backward",
+    "fold_shard", "join_states", "join_cross_entropy", "join_topk", "sample_shard", "cross_entropy_backward",
     "finish_softmax", "finish_log_softmax", "finish_logsumexp", "merge_attention", "merge_blocks",
 ]  # fmt: skip

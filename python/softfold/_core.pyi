@@ -92,6 +92,11 @@ def join_topk_into(
     partials: Array, values: Array, indices: Array, *, sorted: bool = True, empty: Empty = "zero",
     probabilities: Array | None = None, log_probabilities: Array | None = None, lse: Array | None = None,
 ) -> None: ...
+def sample_shard_into(
+    x: Array, partials: Array, tokens: Array, axis: int, offset: int, size: int, *, seed: int | Array = 0,
+    draw: int | Array = 0, row_ids: Array | None = None, scale: SupportsFloat = 1.0, scales: ArrayLike | None = None,
+    lengths: ArrayLike | None = None, mask: ArrayLike | None = None,
+) -> None: ...
 def linear_cross_entropy_into(
     inputs: tuple[Array, ...], out: Array, *, bias: Array | None = None, softcap: float = 0.0, mode: str = "fast",
     class_weight: Array | None = None, ignore_index: int = -100, reduction: str = "mean",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import numbers
 import sys
 
 import numpy as np
 
 from softfold import _core, _route
 from softfold._losses import foldable, returned, row_shape
+from softfold._sample import number_of
 from softfold._states import _empty_like
 from softfold._topk import taken_shape
 
@@ -148,3 +150,24 @@ def join_topk(partials, k, *, sorted=True, empty="zero", dtype=None, return_prob
     _run(_core.join_topk_into, partials, values, indices, sorted=sorted, empty=empty, probabilities=probabilities,
          log_probabilities=log_probabilities, lse=lse)  # fmt: skip
     return returned((values, indices, probabilities, log_probabilities, lse))
+
+
+def sample_shard(x, partials, offset, size, axis=-1, *, seed=0, draw=0, row_ids=None, scale=1.0, scales=None,
+                 lengths=None, mask=None):  # fmt: skip
+    """What softfold.sample draws from whole rows, where this shard has it, else -1: the largest of all ranks' is the
+    row's token.
+
+    x, offset, size, axis, scales, lengths, mask: as they were for fold_shard; scale: 1 / temperature, there too.
+    partials: (P,) + rows + (width,), of all shards, folded from float32, float16 or bfloat16.
+    seed, draw, row_ids: seed, offset and row_ids of softfold.sample. No filters: join_topk(partials, 1) is temperature 0.
+    Returns int64, one a row. Raises softfold.Error before any work.
+    """
+    x, partials = _array(x, "sample_shard"), _array(partials, "sample_shard")
+    tokens = _new(x, row_shape(x, axis, None), "int64")
+    seed, draw = (number_of("seed", v) if isinstance(v, numbers.Number) else v if hasattr(v, "__dlpack__")
+                  else np.asarray(v, "int64") for v in (seed, draw))  # fmt: skip
+    if row_ids is not None and not hasattr(row_ids, "__dlpack__"):
+        row_ids = np.asarray(row_ids, "int64")
+    _run(_core.sample_shard_into, x, partials, tokens, axis, offset, size, seed=seed, draw=draw, row_ids=row_ids,
+         scale=scale, scales=scales, lengths=lengths, mask=mask)  # fmt: skip
+    return returned((tokens,))

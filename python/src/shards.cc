@@ -81,6 +81,36 @@ void join_topk_into(handle partials, handle values, handle indices, bool sorted,
   run_on_threads([&](const Context& context) { join_topk(from, best, places, o, context); });
 }
 
+/// A number goes to `number`, an array to `view`.
+template <class T>
+void take(OpenArrays& arrays, handle given, const char* name, T& number, View& view) {
+  if (nb::hasattr(given, "shape")) {
+    view = arrays.open(given, name);
+  } else {
+    number = nb::cast<T>(given);
+  }
+}
+
+void sample_shard_into(handle x, handle partials, handle tokens, int axis, std::int64_t offset, std::int64_t size,
+                       handle seed, handle draw, handle row_ids, handle scale, handle scales, handle lengths,
+                       handle mask) {
+  OpenRowOptions rows;
+  const nb::bool_ causal(false);
+  const nb::str empty("zero");
+  rows.open_options({{}, {}, {}, scale, scales, lengths, nb::none(), mask, causal, empty});
+  rows.options.axis = axis;
+  rows.view_options();
+  OpenArrays arrays;
+  SampleOptions o;
+  o.rows = rows.options;
+  take(arrays, seed, "seed", o.seed, o.seeds);
+  take(arrays, draw, "draw", o.offset, o.offsets);
+  o.row_ids = arrays.open(row_ids, "row_ids");
+  const View from = arrays.open(x, "x"), parts = arrays.open(partials, "partials");
+  const View to = arrays.open_result(tokens, "tokens");
+  run_on_threads([&](const Context& context) { sample_shard(from, parts, to, {offset, size}, o, context); });
+}
+
 }  // namespace
 
 void bind_shards(nb::module_& m) {
@@ -106,6 +136,10 @@ void bind_shards(nb::module_& m) {
         nb::arg("sorted") = true, nb::arg("empty") = "zero", nb::arg("probabilities") = none,
         nb::arg("log_probabilities") = none, nb::arg("lse") = none,
         "Runs join_topk on viewable arrays, into the results: what softfold.join_topk calls.");
+  m.def("sample_shard_into", &sample_shard_into, nb::arg("x"), nb::arg("partials"), nb::arg("tokens"), nb::arg("axis"),
+        nb::arg("offset"), nb::arg("size"), nb::kw_only(), nb::arg("seed") = 0, nb::arg("draw") = 0,
+        nb::arg("row_ids") = none, nb::arg("scale") = 1.0, nb::arg("scales") = none, nb::arg("lengths") = none,
+        nb::arg("mask") = none, "Runs sample_shard on viewable arrays, into tokens: what softfold.sample_shard calls.");
 }
 
 }  // namespace softfold::python

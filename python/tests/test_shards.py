@@ -53,6 +53,16 @@ def test_topk(rng):
         assert bits(got) == bits(want)
 
 
+def test_sample(rng):
+    x = 3 * rng.standard_normal((7, SIZE)).astype(np.float32)
+    shards, partials = gathered(x, scale=1 / 0.7)
+    for options in (dict(seed=5, offset=2), dict(seed=range(7), row_ids=range(7))):
+        want = softfold.sample(x, temperature=0.7, **options)
+        options["draw"] = options.pop("offset", 0)
+        own = [softfold.sample_shard(x[:, s], partials, s.start, SIZE, scale=1 / 0.7, **options) for s in shards]
+        assert np.max(own, 0).tolist() == want.tolist() and ((np.array(own) >= 0).sum(0) == 1).all()
+
+
 def test_tensors(rng):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     x = torch.from_numpy(rng.standard_normal((4, SIZE)).astype(np.float32))
@@ -62,6 +72,8 @@ def test_tensors(rng):
     want, dx = softfold.cross_entropy(x, target, return_gradient=True)
     got = [softfold.cross_entropy_backward(x[:, s], target, states, offset=s.start, size=SIZE) for s in shards]
     assert torch.equal(loss, want) and torch.equal(torch.cat(got, -1), dx)
+    own = [softfold.sample_shard(x[:, s], partials, s.start, SIZE, seed=3) for s in shards]
+    assert torch.equal(torch.stack(own).amax(0), softfold.sample(x, seed=3))
     values, indices = softfold.join_topk(partials, 5, dtype=torch.float32)
     assert torch.equal(values, x.topk(5).values) and torch.equal(indices, softfold.topk(x, 5)[1])
 

@@ -43,9 +43,9 @@ class GatheredRow {
   };
 
   /// Calls take(chunk, level, state) for nodes that together are the whole row, from left to right: those that the
-  /// parts hold, and the chunks that cuts divide.
-  template <class T, class Take>
-  void for_nodes(const Take& take) const {
+  /// parts hold, and divided(chunk, elements, count, state) for the chunks that cuts divide.
+  template <class T, class Take, class Divided>
+  void for_nodes(const Take& take, const Divided& divided) const {
     using State = typename fold::LogSumExp<T>::State;
     const T c = folded_c(fold::make_scale<T>(scale()));
     T chunk[lift::kChunk];
@@ -57,7 +57,7 @@ class GatheredRow {
         for (; begin < end; ++begin) {
           chunk[held++] = static_cast<T>(*from++);
           if ((begin + 1) % lift::kChunk != 0 && begin + 1 != p_.n) continue;
-          take(begin / lift::kChunk, 0, reduce_run<T>(chunk, held, c));
+          divided(begin / lift::kChunk, chunk, held, reduce_run<T>(chunk, held, c));
           held = 0;
         }
       };
@@ -74,7 +74,8 @@ class GatheredRow {
   template <class T>
   typename fold::LogSumExp<T>::State state() const {
     lift::TreeBuilder<fold::LogSumExp<T>> tree;
-    for_nodes<T>([&](std::int64_t, int level, const auto& s) { tree.push(s, level); });
+    for_nodes<T>([&](std::int64_t, int level, const auto& s) { tree.push(s, level); },
+                 [&](std::int64_t, const T*, int, const auto& s) { tree.push(s, 0); });
     return tree.root();
   }
 

@@ -1,7 +1,7 @@
 // sample on the CPU: a row a thread. What each row is drawn with is read and checked before anything is written.
 #include "cpu/operand_at.hpp"
 #include "cpu/row_schedules.hpp"
-#include "cpu/sample_rows.hpp"
+#include "cpu/sample_shard.hpp"
 #include "front/kernel.hpp"
 #include "softfold/error.hpp"
 
@@ -62,6 +62,40 @@ const char* refuses(const SampleProblem&, const Context&) { return nullptr; }
 constexpr Kernel<SampleProblem> kKernels[] = {{"sample_rows", refuses, run, nullptr}};
 
 }  // namespace
+
+void sample_shard(const SampleProblem& p, const Shard& shard, const RowProblem& q, const Gathered& partials,
+                  const Context& context) {
+  if (p.rows == 0) return;
+  RowCursor rows(p, 0);
+  GatheredRow first(q, partials);
+  for (std::int64_t r = 0; r < p.rows; ++r, rows.next()) {
+    first.stand_at(r);
+    draw_of(p, rows.row(), r);
+    const double* own = p.n > 0 ? first.part_of(shard.offset) : nullptr;
+    if (own != nullptr &&
+        (own[kOffset] != static_cast<double>(shard.offset) || own[kLength] != static_cast<double>(p.n)))
+      throw Error(Code::state,
+                  "no partial of the shard of " + std::to_string(p.n) + " elements at " + std::to_string(shard.offset) +
+                      " for row " + std::to_string(r),
+                  "the shard that was folded");
+    if (first.scale() != rows.row().scale)
+      throw Error(Code::state,
+                  "scale " + std::to_string(rows.row().scale) + " for partials of row " + std::to_string(r) +
+                      " with scale " + std::to_string(first.scale()),
+                  "the scale that they were folded with");
+  }
+  split_rows(p, context, [&](std::int64_t begin, std::int64_t end) {
+    ShardSampler sampler(p, shard);
+    GatheredRow whole(q, partials);
+    for (RowCursor cursor(p, begin); begin < end; ++begin, cursor.next()) {
+      const Row r = cursor.row();
+      whole.stand_at(begin);
+      const Operand& tokens = p[SampleSlot::tokens];
+      put_integer(tokens, p.at(tokens, begin), sampler.draw(whole, r, begin, draw_of(p, r, begin).uniform));
+    }
+  });
+}
+
 }  // namespace cpu
 
 std::span<const Kernel<SampleProblem>> cpu_sample_kernels() { return cpu::kKernels; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/row_worker.hpp"
+#include "cpu/sample_elements.hpp"
 #include "cpu/topk_rows.hpp"
 #include "softfold/fold/sample.hpp"
 
@@ -11,40 +12,6 @@
 namespace softfold {
 inline namespace v0 {
 namespace cpu {
-
-/// What a row is drawn with.
-struct Draw {
-  double scale, temperature, top_p, min_p;
-  std::int64_t top_k;
-  double uniform;
-
-  bool filters() const { return top_k > 0 || top_p < 1 || min_p > 0; }
-};
-
-/// Elements side by side. What is not there is -inf.
-struct Elements {
-  const char* data;
-  DType dtype;
-  std::int64_t n;
-
-  const void* at(std::int64_t i) const { return data + i * static_cast<std::int64_t>(size_of(dtype)); }
-  float operator[](std::int64_t i) const {
-    return with_dtype(dtype,
-                      [&]<class S>(S) { return static_cast<float>(fold::widen(*static_cast<const S*>(at(i)))); });
-  }
-  /// Calls f(x, n, i) for pieces of at most `size` elements, the first of them element i.
-  template <class F>
-  void for_pieces(std::int64_t size, F&& f) const {
-    for (std::int64_t i = 0; i < n; i += size) f(at(i), static_cast<int>(std::min(size, n - i)), i);
-  }
-  /// How many are at least x.
-  std::int64_t count_from(float x) const {
-    return with_dtype(dtype, [&]<class S>(S) {
-      const S* e = reinterpret_cast<const S*>(data);
-      return std::count_if(e, e + n, [x](S v) { return fold::widen(v) >= x; });
-    });
-  }
-};
 
 class SampleWorker {
  public:
@@ -86,8 +53,10 @@ class SampleWorker {
     if (top) put_top(index, all, of_raw ? kAll : from, row);
   }
 
- private:
-  static constexpr float kAll = -std::numeric_limits<float>::infinity();
+  /// The element to which the way leads from a node of a row: x are the node's elements, row_m is the row's frame.
+  std::int64_t descend_node(const Elements& x, float c, double row_m, const fold::Descent& way) {
+    return walk(levels(x, c, kAll), x, c, kAll, row_m, way);
+  }
 
   /// The row's elements where they are, if they lie side by side and all exist; else gathered.
   Elements elements(const Row& r, std::int64_t index, bool processed) {
@@ -106,6 +75,9 @@ class SampleWorker {
         if (r.mask[i * p_[Slot::mask].axis_stride] == 0) to[i] = kAll;
     return {reinterpret_cast<const char*>(to), DType::float32, r.length};
   }
+
+ private:
+  static constexpr float kAll = -std::numeric_limits<float>::infinity();
 
   void process(std::int64_t index, std::int64_t n, float* x) const {
     const Operand &bias = p_[SampleSlot::bias], &words = p_[SampleSlot::bitmask];
@@ -259,35 +231,48 @@ class SampleWorker {
     return lift::reduce_nodes<Lse>(chunk_states(x, c, from), lift::chunk_count(x.n));
   }
 
+  /// The tree above the chunks, level by level.
+  struct Levels {
+    const State* nodes[lift::kMaxLevels];
+    std::int64_t size[lift::kMaxLevels];
+    int top = 0;  ///< the root's
+  };
+  Levels levels(const Elements& x, float c, float from) {
+    Levels tree;
+    State* nodes = chunk_states(x, c, from);
+    tree.nodes[0] = nodes, tree.size[0] = lift::chunk_count(x.n);
+    for (; tree.size[tree.top] > 1; ++tree.top) {
+      const std::int64_t size = tree.size[tree.top], half = (size + 1) / 2;
+      State* up = nodes + size;
+      for (std::int64_t i = 0; i < half; ++i)
+        up[i] = 2 * i + 1 < size ? Lse::merge(nodes[2 * i], nodes[2 * i + 1]) : nodes[2 * i];
+      tree.size[tree.top + 1] = half;
+      tree.nodes[tree.top + 1] = nodes = up;
+    }
+    return tree;
+  }
+
   /// From the root to a chunk, and in it to an element.
   Drawn descend(const Elements& x, float c, float from, double uniform) {
-    const std::int64_t chunks = lift::chunk_count(x.n);
-    if (chunks == 0) return {-1, Lse::identity()};
+    if (x.n == 0) return {-1, Lse::identity()};
     if (fold::is_nan(from)) return {-1, Lse::not_a_number()};
-    const State* level[lift::kMaxLevels];
-    std::int64_t size[lift::kMaxLevels];
-    State* nodes = chunk_states(x, c, from);
-    int top = 0;
-    level[0] = nodes, size[0] = chunks;
-    for (; size[top] > 1; ++top) {
-      State* up = nodes + size[top];
-      size[top + 1] = (size[top] + 1) / 2;
-      for (std::int64_t i = 0; i < size[top + 1]; ++i)
-        up[i] = 2 * i + 1 < size[top] ? Lse::merge(nodes[2 * i], nodes[2 * i + 1]) : nodes[2 * i];
-      level[top + 1] = nodes = up;
-    }
-    const State root = *level[top];
+    const Levels tree = levels(x, c, from);
+    const State root = *tree.nodes[tree.top];
     if (!fold::Normaliser<float>(root).regular) return {-1, root};
-    fold::Descent way{uniform * static_cast<double>(root.d)};
+    return {walk(tree, x, c, from, root.m, {uniform * static_cast<double>(root.d)}), root};
+  }
+
+  std::int64_t walk(const Levels& tree, const Elements& x, float c, float from, double row_m, fold::Descent way) {
     std::int64_t i = 0;
-    for (; top > 0; --top) {
+    for (int level = tree.top - 1; level >= 0; --level) {
       i *= 2;
-      if (i + 1 < size[top - 1] &&
-          way.goes_right(fold::mass_of(level[top - 1][i], root.m), fold::mass_of(level[top - 1][i + 1], root.m)))
+      const State* nodes = tree.nodes[level];
+      if (i + 1 < tree.size[level] &&
+          way.goes_right(fold::mass_of(nodes[i], row_m), fold::mass_of(nodes[i + 1], row_m)))
         ++i;
     }
     const std::int64_t begin = i * lift::kChunk;
-    return {begin + descend_chunk(x, begin, c, from, root.m, way), root};
+    return begin + descend_chunk(x, begin, c, from, row_m, way);
   }
 
   int descend_chunk(const Elements& x, std::int64_t begin, float c, float from, double row_m, fold::Descent way) {

@@ -47,6 +47,10 @@ void join_states(const RowProblem& p, const Gathered& partials, bool is_double, 
 void join_cross_entropy(const LossProblem& p, const Gathered& partials, bool is_double, const Context& context);
 void join_topk(TopkProblem& p, const Gathered& partials, bool is_double, const Context& context);
 
+/// Draws from whole rows, of which p's x is a shard: q has the same rows, and the partials their places in it.
+void sample_shard(const SampleProblem& p, const Shard& shard, const RowProblem& q, const Gathered& partials,
+                  const Context& context);
+
 }  // namespace cpu
 }  // namespace v0
 }  // namespace softfold

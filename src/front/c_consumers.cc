@@ -330,3 +330,12 @@ softfold_status softfold_join_topk(const softfold_tensor* partials, const softfo
   };
   return run_on(context, run, partials, values, indices);
 }
+
+softfold_status softfold_sample_shard(const softfold_tensor* x, const softfold_tensor* partials,
+                                      const softfold_tensor* tokens, int64_t shard_offset, int64_t shard_size,
+                                      const softfold_sample_options* options, const softfold_context* context) {
+  const auto run = [&](const View& from, const View& parts, const View& to, const Context& c) {
+    sample_shard(from, parts, to, {shard_offset, shard_size}, options_from(options), c);
+  };
+  return run_on(context, run, x, partials, tokens);
+}

@@ -5,12 +5,14 @@
 #include "front/checks.hpp"
 #include "front/loss_operands.hpp"
 #include "front/named_views.hpp"
+#include "front/plan_build.hpp"
 #include "front/row_builder.hpp"
 #include "softfold/float_env.hpp"
 #include "softfold/lift/shard.hpp"
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 namespace softfold {
 inline namespace v0 {
@@ -83,6 +85,27 @@ struct Parts {
     return whole;
   }
 };
+
+/// What a draw from shards cannot have.
+void check_draw(const SampleOptions& o) {
+  const std::pair<bool, const char*> refused[] = {
+      {o.temperature != 1 || o.temperatures.given(), "a temperature"},
+      {o.top_k != 0 || o.top_ks.given(), "top_k"},
+      {o.top_p != 1 || o.top_ps.given(), "top_p"},
+      {o.min_p != 0 || o.min_ps.given(), "min_p"},
+      {o.bias.given(), "a bias"},
+      {o.bitmask.given(), "a bitmask"},
+      {o.log_probability.given(), "log_probability"},
+      {o.rank.given(), "rank"},
+      {o.probabilities.given(), "probabilities"},
+      {o.masked.given(), "masked"},
+      {o.top_tokens.given() || o.top_log_probabilities.given(), "top_tokens"}};
+  for (const auto& [given, name] : refused)
+    if (given)
+      throw Error(Code::unsupported, std::string(name) + " for sample_shard",
+                  "scale / temperature as the rows' scale, mask, seed, offset, seeds, offsets, row_ids",
+                  "fold the shards with that scale; join_topk with k = 1 is temperature 0");
+}
 
 void begin(RowProblem& p, Op op, const RowOptions& o) {
   p.op = op;
@@ -231,6 +254,34 @@ void join_topk(const View& partials, const View& values, const View& indices, co
   }
   views.check_apart();
   cpu::join_topk(p, parts.gathered, whole.is_double, context);
+}
+
+void sample_shard(const View& x, const View& partials, const View& tokens, const Shard& shard, const SampleOptions& o,
+                  const Context& context) {
+  check_rows(o.rows);
+  check_draw(o);
+  Parts parts(partials);
+  SampleProblem p;
+  build_sample(p, {&x, 1}, {&tokens, 1}, o);
+  check_host(x, "x");
+  checks::check_overlap(tokens, "tokens", partials, "partials", false);
+  checks::check_shard(shard, p.n);
+  const int axis = o.rows.axis < 0 ? o.rows.axis + x.rank() : o.rows.axis;
+  std::vector<std::int64_t> rows(x.shape.begin(), x.shape.end());
+  rows.erase(rows.begin() + axis);
+  if (!std::equal(rows.begin(), rows.end(), parts.shape().begin(), parts.shape().end()))
+    throw Error(Code::shape, "partials of shape " + describe(partials.shape),
+                "(parts,) + " + describe(rows) + " + (numbers,)");
+  RowProblem q;
+  begin(q, Op::sample, {});
+  RowBuilder b(q, parts.shape());
+  const FloatEnv exact;
+  const cpu::Whole whole = parts.look(q, b, partials);
+  if (p.rows > 0 && (whole.is_double || whole.size != shard.size))
+    throw Error(Code::state,
+                "partials of rows of " + std::to_string(whole.size) + (whole.is_double ? " float64" : "") + " elements",
+                std::to_string(shard.size) + " elements folded in float32");
+  cpu::sample_shard(p, shard, q, parts.gathered, context);
 }
 
 }  // namespace v0

@@ -260,6 +260,35 @@ TEST(Shards, TopkIsThatOfWholeRows) {
   });
 }
 
+TEST(Shards, SampleDrawsWhatItDrawsFromWholeRows) {
+  int drawn = 0;
+  for_all_rows([&](Rows& rows, const Sizes& cuts) {
+    if (rows.dtype == DType::float64 || !(rows.options.scale > 0)) return;
+    if (rows.n == 1024) rows.options.mask = rows.mask.view();
+    Owned partials = folded(rows, cuts);
+    for (std::uint64_t seed = 0; seed < 5; ++seed) {
+      softfold::SampleOptions o;
+      o.rows = rows.options, o.seed = seed, o.offset = 3;
+      std::vector<std::int64_t> whole(kRows), joined(kRows, -1), own(kRows);
+      const Sizes per_row{kRows};
+      softfold::sample(rows.x.view(), View(whole.data(), DType::int64, per_row), o);
+      for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+        const Sizes shape{kRows, cuts[i + 1] - cuts[i]};
+        if (o.rows.mask.given()) o.rows.mask = View(rows.mask.bytes.data() + cuts[i], DType::boolean, shape, rows.wide);
+        softfold::sample_shard(rows.cut(rows.x, cuts[i], cuts[i + 1]), partials.view(),
+                               View(own.data(), DType::int64, per_row), {cuts[i], rows.n}, o);
+        for (std::size_t r = 0; r < own.size(); ++r) {
+          EXPECT_TRUE(own[r] == -1 || (joined[r] == -1 && own[r] >= cuts[i] && own[r] < cuts[i + 1]));
+          joined[r] = std::max(joined[r], own[r]);
+          drawn += own[r] >= 0 ? 1 : 0;
+        }
+      }
+      EXPECT_EQ(whole, joined) << name(rows, cuts) << ", seed " << seed;
+    }
+  });
+  EXPECT_GT(drawn, 500);
+}
+
 TEST(Shards, RefusesWhatDoesNotMakeUpRows) {
   Rows rows(DType::float32, 3000, 1, false, 5);
   const Sizes cuts{0, 1000, 2500, 3000};
@@ -324,6 +353,22 @@ TEST(Shards, RefusesWhatDoesNotMakeUpRows) {
   shard.shard = {1, 3000};
   expect_refused("beyond the rows", Code::shape, {"a shard of 3000 elements at 1 of rows of 3000"},
                  [&] { softfold::fold_shard(rows.x.view(), partials.view(), shard); });
+  softfold::SampleOptions draw;
+  const auto expect_draw = [&](const std::string& what, Code code, const Words& words) {
+    Owned tokens(DType::int64, {kRows});
+    expect_refused(what, code, words, [&] {
+      softfold::sample_shard(rows.cut(rows.x, 0, 1000), partials.view(), tokens.view(), {0, 3000}, draw);
+    });
+  };
+  draw.top_k = 5;
+  expect_draw("a filter", Code::unsupported, {"top_k for sample_shard", "seed", "join_topk"});
+  draw = {};
+  expect_refused("another shard than was folded", Code::state, {"no partial of the shard of 900 elements at 0"}, [&] {
+    Owned tokens(DType::int64, {kRows});
+    softfold::sample_shard(rows.cut(rows.x, 0, 900), partials.view(), tokens.view(), {0, 3000}, draw);
+  });
+  draw.rows.scale = 2;
+  expect_draw("another scale", Code::state, {"scale 2.0"});
   expect_refused("too narrow", Code::shape, {"[9, 12]", "at least "}, [&] {
     shard.shard = {0, 4000};
     Owned narrow(DType::float64, {kRows, 12});

@@ -51,6 +51,15 @@ TEST(CShards, JoinToTheRow) {
   EXPECT_TRUE(std::equal(part.data.begin(), part.data.begin() + 3, dx.data.begin()) && part.data[4] == dx.data[5]);
   options.shard_offset = 2;
   EXPECT_EQ(backward(left, part), SOFTFOLD_SHAPE);
+  softfold_sample_options draw;
+  softfold_sample_options_init(&draw);
+  std::int64_t tokens[] = {-7, -7}, shares[] = {-7, -7};
+  softfold_tensor whole = targets, own = targets;
+  whole.data = tokens, own.data = shares;
+  ASSERT_EQ(softfold_sample(&x.tensor, &whole, &draw, nullptr), SOFTFOLD_OK) << last();
+  ASSERT_EQ(softfold_sample_shard(&left.tensor, &gathered, &own, 0, 4, &draw, nullptr), SOFTFOLD_OK) << last();
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(shares[i], tokens[i] < 3 ? tokens[i] : -1);
+  EXPECT_EQ(softfold_sample_shard(&left.tensor, &gathered, &own, 1, 4, &draw, nullptr), SOFTFOLD_STATE);
   gathered.byte_offset = 8;
   EXPECT_EQ(softfold_join_states(&gathered, &s, nullptr), SOFTFOLD_STATE);
 }
