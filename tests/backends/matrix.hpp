@@ -72,11 +72,13 @@ class Baseline {
   }
 };
 
-/// For every case: variant(index) gives the problem, run in some other way, and its bits are the baseline's.
+/// For every case: variant(index) gives the problem, run in some other way, and its bits are the baseline's. With
+/// kStep above one, the next call takes the cases after this one's.
 template <class Variant>
 void expect_baseline_bits(const std::string& what, Variant&& variant) {
+  static std::size_t calls = 0;
   int failures = 0;
-  for (std::size_t i = 0; i < cases().size() && failures < 20; i += kStep) {
+  for (std::size_t i = calls++ % kStep; i < cases().size() && failures < 20; i += kStep) {
     const Problem got = variant(i);
     const std::string d = difference(got, Baseline::of(i));
     if (d.empty()) continue;

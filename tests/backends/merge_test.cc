@@ -3,6 +3,7 @@
 #include "backends/merge_parts.hpp"
 #include "cpu/targets.hpp"
 #include "softfold/error.hpp"
+#include "support/thread_counts.hpp"
 
 #include <gtest/gtest.h>
 
@@ -129,7 +130,8 @@ TEST(Merge, SameBitsOnEveryTargetAndThreadCount) {
       const auto want_blocks = merge_blocks(p);
       for (const auto target : softfold::cpu::targets()) {
         ASSERT_TRUE(softfold::cpu::use_target(target));
-        for (const int threads : n > 100000 ? std::vector{2} : std::vector{1, 2, 3, 8}) {
+        for (const int threads :
+             n > 100000 ? std::vector{2} : std::vector(kThreadCounts.begin(), kThreadCounts.end())) {
           const auto executor = softfold::make_thread_executor(threads);
           const Context context{executor.get(), nullptr, nullptr};
           EXPECT_TRUE(merge_attention(p, LogBase::natural, context) == want) << target << " " << threads << " " << n;
