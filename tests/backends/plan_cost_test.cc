@@ -14,24 +14,25 @@ std::atomic<long> allocations{0};
 std::atomic<bool> exhausted{false};
 }  // namespace
 
-// Replaces the allocation functions of the whole program, the library's calls included.
-void* operator new(std::size_t bytes) {
+// Replaces the allocation functions of the whole program, the library's calls included. Not inlined: g++ would see
+// free() given what `new` returned, and warn.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (exhausted) throw std::bad_alloc();
   if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
   throw std::bad_alloc();
 }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   ++allocations;
   if (exhausted) throw std::bad_alloc();
   const auto a = static_cast<std::size_t>(alignment);
   if (void* p = std::aligned_alloc(a, (bytes + a - 1) / a * a)) return p;
   throw std::bad_alloc();
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 
 namespace {
 

@@ -15,8 +15,8 @@ namespace softfold_test {
 #endif
 
 #if defined(__SANITIZE_THREAD__)
-inline constexpr std::array kThreadCounts = {3};
-inline constexpr std::size_t kStep = 7;
+inline constexpr std::array kThreadCounts = {1, 3};
+inline constexpr std::size_t kStep = 13;
 #elif defined(SOFTFOLD_TEST_ASAN)
 inline constexpr std::array kThreadCounts = {1, 3};
 inline constexpr std::size_t kStep = 5;
