@@ -25,7 +25,7 @@ ln -s /usr/include/hwy "$work/include/hwy" # the headers alone: with one static 
 
 # shellcheck disable=SC2016  # ninja's own variables
 {
-  printf 'flags = -std=c++20 -O2 -ffp-contract=off -Wall -Wextra -DHWY_COMPILE_ONLY_STATIC'
+  printf 'flags = -std=c++20 -O1 -ffp-contract=off -Wall -Wextra -DHWY_COMPILE_ONLY_STATIC'
   printf ' -I%s/include -I%s/src -I%s/tests -isystem %s/include\n' "$root" "$root" "$root" "$work"
   printf 'rule compile\n  command = %s $flags -c $in -o $out\n' "$compiler"
   printf 'rule link\n  command = %s -static $in -o $out -pthread\n' "$compiler"
