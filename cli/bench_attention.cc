@@ -29,20 +29,20 @@ constexpr std::pair<Rung, const char*> kRungs[] = {{Rung::naive, "naive"},   {Ru
                                                    {Rung::tiled, "tiled"},   {Rung::fused, "fused"}};
 
 /// What a child process tells of its work.
-struct Told {
+struct ChildTold {
   double seconds = 0;
   int threads = 0;
   char why_not[240] = {};
 };
 
 /// Runs `work` in a child process; gives what it told, and the most memory that it had resident.
-std::pair<Told, double> in_child(const std::function<Told()>& work) {
+std::pair<ChildTold, double> in_child(const std::function<ChildTold()>& work) {
   int ends[2];
   if (::pipe(ends) != 0) throw Error(Code::io, "no pipe to a child process", "one more open file");
   const pid_t child = ::fork();
   if (child < 0) throw Error(Code::out_of_memory, "no child process", "one more process");
   if (child == 0) {
-    Told told;
+    ChildTold told;
     try {
       told = work();
     } catch (const std::exception& e) {
@@ -52,7 +52,7 @@ std::pair<Told, double> in_child(const std::function<Told()>& work) {
     ::_exit(written ? 0 : 1);
   }
   ::close(ends[1]);
-  Told told;
+  ChildTold told;
   const bool whole = ::read(ends[0], &told, sizeof told) == static_cast<ssize_t>(sizeof told);
   ::close(ends[0]);
   rusage usage{};
@@ -88,7 +88,7 @@ struct Operands {
   }
 };
 
-Told run_rung(const AttentionRace& race, std::int64_t length, std::optional<Rung> rung) {
+ChildTold run_rung(const AttentionRace& race, std::int64_t length, std::optional<Rung> rung) {
   Operands o(race, length);
   const auto executor = make_thread_executor(race.threads);  // here: threads do not outlive a fork
   const View inputs[] = {View(static_cast<const void*>(o.q.data()), o.dtype, o.shape),
@@ -97,7 +97,7 @@ Told run_rung(const AttentionRace& race, std::int64_t length, std::optional<Rung
   const View out(static_cast<void*>(o.out.data()), o.dtype, o.shape);
   AttentionOptions options;
   options.causal = race.causal;
-  Told told;
+  ChildTold told;
   told.threads = executor->concurrency();
   if (!rung) return told;  // the operands alone
   options.rung = *rung;
