@@ -44,6 +44,10 @@ Fabricated::Fabricated(Op op, const std::vector<std::int64_t>& full, int axis, D
     case Op::sample: inputs_ = {x()}, outputs_ = {add(DType::int64, rows)}; break;
     case Op::entropy: inputs_ = {x()}, outputs_ = {add(out, rows)}; break;
     case Op::entropy_backward: inputs_ = {x(), states(), add(out, rows)}, outputs_ = {y()}; break;
+    case Op::kl_divergence: inputs_ = {x(), x()}, outputs_ = {add(out, rows)}; break;
+    case Op::kl_divergence_backward:
+      inputs_ = {x(), x(), states(), states(), add(out, rows)}, outputs_ = {y(), y()};
+      break;
     case Op::cross_entropy: inputs_ = {x(), add(DType::int64, rows)}, outputs_ = {add(out, {})}; break;
     case Op::cross_entropy_backward:
       inputs_ = {x(), add(DType::int64, rows), states(), add(out, {})}, outputs_ = {y()};

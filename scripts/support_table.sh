@@ -15,7 +15,8 @@ softfold=${1:-build/release}/cli/softfold
 dtypes=(float64 float32 float16 bfloat16)
 operations=(softmax log_softmax logsumexp state softmax_backward log_softmax_backward logsumexp_backward
   finish_softmax finish_log_softmax finish_logsumexp merge_states merge_attention merge_blocks
-  cross_entropy cross_entropy_backward linear_cross_entropy entropy entropy_backward topk sample)
+  cross_entropy cross_entropy_backward linear_cross_entropy entropy entropy_backward
+  kl_divergence kl_divergence_backward topk sample)
 
 # kernel OPERATION SHAPE DTYPE OPTION...
 kernel() { "$softfold" explain "$@" 2>/dev/null | sed -n 's/^kernel *//p'; }

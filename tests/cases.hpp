@@ -48,7 +48,7 @@ struct RowCase {
 
 /// Options of operations that have structs of their own; views are bound with the operands.
 using OwnOptions = std::variant<std::monostate, softfold::CrossEntropyOptions, softfold::EntropyOptions,
-                                softfold::TopkOptions, softfold::SampleOptions>;
+                                softfold::KlDivergenceOptions, softfold::TopkOptions, softfold::SampleOptions>;
 
 /// Operands in memory. Views of them stay valid as long as the problem stays where it is.
 struct Problem {

@@ -1,4 +1,5 @@
-// The problems of operations with options of their own: cross-entropy with every option, entropy, top-k, sampling.
+// The problems of operations with options of their own: cross-entropy with every option, entropy, divergence, top-k,
+// sampling.
 #include "cases.hpp"
 
 #include "support/row_reference.hpp"
@@ -52,12 +53,13 @@ Array dloss_of(const LossCase& c, Layout layout) {
   return t;
 }
 
+/// Of the elements of `from` that exist in c.
 template <class T>
-void fill_states(const RowCase& c, Array& t) {
+void fill_states(const RowCase& c, const RowCase& from, Array& t) {
   for (std::int64_t r = 0; r < c.rows(); ++r) {
     ReferenceRow<T> row;
     row.scale = c.scale_of_row(r);
-    const auto x = c.row(r);
+    const auto x = from.row(r);
     for (std::int64_t i = 0; i < c.n(); ++i) {
       row.x.push_back(static_cast<T>(x[static_cast<std::size_t>(i)]));
       row.present.push_back(c.exists(r, i));
@@ -66,6 +68,18 @@ void fill_states(const RowCase& c, Array& t) {
     const double stored[] = {s.m, static_cast<double>(s.d), row.scale, softfold::fold::Real<T>::kDigits};
     for (std::int64_t k = 0; k < 4; ++k) t.set(4 * r + k, stored[k]);
   }
+}
+
+Array states_of(const RowCase& c, const RowCase& from, Layout layout) {
+  Shape four = shape_of_rows(c);
+  four.push_back(4);
+  Array states(DType::float64, four, layout);
+  if (c.in == DType::float64) {
+    fill_states<double>(c, from, states);
+  } else {
+    fill_states<float>(c, from, states);
+  }
+  return states;
 }
 
 Problem make_loss(const LossCase& c, Layout layout) {
@@ -86,13 +100,7 @@ Problem make_loss(const LossCase& c, Layout layout) {
   p.inputs.push_back(targets_of(c.rows, layout));
   p.outputs.clear();
   if (c.rows.op == Op::cross_entropy_backward) {
-    Array states(DType::float64, four, states_layout);
-    if (c.rows.in == DType::float64) {
-      fill_states<double>(c.rows, states);
-    } else {
-      fill_states<float>(c.rows, states);
-    }
-    p.inputs.push_back(std::move(states));
+    p.inputs.push_back(states_of(c.rows, c.rows, states_layout));
   } else {
     p.outputs.emplace_back(c.rows.out, each ? shape_of_rows(c.rows) : Shape{}, layout);
   }
@@ -184,6 +192,40 @@ Problem make_entropy(const RowCase& c, Layout layout) {
   return p;
 }
 
+/// q's rows: p's list of kinds, one further on.
+RowCase rows_of_q(RowCase c) {
+  ++c.first_row;
+  return c;
+}
+
+Problem make_kl(const RowCase& c, Layout layout) {
+  LossCase of_dkl{c};
+  of_dkl.reduction = Reduction::none;
+  RowCase base = c, base_of_q = rows_of_q(c);
+  base.op = base_of_q.op = base.ragged ? Op::softmax : Op::state;
+  Problem p = make_problem(base, layout);
+  p.op = c.op;
+  p.own = softfold::KlDivergenceOptions{};
+  p.inputs.push_back(std::move(make_problem(base_of_q, layout).inputs[0]));
+  const Layout states_layout = layout == Layout::padded ? layout : Layout::contiguous;
+  const Shape full = p.inputs[0].shape();
+  p.outputs.clear();
+  if (c.op == Op::kl_divergence_backward) {
+    p.inputs.push_back(states_of(c, c, states_layout));
+    p.inputs.push_back(states_of(c, rows_of_q(c), states_layout));
+  } else {
+    Shape four = shape_of_rows(c);
+    four.push_back(4);
+    p.outputs.emplace_back(c.out, shape_of_rows(c), layout);
+    p.outputs.emplace_back(DType::float64, four, states_layout);
+    p.outputs.emplace_back(DType::float64, four, states_layout);
+  }
+  p.inputs.push_back(dloss_of(of_dkl, layout));
+  p.outputs.emplace_back(c.out, full, layout);
+  p.outputs.emplace_back(c.in, full, layout);
+  return p;
+}
+
 struct TopkCase {
   RowCase rows;
   std::int64_t k = 0;
@@ -238,6 +280,22 @@ const std::vector<RowCase>& entropy_cases() {
       }
     RowCase c = rows_of(Op::entropy, DType::bfloat16, {19, 131});
     c.out = DType::float32;
+    list.push_back(c);
+    return list;
+  }();
+  return all;
+}
+
+const std::vector<RowCase>& kl_cases() {
+  static const std::vector<RowCase> all = [] {
+    std::vector<RowCase> list;
+    for (RowCase c : entropy_cases()) {
+      c.op = c.op == Op::entropy ? Op::kl_divergence : Op::kl_divergence_backward;
+      list.push_back(c);
+    }
+    for (const DType t : kFloating) list.push_back(rows_of(Op::kl_divergence, t, {19, 1400}, Kind::gaussian));
+    RowCase c = list.back();
+    c.ragged = true;
     list.push_back(c);
     return list;
   }();
@@ -343,6 +401,8 @@ Problem make_own(int index, Layout layout) {
   i -= loss_cases().size();
   if (i < entropy_cases().size()) return make_entropy(entropy_cases()[i], layout);
   i -= entropy_cases().size();
+  if (i < kl_cases().size()) return make_kl(kl_cases()[i], layout);
+  i -= kl_cases().size();
   if (i < topk_cases().size()) return make_topk(topk_cases()[i], layout);
   return make_sample(sample_cases()[i - topk_cases().size()], layout);
 }
@@ -354,6 +414,7 @@ void add_own(std::vector<Case>& cases) {
   };
   add(loss_cases());
   add(entropy_cases());
+  add(kl_cases());
   add(topk_cases());
   add(sample_cases());
 }

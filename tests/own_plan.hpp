@@ -38,6 +38,21 @@ inline softfold::Plan plan_of(const Bound& b, Op op, softfold::EntropyOptions o,
   return softfold::plan(op, in.first(1), out.first(1), o, context);
 }
 
+/// kl_divergence: p, q, dkl -> kl, states of p, of q, dp, dq; kl_divergence_backward: p, q, states, states, dkl -> dp,
+/// dq.
+inline softfold::Plan plan_of(const Bound& b, Op op, softfold::KlDivergenceOptions o,
+                              const softfold::Context& context) {
+  o.rows = b.rows;
+  const std::span<const View> in(b.inputs), out(b.outputs);
+  if (op == Op::kl_divergence_backward) return softfold::plan(op, in, out, o, context);
+  if (out.size() > 1) {
+    o.p_states = out[1], o.q_states = out[2];
+    o.dp = out[3], o.dq = out[4];
+    o.dkl = in[2];
+  }
+  return softfold::plan(op, in.first(2), out.first(1), o, context);
+}
+
 /// topk: x -> values, indices, probabilities, log-probabilities, lse.
 inline softfold::Plan plan_of(const Bound& b, Op op, softfold::TopkOptions o, const softfold::Context& context) {
   o.rows = b.rows;
@@ -62,6 +77,7 @@ inline softfold::Plan plan_of(const Bound& b, Op op, softfold::SampleOptions o, 
 inline softfold::Plan plan_of(const Bound& b, Op op, bool merge, const softfold::Context& context = {}) {
   if (const auto* loss = std::get_if<softfold::CrossEntropyOptions>(&b.own)) return plan_of(b, op, *loss, context);
   if (const auto* entropy = std::get_if<softfold::EntropyOptions>(&b.own)) return plan_of(b, op, *entropy, context);
+  if (const auto* kl = std::get_if<softfold::KlDivergenceOptions>(&b.own)) return plan_of(b, op, *kl, context);
   if (const auto* topk = std::get_if<softfold::TopkOptions>(&b.own)) return plan_of(b, op, *topk, context);
   if (const auto* sample = std::get_if<softfold::SampleOptions>(&b.own)) return plan_of(b, op, *sample, context);
   return merge ? softfold::plan(op, b.inputs, b.outputs, b.merge, context)

@@ -36,8 +36,10 @@ enum class Op : std::uint8_t {
   attention,               ///< q, k, v -> out
   cross_entropy_backward,  ///< x, targets, states, dloss -> dx
   entropy_backward,        ///< x, states, dentropy -> dx
+  kl_divergence,           ///< p, q -> kl
+  kl_divergence_backward,  ///< p, q, p_states, q_states, dkl -> dp, dq
 };
-inline constexpr Op kLastOp = Op::entropy_backward;
+inline constexpr Op kLastOp = Op::kl_divergence_backward;
 
 constexpr std::string_view name_of(Op op) {
   constexpr std::string_view names[] = {"softmax",
@@ -60,7 +62,9 @@ constexpr std::string_view name_of(Op op) {
                                         "linear_cross_entropy",
                                         "attention",
                                         "cross_entropy_backward",
-                                        "entropy_backward"};
+                                        "entropy_backward",
+                                        "kl_divergence",
+                                        "kl_divergence_backward"};
   return names[static_cast<int>(op)];
 }
 
@@ -145,6 +149,15 @@ struct EntropyOptions {
   View states{};    ///< result: the rows' states, for a backward pass
   View dx{};        ///< result, of x's shape: the gradient, in the same call. May be x's own view: then in place
   View dentropy{};  ///< for dx: what comes in, one a row; 1 if not given
+};
+
+/// Options of kl_divergence and its backward pass.
+struct KlDivergenceOptions {
+  RowOptions rows;              ///< of the logits of both
+  View p_states{}, q_states{};  ///< results: the rows' states, for a backward pass
+  View dp{}, dq{};              ///< results, of p's shape: the gradients of the logits, in the same call. dp may be
+                                ///< p's own view, dq q's: then in place
+  View dkl{};                   ///< for dp and dq: what comes in, one a row; 1 if not given
 };
 
 /// Options of topk. Elements are ordered by their value, whatever the scale: NaN first, then from +inf down to -inf;

@@ -49,6 +49,8 @@ SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View
                        const CrossEntropyOptions& options, const Context& context = {});
 SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs,
                        const EntropyOptions& options, const Context& context = {});
+SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs,
+                       const KlDivergenceOptions& options, const Context& context = {});
 SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const TopkOptions& options,
                        const Context& context = {});
 SOFTFOLD_API Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const SampleOptions& options,

@@ -77,7 +77,9 @@ typedef enum softfold_op {
   SOFTFOLD_OP_LINEAR_CROSS_ENTROPY = 17,
   SOFTFOLD_OP_ATTENTION = 18,
   SOFTFOLD_OP_CROSS_ENTROPY_BACKWARD = 19,
-  SOFTFOLD_OP_ENTROPY_BACKWARD = 20
+  SOFTFOLD_OP_ENTROPY_BACKWARD = 20,
+  SOFTFOLD_OP_KL_DIVERGENCE = 21,
+  SOFTFOLD_OP_KL_DIVERGENCE_BACKWARD = 22
 } softfold_op;
 
 typedef enum softfold_empty { SOFTFOLD_EMPTY_ZERO = 0, SOFTFOLD_EMPTY_NAN = 1 } softfold_empty;
@@ -191,6 +193,17 @@ typedef struct softfold_entropy_options {
   const softfold_tensor* dentropy;
 } softfold_entropy_options;
 
+/* softfold::KlDivergenceOptions. */
+typedef struct softfold_kl_divergence_options {
+  size_t struct_size;
+  const softfold_row_options* rows;
+  const softfold_tensor* p_states;
+  const softfold_tensor* q_states;
+  const softfold_tensor* dp;
+  const softfold_tensor* dq;
+  const softfold_tensor* dkl;
+} softfold_kl_divergence_options;
+
 /* softfold::TopkOptions. */
 typedef struct softfold_topk_options {
   size_t struct_size;
@@ -277,6 +290,7 @@ SOFTFOLD_C_API void softfold_attention_options_init(softfold_attention_options* 
 SOFTFOLD_C_API void softfold_cross_entropy_options_init(softfold_cross_entropy_options* options);
 SOFTFOLD_C_API void softfold_linear_cross_entropy_options_init(softfold_linear_cross_entropy_options* options);
 SOFTFOLD_C_API void softfold_entropy_options_init(softfold_entropy_options* options);
+SOFTFOLD_C_API void softfold_kl_divergence_options_init(softfold_kl_divergence_options* options);
 /* sorted 1. */
 SOFTFOLD_C_API void softfold_topk_options_init(softfold_topk_options* options);
 /* temperature 1, top_p 1, everything else off. */
@@ -304,6 +318,12 @@ SOFTFOLD_C_API softfold_status softfold_plan_entropy(softfold_plan* plan, int op
                                                      size_t input_count, const softfold_tensor* outputs,
                                                      size_t output_count, const softfold_entropy_options* options,
                                                      const softfold_context* context);
+/* inputs: p, q; output: kl. Or p, q, p_states, q_states, dkl; outputs: dp, dq. */
+SOFTFOLD_C_API softfold_status softfold_plan_kl_divergence(softfold_plan* plan, int op, const softfold_tensor* inputs,
+                                                           size_t input_count, const softfold_tensor* outputs,
+                                                           size_t output_count,
+                                                           const softfold_kl_divergence_options* options,
+                                                           const softfold_context* context);
 SOFTFOLD_C_API softfold_status softfold_plan_topk(softfold_plan* plan, const softfold_tensor* inputs,
                                                   size_t input_count, const softfold_tensor* outputs,
                                                   size_t output_count, const softfold_topk_options* options,
@@ -382,6 +402,15 @@ SOFTFOLD_C_API softfold_status softfold_entropy_backward(const softfold_tensor* 
                                                          const softfold_tensor* dentropy, const softfold_tensor* dx,
                                                          const softfold_entropy_options* options,
                                                          const softfold_context* context);
+SOFTFOLD_C_API softfold_status softfold_kl_divergence(const softfold_tensor* p, const softfold_tensor* q,
+                                                      const softfold_tensor* kl,
+                                                      const softfold_kl_divergence_options* options,
+                                                      const softfold_context* context);
+/* dp or dq may be null: it is not wanted. */
+SOFTFOLD_C_API softfold_status softfold_kl_divergence_backward(
+    const softfold_tensor* p, const softfold_tensor* q, const softfold_tensor* p_states,
+    const softfold_tensor* q_states, const softfold_tensor* dkl, const softfold_tensor* dp, const softfold_tensor* dq,
+    const softfold_kl_divergence_options* options, const softfold_context* context);
 SOFTFOLD_C_API softfold_status softfold_topk(const softfold_tensor* x, const softfold_tensor* values,
                                              const softfold_tensor* indices, const softfold_topk_options* options,
                                              const softfold_context* context);

@@ -92,6 +92,17 @@ SOFTFOLD_API void entropy(const View& x, const View& entropy, const EntropyOptio
 SOFTFOLD_API void entropy_backward(const View& x, const View& states, const View& dentropy, const View& dx,
                                    const EntropyOptions& options = {}, const Context& context = {});
 
+/// The divergence of softmax(scale q) from softmax(scale p), KL(p || q) = sum p (ln p - ln q), of each row of logits p
+/// and q, in nats; never negative. p, q: of one shape, both float64 or neither; kl: rows. An element of probability 0
+/// in p adds nothing, one whose q alone is -inf makes it +inf. Of a row with nothing in p it is 0. On the CPU.
+SOFTFOLD_API void kl_divergence(const View& p, const View& q, const View& kl, const KlDivergenceOptions& options = {},
+                                const Context& context = {});
+/// dp = scale p (ln p - ln q - kl) dkl and dq = scale (q - p) dkl, the gradients of the logits, from the saved states
+/// of both. dkl: rows. dp, dq: p's shape; a View{} for one that is not wanted.
+SOFTFOLD_API void kl_divergence_backward(const View& p, const View& q, const View& p_states, const View& q_states,
+                                         const View& dkl, const View& dp, const View& dq,
+                                         const KlDivergenceOptions& options = {}, const Context& context = {});
+
 /// The k largest elements of each row and where they stand (int32 or int64), in one read. values, indices: x's shape
 /// with k along the axis, 0 <= k <= n. Where fewer than k exist: -inf, index -1, probability 0.
 SOFTFOLD_API void topk(const View& x, const View& values, const View& indices, const TopkOptions& options = {},

@@ -11,6 +11,8 @@ static_assert(static_cast<int>(Op::topk) == SOFTFOLD_OP_TOPK);
 static_assert(static_cast<int>(Op::sample) == SOFTFOLD_OP_SAMPLE);
 static_assert(static_cast<int>(Op::entropy) == SOFTFOLD_OP_ENTROPY);
 static_assert(static_cast<int>(Op::entropy_backward) == SOFTFOLD_OP_ENTROPY_BACKWARD);
+static_assert(static_cast<int>(Op::kl_divergence) == SOFTFOLD_OP_KL_DIVERGENCE);
+static_assert(static_cast<int>(Op::kl_divergence_backward) == SOFTFOLD_OP_KL_DIVERGENCE_BACKWARD);
 static_assert(static_cast<int>(Op::cross_entropy) == SOFTFOLD_OP_CROSS_ENTROPY);
 static_assert(static_cast<int>(Op::linear_cross_entropy) == SOFTFOLD_OP_LINEAR_CROSS_ENTROPY);
 static_assert(static_cast<int>(Op::cross_entropy_backward) == SOFTFOLD_OP_CROSS_ENTROPY_BACKWARD);
@@ -81,6 +83,24 @@ EntropyOptions options_from(const softfold_entropy_options* given) {
   r.states = view_from(o.states);
   r.dx = view_from(o.dx);
   r.dentropy = view_from(o.dentropy);
+  return r;
+}
+
+softfold_kl_divergence_options default_kl_divergence_options() {
+  softfold_kl_divergence_options r{};
+  r.struct_size = sizeof r;
+  return r;
+}
+
+KlDivergenceOptions options_from(const softfold_kl_divergence_options* given) {
+  const auto o = read_struct(given, default_kl_divergence_options(), "kl_divergence_options");
+  KlDivergenceOptions r;
+  r.rows = row_options_from(o.rows);
+  r.p_states = view_from(o.p_states);
+  r.q_states = view_from(o.q_states);
+  r.dp = view_from(o.dp);
+  r.dq = view_from(o.dq);
+  r.dkl = view_from(o.dkl);
   return r;
 }
 
@@ -165,20 +185,20 @@ softfold_status run_on(const softfold_context* context, const Run& run, const Te
   });
 }
 
-/// A plan of these operands, run; none of the pointers may be null.
+/// A plan of these operands, run; none of the pointers may be null, but those of results where some are not wanted.
 template <class Options>
 softfold_status run_once(Op op, std::initializer_list<const softfold_tensor*> inputs,
                          std::initializer_list<const softfold_tensor*> outputs, const Options* options,
-                         const softfold_context* context) {
+                         const softfold_context* context, bool some_outputs = false) {
   return guarded([&] {
-    std::array<View, 4> in, out;
+    std::array<View, 5> in, out;
     std::size_t taken = 0, given = 0;
     for (const softfold_tensor* t : inputs) {
       require(t, "input tensor");
       in[taken++] = view_from(t);
     }
     for (const softfold_tensor* t : outputs) {
-      require(t, "output tensor");
+      if (!some_outputs) require(t, "output tensor");
       out[given++] = view_from(t);
     }
     ContextStorage c;
@@ -258,6 +278,31 @@ softfold_status softfold_entropy_backward(const softfold_tensor* x, const softfo
                                           const softfold_tensor* dentropy, const softfold_tensor* dx,
                                           const softfold_entropy_options* options, const softfold_context* context) {
   return run_once(Op::entropy_backward, {x, states, dentropy}, {dx}, options, context);
+}
+
+void softfold_kl_divergence_options_init(softfold_kl_divergence_options* options) {
+  *options = default_kl_divergence_options();
+}
+
+softfold_status softfold_plan_kl_divergence(softfold_plan* plan, int op, const softfold_tensor* inputs,
+                                            size_t input_count, const softfold_tensor* outputs, size_t output_count,
+                                            const softfold_kl_divergence_options* options,
+                                            const softfold_context* context) {
+  return make_plan(
+      plan, op, inputs, input_count, outputs, output_count, [&] { return options_from(options); }, context);
+}
+
+softfold_status softfold_kl_divergence(const softfold_tensor* p, const softfold_tensor* q, const softfold_tensor* kl,
+                                       const softfold_kl_divergence_options* options, const softfold_context* context) {
+  return run_once(Op::kl_divergence, {p, q}, {kl}, options, context);
+}
+softfold_status softfold_kl_divergence_backward(const softfold_tensor* p, const softfold_tensor* q,
+                                                const softfold_tensor* p_states, const softfold_tensor* q_states,
+                                                const softfold_tensor* dkl, const softfold_tensor* dp,
+                                                const softfold_tensor* dq,
+                                                const softfold_kl_divergence_options* options,
+                                                const softfold_context* context) {
+  return run_once(Op::kl_divergence_backward, {p, q, p_states, q_states, dkl}, {dp, dq}, options, context, true);
 }
 
 void softfold_topk_options_init(softfold_topk_options* options) { *options = default_topk_options(); }

@@ -13,7 +13,8 @@ class NamedViews {
   enum Kind : std::uint8_t {
     input,
     output,
-    output_over_x,  ///< it may also be the very view that x is
+    output_over_x,       ///< it may also be the very view that x is
+    output_over_second,  ///< it may also be the very view that the second one is
   };
 
   /// The first one is x. One that is not required may be "not given".
@@ -35,9 +36,10 @@ class NamedViews {
       checks::check_device(*all_[0].view, *out.view, out.name);
       if (out.kind == input) continue;
       checks::check_output(*out.view, out.name);
-      for (std::size_t j = 0; j < count_; ++j)
-        if (j != i)
-          checks::check_overlap(*out.view, out.name, *all_[j].view, all_[j].name, j == 0 && out.kind == output_over_x);
+      for (std::size_t j = 0; j < count_; ++j) {
+        const bool in_place = (j == 0 && out.kind == output_over_x) || (j == 1 && out.kind == output_over_second);
+        if (j != i) checks::check_overlap(*out.view, out.name, *all_[j].view, all_[j].name, in_place);
+      }
     }
   }
 

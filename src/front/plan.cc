@@ -1,6 +1,7 @@
 // plan(): a problem is built, the backend's table is asked, the first kernel without an objection is bound.
 #include "softfold/softfold.hpp"
 
+#include "front/kl_problem.hpp"
 #include "front/linear_problem.hpp"
 #include "front/plan_build.hpp"
 #include "softfold/float_env.hpp"
@@ -20,6 +21,7 @@ constexpr bool is_merge_op(Op op) {
 
 constexpr bool is_cross_entropy(Op op) { return op == Op::cross_entropy || op == Op::cross_entropy_backward; }
 constexpr bool is_entropy(Op op) { return op == Op::entropy || op == Op::entropy_backward; }
+constexpr bool is_kl(Op op) { return op == Op::kl_divergence || op == Op::kl_divergence_backward; }
 
 template <class Problem>
 std::span<const Kernel<Problem>> cpu_kernels(Op op) {
@@ -30,6 +32,7 @@ std::span<const Kernel<Problem>> cpu_kernels(Op op) {
   if constexpr (std::is_same_v<Problem, TopkProblem>) return cpu_topk_kernels();
   if constexpr (std::is_same_v<Problem, SampleProblem>) return cpu_sample_kernels();
   if constexpr (std::is_same_v<Problem, LinearProblem>) return cpu_linear_kernels();
+  if constexpr (std::is_same_v<Problem, KlProblem>) return cpu_kl_kernels(op);
 }
 
 #if defined(SOFTFOLD_WITH_CUDA)
@@ -42,6 +45,7 @@ std::span<const Kernel<Problem>> cuda_kernels(Op op) {
   if constexpr (std::is_same_v<Problem, TopkProblem>) return cuda_topk_kernels();
   if constexpr (std::is_same_v<Problem, SampleProblem>) return cuda_sample_kernels();
   if constexpr (std::is_same_v<Problem, LinearProblem>) return cuda_linear_kernels();
+  if constexpr (std::is_same_v<Problem, KlProblem>) return {};
 }
 #endif
 
@@ -152,6 +156,7 @@ class PlanAccess {
     if (op == Op::topk) return f(get<TopkProblem>(plan));
     if (op == Op::sample) return f(get<SampleProblem>(plan));
     if (op == Op::linear_cross_entropy) return f(get<LinearProblem>(plan));
+    if (is_kl(op)) return f(get<KlProblem>(plan));
     return is_merge_op(op) ? f(get<MergeProblem>(plan)) : f(get<RowProblem>(plan));
   }
 
@@ -180,6 +185,7 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
   };
   if (is_cross_entropy(op)) return with_rows(CrossEntropyOptions{});
   if (is_entropy(op)) return with_rows(EntropyOptions{});
+  if (is_kl(op)) return with_rows(KlDivergenceOptions{});
   if (op == Op::topk) return with_rows(TopkOptions{});
   if (op == Op::sample) return with_rows(SampleOptions{});
   if (op == Op::linear_cross_entropy) {
@@ -215,6 +221,14 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
   if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of " + std::string(name_of(op)));
   return PlanAccess::make<LossProblem>(op, inputs[0], context,
                                        [&](LossProblem& p) { build_entropy(p, op, inputs, outputs, options); });
+}
+
+Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const KlDivergenceOptions& options,
+          const Context& context) {
+  if (!is_kl(op)) refuse_op(op, "divergence options");
+  if (inputs.empty()) throw Error(Code::shape, "no inputs", "the inputs of " + std::string(name_of(op)));
+  return PlanAccess::make<KlProblem>(op, inputs[0], context,
+                                     [&](KlProblem& p) { build_kl(p, op, inputs, outputs, options); });
 }
 
 Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const TopkOptions& options,

@@ -84,6 +84,17 @@ void topk(const View& x, const View& values, const View& indices, const TopkOpti
 void sample(const View& x, const View& tokens, const SampleOptions& options, const Context& context) {
   plan(Op::sample, {&x, 1}, {&tokens, 1}, options, context).run();
 }
+void kl_divergence(const View& p, const View& q, const View& kl, const KlDivergenceOptions& options,
+                   const Context& context) {
+  const View inputs[] = {p, q};
+  plan(Op::kl_divergence, inputs, {&kl, 1}, options, context).run();
+}
+void kl_divergence_backward(const View& p, const View& q, const View& p_states, const View& q_states, const View& dkl,
+                            const View& dp, const View& dq, const KlDivergenceOptions& options,
+                            const Context& context) {
+  const View inputs[] = {p, q, p_states, q_states, dkl}, outputs[] = {dp, dq};
+  plan(Op::kl_divergence_backward, inputs, outputs, options, context).run();
+}
 void cross_entropy_backward(const View& x, const View& targets, const View& states, const View& dloss, const View& dx,
                             const CrossEntropyOptions& options, const Context& context) {
   const View inputs[] = {x, targets, states, dloss};

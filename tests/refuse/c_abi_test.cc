@@ -187,6 +187,40 @@ TEST(CAbi, TopkAndEntropyOnceAndAsPlans) {
             SOFTFOLD_UNSUPPORTED);
 }
 
+TEST(CAbi, KlDivergenceOnceAndAsAPlan) {
+  CTensor p({2, 2}), q({2, 2}), kl({2}), planned({2}), dp({2, 2}), dq({2, 2}), again({2, 2});
+  p.data = {1, 0, 3, 3}, q.data = {0, 0, 3, 3};
+  std::vector<double> of_p(8), of_q(8);
+  std::int64_t four[] = {2, 4};
+  softfold_tensor p_states{of_p.data(), {1, 0}, 2, {2, 64, 1}, four, nullptr, 0}, q_states = p_states;
+  q_states.data = of_q.data();
+  softfold_kl_divergence_options options;
+  softfold_kl_divergence_options_init(&options);
+  options.p_states = &p_states, options.q_states = &q_states;
+  options.dp = &dp.tensor, options.dq = &dq.tensor;
+  ASSERT_EQ(softfold_kl_divergence(&p.tensor, &q.tensor, &kl.tensor, &options, nullptr), SOFTFOLD_OK) << last();
+  EXPECT_NEAR(kl.data[0], 0.11094407, 1e-7);
+  EXPECT_EQ(kl.data[1], 0.F);
+  const softfold_tensor inputs[] = {p.tensor, q.tensor};
+  softfold_plan plan;
+  ASSERT_EQ(
+      softfold_plan_kl_divergence(&plan, SOFTFOLD_OP_KL_DIVERGENCE, inputs, 2, &planned.tensor, 1, nullptr, nullptr),
+      SOFTFOLD_OK)
+      << last();
+  ASSERT_EQ(softfold_plan_run(&plan), SOFTFOLD_OK) << last();
+  EXPECT_EQ(planned.data, kl.data);
+  CTensor ones({2});
+  ones.data = {1, 1};
+  ASSERT_EQ(softfold_kl_divergence_backward(&p.tensor, &q.tensor, &p_states, &q_states, &ones.tensor, nullptr,
+                                            &again.tensor, nullptr, nullptr),
+            SOFTFOLD_OK)
+      << last();
+  EXPECT_EQ(again.data, dq.data);
+  EXPECT_EQ(softfold_kl_divergence_backward(&p.tensor, &q.tensor, &p_states, &q_states, &ones.tensor, nullptr, nullptr,
+                                            nullptr, nullptr),
+            SOFTFOLD_OPTION);
+}
+
 TEST(CAbi, SampleOnceAndAsAPlan) {
   CTensor x({2, 3}), lp({2});
   x.data = {0, 9, 1, 5, 0, 0};
