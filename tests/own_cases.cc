@@ -192,9 +192,13 @@ Problem make_entropy(const RowCase& c, Layout layout) {
   return p;
 }
 
-/// q's rows: p's list of kinds, one further on.
+/// q's rows: p's list of kinds, one further on; of ragged rows, whose lengths follow from their index, other kinds.
 RowCase rows_of_q(RowCase c) {
-  ++c.first_row;
+  if (c.ragged) {
+    c.kind = Kind::count;
+  } else {
+    ++c.first_row;
+  }
   return c;
 }
 

@@ -75,17 +75,17 @@ void expect_accurate(std::size_t n, double spread, double distance, double offse
                     std::to_string(offset) + " " + std::to_string(scale);
   const long double u = sizeof(T) == 4 ? 0x1p-24L : 0x1p-53L, common = (8 + 3 * std::log(n)) * u;
   const long double terms = (8 + 2 * scale * spread + 2.5 * std::log(n)) * u;
-  EXPECT_LE(std::abs(got.divergence - exact.divergence), 8 * terms * exact.divergence + common * common) << what;
+  // What all logarithms have in common counts to second order; so do the low parts of the offset, and the oracle's own.
+  const long double floor = common * common + scale * (spread + offset + 1) * (4 * u * u + 0x1p-61L);
+  EXPECT_LE(std::abs(got.divergence - exact.divergence), 8 * terms * exact.divergence + floor) << what;
   EXPECT_GE(got.divergence, 0) << what;
   for (std::size_t i = 0; i < n; ++i) {
     if (exact.p[i] == 0) continue;
-    const long double of_r = std::abs(exact.r[i]) + exact.mean_size + common * common;
-    const long double dp = scale * exact.p[i] * (exact.r[i] - exact.divergence),
-                      dq = scale * exact.p[i] * std::expm1(-exact.r[i]);
-    EXPECT_LE(std::abs(got.dp[i] - dp), 2 * terms * scale * exact.p[i] * of_r) << what << " " << i;
-    EXPECT_LE(std::abs(got.dq[i] - dq),
-              2 * terms * scale * (exact.p[i] * std::min(of_r, 1.L) + exact.q[i] * std::min(of_r, 1.L)))
-        << what << " " << i;
+    const long double size = std::abs(exact.r[i]) + exact.mean_size, error = 2 * terms * size + floor;
+    const long double dp = exact.p[i] * (exact.r[i] - exact.divergence), dq = exact.p[i] * std::expm1(-exact.r[i]);
+    EXPECT_LE(std::abs(got.dp[i] - scale * dp), scale * exact.p[i] * error) << what << " " << i;
+    const long double of_q = std::min(2 * terms, error) * (exact.p[i] + exact.q[i]);
+    EXPECT_LE(std::abs(got.dq[i] - scale * dq), scale * of_q) << what << " " << i;
   }
 }
 
@@ -112,7 +112,7 @@ TEST(KlDivergence, OfARowFromItselfIsZeroAndSoAreTheGradients) {
 TEST(KlDivergence, SpecialRows) {
   using V = std::vector<float>;
   const float none = -kInfinity;
-  EXPECT_NEAR(divergence_of(V{none, 1, 2}, V{0, 1, 2}).divergence, 0.0943739, 1e-6);  // ln(1 / (1 - q_0))
+  EXPECT_NEAR(divergence_of(V{none, 1, 2}, V{0, 1, 2}).divergence, 0.09434427, 1e-7);  // -ln(1 - q_0)
   const auto apart = divergence_of(V{0, 1, 2}, V{none, 1, 2});
   EXPECT_EQ(apart.divergence, kInfinity);
   for (const float dp : apart.dp) EXPECT_TRUE(std::isnan(dp));
@@ -134,7 +134,7 @@ TEST(KlDivergence, SpecialRows) {
   }
   constexpr float most = std::numeric_limits<float>::max();
   EXPECT_EQ(divergence_of(V{most, most}, V{-most, -most}).divergence, 0.F);
-  EXPECT_EQ(divergence_of(V{most, 0}, V{-most, 0}).divergence, most);
+  EXPECT_FLOAT_EQ(divergence_of(V{most, 0}, V{-most, 0}).divergence, most);
   EXPECT_NEAR(divergence_of(V{most, 0}, V{most, most}).divergence, std::log(2.), 1e-6);
 }
 
