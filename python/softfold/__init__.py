@@ -20,6 +20,7 @@ from softfold._core import (
     log_softmax_backward,
     logsumexp,
     logsumexp_backward,
+    partial_width,
     set_num_threads,
     softmax,
     softmax_backward,
@@ -49,6 +50,6 @@ __all__ = [
     "topk", "sample",
     "softmax_backward", "log_softmax_backward", "logsumexp_backward",
     "Partial", "Stream", "state", "merge", "finish",
-    "fold_shard", "join_states", "join_cross_entropy", "join_topk", "sample_shard", "cross_entropy_backward",
+    "fold_shard", "partial_width", "join_states", "join_cross_entropy", "join_topk", "sample_shard", "cross_entropy_backward",
     "finish_softmax", "finish_log_softmax", "finish_logsumexp", "merge_attention", "merge_blocks",
 ]  # fmt: skip

@@ -53,7 +53,7 @@ def fold_shard(x, offset, size, axis=-1, *, target=None, k=0, scale=1.0, scales=
        rows, for join_cross_entropy. k: for join_topk, the k largest.
     scale, scales, mask: as in softmax; lengths: only the shard's first so many elements exist.
     width: numbers a row, float64; by default as many as this shard needs. Where a transport wants one size, the largest
-       of the ranks' own (`softfold._core.partial_width(n, offset, size, k)`). out: where to write.
+       of the ranks' own (softfold.partial_width(n, offset, size, k)). out: where to write.
     Returns float64, the rows' shape + (width,). Gather those of all ranks to (P,) + rows + (width,), in any order, and
     join them on every rank: the bits are those of the whole rows. On the CPU. Raises softfold.Error before any work.
     """

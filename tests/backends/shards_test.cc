@@ -349,6 +349,10 @@ TEST(Shards, RefusesWhatDoesNotMakeUpRows) {
   reinterpret_cast<std::int64_t*>(rows.targets.bytes.data())[1] = 3000;
   expect_refused("a target that is no class", Code::data, {"target 3000 for row 1", "0 .. 2999"},
                  [&] { softfold::join_cross_entropy(partials.view(), rows.targets.view(), loss.view()); });
+  const softfold::Device gpu{softfold::DeviceKind::cuda, 0};
+  expect_refused("on a GPU", Code::unsupported, {"partials on a GPU", "host", "copy it"}, [&] {
+    softfold::join_states(View(partials.bytes.data(), DType::float64, partials.shape, {}, gpu), states.view());
+  });
   ShardOptions shard;
   shard.shard = {1, 3000};
   expect_refused("beyond the rows", Code::shape, {"a shard of 3000 elements at 1 of rows of 3000"},
