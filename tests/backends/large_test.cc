@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 namespace {
 
@@ -87,6 +88,31 @@ TEST(Large, ATensorOfMoreThanTwoToThe31) {
   EXPECT_NEAR(lse[0], std::log(static_cast<double>(n)), 1e-5);
   EXPECT_EQ(lse[1], lse[0]);
   EXPECT_NEAR(lse[2], 40, 1e-5);
+}
+
+// Five sequences, heads or tokens of k and v, 2^29 elements apart: the last lies beyond 2^31.
+TEST(Large, AttentionOverMoreThanTwoToThe31) {
+  constexpr std::int64_t d = 32, step = (std::int64_t{1} << 29) + 64;
+  const Repeated memory((4 * step + d) * 2);
+  ASSERT_NE(memory.data(), nullptr);
+  std::vector<BFloat16> compact(5 * d), query(5 * 5 * 9 * d);
+  for (std::size_t i = 0; i < query.size(); ++i) query[i] = fold::narrow<BFloat16>(std::sin(static_cast<double>(i)));
+  for (std::size_t i = 0; i < compact.size(); ++i)
+    compact[i] = fold::narrow<BFloat16>(std::cos(static_cast<double>(i * i)));
+  for (std::int64_t n = 0; n < 5; ++n) std::memcpy(memory.data() + n * step * 2, compact.data() + n * d, d * 2);
+  for (const std::size_t axis : {0u, 1u, 2u})
+    for (const std::int64_t queries : {2, 9}) {
+      std::int64_t shape[] = {1, 1, 1, d}, strides[] = {d, d, d, 1};
+      shape[axis] = 5, strides[axis] = step;
+      const std::int64_t q_shape[] = {shape[0], shape[1], queries, d};
+      std::vector<float> near(query.size()), far(query.size());
+      const View q(query.data(), DType::bfloat16, q_shape), k(compact.data(), DType::bfloat16, shape),
+          far_k(memory.data(), DType::bfloat16, shape, strides);
+      attention(q, k, k, {near.data(), DType::float32, q_shape});
+      attention(q, far_k, far_k, {far.data(), DType::float32, q_shape});
+      EXPECT_EQ(near, far) << axis << " " << queries;
+      EXPECT_NE(near[0], 0);
+    }
 }
 
 }  // namespace
