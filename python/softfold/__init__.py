@@ -30,7 +30,7 @@ from softfold._core import __version__ as __version__
 from softfold._attention import attention
 from softfold._errors import DTypeError, Error, StateError, UnsupportedError
 from softfold._linear import linear_cross_entropy
-from softfold._losses import cross_entropy, entropy
+from softfold._losses import cross_entropy, entropy, kl_divergence
 from softfold._states import finish, finish_logsumexp, merge, merge_attention, merge_blocks
 from softfold._sample import sample
 from softfold._shards import (
@@ -47,6 +47,7 @@ __all__ = [
     "DTypeError", "Error", "StateError", "UnsupportedError",
     "bits_version", "get_num_threads", "set_num_threads",
     "softmax", "log_softmax", "logsumexp", "attention", "cross_entropy", "linear_cross_entropy", "entropy",
+    "kl_divergence",
     "topk", "sample",
     "softmax_backward", "log_softmax_backward", "logsumexp_backward",
     "Partial", "Stream", "state", "merge", "finish",

@@ -111,6 +111,13 @@ def entropy_into(
     lengths: ArrayLike | None = None, offsets: ArrayLike | None = None, mask: ArrayLike | None = None,
     causal: bool = False, empty: Empty = "zero", stream: int = 0,
 ) -> None: ...
+def kl_divergence_into(
+    inputs: tuple[Array, ...], out: Array | None, axis: int = -1, *, p_states: Array | None = None,
+    q_states: Array | None = None, p_gradient: Array | None = None, q_gradient: Array | None = None,
+    scale: SupportsFloat = 1.0, scales: ArrayLike | None = None, lengths: ArrayLike | None = None,
+    offsets: ArrayLike | None = None, mask: ArrayLike | None = None, causal: bool = False, empty: Empty = "zero",
+    stream: int = 0,
+) -> None: ...
 def topk_into(
     x: Array, values: Array, indices: Array, axis: int = -1, *, sorted: bool = True,
     probabilities: Array | None = None, log_probabilities: Array | None = None, lse: Array | None = None,

@@ -1,4 +1,4 @@
-"""cross_entropy and entropy for NumPy arrays and those of the array API; tensors go to softfold.torch."""
+"""cross_entropy, entropy and kl_divergence for NumPy arrays and those of the array API; tensors go to softfold.torch."""
 
 from __future__ import annotations
 
@@ -95,3 +95,27 @@ def entropy(x, axis=-1, *, scale=1.0, scales=None, lengths=None, offsets=None, m
     gradient = _empty_like(x) if return_gradient else None
     _route.run_into(_core.entropy_into, (x,), result, axis, gradient=gradient, **options)
     return returned((result, gradient), out is None)
+
+
+def kl_divergence(p_logits, q_logits, axis=-1, *, scale=1.0, scales=None, lengths=None, offsets=None, mask=None,
+                  causal=False, empty="zero", out=None, dtype=None, return_gradients=False):  # fmt: skip
+    """KL(p || q) = sum p (ln p - ln q) along axis, in nats, p and q the softmaxes of scale times the logits. On the CPU.
+
+    p_logits, q_logits: floating logits of one shape, of any strides, both float64 or neither. scale, scales, lengths,
+    offsets, mask, causal, empty: as in softmax, of both. It is never negative, accurate to a few roundings of itself
+    also where the rows are close, inf where q_logits alone is -inf, and 0 of a row with nothing in p_logits
+    (empty="nan": NaN).
+    out: where to write; dtype: of the divergence, p_logits' by default. return_gradients: of the divergences' sum with
+    respect to both logits too, from the same call: (divergence, p_gradient, q_gradient).
+    Returns an array of p_logits' shape without the axis, or a tuple. Raises softfold.Error before any work.
+    """
+    options = dict(scale=scale, scales=scales, lengths=lengths, offsets=offsets, mask=mask, causal=causal, empty=empty)
+    if _route._library(p_logits) == "torch":
+        face = importlib.import_module("softfold.torch")
+        return face.run_kl_divergence(p_logits, q_logits, axis, out, dtype, return_gradients, options)
+    p, q = foldable(p_logits, "kl_divergence"), foldable(q_logits, "kl_divergence")
+    result = _empty_like(p, row_shape(p, axis, offsets), dtype) if out is None else out
+    gradients = (_empty_like(p), _empty_like(q)) if return_gradients else (None, None)
+    _route.run_into(_core.kl_divergence_into, (p, q), result, axis, p_gradient=gradients[0], q_gradient=gradients[1],
+                    **options)  # fmt: skip
+    return returned((result, *gradients), out is None)

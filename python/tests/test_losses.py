@@ -186,6 +186,53 @@ def test_entropy_of_short_and_empty_rows(rng):
             call()
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_kl_divergence(rng, dtype):
+    a = rng.standard_normal((4, C, 3)).astype(dtype)
+    b = (a.astype(np.float64) + rng.standard_normal(a.shape)).astype(dtype)
+    p, q = (oracle_softmax(np.moveaxis(x.astype(np.float64) * 0.5, 1, -1)).astype(np.float64) for x in (a, b))
+    kl = (p * (np.log(p) - np.log(q))).sum(-1)
+    dp = np.moveaxis(0.5 * p * (np.log(p) - np.log(q) - kl[..., None]), -1, 1)
+    got = softfold.kl_divergence(a, b, 1, scale=0.5, return_gradients=True)
+    assert all(x.dtype == dtype for x in got)
+    tolerance = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 4e-2}[dtype.name]
+    for result, want in zip(got, (kl, dp, np.moveaxis(0.5 * (q - p), -1, 1))):
+        np.testing.assert_allclose(result.astype(np.float64), want, rtol=tolerance, atol=tolerance * np.abs(want).max())
+    out = np.empty((4, 3), dtype)
+    assert softfold.kl_divergence(a, b, 1, scale=0.5, out=out) is out and bits(out) == bits(got[0])
+
+
+def test_kl_divergence_of_close_and_of_special_rows(rng):
+    a = rng.standard_normal(1000)
+    b = a + 1e-6 * rng.standard_normal(1000)
+    p = oracle_softmax(a).astype(np.float64)
+    variance = (p * (a - b - (p * (a - b)).sum()) ** 2).sum()
+    assert softfold.kl_divergence(a, b) == pytest.approx(variance / 2, rel=1e-5)
+    assert softfold.kl_divergence(a, a) == 0 and softfold.kl_divergence([0, 1], [-np.inf, 1]) == np.inf
+    assert softfold.kl_divergence([[1, 2]], [[2, 1]], lengths=[0])[0] == 0
+    for q, code in ((b[:9], "shape"), (b.astype(np.float32), "dtype")):
+        with pytest.raises(softfold.Error) as caught:
+            softfold.kl_divergence(a, q)
+        assert caught.value.code == code
+
+
+def test_torch_kl_divergence_has_gradients_of_both(torch):
+    import softfold.torch as sf
+
+    a, b = logits(torch, 5, C).requires_grad_(), logits(torch, 5, C).flip(0).requires_grad_()
+    want = torch.distributions.kl_divergence(*(torch.distributions.Categorical(logits=x) for x in (a, b)))
+    got = softfold.kl_divergence(a, b)
+    torch.testing.assert_close(got, want)
+    weight = torch.arange(5.0, dtype=torch.float64)
+    for x, y in zip(torch.autograd.grad(got @ weight, (a, b)), torch.autograd.grad(want @ weight, (a, b))):
+        torch.testing.assert_close(x, y)
+    alone = torch.autograd.grad(sf.kl_divergence(a.detach(), b).sum(), b)[0]
+    three = softfold.kl_divergence(a.detach(), b.detach(), return_gradients=True)
+    assert torch.equal(alone, three[2]) and torch.equal(got.detach(), three[0])
+    assert torch.autograd.gradcheck(lambda x, y: sf.kl_divergence(x, y, scale=0.7), (a, b))
+    torch.library.opcheck(torch.ops.softfold.kl_divergence, (a, b, -1, 1.0, None, None, None, None, False, False, None))
+
+
 @pytest.fixture
 def torch():
     return pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from softfold.torch._attention import attention, run_attention, scaled_dot_product_attention
 from softfold.torch._linear import linear_cross_entropy, run_linear_cross_entropy
-from softfold.torch._losses import CrossEntropyLoss, cross_entropy, entropy, run_cross_entropy, run_entropy
+from softfold.torch._losses import CrossEntropyLoss, cross_entropy, entropy, kl_divergence, run_cross_entropy
+from softfold.torch._losses import run_entropy, run_kl_divergence
 from softfold.torch._merges import finish, merge_attention, merge_blocks, merge_states
 from softfold.torch._ops import _checked, _log_softmax, _LogSoftmax, _logsumexp, _LogSumExp, _nan, _new, _row_shape
 from softfold.torch._ops import _run, _softmax, _Softmax, _state, current_stream, is_eager, needs_grad, run_plain
@@ -26,7 +27,7 @@ from softfold.torch._topk import run_topk, topk
 
 __all__ = [
     "CrossEntropyLoss", "LogSoftmax", "Softmax", "attention", "cross_entropy", "current_stream", "entropy", "finish",
-    "linear_cross_entropy", "log_softmax", "logsumexp", "merge_attention", "merge_blocks", "merge_states", "routed", "sample",
+    "kl_divergence", "linear_cross_entropy", "log_softmax", "logsumexp", "merge_attention", "merge_blocks", "merge_states", "routed", "sample",
     "scaled_dot_product_attention", "softmax", "state", "topk", "viewable", "writable",
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""cross_entropy and entropy as custom ops with gradients, torch's own signature and module over them."""
+"""cross_entropy, entropy and kl_divergence as custom ops with gradients, torch's own signature and module over them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ def _loss_into(into, inputs, out, dim, **options):
     """One of softfold._core's functions of tensors; states, gradient, log_probability and status are written."""
     for name, value in options.items():
         if isinstance(value, Tensor):
-            written = name in ("states", "gradient", "log_probability", "status")
+            written = name.endswith(("states", "gradient", "log_probability", "status"))
             options[name] = writable(value) if written else viewable(value)
-    into(tuple(map(viewable, inputs)), writable(out), dim, stream=current_stream(inputs[0]), **options)
+    out = None if out is None else writable(out)
+    into(tuple(map(viewable, inputs)), out, dim, stream=current_stream(inputs[0]), **options)
 
 
 def _empty(empty_nan: bool) -> str:
@@ -229,3 +230,77 @@ def run_entropy(x, axis, out, dtype, return_gradient, options):
     gradient = _new(x) if return_gradient else None
     _loss_into(_core.entropy_into, (x,), out, axis, gradient=gradient, **options)
     return returned((out, gradient))
+
+
+@_operation
+def _kl_divergence(p: Tensor, q: Tensor, dim: int, scale: float, scales: Optional[Tensor], lengths: Optional[Tensor],
+                   offsets: Optional[Tensor], mask: Optional[Tensor], causal: bool, empty_nan: bool,
+                   dtype: Optional[torch.dtype]) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    out = _new(p, _loss_shape(p, dim, offsets, "none"), dtype)
+    p_states, q_states = _new_states(p, dim, offsets), _new_states(p, dim, offsets)
+    _loss_into(_core.kl_divergence_into, (p, q), out, dim, p_states=p_states, q_states=q_states, scale=scale,
+               scales=scales, lengths=lengths, offsets=offsets, mask=mask, causal=causal,
+               empty=_empty(empty_nan))  # fmt: skip
+    return out, p_states, q_states
+
+
+@_kl_divergence.register_fake
+def _(p, q, dim, scale, scales, lengths, offsets, mask, causal, empty_nan, dtype):
+    states = _new_states(p, dim, offsets), _new_states(p, dim, offsets)
+    return _new(p, _loss_shape(p, dim, offsets, "none"), dtype), *states
+
+
+@_operation
+def _kl_divergence_backward(p: Tensor, q: Tensor, p_states: Tensor, q_states: Tensor, dkl: Tensor, dim: int,
+                            scale: float, scales: Optional[Tensor], lengths: Optional[Tensor],
+                            offsets: Optional[Tensor], mask: Optional[Tensor],
+                            causal: bool) -> tuple[Tensor, Tensor]:  # fmt: skip
+    dp, dq = _new(p), _new(q)
+    _loss_into(_core.kl_divergence_into, (p, q, p_states, q_states, dkl), None, dim, p_gradient=dp, q_gradient=dq,
+               scale=scale, scales=scales, lengths=lengths, offsets=offsets, mask=mask, causal=causal)  # fmt: skip
+    return dp, dq
+
+
+_kl_divergence_backward.register_fake(lambda p, q, *options: (_new(p), _new(q)))
+
+
+def _save_kl_divergence(ctx, inputs, output):
+    p, q, ctx.dim, ctx.scale, scales, lengths, offsets, mask, ctx.causal, _, _ = inputs
+    ctx.save_for_backward(p, q, *output[1:], scales, lengths, offsets, mask)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _kl_divergence_vjp(ctx, dkl, *_):
+    if dkl is None:
+        return (None,) * 11
+    p, q, p_states, q_states, *options = ctx.saved_tensors
+    backward = _kl_divergence_backward
+    op = backward.now if is_eager(dkl) and not torch.is_grad_enabled() else backward
+    return *op(p, q, p_states, q_states, dkl, ctx.dim, ctx.scale, *options, ctx.causal), *(None,) * 9
+
+
+_kl_divergence.register_autograd(_kl_divergence_vjp, setup_context=_save_kl_divergence)
+_KlDivergence = _function(_kl_divergence, _save_kl_divergence, _kl_divergence_vjp)
+
+
+def kl_divergence(p_logits, q_logits, dim=-1, *, dtype=None, scale=1.0, scales=None, lengths=None, offsets=None,
+                  mask=None, causal=False, empty="zero"):  # fmt: skip
+    """softfold.kl_divergence of tensors on the CPU, with gradients of both: kl_divergence of Categorical(logits=...)."""
+    (p, dtype), (q, _) = _checked(p_logits, dtype, scales), _checked(q_logits, dtype, scales)
+    op = _kl_divergence
+    if is_eager(p) and is_eager(q):
+        op = _KlDivergence.apply if needs_grad(p) or needs_grad(q) else op.now
+    return op(p, q, dim, float(scale), scales, lengths, offsets, mask, causal, _nan(empty), dtype)[0]
+
+
+def run_kl_divergence(p, q, axis, out, dtype, return_gradients, options):
+    """softfold.kl_divergence, called with tensors: with autograd where it gives the divergence alone, and no out."""
+    q, options = torch.as_tensor(q, device=p.device), as_tensors(p, options)
+    if out is None and not return_gradients:
+        return kl_divergence(p, q, axis, dtype=dtype, **options)
+    out = _new(p, _loss_shape(p, axis, options["offsets"], "none"), dtype) if out is None else out
+    gradients = (_new(p), _new(q)) if return_gradients else (None, None)
+    _loss_into(_core.kl_divergence_into, (p, q), out, axis, p_gradient=gradients[0], q_gradient=gradients[1],
+               **options)  # fmt: skip
+    return returned((out, *gradients))
