@@ -27,8 +27,8 @@ from softfold.torch._topk import run_topk, topk
 
 __all__ = [
     "CrossEntropyLoss", "LogSoftmax", "Softmax", "attention", "cross_entropy", "current_stream", "entropy", "finish",
-    "kl_divergence", "linear_cross_entropy", "log_softmax", "logsumexp", "merge_attention", "merge_blocks", "merge_states", "routed",
-    "sample",
+    "kl_divergence", "linear_cross_entropy", "log_softmax", "logsumexp", "merge_attention", "merge_blocks", "merge_states",
+    "routed", "sample",
     "scaled_dot_product_attention", "softmax", "state", "topk", "viewable", "writable",
 ]  # fmt: skip
 
