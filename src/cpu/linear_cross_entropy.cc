@@ -181,8 +181,11 @@ class LinearRun {
     if (p_.rows == 0)
       for (std::int64_t v = 0; v < p_.n; ++v) std::fill_n(dweight() + v * dweight_stride(), p_.depth, T(0));
     if (in_place()) return;
-    for (std::int64_t v = 0; v < p_.n; ++v)
-      put_line(o, o.data + v * o.strides[0], dweight_.data() + v * p_.depth, p_.depth);
+    constexpr std::int64_t classes = 1 << 8;
+    parallel_for(executor_of(context_), (p_.n + classes - 1) / classes, [&](std::int64_t task) {
+      for (std::int64_t v = task * classes; v < std::min(p_.n, (task + 1) * classes); ++v)
+        put_line(o, o.data + v * o.strides[0], dweight_.data() + v * p_.depth, p_.depth);
+    });
   }
 
   void add_dbias(const T* g, std::int64_t count) {
