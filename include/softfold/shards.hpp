@@ -28,14 +28,15 @@ struct ShardOptions {
 SOFTFOLD_API std::int64_t partial_width(std::int64_t n, const Shard& shard, std::int64_t k = 0);
 
 /// The partial of a shard, from its elements alone: its place and scale, complete nodes of the canonical tree, single
-/// elements of chunks that a cut divides (none where cuts are multiples of 1024); the target's element where it has it,
-/// the k largest elements and their indices in the whole row. x: (..., n); partials: float64, rows + (width,).
+/// elements of chunks that a cut divides (none where cuts are multiples of 1024); the target's index and, where it has
+/// it, element, the k largest elements and their indices in the whole row. x: (..., n); partials: float64, rows +
+/// (width,).
 SOFTFOLD_API void fold_shard(const View& x, const View& partials, const ShardOptions& options = {},
                              const Context& context = {});
 
 /// The joins. partials: float64, (P,) + rows + (width,), those of P shards that together are the rows, in any order.
 /// Refused before anything is written (Code::state): a gap, an overlap, shards of another scale, precision, size, k or
-/// definition of the bits.
+/// definition of the bits; another target than the one given here.
 
 /// states: rows + (4,), what `state` gives of the whole rows. finish_logsumexp, finish_softmax and finish_log_softmax
 /// take them, the latter with any shard.
@@ -55,7 +56,8 @@ SOFTFOLD_API void join_topk(const View& partials, const View& values, const View
 /// that the largest of all ranks' is the row's token. x: this rank's shard; partials: those of all shards, folded from
 /// float32, float16 or bfloat16. options: rows as they were for fold_shard, with scale / temperature as the scale;
 /// seed, offset, seeds, offsets, row_ids. Refused by name (Code::unsupported): a temperature, filters, bias, bitmask,
-/// other results. The largest element, which temperature 0 takes, is join_topk's with k = 1.
+/// rows.empty, other results; scales whose product with log2(e) is beyond float32 (Code::data). The largest element,
+/// which temperature 0 takes, is join_topk's with k = 1.
 SOFTFOLD_API void sample_shard(const View& x, const View& partials, const View& tokens, const Shard& shard,
                                const SampleOptions& options = {}, const Context& context = {});
 

@@ -30,8 +30,7 @@ class ShardFolder {
     to[kOffset] = static_cast<double>(p_.shard.offset);
     to[kLength] = static_cast<double>(p_.n);
     to[kBest] = static_cast<double>(p_.k);
-    to[kHasTarget] = p_[LossSlot::targets].given ? 1. : 0.;
-    to[kTarget] = target(source, r, index);
+    write_target(source, r, index, to);
     to = write_best(r, to + kPartialWords);
     to = write_elements(source, r, layout_.begin, layout_.first, to);
     layout_.for_nodes([&](std::int64_t chunk, int level) {
@@ -47,12 +46,15 @@ class ShardFolder {
  private:
   using Entry = fold::Ranked<T>;
 
-  /// The target's element as it is folded, where it lies in this shard.
-  double target(const Source<T>& source, const Row& r, std::int64_t index) {
+  /// The target's element as it is folded, where it lies in this shard, and its index: the targets of rows that the
+  /// join ignores may be any numbers.
+  void write_target(const Source<T>& source, const Row& r, std::int64_t index, double* to) {
     const Operand& targets = p_[LossSlot::targets];
-    if (!targets.given) return 0.;
-    const std::int64_t at = integer_at(targets, p_.at(targets, index)) - p_.shard.offset;
-    return at >= 0 && at < p_.n ? element(source, r, at) : 0.;
+    const std::int64_t t = targets.given ? integer_at(targets, p_.at(targets, index)) : -1;
+    const std::int64_t offset = p_.shard.offset;
+    to[kHasTarget] = targets.given ? 1. : 0.;
+    to[kTarget] = t >= offset && t - offset < p_.n ? element(source, r, t - offset) : 0.;
+    to[kTargetIndex] = t >= 0 && t < p_.shard.size ? static_cast<double>(t) : -1.;
   }
 
   /// What does not exist is -inf, as the identity is.

@@ -17,14 +17,21 @@ class GatheredRow {
   GatheredRow(const RowProblem& p, const Gathered& gathered)
       : p_(p), gathered_(gathered), parts_(static_cast<std::size_t>(gathered.parts)) {}
 
-  /// The parts of a row from now on, neighbours first; of those at one place the empty ones first.
-  void stand_at(std::int64_t row) {
+  /// The parts of a row from now on, as they come: nothing else may be asked of them before they are sorted.
+  void gather(std::int64_t row) {
     const char* at = p_.at(gathered_.first, row);
     for (std::size_t i = 0; i < parts_.size(); ++i, at += gathered_.stride)
       parts_[i] = reinterpret_cast<const double*>(at);
+  }
+  /// Neighbours next to each other; of those at one place the empty ones first. Offsets and lengths are numbers.
+  void sort() {
     std::sort(parts_.begin(), parts_.end(), [](const double* a, const double* b) {
       return a[kOffset] != b[kOffset] ? a[kOffset] < b[kOffset] : a[kLength] < b[kLength];
     });
+  }
+  void stand_at(std::int64_t row) {
+    gather(row);
+    sort();
   }
   const std::vector<const double*>& parts() const { return parts_; }
   double scale() const { return parts_[0][kScale]; }
@@ -35,7 +42,8 @@ class GatheredRow {
     const double *head, *nodes, *tail;
 
     explicit Pieces(const double* part)
-        : layout(static_cast<std::int64_t>(part[kOffset]), static_cast<std::int64_t>(part[kOffset] + part[kLength]),
+        : layout(static_cast<std::int64_t>(part[kOffset]),
+                 static_cast<std::int64_t>(part[kOffset]) + static_cast<std::int64_t>(part[kLength]),
                  static_cast<std::int64_t>(part[kSize])),
           head(part + kPartialWords + 2 * static_cast<std::int64_t>(part[kBest])),
           nodes(head + (layout.first - layout.begin)),

@@ -10,50 +10,70 @@ inline namespace v0 {
 namespace cpu {
 namespace {
 
-[[noreturn]] void refuse(const std::string& got, std::int64_t row, const char* allowed, const char* fix = "") {
+[[noreturn]] void refuse(const std::string& got, std::int64_t row, const std::string& allowed, const char* fix = "") {
   throw Error(Code::state, got + " in the partials of row " + std::to_string(row), allowed, fix);
 }
 
 bool is_count(double value) { return value >= 0 && value <= 0x1p53 && value == std::floor(value); }
 
-/// What a partial says of itself goes together, and fits into its width.
-void check_part(const double* part, std::int64_t width, std::int64_t row) {
-  const char* allowed = "the numbers that fold_shard wrote, all of them";
+std::int64_t whole_number(double count) { return static_cast<std::int64_t>(count); }
+
+constexpr const char* kAsWritten = "the numbers that fold_shard wrote, all of them";
+
+/// The numbers at a partial's head go together.
+void check_head(const double* part, std::int64_t row) {
   if (part[kVersion] != SOFTFOLD_BITS_VERSION)
     refuse("bits version " + shown(part[kVersion]), row, "this library's", "fold every shard with one version");
   if (part[kDigits] != fold::Real<float>::kDigits && part[kDigits] != fold::Real<double>::kDigits)
-    refuse("digits " + shown(part[kDigits]), row, allowed);
-  if (!is_count(part[kSize]) || !is_count(part[kOffset]) || !is_count(part[kLength]) || !is_count(part[kBest]) ||
-      part[kOffset] + part[kLength] > part[kSize] || part[kBest] > part[kSize])
-    refuse("a shard at " + shown(part[kOffset]) + " of " + shown(part[kLength]) + " elements", row, allowed);
-  const auto offset = static_cast<std::int64_t>(part[kOffset]), length = static_cast<std::int64_t>(part[kLength]);
-  const lift::ShardLayout layout(offset, offset + length, static_cast<std::int64_t>(part[kSize]));
-  const std::int64_t best = static_cast<std::int64_t>(part[kBest]);
+    refuse("digits " + shown(part[kDigits]), row, kAsWritten);
+  // Added as integers: a sum of doubles may be rounded down to the size.
+  const bool counts = is_count(part[kSize]) && is_count(part[kOffset]) && is_count(part[kLength]);
+  if (!counts || whole_number(part[kOffset]) + whole_number(part[kLength]) > whole_number(part[kSize]))
+    refuse("a shard at " + shown(part[kOffset]) + " of " + shown(part[kLength]) + " elements", row, kAsWritten);
+  if (!is_count(part[kBest]) || part[kBest] > part[kSize]) refuse("k = " + shown(part[kBest]), row, kAsWritten);
+  const double mark = part[kHasTarget], target = part[kTargetIndex];
+  if (mark != 0 && mark != 1) refuse("a mark of targets " + shown(mark), row, "0 or 1");
+  if (target != -1 && !(mark == 1 && is_count(target) && target < part[kSize]))
+    refuse("target " + shown(target), row, kAsWritten);
+}
+
+/// A node of at most `elements`, in the bits that a fold gives it. Of NaNs any: they are written as the canonical one.
+template <class T>
+bool is_node(double m, double d, double elements) {
+  return fold::LogSumExp<T>::is_state(m, d, elements) && (std::isnan(d) || !std::signbit(d));
+}
+
+/// What a partial says of itself goes together, and fits into its width.
+void check_part(const double* part, std::int64_t width, std::int64_t row) {
+  check_head(part, row);
+  const std::int64_t offset = whole_number(part[kOffset]), length = whole_number(part[kLength]);
+  const std::int64_t best = whole_number(part[kBest]);
+  const lift::ShardLayout layout(offset, offset + length, whole_number(part[kSize]));
   const std::int64_t needed = kPartialWords + 2 * best + layout.elements() + 2 * layout.nodes();
   if (best > width || needed > width)
-    refuse("a shard of " + std::to_string(length) + " elements in " + std::to_string(width) + " numbers", row, allowed);
+    refuse("a shard of " + std::to_string(length) + " elements in " + std::to_string(width) + " numbers", row,
+           kAsWritten);
   const GatheredRow::Pieces pieces(part);
   const double* node = pieces.nodes;
   layout.for_nodes([&](std::int64_t, int level) {
     const auto elements = static_cast<double>(std::int64_t{lift::kChunk} << level);
     const bool wide = part[kDigits] == fold::Real<double>::kDigits;
-    if (wide ? !fold::LogSumExp<double>::is_state(node[0], node[1], elements)
-             : !fold::LogSumExp<float>::is_state(node[0], node[1], elements))
-      refuse("(m, d) = (" + shown(node[0]) + ", " + shown(node[1]) + ")", row, allowed);
+    if (!(wide ? is_node<double>(node[0], node[1], elements) : is_node<float>(node[0], node[1], elements)))
+      refuse("(m, d) = (" + shown(node[0]) + ", " + shown(node[1]) + ")", row, kAsWritten);
     node += 2;
   });
   for (std::int64_t j = 0; j < best; ++j) {
     const double index = part[kPartialWords + 2 * j + 1];
     if (index != -1 && !(is_count(index) && index >= part[kOffset] && index < part[kOffset] + part[kLength]))
-      refuse("index " + shown(index), row, allowed);
+      refuse("index " + shown(index), row, kAsWritten);
   }
 }
 
-std::string span_of(double from, double to) { return shown(from) + " to " + shown(to); }
+std::string span_of(std::int64_t from, std::int64_t to) { return std::to_string(from) + " to " + std::to_string(to); }
 
 /// The parts agree, and lie end to end.
 void check_row(const GatheredRow& whole, const Whole& first, std::int64_t row) {
-  double end = 0;
+  std::int64_t end = 0;
   for (const double* part : whole.parts()) {
     const bool same_scale = part[kScale] == whole.scale() || (std::isnan(part[kScale]) && std::isnan(whole.scale()));
     if (!same_scale) refuse("scales " + shown(whole.scale()) + " and " + shown(part[kScale]), row, "one scale");
@@ -65,13 +85,12 @@ void check_row(const GatheredRow& whole, const Whole& first, std::int64_t row) {
     if ((part[kHasTarget] == 1.) != first.has_targets)
       refuse("some with targets, some without", row, "targets for all shards, or for none");
     const char* allowed = "shards that lie end to end";
-    if (part[kOffset] > end) refuse("no elements " + span_of(end, part[kOffset]), row, allowed, "add their shard");
-    if (part[kOffset] < end)
-      refuse("elements " + span_of(part[kOffset], end) + " twice", row, allowed, "leave one shard out");
-    end += part[kLength];
+    const std::int64_t offset = whole_number(part[kOffset]);
+    if (offset > end) refuse("no elements " + span_of(end, offset), row, allowed, "add their shard");
+    if (offset < end) refuse("elements " + span_of(offset, end) + " twice", row, allowed, "leave one shard out");
+    end += whole_number(part[kLength]);
   }
-  if (end != static_cast<double>(first.size))
-    refuse("no elements " + span_of(end, static_cast<double>(first.size)), row, "all shards", "add their shard");
+  if (end != first.size) refuse("no elements " + span_of(end, first.size), row, "all shards", "add their shard");
 }
 
 /// Calls body(row, its partials) for every row.
@@ -87,9 +106,26 @@ void for_rows(const RowProblem& p, const Gathered& partials, const Context& cont
   });
 }
 
-void write_state(const RowProblem& p, std::int64_t row, const StoredState& s) {
+void write_state(const RowProblem& p, std::int64_t row, StoredState s) {
   const Operand& o = p[Slot::states];
+  if (std::isnan(s.d)) s.d = fold::canonical_nan<double>();
   if (o.given) *reinterpret_cast<StoredState*>(p.at(o, row)) = s;
+}
+
+/// The partials were folded with the targets of the rows that count.
+void check_same_targets(const LossProblem& p, const Gathered& partials) {
+  const Operand& targets = p[LossSlot::targets];
+  GatheredRow whole(p, partials);
+  for (std::int64_t r = 0; r < p.rows; ++r) {
+    const std::int64_t t = integer_at(targets, p.at(targets, r));
+    if (t == p.ignore_index) continue;
+    whole.gather(r);
+    for (const double* part : whole.parts())
+      if (part[kTargetIndex] != static_cast<double>(t))
+        refuse("target " + shown(part[kTargetIndex]) + " (-1: none)", r,
+               "target " + std::to_string(t) + ", as is joined",
+               "give fold_shard and the join the same targets on all ranks");
+  }
 }
 
 /// What LossRow makes of a target's element that it reads itself.
@@ -186,12 +222,13 @@ Whole check_partials(const RowProblem& p, const Gathered& partials) {
   Whole first{0, 0, false, false};
   GatheredRow whole(p, partials);
   for (std::int64_t r = 0; r < p.rows; ++r) {
-    whole.stand_at(r);
+    whole.gather(r);
     for (const double* part : whole.parts()) check_part(part, partials.width, r);
+    whole.sort();
     if (r == 0) {
       const double* part = whole.parts()[0];
-      first = {static_cast<std::int64_t>(part[kSize]), static_cast<std::int64_t>(part[kBest]),
-               part[kDigits] == fold::Real<double>::kDigits, part[kHasTarget] == 1.};
+      first = {whole_number(part[kSize]), whole_number(part[kBest]), part[kDigits] == fold::Real<double>::kDigits,
+               part[kHasTarget] == 1.};
     }
     check_row(whole, first, r);
   }
@@ -209,6 +246,7 @@ void join_states(const RowProblem& p, const Gathered& partials, bool is_double, 
 
 void join_cross_entropy(const LossProblem& p, const Gathered& partials, bool is_double, const Context& context) {
   check_targets(p);
+  check_same_targets(p, partials);
   is_double ? join_losses<double>(p, partials, context) : join_losses<float>(p, partials, context);
 }
 

@@ -39,7 +39,7 @@ class LossRow {
         index_(index),
         probabilities_(has_probabilities(p)),
         class_(probabilities_ ? -1 : integer_at(p[LossSlot::targets], p.at(p[LossSlot::targets], index))),
-        target_(class_ - p.shard.offset) {}
+        target_(class_ < p.shard.offset ? -1 : class_ - p.shard.offset) {}
 
   bool ignored() const { return !probabilities_ && class_ == p_.ignore_index; }
   double target_weight() const { return p_[LossSlot::weight].given ? static_cast<double>(shared_.weight[class_]) : 1.; }

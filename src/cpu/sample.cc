@@ -2,6 +2,7 @@
 #include "cpu/operand_at.hpp"
 #include "cpu/row_schedules.hpp"
 #include "cpu/sample_shard.hpp"
+#include "cpu/stored_state.hpp"
 #include "front/kernel.hpp"
 #include "softfold/error.hpp"
 
@@ -70,7 +71,10 @@ void sample_shard(const SampleProblem& p, const Shard& shard, const RowProblem& 
   GatheredRow first(q, partials);
   for (std::int64_t r = 0; r < p.rows; ++r, rows.next()) {
     first.stand_at(r);
-    draw_of(p, rows.row(), r);
+    const Draw d = draw_of(p, rows.row(), r);
+    // A scale that leaves float32 is temperature 0 for sample, but has no fold.
+    if (fold::make_scale<float>(d.scale).c == fold::infinity<float>())
+      refuse("scale", shown(d.scale), r, "a scale that times log2(e) is a number of float32; join_topk with k = 1");
     const double* own = p.n > 0 ? first.part_of(shard.offset) : nullptr;
     if (own != nullptr &&
         (own[kOffset] != static_cast<double>(shard.offset) || own[kLength] != static_cast<double>(p.n)))
@@ -80,8 +84,8 @@ void sample_shard(const SampleProblem& p, const Shard& shard, const RowProblem& 
                   "the shard that was folded");
     if (first.scale() != rows.row().scale)
       throw Error(Code::state,
-                  "scale " + std::to_string(rows.row().scale) + " for partials of row " + std::to_string(r) +
-                      " with scale " + std::to_string(first.scale()),
+                  "scale " + shown(rows.row().scale) + " for partials of row " + std::to_string(r) + " with scale " +
+                      shown(first.scale()),
                   "the scale that they were folded with");
   }
   split_rows(p, context, [&](std::int64_t begin, std::int64_t end) {

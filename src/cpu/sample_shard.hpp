@@ -22,7 +22,7 @@ class ShardSampler {
   std::int64_t draw(const GatheredRow& whole, const Row& r, std::int64_t index, double uniform) {
     read(whole);
     int level = 0;
-    while ((lift::kChunk << level) < shard_.size) ++level;
+    while ((std::int64_t{lift::kChunk} << level) < shard_.size) ++level;
     const State root = state(level, 0);
     if (!fold::Normaliser<float>(root).regular) return -1;
     fold::Descent way{uniform * static_cast<double>(root.d)};

@@ -19,6 +19,7 @@ enum PartialWord : std::uint8_t {
   kBest,
   kHasTarget,
   kTarget,
+  kTargetIndex,  ///< in the whole row, also where another shard holds the element; -1: none
   kPartialWords
 };
 

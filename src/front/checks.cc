@@ -199,11 +199,11 @@ void check_scale(double scale, bool is_double) {
 
 void check_shard(const Shard& shard, std::int64_t n) {
   constexpr std::int64_t most = std::int64_t{1} << 53;
-  if (shard.size >= 0 && shard.size <= most && shard.offset >= 0 && shard.offset <= shard.size - n) return;
+  if (n >= 0 && shard.size >= 0 && shard.size <= most && shard.offset >= 0 && shard.offset <= shard.size - n) return;
   throw Error(Code::shape,
               "a shard of " + std::to_string(n) + " elements at " + std::to_string(shard.offset) + " of rows of " +
                   std::to_string(shard.size),
-              "0 <= offset <= size - " + std::to_string(n) + ", and a size of at most 2^53",
+              "0 or more elements, 0 <= offset <= size - elements, and a size of at most 2^53",
               "size is that of the whole rows, offset where the shard begins in them");
 }
 

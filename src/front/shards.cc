@@ -62,7 +62,9 @@ struct Parts {
     rank = v.shape.size() - 2;
     std::copy_n(v.shape.begin() + 1, rank, rows.begin());
     gathered.parts = v.shape[0];
-    gathered.stride = checks::stride_of(v, 0) * static_cast<std::int64_t>(sizeof(double));
+    // Of one part, or of no elements, the stride may be any number, and is not used.
+    const bool steps = v.shape[0] > 1 && checks::element_count(v) > 0;
+    gathered.stride = steps ? checks::stride_of(v, 0) * static_cast<std::int64_t>(sizeof(double)) : 0;
     gathered.width = v.shape.back();
     if (gathered.width < cpu::kPartialWords)
       throw Error(Code::shape, "partials of " + std::to_string(gathered.width) + " numbers a row",
@@ -93,6 +95,9 @@ void check_draw(const SampleOptions& o) {
       {o.top_k != 0 || o.top_ks.given(), "top_k"},
       {o.top_p != 1 || o.top_ps.given(), "top_p"},
       {o.min_p != 0 || o.min_ps.given(), "min_p"},
+      {o.order != FilterOrder::min_p_first, "order"},
+      {o.of != Distribution::raw, "of"},
+      {o.rows.empty != Empty::zero, "empty"},
       {o.bias.given(), "a bias"},
       {o.bitmask.given(), "a bitmask"},
       {o.log_probability.given(), "log_probability"},

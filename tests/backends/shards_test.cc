@@ -1,19 +1,9 @@
 // Rows cut into shards and joined have the bits of whole rows, wherever the cuts are.
-#include "support/bits.hpp"
-#include "support/tensor.hpp"
+#include "support/shard_rows.hpp"
+#include "support/thread_counts.hpp"
 
-#include "refuse/refusal.hpp"
-
-#include "cpu/targets.hpp"
 #include "softfold/lift/shard.hpp"
-#include "softfold/shards.hpp"
 #include "softfold/softfold.hpp"
-
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
-#include <numeric>
 
 namespace softfold_test {
 namespace {
@@ -21,109 +11,7 @@ namespace {
 namespace lift = softfold::lift;
 using softfold::CrossEntropyOptions;
 using softfold::Reduction;
-using softfold::Shard;
-using softfold::ShardOptions;
 using softfold::TopkOptions;
-using Sizes = std::vector<std::int64_t>;
-using Bytes = std::vector<unsigned char>;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr std::int64_t kRows = 9;
-
-/// A contiguous tensor that owns its memory.
-struct Owned {
-  Sizes shape;
-  DType dtype;
-  Bytes bytes;
-
-  Owned(DType t, Sizes s) : shape(std::move(s)), dtype(t) {
-    const auto n = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-    bytes.assign(static_cast<std::size_t>(n) * size_of(t) + 8, 0xA5);
-  }
-  View view() { return View(bytes.data(), dtype, shape); }
-};
-
-/// Rows of one dtype, plain ones and special ones, their targets, a mask and weights.
-struct Rows {
-  DType dtype;
-  std::int64_t n;
-  Owned x, targets, mask, weight;
-  softfold::RowOptions options;
-  Sizes wide;
-
-  Rows(DType t, std::int64_t size, double scale, bool masked, std::uint64_t seed)
-      : dtype(t),
-        n(size),
-        x(t, {kRows, n}),
-        targets(DType::int64, {kRows}),
-        mask(DType::boolean, {kRows, n}),
-        weight(DType::float32, {n}),
-        wide{n, 1} {
-    Random random(seed);
-    options.scale = scale;
-    if (masked) options.mask = mask.view();
-    auto* const weights = reinterpret_cast<float*>(weight.bytes.data());
-    for (std::int64_t i = 0; i < n; ++i) weights[i] = static_cast<float>(random.uniform(0.5, 2));
-    for (std::int64_t r = 0; r < kRows; ++r) {
-      for (std::int64_t i = 0; i < n; ++i) {
-        mask.bytes[static_cast<std::size_t>(r * n + i)] = random.below(4) != 0;
-        set(r, i, element(r, i, random));
-      }
-      reinterpret_cast<std::int64_t*>(targets.bytes.data())[r] = r == 6 ? -100 : n == 0 ? -100 : random.below(n);
-    }
-  }
-  double element(std::int64_t row, std::int64_t i, Random& random) const {
-    const double v = random.uniform(-6, 6);
-    switch (row) {
-      case 1: return std::rint(v);  // ties
-      case 2: return -kInf;
-      case 3: return i == n / 2 ? std::numeric_limits<double>::quiet_NaN() : v;
-      case 4: return i == n / 3 ? kInf : v;
-      case 5: return i % 3 == 0 ? -kInf : 5000 * v;
-      case 7: return i < n - 2 ? -kInf : v;
-      default: return v;
-    }
-  }
-  void set(std::int64_t r, std::int64_t i, double v) {
-    with_dtype(dtype, [&]<class S>(S) {
-      const S s = fold::narrow<S>(static_cast<fold::FoldType<S>>(v));
-      std::memcpy(x.bytes.data() + static_cast<std::size_t>(r * n + i) * sizeof s, &s, sizeof s);
-    });
-  }
-  /// Elements [begin, end) of every row, of x or of something laid out like it.
-  View cut(Owned& of, std::int64_t begin, std::int64_t end) {
-    shape = {kRows, end - begin};
-    return View(of.bytes.data() + static_cast<std::size_t>(begin) * size_of(of.dtype), of.dtype, shape, wide);
-  }
-  Sizes shape;
-};
-
-/// The partials of the shards between cuts, the last one first, each with more room than it needs and folded on another
-/// SIMD target.
-Owned folded(Rows& rows, const Sizes& cuts, std::int64_t k = 0, bool targets = false) {
-  std::int64_t width = 0;
-  for (std::size_t i = 0; i + 1 < cuts.size(); ++i)
-    width = std::max(width, softfold::partial_width(cuts[i + 1] - cuts[i], {cuts[i], rows.n}, k) + 3);
-  Owned all(DType::float64, {std::ssize(cuts) - 1, kRows, width});
-  const Sizes one{kRows, width};
-  const auto targets_here = softfold::cpu::targets();
-  const std::string_view before = softfold::cpu::current_target();
-  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
-    ShardOptions o;
-    o.rows = rows.options;
-    Sizes mask_shape{kRows, cuts[i + 1] - cuts[i]};
-    if (o.rows.mask.given())
-      o.rows.mask = View(rows.mask.bytes.data() + cuts[i], DType::boolean, mask_shape, rows.wide);
-    o.shard = {cuts[i], rows.n};
-    o.k = k;
-    if (targets) o.targets = rows.targets.view();
-    const auto at = (cuts.size() - 2 - i) * static_cast<std::size_t>(kRows * width) * sizeof(double);
-    EXPECT_TRUE(softfold::cpu::use_target(targets_here[i % targets_here.size()]));
-    softfold::fold_shard(rows.cut(rows.x, cuts[i], cuts[i + 1]), View(all.bytes.data() + at, DType::float64, one), o);
-  }
-  EXPECT_TRUE(softfold::cpu::use_target(before));
-  return all;
-}
 
 /// Cuts that lie at, beside and between the edges of chunks, empty shards and single elements among them.
 std::vector<Sizes> cuts_of(std::int64_t n) {
@@ -289,95 +177,113 @@ TEST(Shards, SampleDrawsWhatItDrawsFromWholeRows) {
   EXPECT_GT(drawn, 500);
 }
 
-TEST(Shards, RefusesWhatDoesNotMakeUpRows) {
-  Rows rows(DType::float32, 3000, 1, false, 5);
-  const Sizes cuts{0, 1000, 2500, 3000};
-  const Owned good = folded(rows, cuts, 2, true);
-  Owned states(DType::float64, {kRows, 4}), loss(DType::float32, {}), values(DType::float32, {kRows, 3});
-  Owned indices(DType::int64, {kRows, 3});
-  const Bytes before = states.bytes;
-  const auto expect = [&](const std::string& what, Code code, const Words& words, std::size_t part, std::size_t word,
-                          double value) {
-    Owned bad = good;
-    const auto width = static_cast<std::size_t>(bad.shape[2]);
-    // The last row: nothing is written before all of them have been looked at.
-    std::memcpy(bad.bytes.data() + ((part * kRows + kRows - 1) * width + word) * sizeof value, &value, sizeof value);
-    expect_refused(what, code, words, [&] { softfold::join_states(bad.view(), states.view()); });
-    EXPECT_EQ(states.bytes, before);
-  };
-  expect("another definition", Code::state, {"bits version 99 in the partials of row 8"}, 1, 0, 99);
-  expect("digits", Code::state, {"digits 12"}, 1, 1, 12);
-  expect("digits of some", Code::state, {"digits 24 and 53"}, 0, 1, 53);
-  expect("scale", Code::state, {"scales", "one scale"}, 0, 2, 2);
-  expect("size", Code::state, {"rows of 3001"}, 0, 3, 3001);
-  expect("length", Code::state, {"a shard at 2500"}, 0, 5, 501);
-  expect("a NaN for a length", Code::state, {"a shard at"}, 0, 5, NAN);
-  expect("k", Code::state, {"k = 1"}, 2, 6, 1);
-  expect("targets of some", Code::state, {"some with targets"}, 2, 7, 0);
-  expect("an index", Code::state, {"index 7"}, 0, 10, 7);
-  expect_refused("a node", Code::state, {"(m, d)"}, [&] {
-    Rows aligned(DType::float32, 2048, 1, false, 5);
-    Owned bad = folded(aligned, {0, 2048});
-    const double d = -1;
-    std::memcpy(bad.bytes.data() + 10 * sizeof d, &d, sizeof d);
-    softfold::join_states(bad.view(), states.view());
-  });
-  const Sizes two{2, kRows, good.shape[2]};
-  expect_refused("a missing shard", Code::state, {"no elements 0 to 1000"},
-                 [&] { softfold::join_states(View(good.bytes.data(), DType::float64, two), states.view()); });
-  expect_refused("a gap", Code::state, {"no elements 1000 to 1001", "end to end", "add their shard"}, [&] {
-    Owned gap = folded(rows, {0, 1000, 1001, 3000});
-    const Sizes outer{2, kRows, gap.shape[2]};  // the first and the last of the three
-    const Sizes strides{2 * kRows * gap.shape[2], gap.shape[2], 1};
-    softfold::join_states(View(std::as_const(gap).bytes.data(), DType::float64, outer, strides), states.view());
-  });
-  expect_refused("a shard twice", Code::state, {"elements 0 to 3000 twice", "end to end", "leave one shard out"}, [&] {
-    Owned once = folded(rows, {0, 3000});
-    const Sizes twice{2, kRows, once.shape[2]}, strides{0, once.shape[2], 1};
-    softfold::join_states(View(std::as_const(once).bytes.data(), DType::float64, twice, strides), states.view());
-  });
-  Owned partials = good;
-  expect_refused("more than was folded", Code::shape, {"k = 3 of partials with k = 2"},
-                 [&] { softfold::join_topk(partials.view(), values.view(), indices.view()); });
-  CrossEntropyOptions o;
-  o.label_smoothing = 0.1;
-  expect_refused("smoothing", Code::unsupported, {"label_smoothing"},
-                 [&] { softfold::join_cross_entropy(partials.view(), rows.targets.view(), loss.view(), o); });
-  Owned without = folded(rows, cuts);
-  expect_refused("no targets", Code::state, {"partials without targets", "targets' elements", "fold_shard"},
-                 [&] { softfold::join_cross_entropy(without.view(), rows.targets.view(), loss.view()); });
-  reinterpret_cast<std::int64_t*>(rows.targets.bytes.data())[1] = 3000;
-  expect_refused("a target that is no class", Code::data, {"target 3000 for row 1", "0 .. 2999"},
-                 [&] { softfold::join_cross_entropy(partials.view(), rows.targets.view(), loss.view()); });
-  const softfold::Device gpu{softfold::DeviceKind::cuda, 0};
-  expect_refused("on a GPU", Code::unsupported, {"partials on a GPU", "host", "copy it"}, [&] {
-    softfold::join_states(View(partials.bytes.data(), DType::float64, partials.shape, {}, gpu), states.view());
-  });
+/// An axis that is not the last, lengths and scales of rows, every element apart from its neighbour.
+TEST(Shards, StridedRowsWithLengthsAndScalesOfTheirOwn) {
+  constexpr std::int64_t n = 5000, rows = 4;
+  std::vector<float> x(2 * n * rows);
+  Random random(11);
+  for (float& v : x) v = static_cast<float>(random.uniform(-4, 4));
+  const Sizes cuts{0, 700, 2048, 3000, n}, per_row{rows}, shape{n, rows}, strides{2 * rows, 2}, four{rows, 4};
+  std::vector<std::int32_t> lengths{5000, 2500, 0, 699}, own(rows);
+  std::vector<float> scales{1, 0.25F, -2, 3};
+  softfold::RowOptions o;
+  o.axis = 0, o.scale = 0.5;
+  o.length = View(lengths.data(), DType::int32, per_row);
+  o.scales = View(scales.data(), DType::float32, per_row);
+  std::vector<double> whole(4 * rows), joined(4 * rows);
+  softfold::state(View(x.data(), DType::float32, shape, strides), View(whole.data(), DType::float64, four), o);
+  const std::int64_t width = 2100, parts = std::ssize(cuts) - 1;
+  std::vector<double> partials(static_cast<std::size_t>(parts * rows * width));
+  const Sizes one{rows, width}, all{parts, rows, width};
+  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+    const std::int64_t begin = cuts[i], size = cuts[i + 1] - begin;
+    for (std::size_t r = 0; r < own.size(); ++r)
+      own[r] = static_cast<std::int32_t>(std::clamp<std::int64_t>(lengths[r] - begin, 0, size));
+    const Sizes cut{size, rows};
+    ShardOptions shard;
+    shard.rows = o, shard.shard = {begin, n};
+    shard.rows.length = View(own.data(), DType::int32, per_row);
+    softfold::fold_shard(View(x.data() + 2 * rows * begin, DType::float32, cut, strides),
+                         View(partials.data() + static_cast<std::int64_t>(i) * rows * width, DType::float64, one),
+                         shard);
+  }
+  softfold::join_states(View(partials.data(), DType::float64, all), View(joined.data(), DType::float64, four));
+  EXPECT_EQ(whole, joined);
+}
+
+TEST(Shards, TheSameBitsOnAnyNumberOfThreads) {
+  Rows rows(DType::bfloat16, 9300, 0.75, true, 77);
+  const Sizes cuts{0, 1500, 4096, 4097, rows.n};
+  Owned partials = folded(rows, cuts, 3, true);
+  std::vector<Bytes> first;
+  for (const int threads : kThreadCounts) {
+    const auto executor = softfold::make_thread_executor(threads);
+    const softfold::Context context{executor.get(), nullptr, nullptr};
+    Owned own(DType::float64, {kRows, partials.shape[2]}), states(DType::float64, {kRows, 4}), loss(rows.dtype, {});
+    Owned values(rows.dtype, {kRows, 3}), indices(DType::int64, {kRows, 3}), tokens(DType::int64, {kRows});
+    ShardOptions shard;
+    shard.shard = {0, rows.n}, shard.k = 3, shard.targets = rows.targets.view(), shard.rows = rows.options;
+    softfold::fold_shard(rows.x.view(), own.view(), shard, context);
+    softfold::join_states(partials.view(), states.view(), context);
+    softfold::join_cross_entropy(partials.view(), rows.targets.view(), loss.view(), {}, context);
+    softfold::join_topk(partials.view(), values.view(), indices.view(), {}, context);
+    softfold::SampleOptions draw;
+    draw.rows = rows.options;
+    const Sizes mask{kRows, 2596};
+    draw.rows.mask = View(rows.mask.bytes.data() + 1500, DType::boolean, mask, rows.wide);
+    softfold::sample_shard(rows.cut(rows.x, 1500, 4096), partials.view(), tokens.view(), {1500, rows.n}, draw, context);
+    const std::vector<Bytes> all{own.bytes, states.bytes, loss.bytes, values.bytes, indices.bytes, tokens.bytes};
+    if (first.empty()) first = all;
+    EXPECT_EQ(all, first) << threads << " threads";
+  }
+}
+
+/// A row of 2^32 + 5 elements, of which the first 2^32 are -inf: its draws are those of the last five.
+TEST(Shards, SampleDrawsBehindTwoToThe32Elements) {
+  constexpr std::int64_t before = std::int64_t{1} << 32, size = before + 5, width = 17;
+  float x[] = {1, 2, 0.5F, 1.5F, 2};
+  std::int64_t whole = -7, own = -7, other = -7;
+  const Sizes row{1, 5}, none{1, 0}, one{1}, part{1, width}, parts{2, 1, width};
+  std::vector<double> partials(2 * width);
   ShardOptions shard;
-  shard.shard = {1, 3000};
-  expect_refused("beyond the rows", Code::shape, {"a shard of 3000 elements at 1 of rows of 3000"},
-                 [&] { softfold::fold_shard(rows.x.view(), partials.view(), shard); });
-  softfold::SampleOptions draw;
-  const auto expect_draw = [&](const std::string& what, Code code, const Words& words) {
-    Owned tokens(DType::int64, {kRows});
-    expect_refused(what, code, words, [&] {
-      softfold::sample_shard(rows.cut(rows.x, 0, 1000), partials.view(), tokens.view(), {0, 3000}, draw);
-    });
-  };
-  draw.top_k = 5;
-  expect_draw("a filter", Code::unsupported, {"top_k for sample_shard", "seed", "join_topk"});
-  draw = {};
-  expect_refused("another shard than was folded", Code::state, {"no partial of the shard of 900 elements at 0"}, [&] {
-    Owned tokens(DType::int64, {kRows});
-    softfold::sample_shard(rows.cut(rows.x, 0, 900), partials.view(), tokens.view(), {0, 3000}, draw);
-  });
-  draw.rows.scale = 2;
-  expect_draw("another scale", Code::state, {"scale 2.0"});
-  expect_refused("too narrow", Code::shape, {"[9, 12]", "at least "}, [&] {
-    shard.shard = {0, 4000};
-    Owned narrow(DType::float64, {kRows, 12});
-    softfold::fold_shard(rows.x.view(), narrow.view(), shard);
-  });
+  shard.shard = {before, size};
+  softfold::fold_shard(View(x, DType::float32, row), View(partials.data(), DType::float64, part), shard);
+  shard.shard = {0, size};
+  double* const empty = partials.data() + width;
+  softfold::fold_shard(View(x, DType::float32, none), View(empty, DType::float64, part), shard);
+  empty[5] = static_cast<double>(before), empty[10] = -kInfinity;  // its length, and its only node
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    softfold::SampleOptions o;
+    o.seed = seed;
+    const View to(&own, DType::int64, one), gathered(partials.data(), DType::float64, parts);
+    softfold::sample(View(x, DType::float32, row), View(&whole, DType::int64, one), o);
+    softfold::sample_shard(View(x, DType::float32, row), gathered, to, {before, size}, o);
+    EXPECT_EQ(own, before + whole);
+    softfold::sample_shard(View(x, DType::float32, none), gathered, View(&other, DType::int64, one), {0, size}, o);
+    EXPECT_EQ(other, -1);
+  }
+}
+
+/// A target may be any number where the join ignores it.
+TEST(Shards, TargetsThatAreIgnoredMayBeAnyNumber) {
+  Rows rows(DType::float32, 3000, 1, false, 5);
+  const std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  auto* const targets = reinterpret_cast<std::int64_t*>(rows.targets.bytes.data());
+  targets[0] = targets[6] = least;
+  CrossEntropyOptions o;
+  o.ignore_index = least;
+  Owned loss(DType::float32, {}), joined = loss, states(DType::float64, {kRows, 4}), dloss = loss;
+  softfold::cross_entropy(rows.x.view(), rows.targets.view(), loss.view(), o);
+  o.states = states.view();
+  softfold::join_cross_entropy(folded(rows, {0, 1000, 3000}, 0, true).view(), rows.targets.view(), joined.view(), o);
+  EXPECT_EQ(loss.bytes, joined.bytes);
+  o.states = {};
+  o.shard = {1000, 3000};
+  Owned dx(DType::float32, {kRows, 2000});
+  softfold::cross_entropy_backward(rows.cut(rows.x, 1000, 3000), rows.targets.view(), states.view(), dloss.view(),
+                                   dx.view(), o);
+  const std::vector<unsigned char> zeros(2000 * sizeof(float));
+  EXPECT_TRUE(std::equal(zeros.begin(), zeros.end(), dx.bytes.begin()));
 }
 
 }  // namespace
