@@ -85,6 +85,8 @@ def test_refusals(rng):
         softfold.join_states(partials[:-1])
     with pytest.raises(softfold.StateError, match="without targets"):
         softfold.join_cross_entropy(partials, [0, 1])
+    with pytest.raises(softfold.StateError, match=r"target 1 \(-1: none\) in the partials of row 1"):
+        softfold.join_cross_entropy(gathered(x, target=np.array([0, 1]))[1], [0, 2])
     with pytest.raises(softfold.Error, match="a shard of 5000 elements at 1"):
         softfold.fold_shard(x, 1, SIZE)
     with pytest.raises(softfold.Error, match="masked"):

@@ -21,7 +21,7 @@ std::int64_t whole_number(double count) { return static_cast<std::int64_t>(count
 constexpr const char* kAsWritten = "the numbers that fold_shard wrote, all of them";
 
 /// The numbers at a partial's head go together.
-void check_head(const double* part, std::int64_t row) {
+void check_part_head(const double* part, std::int64_t row) {
   if (part[kVersion] != SOFTFOLD_BITS_VERSION)
     refuse("bits version " + shown(part[kVersion]), row, "this library's", "fold every shard with one version");
   if (part[kDigits] != fold::Real<float>::kDigits && part[kDigits] != fold::Real<double>::kDigits)
@@ -45,7 +45,7 @@ bool is_node(double m, double d, double elements) {
 
 /// What a partial says of itself goes together, and fits into its width.
 void check_part(const double* part, std::int64_t width, std::int64_t row) {
-  check_head(part, row);
+  check_part_head(part, row);
   const std::int64_t offset = whole_number(part[kOffset]), length = whole_number(part[kLength]);
   const std::int64_t best = whole_number(part[kBest]);
   const lift::ShardLayout layout(offset, offset + length, whole_number(part[kSize]));

@@ -83,7 +83,8 @@ TEST(ShardRefusals, NumbersThatNoFoldHasWritten) {
 
 // 2^53 + 1 is 2^53 in float64: the elements of ever more parts would be taken for those of one chunk.
 TEST(ShardRefusals, PlacesThatAreLargerThanTheRowByARounding) {
-  Parts many(1);
+  Parts many(2);
+  many.add(0, 0x1p53, 0x1p53)[0] = -kInfinity;
   for (int i = 0; i < 3000; ++i) many.add(0x1p53, 1, 0x1p53);
   expect_refused("behind the row", Code::state, {"a shard at 9007199254740992 of 1 elements"}, [&] { many.join(); });
   Parts one(3);
