@@ -92,7 +92,6 @@ void add_options(List& list) {
         c.empty = softfold::Empty::nan;
         list.add(c);
       }
-      if (op == Op::state) continue;
       RowCase c = row_case(op, t, {19, 1400});
       c.ragged = true;
       list.add(c);
@@ -136,6 +135,16 @@ void add_gradients(List& list) {
       c = row_case(op, t, {6, 33, 5});
       c.axis = 1;
       list.add(c);
+      for (const std::int64_t n : {90, 1400}) {
+        c = row_case(op, t, {19, n});
+        c.ragged = true;
+        list.add(c);
+      }
+      for (const Shape& shape : {Shape{2, 40, 40}, Shape{2, 7, 1300}}) {
+        c = row_case(op, t, shape);
+        c.causal = true;
+        list.add(c);
+      }
     }
 }
 

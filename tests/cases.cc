@@ -152,14 +152,26 @@ void make_ragged(Problem& p, const RowCase& c, Layout layout) {
   std::int64_t total = 0;
   p.offsets->set(0, total);
   for (std::int64_t r = 0; r < c.rows(); ++r) p.offsets->set(r + 1, total += c.length_of_row(r));
-  Array x(c.in, {total}, layout);
+  Array x(c.in, {total}, layout), dy(c.in, {total}, layout);
   for (std::int64_t r = 0, k = 0; r < c.rows(); ++r) {
     const auto row = c.row(r);
-    for (std::int64_t i = 0; i < c.length_of_row(r); ++i) x.set_value(k++, row[static_cast<std::size_t>(i)]);
+    Random random = random_of_row(c, r, 21);
+    for (std::int64_t i = 0; i < c.length_of_row(r); ++i, ++k) {
+      x.set_value(k, row[static_cast<std::size_t>(i)]);
+      dy.set_value(k, random.uniform(-2., 2.));
+    }
   }
   p.inputs.push_back(std::move(x));
+  if (c.op == Op::logsumexp_backward) {
+    p.inputs.push_back(states_array(c, layout));
+    p.inputs.push_back(row_array(c, c.in, layout, 31, -2., 2.));
+  } else if (is_backward(c.op)) {
+    p.inputs.push_back(std::move(dy));
+  }
   if (c.op == Op::logsumexp) {
     p.outputs.emplace_back(c.out, Shape{c.rows()}, layout);
+  } else if (c.op == Op::state) {
+    p.outputs.emplace_back(DType::float64, Shape{c.rows(), 4}, layout == Layout::padded ? layout : Layout::contiguous);
   } else {
     p.outputs.emplace_back(c.out, Shape{total}, layout);
   }
