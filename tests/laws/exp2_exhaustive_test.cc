@@ -1,5 +1,6 @@
 // The portable exp2 on float32, where nothing need be sampled: every fraction that the polynomial can meet, and every
-// finite float as an element of a row under c = 1. The maxima are the ones that docs/one-answer.md states.
+// finite float as an element of a row under c = 1; and ln of every float that a sum can leave. The maxima are the ones
+// that docs/one-answer.md states.
 #include "softfold/fold/logsumexp.hpp"
 
 #include <gtest/gtest.h>
@@ -136,6 +137,31 @@ TEST(Exp2Exhaustive, EveryLargerFloatIsItsOwnInteger) {
     }
   });
   EXPECT_EQ(found[0].wrong + found[1].wrong, 0);
+}
+
+/// ln is taken in double; of a float32 row it is of a float in [sqrt(1/2), sqrt(2)), one of 2^23.
+TEST(LnExhaustive, EveryFloatOfAFloat32Sum) {
+  constexpr std::uint32_t kLeast = 0x3F3504F4U;  // of the floats above sqrt(1/2)
+  const auto of = [](std::uint32_t b) { return static_cast<double>(bits_as<float>(b)); };
+  ASSERT_TRUE(of(kLeast - 1) < std::sqrt(0.5) && of(kLeast) > std::sqrt(0.5));
+  ASSERT_TRUE(of(kLeast + kBinade - 1) < std::sqrt(2.) && of(kLeast + kBinade) > std::sqrt(2.));
+  constexpr std::uint32_t kMiddle = kLeast + kBinade / 2;
+  double worst[2] = {0, 0};
+  const auto sweep = [&](double& error, std::uint32_t first, std::uint32_t last) {
+    double largest = 0;
+    for (std::uint32_t b = first; b < last; ++b) {
+      const long double truth = std::log(static_cast<long double>(of(b)));
+      if (truth == 0) continue;
+      largest = std::max(largest, static_cast<double>(std::fabs((fold::ln(of(b)) - truth) / truth)));
+    }
+    error = largest;
+  };
+  std::thread upper([&] { sweep(worst[1], kMiddle, kLeast + kBinade); });
+  sweep(worst[0], kLeast, kMiddle);
+  upper.join();
+  EXPECT_NEAR(worst[0] / 0x1p-53, 1.1138, 1e-3);
+  EXPECT_NEAR(worst[1] / 0x1p-53, 1.1643, 1e-3);
+  EXPECT_EQ(bits_as<std::uint64_t>(fold::ln(1.)), 0U);
 }
 
 }  // namespace
