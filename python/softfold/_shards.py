@@ -31,14 +31,16 @@ def _new(like, shape, dtype):
     return _empty_like(like, shape, dtype)
 
 
-def _run(into, *operands, **options):
-    """One of softfold._core's functions of viewable arrays; tensors are brought into that form."""
-    if any(_route._library(x) == "torch" for x in operands):
+def _run(into, inputs, outputs, *rest, **options):
+    """One of softfold._core's functions of viewable arrays; tensors are brought into that form. What options have
+    written is new, outputs may be the caller's."""
+    if any(_route._library(x) == "torch" for x in (*inputs, *outputs)):
         face = importlib.import_module("softfold.torch")
-        operands = tuple(map(face.viewable, operands))
+        inputs = tuple(map(face.viewable, inputs))
+        outputs = tuple(face.writable(y) if _route._library(y) == "torch" else y for y in outputs)
         options = {name: face.viewable(value) for name, value in options.items()}
-    _route.refuse_masked(*operands, *options.values())
-    into(*operands, **options)
+    _route.refuse_masked(*inputs, *outputs, *options.values())
+    into(*inputs, *outputs, *rest, **options)
 
 
 def _targets(target):
@@ -63,7 +65,7 @@ def fold_shard(x, offset, size, axis=-1, *, target=None, k=0, scale=1.0, scales=
         needed = _core.partial_width(x.shape[axis], offset, size, k)
         out = _new(x, (*rows, needed if width is None else width), "float64")
     target = None if target is None else _targets(target)
-    _run(_core.fold_shard_into, x, out, axis, offset, size, target=target, k=k, scale=scale, scales=scales,
+    _run(_core.fold_shard_into, (x,), (out,), axis, offset, size, target=target, k=k, scale=scale, scales=scales,
          lengths=lengths, mask=mask)  # fmt: skip
     return out
 
@@ -77,7 +79,7 @@ def join_states(partials, *, out=None):
     """
     partials = _array(partials, "join_states")
     states = _new(partials, (*partials.shape[1:-1], 4), "float64") if out is None else out
-    _run(_core.join_states_into, partials, states)
+    _run(_core.join_states_into, (partials,), (states,))
     return states
 
 
@@ -95,7 +97,7 @@ def join_cross_entropy(partials, target, *, weight=None, ignore_index=-100, redu
     loss = _new(partials, rows if reduction == "none" else (), dtype)
     log_probability = _new(partials, rows, dtype) if return_log_probability else None
     states = _new(partials, (*rows, 4), "float64") if return_states else None
-    _run(_core.join_cross_entropy_into, partials, target, loss, weight=weight, ignore_index=ignore_index,
+    _run(_core.join_cross_entropy_into, (partials, target), (loss,), weight=weight, ignore_index=ignore_index,
          reduction=reduction, z_loss=z_loss, empty=empty, log_probability=log_probability,
          states=states)  # fmt: skip
     return returned((loss, log_probability, states))
@@ -124,6 +126,7 @@ def cross_entropy_backward(logits, target, states, dloss=1.0, axis=-1, *, offset
         face = importlib.import_module("softfold.torch")
         target, states, dloss = map(face.viewable, (target, states, dloss))
         options = {name: face.viewable(value) for name, value in options.items()}
+        options["stream"] = face.current_stream(logits)
         inputs, written = (face.viewable(logits), target, states, dloss), face.writable(dx)
     else:
         inputs, written = (logits, target, states, dloss), dx
@@ -147,7 +150,7 @@ def join_topk(partials, k, *, sorted=True, empty="zero", dtype=None, return_prob
     probabilities = _new(partials, shape, dtype) if return_probabilities else None
     log_probabilities = _new(partials, shape, dtype) if return_log_probabilities else None
     lse = _new(partials, rows, dtype) if return_lse else None
-    _run(_core.join_topk_into, partials, values, indices, sorted=sorted, empty=empty, probabilities=probabilities,
+    _run(_core.join_topk_into, (partials,), (values, indices), sorted=sorted, empty=empty, probabilities=probabilities,
          log_probabilities=log_probabilities, lse=lse)  # fmt: skip
     return returned((values, indices, probabilities, log_probabilities, lse))
 
@@ -168,6 +171,6 @@ def sample_shard(x, partials, offset, size, axis=-1, *, seed=0, draw=0, row_ids=
                   else np.asarray(v, "int64") for v in (seed, draw))  # fmt: skip
     if row_ids is not None and not hasattr(row_ids, "__dlpack__"):
         row_ids = np.asarray(row_ids, "int64")
-    _run(_core.sample_shard_into, x, partials, tokens, axis, offset, size, seed=seed, draw=draw, row_ids=row_ids,
+    _run(_core.sample_shard_into, (x, partials), (tokens,), axis, offset, size, seed=seed, draw=draw, row_ids=row_ids,
          scale=scale, scales=scales, lengths=lengths, mask=mask)  # fmt: skip
     return returned((tokens,))

@@ -44,6 +44,16 @@ class OpenArrays {
   std::deque<Array> arrays_;
 };
 
+/// A number goes to `number`, an array to `view`.
+template <class T>
+void take(OpenArrays& arrays, nb::handle given, const char* name, T& number, View& view) {
+  if (nb::hasattr(given, "shape")) {
+    view = arrays.open(given, name);
+  } else {
+    number = nb::cast<T>(given);
+  }
+}
+
 Op op_of(std::string_view name);
 Reduction reduction_of(const std::string& name);
 

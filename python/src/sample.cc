@@ -19,16 +19,6 @@ Distribution distribution_of(const std::string& name) {
   throw Error(Code::option, "of=\"" + name + "\"", "\"raw\" or \"sampled\"");
 }
 
-/// A number goes to `number`, an array to `view`.
-template <class T>
-void take(OpenArrays& arrays, handle given, const char* name, T& number, View& view) {
-  if (nb::hasattr(given, "shape")) {
-    view = arrays.open(given, name);
-  } else {
-    number = nb::cast<T>(given);
-  }
-}
-
 void sample_into(handle x, handle tokens, int axis, handle temperature, handle top_k, handle top_p, handle min_p,
                  const std::string& order, handle bias, handle bitmask, handle seed, handle offset, handle row_ids,
                  const std::string& of, handle log_probability, handle rank, handle probabilities, handle masked,

@@ -81,16 +81,6 @@ void join_topk_into(handle partials, handle values, handle indices, bool sorted,
   run_on_threads([&](const Context& context) { join_topk(from, best, places, o, context); });
 }
 
-/// A number goes to `number`, an array to `view`.
-template <class T>
-void take(OpenArrays& arrays, handle given, const char* name, T& number, View& view) {
-  if (nb::hasattr(given, "shape")) {
-    view = arrays.open(given, name);
-  } else {
-    number = nb::cast<T>(given);
-  }
-}
-
 void sample_shard_into(handle x, handle partials, handle tokens, int axis, std::int64_t offset, std::int64_t size,
                        handle seed, handle draw, handle row_ids, handle scale, handle scales, handle lengths,
                        handle mask) {

@@ -15,6 +15,11 @@ HALF_ULP = {"float64": 0.0, "float32": 0.0, "float16": 2.0**-11, "bfloat16": 2.0
 TINIEST = {"float64": 2.0**-1020, "float32": 2.0**-124, "float16": 2.0**-24, "bfloat16": 2.0**-124}
 
 
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
 def unit(dtype):
     return 2.0**-53 if dtype == np.float64 else 2.0**-24
 

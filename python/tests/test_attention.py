@@ -139,11 +139,6 @@ def test_masks_of_the_lowest_numbers(rng):
     )
 
 
-@pytest.fixture
-def torch():
-    return pytest.importorskip("torch", reason="PyTorch is not installed")
-
-
 def tensors(torch, rng, dtype="float32", gqa=False):
     q, k, v = (torch.from_numpy(a).to(getattr(torch, dtype)) for a in operands(rng))
     return (q, k, v) if gqa else (q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))

@@ -78,6 +78,26 @@ def test_tensors(rng):
     assert torch.equal(values, x.topk(5).values) and torch.equal(indices, softfold.topk(x, 5)[1])
 
 
+def test_lazily_negated_tensors(rng):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    negated = lambda *shape: torch.view_as_complex(torch.randn(*shape, 2, dtype=torch.float64)).conj().imag  # noqa: E731
+    x, target = negated(3, SIZE), torch.tensor([1, 2, 4999])
+    assert x.is_neg()
+    held = x.resolve_neg()
+    _, partials = gathered(x, target=target)
+    assert torch.equal(partials, gathered(held, target=target)[1])
+    states = softfold.join_states(partials)
+    dx = softfold.cross_entropy_backward(x, target, states)
+    assert torch.equal(dx, softfold.cross_entropy_backward(held, target, states))
+    for call in (
+        lambda: softfold.fold_shard(held, 0, SIZE, out=negated(3, partials.shape[-1])),
+        lambda: softfold.join_states(partials, out=negated(3, 4)),
+        lambda: softfold.cross_entropy_backward(held, target, states, out=x),
+    ):
+        with pytest.raises(softfold.UnsupportedError, match="negated"):
+            call()
+
+
 def test_refusals(rng):
     x = rng.standard_normal((2, SIZE))
     _, partials = gathered(x)

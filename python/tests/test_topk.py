@@ -90,11 +90,6 @@ def test_refusals(rng):
         assert caught.value.code == code
 
 
-@pytest.fixture
-def torch():
-    return pytest.importorskip("torch", reason="PyTorch is not installed")
-
-
 def test_torch(torch, rng):
     import softfold.torch as sf
 
