@@ -12,6 +12,14 @@ LinearMode mode_of(const std::string& name) {
   throw Error(Code::option, "mode=\"" + name + "\"", "\"fast\" or \"lean\"");
 }
 
+/// A refusal's words with Python's name for the weights of the classes.
+std::string in_python(std::string words) {
+  constexpr std::string_view kOwn = "loss.weight";
+  for (std::size_t at = words.find(kOwn); at != std::string::npos; at = words.find(kOwn, at))
+    words.replace(at, kOwn.size(), "class_weight");
+  return words;
+}
+
 void linear_cross_entropy_into(const nb::tuple& inputs, handle out, handle bias, double softcap,
                                const std::string& mode, handle class_weight, std::int64_t ignore_index,
                                const std::string& reduction, double label_smoothing, double z_loss, handle dloss,
@@ -48,7 +56,11 @@ void linear_cross_entropy_into(const nb::tuple& inputs, handle out, handle bias,
   const Context context{threads.get(), reinterpret_cast<void*>(stream), nullptr};
   std::int64_t elements = 1;
   for (const std::int64_t size : views[1].shape) elements *= size;
-  run_plan(elements, [&] { return plan(Op::linear_cross_entropy, views, {&loss, 1}, o, context); });
+  try {
+    run_plan(elements, [&] { return plan(Op::linear_cross_entropy, views, {&loss, 1}, o, context); });
+  } catch (const Error& e) {
+    throw Error(e.code, in_python(e.got), in_python(e.allowed), in_python(e.fix));
+  }
 }
 
 }  // namespace

@@ -48,6 +48,8 @@ def test_refusals(rng):
     x, w = rng.standard_normal((N, D)), rng.standard_normal((V, D))
     with pytest.raises(softfold.Error, match="weight of shape"):
         softfold.linear_cross_entropy(x, w[:, 1:], TARGET)
+    with pytest.raises(softfold.Error, match="got class_weight of shape"):
+        softfold.linear_cross_entropy(x, w, TARGET, class_weight=np.ones(4))
     with pytest.raises(softfold.Error, match="mode="):
         softfold.linear_cross_entropy(x, w, TARGET, mode="quick")
     with pytest.raises(softfold.Error, match="class probabilities"):
