@@ -26,14 +26,19 @@ RowOptions rows_with(handle empty) {
   return rows.options;
 }
 
-void fold_shard_into(handle x, handle partials, int axis, std::int64_t offset, std::int64_t size, handle target,
-                     std::int64_t k, handle scale, handle scales, handle lengths, handle mask) {
-  OpenRowOptions rows;
+/// Options of a shard's rows: what fold_shard and sample_shard take.
+void open_shard_rows(OpenRowOptions& rows, int axis, handle scale, handle scales, handle lengths, handle mask) {
   const nb::bool_ causal(false);
   const nb::str empty("zero");
   rows.open_options({{}, {}, {}, scale, scales, lengths, nb::none(), mask, causal, empty});
   rows.options.axis = axis;
   rows.view_options();
+}
+
+void fold_shard_into(handle x, handle partials, int axis, std::int64_t offset, std::int64_t size, handle target,
+                     std::int64_t k, handle scale, handle scales, handle lengths, handle mask) {
+  OpenRowOptions rows;
+  open_shard_rows(rows, axis, scale, scales, lengths, mask);
   OpenArrays arrays;
   ShardOptions o;
   o.rows = rows.options;
@@ -85,11 +90,7 @@ void sample_shard_into(handle x, handle partials, handle tokens, int axis, std::
                        handle seed, handle draw, handle row_ids, handle scale, handle scales, handle lengths,
                        handle mask) {
   OpenRowOptions rows;
-  const nb::bool_ causal(false);
-  const nb::str empty("zero");
-  rows.open_options({{}, {}, {}, scale, scales, lengths, nb::none(), mask, causal, empty});
-  rows.options.axis = axis;
-  rows.view_options();
+  open_shard_rows(rows, axis, scale, scales, lengths, mask);
   OpenArrays arrays;
   SampleOptions o;
   o.rows = rows.options;

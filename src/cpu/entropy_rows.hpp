@@ -8,6 +8,15 @@ namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
+/// The probabilities of a row and their logarithms, from its state.
+template <class T>
+fold::Entropy<T> entropy_of(const typename fold::LogSumExp<T>::State& s, const fold::Scale<T>& scale,
+                            const Source<T>& source) {
+  auto log_row = chunk_ops<T>().log_normaliser(s, scale);
+  log_row.set_c(source.c());
+  return {fold::Normaliser<T>(s), log_row, source.c()};
+}
+
 template <class T>
 class EntropyRow {
  public:
@@ -24,7 +33,7 @@ class EntropyRow {
     to = std::min(to, row_.length);
     const fold::Normaliser<T> norm(s);
     if (from >= to || !norm.regular) return fold::Sum<T>::identity();
-    const fold::Entropy<T> row = entropy_of(norm, s);
+    const fold::Entropy<T> row = entropy_of(s, fold::make_scale<T>(row_.scale), source_);
     lift::TreeBuilder<fold::Sum<T>> tree;
     for (std::int64_t i = from; i < to; i += lift::kChunk) tree.push(sum_chunk(row, i, chunk_size(i, to)));
     return tree.root();
@@ -46,7 +55,7 @@ class EntropyRow {
       sink.fill(from, present, 0.);
       return sink.fill_present(from, present, fold::canonical_nan<double>());
     }
-    const fold::Entropy<T> row = entropy_of(norm, s);
+    const fold::Entropy<T> row = entropy_of(s, fold::make_scale<T>(row_.scale), source_);
     const auto gradient = entropy_ops<T>().gradient[index(source_.dtype())][index(sink.dtype())];
     for (std::int64_t i = from; i < present;) {
       const int n = piece_size(sink, i, present);
@@ -62,12 +71,6 @@ class EntropyRow {
     const fold::Normaliser<T> norm(s);
     if (norm.empty) return p_.empty == Empty::nan ? fold::canonical_nan<T>() : T(0);
     return norm.regular ? fold::Scalar<T>::sub(T(0), sum) : fold::canonical_nan<T>();
-  }
-
-  fold::Entropy<T> entropy_of(const fold::Normaliser<T>& norm, const State& s) const {
-    auto log_row = chunk_ops<T>().log_normaliser(s, fold::make_scale<T>(row_.scale));
-    log_row.set_c(source_.c());
-    return {norm, log_row, source_.c()};
   }
 
   T sum_chunk(const fold::Entropy<T>& row, std::int64_t begin, int n) {

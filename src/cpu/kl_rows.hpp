@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/backward_rows.hpp"
+#include "cpu/entropy_rows.hpp"
 #include "cpu/kl_ops.hpp"
 #include "cpu/operand_at.hpp"
 #include "front/kl_problem.hpp"
@@ -92,13 +93,8 @@ class KlRow {
     return q_empty ? fold::infinity<double>() : static_cast<double>(sums.divergence);
   }
 
-  fold::Entropy<T> row_of(const State& s, const Source<T>& source) const {
-    auto log_row = chunk_ops<T>().log_normaliser(s, scale_);
-    log_row.set_c(source.c());
-    return {Normaliser(s), log_row, source.c()};
-  }
   fold::KlDivergence<T> rows_of(const States& s, double correction) const {
-    return {row_of(s.p, p_source_), row_of(s.q, q_source_), s.p, s.q, scale_, correction};
+    return {entropy_of(s.p, scale_, p_source_), entropy_of(s.q, scale_, q_source_), s.p, s.q, scale_, correction};
   }
 
   const void* at(const Source<T>& source, std::int64_t begin, int n, T* buffer) const {
