@@ -96,12 +96,15 @@ def peers_for(op, dtype, shape, x, shim, threads, wanted):
             return time.perf_counter() - start
         return run
 
-    if "onednn" in wanted and shim is not None and hasattr(shim, "bench_onednn_make") and op == "softmax" and dtype in ("float32", "bfloat16"):
+    if ("onednn" in wanted and shim is not None and hasattr(shim, "bench_onednn_make") and op == "softmax"
+            and dtype in ("float32", "bfloat16")):
         y = aligned(shape[0] * shape[1], BYTES[dtype])
         handle = shim.bench_onednn_make(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data),
                                         ctypes.c_int64(shape[0]), ctypes.c_int64(shape[1]), int(dtype == "bfloat16"))
         if handle:
-            found.append(("oneDNN", lambda: shim.bench_onednn_run(ctypes.c_void_p(handle))))
+            version = shim.bench_onednn_version()
+            name = f"oneDNN {version // 1000000}.{version // 1000 % 1000}.{version % 1000}"
+            found.append((name, lambda: shim.bench_onednn_run(ctypes.c_void_p(handle))))
     if dtype == "float32":
         array = x.view(np.float32).reshape(shape)
         try:

@@ -107,6 +107,11 @@ double bench_onednn_run(void* handle) {
   });
 }
 
+/// 1000000 major + 1000 minor + patch.
+int bench_onednn_version() {
+  const dnnl_version_t* v = dnnl_version();
+  return 1000000 * v->major + 1000 * v->minor + v->patch;
+}
 void bench_onednn_free(void* handle) { delete static_cast<OneDnn*>(handle); }
 #endif
 

@@ -13,6 +13,7 @@
 #include "cpu/targets.hpp"
 #include "cpu/tuning.hpp"
 #include "softfold/fold/float16.hpp"
+#include "softfold/softfold.h"
 #include "softfold/softfold.hpp"
 
 #include <sys/mman.h>
@@ -184,7 +185,7 @@ std::string commit() {
 
 /// `ceiling`: nothing where the case has none.
 void record(const Settings& s, const Case& c, const std::string& who, double seconds, std::int64_t bytes,
-            std::optional<double> ceiling, int threads) {
+            std::optional<double> ceiling, int threads, std::optional<double> cycles = {}) {
   if (s.out.empty()) return;
   char date[32];
   const std::time_t t = std::time(nullptr);
@@ -199,6 +200,7 @@ void record(const Settings& s, const Case& c, const std::string& who, double sec
   } else {
     f << "null";
   }
+  if (cycles) f << ",\"cycles_per_element\":" << *cycles;
   f << ",\"bits\":" << bits_version() << ",\"device\":\"" << device << "\",\"driver\":\"" << cpu::current_target()
     << "\",\"commit\":\"" << id << "\",\"date\":\"" << date << "\"}\n";
 }
@@ -299,10 +301,11 @@ void run_cached(const Settings& s, DType t, std::int64_t n) {
                    for (int i = 0; i < repeats; ++i) p.run();
                  }});
   take_turns(all, 2000);
-  const double seconds = shortest(all[0]) / repeats, elements = static_cast<double>(c.rows * n);
+  const double seconds = shortest(all[0]) / repeats;
+  const double cycles = seconds * 1e9 * cycles_per_ns() / static_cast<double>(c.rows * n);
   std::printf("%-34s %d thread   %-28s %9.3f us  %.2f cycles an element\n", title.c_str(), 1, all[0].who.c_str(),
-              seconds * 1e6, seconds * 1e9 * cycles_per_ns() / elements);
-  record(s, c, all[0].who, seconds, static_cast<std::int64_t>(2 * bytes), {}, 1);
+              seconds * 1e6, cycles);
+  record(s, c, all[0].who, seconds, static_cast<std::int64_t>(2 * bytes), {}, 1, cycles);
 }
 
 void run_one_call(const Settings& s) {
@@ -310,15 +313,26 @@ void run_one_call(const Settings& s) {
   if (std::string("one call").find(s.only) == std::string::npos) return;
   alignas(64) float x[64] = {}, y[64];
   const std::int64_t shape[] = {1, 64};
+  const View vx(x, DType::float32, shape), vy(y, DType::float32, shape);
+  std::int64_t c_shape[] = {1, 64};
+  const softfold_tensor cx{x, {1, 0}, 2, {2, 32, 1}, c_shape, nullptr, 0};
+  const softfold_tensor cy{y, {1, 0}, 2, {2, 32, 1}, c_shape, nullptr, 0};
   constexpr int repeats = 100;
+  const auto repeated = [](auto call) {
+    return [call](std::int64_t) {
+      for (int i = 0; i < repeats; ++i) call();
+    };
+  };
   std::vector<Contender> all;
-  all.push_back({"softfold", [&](std::int64_t) {
-                   for (int i = 0; i < repeats; ++i) softmax({x, DType::float32, shape}, {y, DType::float32, shape});
-                 }});
+  all.push_back({"softfold", repeated([&] { softmax(vx, vy); })});
+  all.push_back({"softfold, C", repeated([&] { softfold_softmax(&cx, &cy, nullptr, nullptr); })});
+  all.push_back({"softfold, the plan alone", repeated([&] { (void)plan(c.op, {&vx, 1}, {&vy, 1}, RowOptions()); })});
   take_turns(all, 2000);
-  const double seconds = shortest(all[0]) / repeats;
-  std::printf("one call of softmax, 1x64 float32: %.0f ns\n", seconds * 1e9);
-  record(s, c, all[0].who, seconds, 512, {}, 1);
+  for (const Contender& who : all) {
+    const double seconds = shortest(who) / repeats;
+    std::printf("one call of softmax, 1x64 float32, %-26s %.0f ns\n", who.who.c_str(), seconds * 1e9);
+    record(s, c, who.who, seconds, 512, {}, 1);
+  }
 }
 
 std::int64_t number_of(const std::string& text) {

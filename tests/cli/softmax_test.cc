@@ -161,6 +161,22 @@ TEST_F(LargeFile, ManyRowsLargerThanMemoryHaveTheSameBits) {
   EXPECT_EQ(hash("blocks.npy"), hash("whole.npy"));
 }
 
+// 4.8 GB in, as much out, in two passes.
+TEST_F(LargeFile, LongARowOfManyGigabytesStaysInItsMemory) {
+  write_large("x.npy", {1'200'000'001});
+  std::string before;
+  for (const auto& [memory, threads, most] : {std::tuple{"256M", "2", 256}, std::tuple{"64M", "1", 64}}) {
+    const Result streamed = run({"softmax", "@x.npy", "@y.npy", "--memory", memory, "--threads", threads});
+    ASSERT_EQ(streamed.status, 0) << streamed.err;
+    EXPECT_LE(streamed.peak_rss, std::int64_t{most} << 20);
+    const std::string bits = hash("y.npy");
+    if (!before.empty()) {
+      EXPECT_EQ(bits, before);
+    }
+    before = bits;
+  }
+}
+
 /// Waits until the command has begun to write; false if it ended before.
 bool wait_for_temporary(const std::string& folder, pid_t child) {
   const std::string mark = std::to_string(child) + "-";
