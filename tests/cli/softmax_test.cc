@@ -6,6 +6,7 @@
 #include <sys/mount.h>
 #include <regex>
 #include <thread>
+#include <tuple>
 
 namespace softfold_test {
 namespace {
