@@ -4,8 +4,9 @@
 usage: cpu_peers.py --lib libsoftfold.so --shim libsoftfold_bench_shim.so [--threads 1,2] [--bytes 1G] [--out DIR]
 
 Every case times, in turn and `--rounds` times: a streaming copy of the same bytes (for logsumexp a pure read), softfold,
-and each peer that is installed; the medians are written as one JSON object a line (docs/performance.md says how to read
-them). Results are compared with softfold's before anything is timed.
+and each peer that is installed (once those that take more than a second); the medians are written as one JSON
+object a line (docs/performance.md says how to read them). `difference` is the largest one of a peer's first row from
+softfold's, as a share of the row's largest number; what a peer refuses is written with the reason.
 """
 import argparse
 import ctypes
@@ -38,6 +39,13 @@ class Context(ctypes.Structure):
 
 CODES = {"float32": (2, 32), "float64": (2, 64), "float16": (2, 16), "bfloat16": (4, 16)}
 BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+
+
+def numpy_type(dtype):
+    if dtype == "bfloat16":
+        import ml_dtypes  # comes with JAX
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype)
 
 
 def aligned(count, itemsize):
@@ -85,111 +93,141 @@ def machine():
             "date": datetime.date.today().isoformat()}
 
 
-def peers_for(op, dtype, shape, x, shim, threads, wanted):
-    """(name, function that runs once and returns seconds, function that gives the result as float64)."""
-    found = []
+class Peer:
+    """Somebody else's call: `run` takes a time in seconds, `result` gives the first row's result; or why it cannot be."""
 
-    def clock(f):
+    def __init__(self, name, run=None, result=None, why=None):
+        self.name, self.run, self.result, self.why = name, run, result, why
+
+    @classmethod
+    def calling(cls, name, call):
+        """`call` gives the results of all rows, when they are there."""
+        last = []
+
         def run():
             start = time.perf_counter()
-            f()
-            return time.perf_counter() - start
-        return run
+            y = call()
+            seconds = time.perf_counter() - start
+            last[:] = [y]
+            return seconds
 
-    if ("onednn" in wanted and shim is not None and hasattr(shim, "bench_onednn_make") and op == "softmax"
-            and dtype in ("float32", "bfloat16")):
-        y = aligned(shape[0] * shape[1], BYTES[dtype])
-        handle = shim.bench_onednn_make(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data),
-                                        ctypes.c_int64(shape[0]), ctypes.c_int64(shape[1]), int(dtype == "bfloat16"))
-        if handle:
-            version = shim.bench_onednn_version()
-            name = f"oneDNN {version // 1000000}.{version // 1000 % 1000}.{version % 1000}"
-            found.append((name, lambda: shim.bench_onednn_run(ctypes.c_void_p(handle))))
-    if dtype == "float32":
-        array = x.view(np.float32).reshape(shape)
         try:
-            if "scipy" not in wanted:
-                raise ImportError
-            import scipy
-            import scipy.special
-            f = getattr(scipy.special, op)
-            found.append((f"scipy {scipy.__version__}", clock(lambda: f(array, axis=-1))))
-        except ImportError:
-            pass
+            run()
+        except Exception as e:  # whatever a peer raises for a dtype that it does not take
+            return cls(name, why=f"{type(e).__name__}: {e}".splitlines()[0][:120])
+        return cls(name, run, lambda: last[0][0])
+
+
+def onednn(op, dtype, shape, x, shim, threads):
+    if shim is None or not hasattr(shim, "bench_onednn_make") or op == "logsumexp":  # it has no logsumexp
+        return None
+    ctypes.CDLL("libgomp.so.1").omp_set_num_threads(threads)
+    version = shim.bench_onednn_version()
+    name = f"oneDNN {version // 1000000}.{version // 1000 % 1000}.{version % 1000}"
+    y = aligned(shape[0] * shape[1], BYTES[dtype])
+    handle = shim.bench_onednn_make(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data),
+                                    ctypes.c_int64(shape[0]), ctypes.c_int64(shape[1]),
+                                    dtype.encode(), int(op == "log_softmax"))
+    if not handle:
+        return Peer(name, why=f"no {op} of {dtype}")
+    return Peer(name, lambda: shim.bench_onednn_run(ctypes.c_void_p(handle)),
+                lambda: y[:shape[1] * BYTES[dtype]].view(numpy_type(dtype)))
+
+
+def scipy_peer(op, array):
+    if array.dtype.kind != "f":  # NumPy has no bfloat16
+        return None
+    import scipy
+    import scipy.special
+    f = getattr(scipy.special, op)
+    return Peer.calling(f"scipy {scipy.__version__}", lambda: f(array, axis=-1))
+
+
+def jax_peer(op, array, threads):
+    os.environ.setdefault("XLA_FLAGS", "" if threads > 1 else "--xla_cpu_multi_thread_eigen=false")
+    import jax
+    import jax.numpy as jnp
+    f = jax.jit(lambda a: getattr(jax.nn, op)(a, axis=-1))
+    device_array = jnp.asarray(array)
+    return Peer.calling(f"jax {jax.__version__}", lambda: f(device_array).block_until_ready())
+
+
+def torch_peer(op, dtype, shape, x, threads):
+    import torch
+    torch.set_num_threads(threads)
+    t = torch.from_numpy(x).view(getattr(torch, dtype)).reshape(shape)
+    out = {} if op == "logsumexp" else {"out": torch.empty_like(t)}
+    return Peer.calling(f"torch {torch.__version__}", lambda: getattr(torch, op)(t, -1, **out))
+
+
+def peers_for(op, dtype, shape, x, shim, threads, wanted):
+    """Of those wanted, the peers that are installed."""
+    array = x.view(numpy_type(dtype)).reshape(shape)
+    makers = {"onednn": lambda: onednn(op, dtype, shape, x, shim, threads), "scipy": lambda: scipy_peer(op, array),
+              "jax": lambda: jax_peer(op, array, threads), "torch": lambda: torch_peer(op, dtype, shape, x, threads)}
+    found = []
+    for name in wanted:
         try:
-            if "jax" not in wanted:
-                raise ImportError
-            os.environ.setdefault("XLA_FLAGS", "" if threads > 1 else "--xla_cpu_multi_thread_eigen=false")
-            import jax
-            import jax.numpy as jnp
-            g = jax.jit(jax.nn.softmax if op == "softmax" else lambda a: jax.nn.logsumexp(a, axis=-1))
-            device_array = jnp.asarray(array)
-            g(device_array).block_until_ready()
-            found.append((f"jax {jax.__version__}", clock(lambda: g(device_array).block_until_ready())))
+            found.append(makers[name]())
         except ImportError:
-            pass
-    try:
-        if "torch" not in wanted:
-            raise ImportError
-        import torch
-        torch.set_num_threads(threads)
-        kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
-        t = torch.from_numpy(x).view(kinds[dtype]).reshape(shape)
-        out = torch.empty_like(t) if op == "softmax" else None
-        h = (lambda: torch.softmax(t, -1, out=out)) if op == "softmax" else (lambda: torch.logsumexp(t, -1))
-        h()
-        found.append((f"torch {torch.__version__}", clock(h)))
-    except ImportError:
-        pass
-    return found
+            continue
+    return [peer for peer in found if peer is not None]
 
 
-def fill(x, dtype, rng):
-    """Standard normal logits times 3, in place."""
-    wide = np.float64 if dtype == "float64" else np.float32
-    block = 1 << 22
-    count = x.size // BYTES[dtype]
-    for at in range(0, count, block):
-        v = (rng.standard_normal(min(block, count - at), np.float32) * 3).astype(wide)
-        if dtype == "float16":
-            v = v.astype(np.float16)
-        elif dtype == "bfloat16":
-            v = (v.view(np.uint32) >> 16).astype(np.uint16)
-        x.view(v.dtype)[at:at + v.size] = v
+def difference(ours, theirs):
+    """The largest one, as a share of the largest number. In float32 the call is wrong where it is more than rounding; a
+    peer that sums a long row in 16 bits may differ by anything."""
+    a, b = (np.asarray(v).astype(np.float64) for v in (ours, theirs))
+    largest = float(np.max(np.abs(a - b)) / np.max(np.abs(a)))
+    if ours.dtype.itemsize > 2 and not largest < 1e-3:
+        raise RuntimeError(f"a peer's result differs by {largest}")
+    return float(f"{largest:.2g}")
+
+
+def fill(x, dtype):
+    """Standard normal logits times 3, in place: one block, repeated."""
+    y = x.view(numpy_type(dtype))
+    block = (np.random.default_rng(1).standard_normal(1 << 20, np.float32) * 3).astype(y.dtype)
+    for at in range(0, y.size, block.size):
+        y[at:at + block.size] = block[:y.size - at]
+
+
+def ceiling_for(op, x, shim, threads):
+    if shim is None:
+        return None
+    source, nbytes = ctypes.c_void_p(x.ctypes.data), ctypes.c_size_t(x.size // 64 * 64)
+    if op == "logsumexp":
+        return lambda: shim.bench_read(source, nbytes, threads)
+    scratch = aligned(x.size, 1)
+    return lambda: shim.bench_copy(ctypes.c_void_p(scratch.ctypes.data), source, nbytes, threads)
 
 
 def run_case(op, dtype, shape, softfold, shim, threads, rounds, wanted):
     count, size = shape[0] * shape[1], BYTES[dtype]
+    writes = op != "logsumexp"
     x = aligned(count, size)
-    fill(x, dtype, np.random.default_rng(count))
-    y = aligned(count if op == "softmax" else shape[0], size)
-    tx = softfold.tensor(x, dtype, shape)
-    ty = softfold.tensor(y, dtype, shape if op == "softmax" else shape[:1])
-    bytes_moved = count * size * (2 if op == "softmax" else 1)
-    runs = [("softfold " + softfold.lib.softfold_version().decode(), lambda: softfold.timed(op, tx, ty))]
-    runs += peers_for(op, dtype, shape, x, shim, threads, wanted)
-    ceiling = None
-    if shim is not None:
-        scratch = aligned(count, size) if op == "softmax" else None
-        nbytes = ctypes.c_size_t(count * size // 64 * 64)
-        source = ctypes.c_void_p(x.ctypes.data)
-        if op == "softmax":
-            ceiling = lambda: shim.bench_copy(ctypes.c_void_p(scratch.ctypes.data), source, nbytes, threads)
-        else:
-            ceiling = lambda: shim.bench_read(source, nbytes, threads)
-        runs.append(("ceiling", ceiling))
-    times = {name: [] for name, _ in runs}
-    for name, f in runs:
-        f()
-    for _ in range(rounds):
-        for name, f in runs:
-            times[name].append(f())
+    fill(x, dtype)
+    y = aligned(count if writes else shape[0], size)
+    tx, ty = softfold.tensor(x, dtype, shape), softfold.tensor(y, dtype, shape if writes else shape[:1])
+    ours = Peer("softfold " + softfold.lib.softfold_version().decode(), lambda: softfold.timed(op, tx, ty),
+                lambda: y[:(shape[1] if writes else 1) * size].view(numpy_type(dtype)))
+    peers = peers_for(op, dtype, shape, x, shim, threads, wanted)
+    ceiling = ceiling_for(op, x, shim, threads)
+    runs = {p.name: p.run for p in [ours, *peers] if p.run} | ({"ceiling": ceiling} if ceiling else {})
+    first = {name: f() for name, f in runs.items()}
+    differences = {p.name: difference(ours.result(), p.result()) for p in peers if p.run}
+    times = {name: [] for name in runs}
+    for i in range(rounds):
+        for name, f in runs.items():
+            if i == 0 or first[name] < 1:
+                times[name].append(f())
     median = {name: statistics.median(t) * 1e3 for name, t in times.items()}
-    copy_ms = median.pop("ceiling", None)
-    for who, ms in median.items():
-        yield {"op": op, "dtype": dtype, "shape": list(shape), "case": f"{threads} threads", "who": who,
-               "ms": round(ms, 4), "bytes": bytes_moved, "flops": None,
-               "copy_ms": None if copy_ms is None else round(copy_ms, 4), "bits": None}
+    about = {"op": op, "dtype": dtype, "shape": list(shape), "case": f"{threads} threads"}
+    copy_ms = round(median["ceiling"], 4) if ceiling else None
+    for p in [ours, *peers]:
+        yield {**about, "who": p.name, "ms": round(median[p.name], 4) if p.run else None,
+               **({"why": p.why} if p.why else {}), "bytes": count * size * (2 if writes else 1), "flops": None,
+               "copy_ms": copy_ms, "difference": differences.get(p.name), "bits": None}
 
 
 def main():
@@ -200,9 +238,10 @@ def main():
     p.add_argument("--bytes", default="1G", help="size of x in each case")
     p.add_argument("--rounds", type=int, default=7)
     p.add_argument("--peers", default="onednn,scipy,jax,torch", help="of these, what is installed")
+    p.add_argument("--ops", default="softmax,log_softmax,logsumexp")
     p.add_argument("--dtypes", default="float32,bfloat16,float16")
     p.add_argument("--lengths", default="1024,4096,32768,131072,67108864")
-    p.add_argument("--out", help="append the records to DIR/<op>_cpu.jsonl")
+    p.add_argument("--out", help="append the records to DIR/<op>_peers.jsonl")
     a = p.parse_args()
     unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     total = int(a.bytes[:-1]) * unit[a.bytes[-1]] if a.bytes[-1] in unit else int(a.bytes)
@@ -218,7 +257,7 @@ def main():
     print(about["device"], "commit", about["commit"])
     for threads in map(int, a.threads.split(",")):
         softfold = Softfold(a.lib, threads)
-        for op in ("softmax", "logsumexp"):
+        for op in a.ops.split(","):
             for dtype in a.dtypes.split(","):
                 for n in map(int, a.lengths.split(",")):
                     shape = (max(1, total // BYTES[dtype] // n), n)
@@ -228,10 +267,11 @@ def main():
                     line = f"{op:10} {dtype:8} {shape[0]:>7}x{n:<9} {threads} thr "
                     if records[0]["copy_ms"]:
                         line += f"ceiling {records[0]['copy_ms']:9.2f} ms = {records[0]['copy_ms'] / ours:.3f} of softfold's rate; "
-                    print(line + "  ".join(f"{r['who']} {r['ms']:.2f} ({r['ms'] / ours:.2f}x)" for r in records), flush=True)
+                    print(line + "  ".join(f"{r['who']} {r['ms']:.2f} ({r['ms'] / ours:.2f}x)" if r["ms"] else
+                                           f"{r['who']} refuses" for r in records), flush=True)
                     if a.out:
                         os.makedirs(a.out, exist_ok=True)
-                        with open(os.path.join(a.out, f"{op}_cpu.jsonl"), "a", encoding="utf-8") as f:
+                        with open(os.path.join(a.out, f"{op}_peers.jsonl"), "a", encoding="utf-8") as f:
                             f.writelines(json.dumps(r) + "\n" for r in records)
 
 

@@ -1,10 +1,12 @@
 // What bench/cpu_peers.py cannot time from Python: the machine's ceilings (a streaming copy, a pure read) and oneDNN's
-// softmax, as C functions for ctypes. Every function runs on `threads` threads and returns seconds.
+// softmax and log-softmax, as C functions for ctypes. Every function runs on `threads` threads and returns seconds.
 #include <immintrin.h>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -80,20 +82,27 @@ struct OneDnn {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
   dnnl::memory x, y;
-  dnnl::softmax_forward softmax;
+  dnnl::primitive forward;
 };
 
-/// Softmax over the last axis of float32 or bfloat16 [rows, n]; oneDNN takes its threads from OMP_NUM_THREADS.
-void* bench_onednn_make(void* x, void* y, std::int64_t rows, std::int64_t n, int bf16) {
+/// Softmax, or with `log` log-softmax, over the last axis of [rows, n]; null where oneDNN has none of this dtype.
+/// Its threads are OpenMP's.
+void* bench_onednn_make(void* x, void* y, std::int64_t rows, std::int64_t n, const char* dtype, int log) {
+  using Type = dnnl::memory::data_type;
+  const std::string_view name(dtype);
+  const Type type = name == "bfloat16" ? Type::bf16 : name == "float16" ? Type::f16 : Type::f32;
+  const auto forward_only = dnnl::prop_kind::forward_inference;
   try {
-    auto* s = new OneDnn;
-    const auto type = bf16 != 0 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+    auto s = std::make_unique<OneDnn>();
     const dnnl::memory::desc desc({rows, n}, type, dnnl::memory::format_tag::ab);
-    const dnnl::softmax_forward::desc op(dnnl::prop_kind::forward_inference, desc, 1);
-    s->softmax = dnnl::softmax_forward({op, s->engine});
+    if (log != 0) {
+      s->forward = dnnl::logsoftmax_forward({{forward_only, desc, 1}, s->engine});
+    } else {
+      s->forward = dnnl::softmax_forward({{forward_only, desc, 1}, s->engine});
+    }
     s->x = dnnl::memory(desc, s->engine, x);
     s->y = dnnl::memory(desc, s->engine, y);
-    return s;
+    return s.release();
   } catch (const dnnl::error&) {
     return nullptr;
   }
@@ -102,7 +111,7 @@ void* bench_onednn_make(void* x, void* y, std::int64_t rows, std::int64_t n, int
 double bench_onednn_run(void* handle) {
   auto* s = static_cast<OneDnn*>(handle);
   return timed([s] {
-    s->softmax.execute(s->stream, {{DNNL_ARG_SRC, s->x}, {DNNL_ARG_DST, s->y}});
+    s->forward.execute(s->stream, {{DNNL_ARG_SRC, s->x}, {DNNL_ARG_DST, s->y}});
     s->stream.wait();
   });
 }
@@ -112,6 +121,7 @@ int bench_onednn_version() {
   const dnnl_version_t* v = dnnl_version();
   return 1000000 * v->major + 1000 * v->minor + v->patch;
 }
+
 void bench_onednn_free(void* handle) { delete static_cast<OneDnn*>(handle); }
 #endif
 
