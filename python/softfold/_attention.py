@@ -73,9 +73,9 @@ def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0
        float64, float32, float16 or bfloat16, all of one; any strides but along D. H is a multiple of Hkv.
     scale: 1/sqrt(D) by default. causal: query i sees keys up to i + S - T. window: (left, right) keys around that
     diagonal, -1 for no limit. softcap: scores become softcap tanh(score / softcap); 2^-60 to 2^60, 0 for none.
-    bias, mask: broadcast to (B, H, T, S); what is added to the scores, and (bool) which keys exist: a bias of -inf
-    hides its key; on the CPU a finite one beyond 2^126 (float64: 2^1022) counts as that. sink: [H], one more key a head
-    of this score and value 0. slopes: float32, [H] or [B, H] (ALiBi).
+    bias, mask: broadcast to (B, H, T, S); what is added to the scores, and (bool) which keys exist: a bias of -inf hides
+    its key, a finite one beyond 2^126 (float64: 2^1022) counts as that. sink: [H], one more key a head of this score and
+    value 0. slopes: float32, [H] or [B, H] (ALiBi).
     lengths, starts: int32 or int64, [B]: keys up to, and from.
     out: where to write, q's shape with v's last axis. Returns out, or with return_lse (out, lse), lse the natural
     logarithm of each query's sum of exponentials: (B, H, T), float32 (float64 for float64).

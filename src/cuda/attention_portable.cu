@@ -69,7 +69,7 @@ __device__ T score_of(const AttentionProblem& p, const AttentionSequence& s, std
   }
   if (p.bias.given) {
     const T bias =
-        element_at<T>(p.bias.dtype, p.bias.data + at(p.bias) * static_cast<std::int64_t>(size_of(p.bias.dtype)));
+        bias_at<T>(p.bias.dtype, p.bias.data + at(p.bias) * static_cast<std::int64_t>(size_of(p.bias.dtype)));
     if (bias == hidden) return hidden;
     score += bias;
   }

@@ -57,6 +57,13 @@ __device__ __forceinline__ std::int64_t last_key(const AttentionProblem& p, cons
   return clamp_to(i + s.end - s.tq + p.right + 1, s.start, s.end);
 }
 
+/// A bias or sink (fold::finite_bias): one of float64 is brought into T's range before it is rounded.
+template <class T>
+__device__ T bias_at(DType t, const char* at) {
+  return t == DType::float64 ? fold::finite_bias<T>(element_at<double>(t, at))
+                             : fold::finite_bias<T>(element_at<T>(t, at));
+}
+
 /// A row's m and d after its head's sink, one more key of value 0, and what its values are multiplied by.
 template <class T>
 struct WithSink {
@@ -66,7 +73,7 @@ template <class T>
 __device__ WithSink<T> join_sink(const AttentionProblem& p, std::int64_t head, T m, T d) {
   constexpr T unit = static_cast<T>(fold::Real<T>::kUnit);
   const auto at = head * p.sink.stride * static_cast<std::int64_t>(size_of(p.sink.dtype));
-  const T t = static_cast<T>(fold::kLog2E) * element_at<T>(p.sink.dtype, p.sink.data + at);
+  const T t = static_cast<T>(fold::kLog2E) * bias_at<T>(p.sink.dtype, p.sink.data + at);
   const auto joined = fold::join<T>({static_cast<double>(m / unit), d}, fold::lift_score(t));
   return {static_cast<T>(joined.sum.m) * unit, joined.sum.d, joined.a};
 }

@@ -350,6 +350,24 @@ TEST_F(CudaAttention, HugeScores) {
   }
 }
 
+// A mask of the lowest finite numbers hides nothing where nothing is above them; -inf hides.
+TEST_F(CudaAttention, HugeBiases) {
+  for (const auto& [t, bias, tolerance] :
+       {std::tuple{DType::float64, DType::float64, 1e-13}, std::tuple{DType::float32, DType::float32, 1e-5},
+        std::tuple{DType::float32, DType::float64, 1e-5}, std::tuple{DType::bfloat16, DType::float32, 0.01}}) {
+    AttentionCase c = shape(20, 150, 32, 32, t);
+    c.heads = 1;
+    c.bias = true;
+    AttentionData a(c);
+    give_huge_biases(a, bias);
+    OnDevice device(a);
+    device.plan().run();
+    device.download();
+    EXPECT_LE(huge_bias_error(a), tolerance) << softfold::name_of(t) << " " << softfold::name_of(bias);
+    for (std::int64_t i = 0; i < c.queries; ++i) EXPECT_TRUE(std::isfinite(AttentionData::value(a.lse, i)));
+  }
+}
+
 TEST_F(CudaAttention, WhatTheTensorCoresCannotTakeIsPortable) {
   AttentionCase c = shape(20, 30, 64, 64, DType::bfloat16);
   c.mask = true;
