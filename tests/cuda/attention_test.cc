@@ -44,6 +44,17 @@ class OnDevice {
   OnDevice& operator=(const OnDevice&) = delete;
 
   softfold::AttentionOptions& options() { return options_; }
+  /// Moves q or out to memory that begins two bytes behind a multiple of 16, there with nothing in it.
+  void shift(bool of_out) {
+    View& view = of_out ? out_ : q_;
+    std::int64_t count = 1;
+    for (const std::int64_t n : view.shape) count *= n;
+    unsigned char* base = nullptr;
+    cuda_check(cudaMalloc(&base, static_cast<std::size_t>(2 * count + 16)));
+    cuda_check(cudaMemset(base, 0, static_cast<std::size_t>(2 * count + 16)));
+    memory_.push_back(base);
+    view = View(static_cast<void*>(base + 2), view.dtype, view.shape, {}, view.device);
+  }
   softfold::Plan plan(const softfold::Context& context = {}) {
     const View inputs[] = {q_, k_, v_};
     return softfold::plan(softfold::Op::attention, inputs, {&out_, 1}, options_, context);
@@ -254,6 +265,29 @@ TEST_F(CudaAttention, NothingLeaksFromOutsideTheSequences) {
     }
 }
 
+// NaN in keys that causal and window hide within tiles that are seen, and in keys and values of tiles that they leave
+// out.
+TEST_F(CudaAttention, HiddenKeysAndTilesThatAreLeftOutMayHoldNaN) {
+  for (const bool with_state : {false, true}) {
+    AttentionCase c = shape(300, 1500, 64, 64, DType::bfloat16);
+    c.causal = true, c.window = {40, -1};  // queries 0 .. 299 see keys 1160 .. 1499
+    AttentionData clean(c), dirty(c);
+    for (std::int64_t j = 0; j < 1160; ++j)
+      for (int x = 0; x < 64; ++x) {
+        dirty.k.set_value(dirty.at(dirty.k, 0, 0, j) + x, std::numeric_limits<double>::quiet_NaN());
+        if (j < 900) dirty.v.set_value(dirty.at(dirty.v, 0, 0, j) + x, std::numeric_limits<double>::quiet_NaN());
+      }
+    for (AttentionData* a : {&clean, &dirty}) {
+      OnDevice device(*a);
+      if (!with_state) device.options().state = View();
+      device.plan().run();
+      device.download();
+    }
+    EXPECT_EQ(clean.out.elements(), dirty.out.elements());
+    EXPECT_EQ(clean.lse.elements(), dirty.lse.elements());
+  }
+}
+
 TEST_F(CudaAttention, ASequenceAloneIsTheSequenceInABatch) {
   for (const bool with_state : {false, true})
     for (const bool causal : {false, true}) {
@@ -380,6 +414,25 @@ TEST_F(CudaAttention, WhatTheTensorCoresCannotTakeIsPortable) {
   ASSERT_FALSE(rejected.empty());
   EXPECT_EQ(rejected[0].first, "attention_forward_sm90");
   EXPECT_FALSE(rejected[0].second.empty());
+}
+
+// The copy engine takes rows that lie on 16 bytes; others are the portable kernel's, and the plan says why.
+TEST_F(CudaAttention, RowsThatAreNotAlignedArePortable) {
+  for (const bool of_out : {false, true}) {
+    AttentionData a(shape(70, 130, 64, 64, DType::bfloat16));
+    OnDevice device(a);
+    device.options().state = View();
+    device.shift(of_out);
+    const auto plan = device.plan();
+    EXPECT_EQ(plan.kernel(), "attention_portable");
+    ASSERT_FALSE(plan.rejected().empty());
+    if (hopper_) {
+      EXPECT_NE(std::string(plan.rejected()[0].second).find("16 bytes"), std::string::npos)
+          << plan.rejected()[0].second;
+    }
+    plan.run();
+    cuda_check(cudaDeviceSynchronize());
+  }
 }
 
 }  // namespace
