@@ -83,6 +83,7 @@ TEST_F(CudaLinear, IsTheLossOfTheLogitsAndItsGradients) {
                                              {1, 64, 1000},
                                              {130, 128, 2049},
                                              {33, 96, 257},
+                                             {9, 7, 33},
                                              {64, 40, 4097},
                                              {300, 136, 515}})
     for (const DType t : {DType::bfloat16, DType::float32, DType::float16, DType::float64})
