@@ -4,8 +4,7 @@
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
-
-#include <algorithm>
+#include "cuda/stay.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -18,9 +17,6 @@ constexpr std::int64_t kFewestRows = 2;
 constexpr std::int64_t kLongest = 256 * lift::kChunk, kLongestFloat = 128 * lift::kChunk;
 
 /// Blocks of up to 8 warps, or of 16 where a cluster of 8 is then enough: larger ones leave more processors idle.
-struct StaySpread {
-  int blocks, warps;
-};
 constexpr StaySpread spread(std::int64_t chunks) {
   constexpr int kGroups = 2;
   const std::int64_t most = chunks > 128 ? 16 : 8;
@@ -50,36 +46,13 @@ const char* refuses(const RowProblem& p, const Context&) {
   return refuses_plain(p);
 }
 
-/// Clusters of a kernel that run at once.
-template <class... Parameters>
-int clusters_at_once(const char* name, void (*kernel)(Parameters...), const Grid& grid) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), name);
-  allow_shared_memory(name, reinterpret_cast<const void*>(kernel));
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(grid.cluster);
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
-  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(grid.shared_bytes);
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  int clusters = 0;
-  check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), name);
-  return std::max(clusters, 1);
-}
-
 template <class E, Leaves kLeaves, int kThreads>
 void launch_stays(const PlainRows& p, const StaySpread& spread, cudaStream_t stream) {
   constexpr int min_blocks = 512 / kThreads;
   const auto kernel = softmax_cluster_stays<E, kLeaves, kThreads, min_blocks>;
   using Shape = StayShape<E>;
   const int shared = spread.warps * Shape::kStages * Shape::kBytes;
-  const int clusters =
-      clusters_at_once("softmax_cluster_stays", kernel, {spread.blocks, spread.warps * 32, spread.blocks, shared});
-  const Grid grid{std::min<std::int64_t>(clusters, p.rows) * spread.blocks, spread.warps * 32, spread.blocks, shared};
-  launch("softmax_cluster_stays", kernel, grid, stream, p, static_cast<int>(grid.blocks / spread.blocks));
+  launch_to_stay("softmax_cluster_stays", kernel, spread, shared, p.rows, stream, p);
 }
 
 template <Leaves kLeaves>
