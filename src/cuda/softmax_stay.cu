@@ -51,7 +51,7 @@ void launch_stays(const PlainRows& p, const StaySpread& spread, cudaStream_t str
   constexpr int min_blocks = 512 / kThreads;
   const auto kernel = softmax_cluster_stays<E, kLeaves, kThreads, min_blocks>;
   using Shape = StayShape<E>;
-  const int shared = spread.warps * Shape::kStages * Shape::kBytes;
+  const int shared = spread.warps * Shape::kStages * Shape::Place::kBytes;
   launch_to_stay("softmax_cluster_stays", kernel, spread, shared, p.rows, stream, p);
 }
 

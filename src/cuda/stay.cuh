@@ -29,10 +29,15 @@ struct ChunkShare {
   }
 };
 
-/// 8 bytes to another block's shared memory; its barrier counts them.
+/// 8 or 16 bytes to another block's shared memory; its barrier counts them.
 __device__ __forceinline__ void send_word(unsigned to, unsigned barrier, std::uint64_t a) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to), "l"(a),
                "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void send_words(unsigned to, unsigned barrier, std::uint64_t a, std::uint64_t b) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b64 [%0], {%1, %2}, [%3];" ::"r"(to), "l"(a),
+               "l"(b), "r"(barrier)
                : "memory");
 }
 /// Returns once the phase of this parity is complete; what other blocks of the cluster sent is then visible.
