@@ -62,6 +62,22 @@ struct HalfChunk {
   }
 };
 
+/// tile.gather() of a run of x's elements. A full one that begins inside a vector is read as whole vectors, where all
+/// of them lie in x's memory: what the last holds of it belongs before the first element.
+template <class Elements, int kVectors>
+__device__ __forceinline__ void gather_plain(const Elements& tile, uint4 (&raw)[kVectors], const char* first, int n,
+                                             float missing, const PlainRows& p) {
+  constexpr int kVectorsInAll = Elements::kSlots / Elements::kWidth, kLanes = kVectorsInAll / kVectors;
+  const int before = tile.shift * (16 / Elements::kWidth);
+  const char* from = first - before;
+  if (before == 0 || n < Elements::kSlots || from < p.x_begin || from + (kVectorsInAll + 1) * 16 > p.x_end)
+    return tile.gather(raw, first, n, missing);
+  const uint4* at = reinterpret_cast<const uint4*>(from);
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) raw[j] = at[tile.lane + kLanes * j];
+  if (tile.lane == 0) raw[0] = joined(raw[0], at[kVectorsInAll], before);
+}
+
 inline constexpr int kHalfThreads = 128, kHalfChunks = kHalfThreads / 16;  ///< chunks of a block
 
 /// As fold_tiles, for 16-bit elements and a plain factor.
@@ -74,7 +90,7 @@ __global__ void __launch_bounds__(kHalfThreads, 8)
   const ChunkOf<E> chunk(p, item, chunks);
   uint4 raw[Half::kVectors];
   const typename Half::Elements tile(chunk.first);
-  tile.gather(raw, chunk.first, chunk.n, lift::absent(p.factor.c));
+  gather_plain(tile, raw, chunk.first, chunk.n, lift::absent(p.factor.c), p);
   const auto state = Half::fold(raw, p.factor.c);
   if (tile.lane == 0 && own == item) states[item] = state;
 }

@@ -208,22 +208,27 @@ __global__ void __launch_bounds__(128) merge_nodes(const typename F::State* from
   if (lane == 0) to[item] = s;
 }
 
-/// Rows of few nodes to one each, a thread a row.
+/// The root over count <= kFewNodes nodes, by one thread.
 inline constexpr int kFewNodes = 8;
 template <class F>
-__global__ void __launch_bounds__(128)
-    merge_few_nodes(const typename F::State* from, int count, typename F::State* to, std::int64_t rows) {
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (row >= rows) return;
+__device__ __forceinline__ typename F::State merge_few(const typename F::State* from, int count) {
   typename F::State s[kFewNodes];
 #pragma unroll
-  for (int i = 0; i < kFewNodes; ++i) s[i] = i < count ? from[row * count + i] : F::identity();
+  for (int i = 0; i < kFewNodes; ++i) s[i] = i < count ? from[i] : F::identity();
 #pragma unroll
   for (int stride = 1; stride < kFewNodes; stride *= 2) {
 #pragma unroll
     for (int i = 0; i < kFewNodes; i += 2 * stride) s[i] = F::merge(s[i], s[i + stride]);
   }
-  to[row] = s[0];
+  return s[0];
+}
+
+/// Rows of few nodes to one each, a thread a row.
+template <class F>
+__global__ void __launch_bounds__(128)
+    merge_few_nodes(const typename F::State* from, int count, typename F::State* to, std::int64_t rows) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row < rows) to[row] = merge_few<F>(from + row * count, count);
 }
 
 /// A state as it lies in memory.

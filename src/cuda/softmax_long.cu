@@ -99,24 +99,41 @@ void fold_plain(const RowProblem& p, const PlainRows& rows, State* states, cudaS
   launch("fold_tiles", fold_tiles<E>, grid, stream, rows, chunks, states);
 }
 
+/// logsumexp and state from the chunks' states: levels of the tree while a row has more of them than one warp merges.
+void write_results(const RowProblem& p, State* states, cudaStream_t stream) {
+  constexpr std::int64_t kMostNodes = 256;
+  std::int64_t count = lift::chunk_count(p.n);
+  while (count > kMostNodes) {
+    const std::int64_t next = ceil_div(count, 32);
+    State* to = states + p.rows * count;
+    launch("merge_nodes", merge_nodes<fold::LogSumExp<float>>, warps_for(p.rows * next), stream, states, count, to,
+           next, p.rows * next);
+    states = to;
+    count = next;
+  }
+  const int left = static_cast<int>(count);
+  if (left <= kFewNodes) {
+    const Grid grid{ceil_div(p.rows, kThreads), kThreads};
+    launch("write_merged_results", write_merged_results<true>, grid, stream, p, states, left);
+  } else {
+    launch("write_merged_results", write_merged_results<false>, warps_for(p.rows), stream, p, states, left);
+  }
+}
+
 void run_tiles(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(tiles_workspace(p, context), context);
   const cudaStream_t stream = stream_of(context);
   const PlainRows rows = plain_rows(p);
   const std::int64_t chunks = lift::chunk_count(p.n);
+  auto* states = reinterpret_cast<State*>(scratch.data());
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    auto* leaves = reinterpret_cast<State*>(scratch.data());
-    fold_plain<E>(p, rows, leaves, stream);
-    const State* states = merge_levels<fold::LogSumExp<float>>(p, leaves, stream);
+    fold_plain<E>(p, rows, states, stream);
+    if (p.op != Op::softmax && p.op != Op::log_softmax) return write_results(p, states, stream);
+    const State* roots = merge_levels<fold::LogSumExp<float>>(p, states, stream);
     const Grid grid{ceil_div(p.rows * chunks, 8), 256, 1, 8 * Landing<E, 32>::kBytes};
-    switch (p.op) {
-      case Op::softmax: return launch("write_tiles", write_tiles<E, false>, grid, stream, rows, chunks, states);
-      case Op::log_softmax: return launch("write_tiles", write_tiles<E, true>, grid, stream, rows, chunks, states);
-      default:
-        launch("write_row_results", write_row_results<float>, {ceil_div(p.rows, kThreads), kThreads}, stream, p,
-               states);
-    }
+    if (p.op == Op::softmax) return launch("write_tiles", write_tiles<E, false>, grid, stream, rows, chunks, roots);
+    launch("write_tiles", write_tiles<E, true>, grid, stream, rows, chunks, roots);
   });
 }
 

@@ -199,6 +199,22 @@ __global__ void __launch_bounds__(256, 4)
   }
 }
 
+/// From the states of a row's chunks, at most 256, to its result: a thread a row of few chunks, else a warp.
+template <bool kFew>
+__global__ void __launch_bounds__(128)
+    write_merged_results(const __grid_constant__ RowProblem p, const fold::LogSumExp<float>::State* states, int count) {
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t row = kFew ? thread : thread / 32;
+  if (row >= p.rows) return;
+  const fold::LogSumExp<float>::State* from = states + row * count;
+  if constexpr (kFew) {
+    write_row<float>(p, row, merge_few<fold::LogSumExp<float>>(from, count));
+  } else {
+    const auto root = lift::merge_states([&](int i) { return from[i]; }, count);
+    if (threadIdx.x % 32 == 0) write_row<float>(p, row, root);
+  }
+}
+
 /// The second read: every element's term again, in its row's frame.
 template <class E, bool kLog>
 __global__ void __launch_bounds__(256, 4)

@@ -66,6 +66,15 @@ void launch_stays_gradient(const PlainRows& rows, DType dtype, cudaStream_t stre
 /// What leaves a kernel: results of x's shape, or the rows' states (y is then an array of them).
 enum class Leaves { softmax, log_softmax, state, gradient };
 
+/// The first `bytes` bytes of `head`, the rest of `own`; whole 16-bit elements.
+__device__ __forceinline__ uint4 joined(const uint4& own, const uint4& head, int bytes) {
+  const auto pick = [&](unsigned a, unsigned b, int at) {
+    const unsigned mask = bytes >= at + 4 ? 0xFFFFFFFFU : bytes > at ? 0xFFFFU : 0U;
+    return (a & ~mask) | (b & mask);
+  };
+  return {pick(own.x, head.x, 0), pick(own.y, head.y, 4), pick(own.z, head.z, 8), pick(own.w, head.w, 12)};
+}
+
 /// A place in shared memory where a run of elements lands and from which results leave: element i at position
 /// i + shift, so that vectors keep their alignment. All lanes of a warp call every function together.
 template <class E, int kLanes>
@@ -160,12 +169,7 @@ struct Landing {
   __device__ __forceinline__ void rotate(uint4& raw) const {
     const uint4 behind = reinterpret_cast<const uint4*>(place)[kSlots / kWidth];
     if (tile.lane != 0) return;
-    const int bytes = tile.shift * kSize;
-    const auto pick = [&](unsigned own, unsigned other, int at) {
-      const unsigned mask = bytes >= at + 4 ? 0xFFFFFFFFU : bytes > at ? 0xFFFFU : 0U;
-      return (own & ~mask) | (other & mask);
-    };
-    raw = {pick(raw.x, behind.x, 0), pick(raw.y, behind.y, 4), pick(raw.z, behind.z, 8), pick(raw.w, behind.w, 12)};
+    raw = joined(raw, behind, tile.shift * kSize);
   }
 
   static __device__ __forceinline__ void sync_group() {
@@ -305,22 +309,6 @@ struct ClusterChunk {
     const unsigned blocks = lift::Cluster::size();
     row = blocks == 1 ? block : block / blocks;
     begin = static_cast<std::int64_t>(chunk) * (lift::kChunk * size);
-  }
-};
-
-/// What a chunk's terms are multiplied by, once its row's root is known.
-struct ChunkMultiplier {
-  float value = 0.F;
-  bool regular;
-  __device__ __forceinline__ ChunkMultiplier(const lift::Root& root, const lift::Node& chunk, double m)
-      : regular(root.node.d > 0.F) {
-    if (root.node.z == lift::kFar) {
-      const fold::Normaliser<float> norm(root.far);
-      regular = norm.regular;
-      if (regular) value = norm.multiplier(m);
-    } else if (chunk.d > 0.F) {
-      value = lift::near_multiplier(root.node, chunk);
-    }
   }
 };
 

@@ -78,6 +78,22 @@ __device__ __forceinline__ void finish(float (&v)[kCount], bool dense, const lif
   }
 }
 
+/// What a chunk's terms are multiplied by, once its row's root is known.
+struct ChunkMultiplier {
+  float value = 0.F;
+  bool regular;
+  __device__ __forceinline__ ChunkMultiplier(const lift::Root& root, const lift::Node& chunk, double m)
+      : regular(root.node.d > 0.F) {
+    if (root.node.z == lift::kFar) {
+      const fold::Normaliser<float> norm(root.far);
+      regular = norm.regular;
+      if (regular) value = norm.multiplier(m);
+    } else if (chunk.d > 0.F) {
+      value = lift::near_multiplier(root.node, chunk);
+    }
+  }
+};
+
 /// A row of at most 32 * kLanes elements by a group of lanes. Groups whose row is not theirs to write take part, too.
 template <class E, int kLanes, bool kLog>
 __device__ __forceinline__ void softmax_group(const RowProblem& p, const Row& r, bool writes) {

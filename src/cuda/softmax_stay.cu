@@ -11,26 +11,36 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// Rows that a cluster should have for it to be worth staying.
-constexpr std::int64_t kFewestRows = 2;
+/// Chunks a processor below which it is not worth staying: those of about two rows a cluster.
+constexpr std::int64_t kFewestChunks = 48;
 /// Measured: float32 rows of whole blocks are faster by other kernels.
 constexpr std::int64_t kLongest = 256 * lift::kChunk, kLongestFloat = 128 * lift::kChunk;
 
-/// Blocks of up to 8 warps, or of 16 where a cluster of 8 is then enough: larger ones leave more processors idle.
-constexpr StaySpread spread(std::int64_t chunks) {
-  constexpr int kGroups = 2;
-  const std::int64_t most = chunks > 128 ? 16 : 8;
-  const std::int64_t blocks = (chunks + kGroups * most - 1) / (kGroups * most);
-  return {static_cast<int>(blocks), static_cast<int>((chunks + kGroups * blocks - 1) / (kGroups * blocks))};
+/// 16 bit, measured: blocks of 4 to 8 warps, so that one row's warps compute while another's wait; of these the fewest
+/// blocks whose warps fill a processor, and whose chunks fill the warps. Rows that fill blocks of 16 warps: those.
+/// float32: the fewest blocks.
+constexpr StaySpread spread(std::int64_t chunks, std::size_t size) {
+  if (size == 4 || (chunks > 128 && chunks % 32 == 0)) return fewest_blocks(chunks, 2);
+  StaySpread best{};
+  double most = 0;
+  for (int blocks = 2; blocks <= 16; ++blocks) {
+    const int warps = static_cast<int>((chunks + 2 * blocks - 1) / (2 * blocks));
+    if (warps < 4 || warps > 8) continue;
+    const double use = static_cast<double>(chunks) / (blocks * warps) * (kStayWarps / warps * warps);
+    if (use > most * 1.04) most = use, best = {blocks, warps};
+  }
+  return best;
 }
 
-/// The first warp of every block sets up its barriers' next phases, which only warps with a chunk do.
-constexpr bool every_block_has_a_chunk() {
-  for (std::int64_t chunks = 1; chunks <= kLongest / lift::kChunk; ++chunks)
-    if ((spread(chunks).blocks - 1) * spread(chunks).warps * 2 >= chunks) return false;
+constexpr bool every_warp_has_a_chunk() {
+  for (const std::size_t size : {2, 4})
+    for (std::int64_t chunks = 17; chunks <= (size == 4 ? kLongestFloat : kLongest) / lift::kChunk; ++chunks) {
+      const StaySpread s = spread(chunks, size);
+      if (s.blocks * s.warps > chunks || 2 * s.blocks * s.warps < chunks || s.warps > kStayWarps) return false;
+    }
   return true;
 }
-static_assert(every_block_has_a_chunk());
+static_assert(every_warp_has_a_chunk());
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
@@ -41,28 +51,19 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (wide && p.n % (16 * lift::kChunk) == 0) return "float32 rows of whole blocks are faster by others";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  if (traits.largest_cluster < 8) return "the device has no clusters of 8 blocks";
-  if (p.rows * spread(chunks).blocks < kFewestRows * 2 * traits.processors) return "too few rows to stay for";
+  if (traits.largest_cluster < spread(chunks, wide ? 4 : 2).blocks)
+    return "the device has no clusters of so many blocks";
+  if (p.rows * chunks < kFewestChunks * traits.processors) return "too few rows to stay for";
   return refuses_plain(p);
-}
-
-template <class E, Leaves kLeaves, int kThreads>
-void launch_stays(const PlainRows& p, const StaySpread& spread, cudaStream_t stream) {
-  constexpr int min_blocks = 512 / kThreads;
-  const auto kernel = softmax_cluster_stays<E, kLeaves, kThreads, min_blocks>;
-  using Shape = StayShape<E>;
-  const int shared = spread.warps * Shape::kStages * Shape::Place::kBytes;
-  launch_to_stay("softmax_cluster_stays", kernel, spread, shared, p.rows, stream, p);
 }
 
 template <Leaves kLeaves>
 void launch_leaves(const PlainRows& p, DType dtype, cudaStream_t stream) {
-  const StaySpread s = spread(lift::chunk_count(p.n));
   with_element(dtype, [&]<class E>() {
-    if constexpr (sizeof(E) == 2) {  // float32 rows are shorter here
-      if (s.warps > 8) return launch_stays<E, kLeaves, 512>(p, s, stream);
-    }
-    launch_stays<E, kLeaves, 256>(p, s, stream);
+    const auto chunks = static_cast<int>(lift::chunk_count(p.n));
+    const StaySpread s = spread(chunks, sizeof(E));
+    const int shared = s.warps * StayShape<E>::kWarpBytes + 2 * StayBox::bytes(chunks);
+    launch_to_stay("softmax_cluster_stays", softmax_cluster_stays<E, kLeaves>, s, shared, p.rows, stream, p);
   });
 }
 

@@ -9,16 +9,16 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// 64 elements a lane: a chunk takes 16 lanes, a warp two chunks. What a warp does once for its elements is then half
-/// as much an element as with 32 a lane, and 8 warps and their registers leave room for another block.
+/// 64 elements a lane: a chunk takes 16 lanes, a warp up to two chunks. What a warp does once for its elements is then
+/// half as much an element as with 32 a lane.
 template <class E>
 struct StayShape {
-  static constexpr int kCount = 64, kLanes = 16, kGroups = 2;
-  static constexpr int kElements = kGroups * lift::kChunk;  ///< of a warp
-  static constexpr int kStages = sizeof(E) == 2 ? 2 : 1;    ///< rows on their way to a warp
+  static constexpr int kCount = 64, kLanes = 16;
+  static constexpr int kStages = sizeof(E) == 2 ? 2 : 1;  ///< rows on their way to a warp
   using Place = WarpPart<E, kLanes, kCount>;
   using Elements = Tile<E, kLanes, kCount>;
   using Fold = lift::WarpFold<Place::kWidth, kLanes, kCount>;
+  static constexpr int kWarpBytes = kStages * Place::kBytes;  ///< of shared memory
 };
 
 /// What a chunk sends to all blocks of its row's cluster.
@@ -27,112 +27,119 @@ struct alignas(16) StayMail {
   double far;  ///< m where the node is kFar: its state is then (m, node.d)
 };
 
-/// The mail of one row. Lanes read runs of up to 8 neighbours: with a gap after every 8 they hardly meet in a bank.
+/// The mail of one row. Two by turns: who sends a row's mail has received that of the row before from every warp, and
+/// with it the word that they have read the row before that. Lanes read runs of up to 8 neighbours: with a gap after
+/// every 8 they hardly meet in a bank.
 struct StayBox {
-  static constexpr int kMostChunks = 256;
-  StayMail mail[kMostChunks + kMostChunks / 8];
-  __device__ __forceinline__ StayMail& operator[](int chunk) { return mail[chunk + chunk / 8]; }
-  __device__ __forceinline__ const StayMail& operator[](int chunk) const { return mail[chunk + chunk / 8]; }
+  StayMail* mail;
+  __device__ __forceinline__ StayMail& operator[](int chunk) const { return mail[chunk + chunk / 8]; }
+  static constexpr SOFTFOLD_HD int bytes(int chunks) {
+    return (chunks + chunks / 8) * static_cast<int>(sizeof(StayMail));
+  }
+  __device__ __forceinline__ lift::Root merge(int chunks) const {
+    lift::Root root{lift::merge_some([&](int i) { return (*this)[i].node; }, chunks), {}};
+    if (root.node.z == lift::kFar) root.far = lift::merge_states_wide(State{mail}, chunks);
+    return root;
+  }
 
+ private:
   struct State {
-    const StayBox* box;
+    StayMail* mail;
     __device__ fold::LogSumExp<float>::State operator()(int i) const {
-      const StayMail& m = (*box)[i];
+      const StayMail& m = StayBox{mail}[i];
       return m.node.z == lift::kFar ? fold::LogSumExp<float>::State{m.far, m.node.d} : lift::state_of(m.node);
     }
   };
-  __device__ __forceinline__ lift::Root merge(int chunks) const {
-    lift::Root root{lift::merge_some([&](int i) { return (*this)[i].node; }, chunks), {}};
-    if (root.node.z == lift::kFar) root.far = lift::merge_states_wide(State{this}, chunks);
-    return root;
-  }
 };
 
-/// A cluster of blocks a row, `clusters` rows at a time; p.factor is plain. Two boxes by turns: who sends a row's mail
-/// has received that of the row before from every warp, and with it the word that they have read the row before that.
-/// Warps without a chunk send no such word, so they take no part; the first warp of a block has one.
-template <class E, Leaves kLeaves, int kThreads, int kMinBlocks>
-__global__ void __launch_bounds__(kThreads, kMinBlocks)
+/// A cluster of blocks a row, `clusters` rows at a time; p.factor is plain, and every warp has a chunk.
+template <class E, Leaves kLeaves>
+__global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_stays(const __grid_constant__ PlainRows p, int clusters) {
   constexpr bool kLog = kLeaves == Leaves::log_softmax;
   using Shape = StayShape<E>;
   using Place = typename Shape::Place;
   using Cluster = lift::Cluster;
-  constexpr int kStages = Shape::kStages;
+  constexpr int kSize = Place::kSize, kLanes = Shape::kLanes, kStages = Shape::kStages;
   extern __shared__ __align__(16) char memory[];
-  __shared__ StayBox boxes[2];
-  __shared__ CopyBarrier arrived[2], landed[kThreads / 32][kStages];
+  __shared__ CopyBarrier arrived[2], landed[kStayWarps][kStages];
+  const int warps = static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int group_lane = lane % Shape::kLanes;
   const int chunks = static_cast<int>(lift::chunk_count(p.n));
-  const int first_chunk = (static_cast<int>(Cluster::rank() * (blockDim.x / 32)) + warp) * Shape::kGroups;
-  const int chunk = first_chunk + lane / Shape::kLanes;
-  const int n = min(max(static_cast<int>(p.n) - first_chunk * lift::kChunk, 0), Shape::kElements);  // of the warp
-  const std::int64_t begin = static_cast<std::int64_t>(first_chunk) * (lift::kChunk * Place::kSize);
-  const auto place_of = [&](std::int64_t row, int stage) {
-    return Place{memory + (warp * kStages + stage) * Place::kBytes, p.x + row * p.x_stride + begin, n,
-                 (n + lift::kChunk - 1) / lift::kChunk};
+  const ChunkShare share(chunks);
+  const std::int64_t begin = static_cast<std::int64_t>(share.chunk) * (lift::kChunk * kSize);
+  const int n = min(static_cast<int>(p.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);  // of the warp
+  const std::int64_t start = blockIdx.x / Cluster::size();
+  const std::int64_t x_step = clusters * p.x_stride, y_step = clusters * p.y_stride;
+  const int steps = static_cast<int>((p.rows - start + clusters - 1) / clusters);
+  const char* x = p.x + start * p.x_stride + begin;  // the warp's part of the row at hand
+  const auto place_of = [&](int step, const char* first) {
+    return Place{memory + (warp * kStages + step % kStages) * Place::kBytes, first, n, share.chunks};
   };
-  const auto fetch = [&](std::int64_t row, int stage) {
-    if (lane != 0 || n == 0 || row >= p.rows) return;
-    const Place place = place_of(row, stage);
-    landed[warp][stage].expect(place.bytes(p.x_begin, p.x_end));
-    place.fetch(landed[warp][stage], p.x_begin, p.x_end);
+  const auto fetch = [&](int step, const char* first) {
+    if (lane != 0 || step >= steps) return;
+    CopyBarrier& barrier = landed[warp][step % kStages];
+    const Place place = place_of(step, first);
+    barrier.expect(place.bytes(p.x_begin, p.x_end));
+    place.fetch(barrier, p.x_begin, p.x_end);
   };
+  const auto box_of = [&](int turn) {
+    return StayBox{reinterpret_cast<StayMail*>(memory + warps * Shape::kWarpBytes + turn * StayBox::bytes(chunks))};
+  };
+  const int mail_bytes = chunks * static_cast<int>(sizeof(StayMail));
   if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
   if (lane < kStages) landed[warp][lane].init(1);
   CopyBarrier::publish();
-  __syncthreads();
-  const int mail_bytes = chunks * static_cast<int>(sizeof(StayMail));
   if (threadIdx.x < 2) arrived[threadIdx.x].expect(mail_bytes);
-  const std::int64_t start = blockIdx.x / Cluster::size();
-  for (int stage = 0; stage < kStages; ++stage) fetch(start + std::int64_t{stage} * clusters, stage);
+  __syncwarp();
+  for (int stage = 0; stage < kStages; ++stage) fetch(stage, x + stage * x_step);
   Cluster::arrive();
   Cluster::wait();
 
-  int step = 0;
-  for (std::int64_t row = start; n > 0 && row < p.rows; row += clusters, ++step) {
+  const int chunk = share.chunk + lane / kLanes;
+  const bool has_chunk = lane / kLanes < share.chunks;
+  const int count = has_chunk ? min(static_cast<int>(p.n) - chunk * lift::kChunk, lift::kChunk) : 0;
+  char* y = p.y + start * p.y_stride + begin + lane / kLanes * (lift::kChunk * kSize);
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step, x += x_step, y += y_step) {
     // Fold: the landing place is free again as soon as its elements are in registers.
     float v[Shape::kCount];
-    const int stage = step % kStages;
-    landed[warp][stage].wait(static_cast<unsigned>(step / kStages) & 1U);
+    landed[warp][step % kStages].wait(static_cast<unsigned>(step / kStages) & 1U);
     uint4 raw[Place::kVectors];
-    place_of(row, stage).read(raw, lift::absent(p.factor.c), p.x_begin, p.x_end);
-    fence_for_copy();
+    place_of(step, x).read(raw, lift::absent(p.factor.c), p.x_begin, p.x_end);
+    const auto extremes = extremes_by_integers<E>(raw);
     __syncwarp();
-    fetch(row + std::int64_t{kStages} * clusters, stage);
+    fetch(step + kStages, x + kStages * x_step);
 #pragma unroll
     for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
-    const auto extremes = Packed<E>::extremes(raw);
     const auto own = kLog ? Shape::Fold::reduce(v, p.factor.c, extremes) : Shape::Fold::terms(v, p.factor.c, extremes);
     // Exchange.
     const int turn = step % 2;
-    StayBox& box = boxes[turn];
-    if (chunk < chunks) {
+    if (has_chunk) {
       const bool is_far = own.node.z == lift::kFar;
       const lift::Node node{own.node.z, is_far ? own.state.d : own.node.d};
-      for (unsigned to = static_cast<unsigned>(group_lane); to < Cluster::size(); to += Shape::kLanes)
-        send_words(Cluster::map(&box[chunk], to), Cluster::map(&arrived[turn], to), fold::bits_as<std::uint64_t>(node),
-                   fold::bits_as<std::uint64_t>(own.state.m));
+      for (unsigned to = static_cast<unsigned>(lane % kLanes); to < Cluster::size(); to += kLanes)
+        send_words(Cluster::map(&box_of(turn)[chunk], to), Cluster::map(&arrived[turn], to),
+                   fold::bits_as<std::uint64_t>(node), fold::bits_as<std::uint64_t>(own.state.m));
     }
+    [[maybe_unused]] const std::int64_t row = start + static_cast<std::int64_t>(step) * clusters;
     [[maybe_unused]] const GradientWords gradient(kLeaves == Leaves::gradient ? p.gradients + row : nullptr);
     wait_for_words(arrived[turn], static_cast<unsigned>(step / 2) & 1U);
     if (threadIdx.x == 0) arrived[turn].expect(mail_bytes);
-    const auto root = box.merge(chunks);
-    // Write.
-    const int count = min(max(static_cast<int>(p.n) - chunk * lift::kChunk, 0), lift::kChunk);
-    char* y = p.y + row * p.y_stride + begin + lane / Shape::kLanes * (lift::kChunk * Place::kSize);
+    const auto root = box_of(turn).merge(chunks);
+    // Write. A row is regular for all of its chunks or for none.
     const ChunkMultiplier multiplier(root, own.node, own.state.m);
+    const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
     if constexpr (kLeaves == Leaves::gradient) {
-      if (chunk == 0 && group_lane == 0) p.states[row] = root.state();
-      const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
+      if (chunk == 0 && lane == 0) p.states[row] = root.state();
       const GradientRow of = gradient.row();
       if (count > 0) put_gradient<E>(typename Shape::Elements(y), y, count, v, own.dense, unit, of, root);
     } else if (!multiplier.regular) {
-      fill<E, kLog>(y, nullptr, 0, group_lane, Shape::kLanes, count, count, constant_of<kLog>(root.state(), p.empty));
+      fill<E, kLog>(y, nullptr, 0, lane % kLanes, kLanes, count, count, constant_of<kLog>(root.state(), p.empty));
     } else {
-      finish<kLog>(v, own.dense, p.factor, fold::Scalar<float>::mul(multiplier.value, own.unit), root.state(), p.scale);
-      if (count > 0) typename Shape::Elements(y).store(y, count, v);
+      finish<kLog>(v, own.dense, p.factor, unit, root.state(), p.scale);
+      write_vectors<E, kLanes, Place::kVectors>(y, count,
+                                                [&](int j) { return Packed<E>::pack(v + j * Place::kWidth); });
     }
   }
   Cluster::arrive();  // nobody leaves while others still send

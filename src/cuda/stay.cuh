@@ -5,18 +5,11 @@
 #include "cuda/softmax_plain.cuh"
 #include "cuda/stay.hpp"
 
+#include <type_traits>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
-
-/// The first `bytes` bytes of `head`, the rest of `own`; whole 16-bit elements.
-__device__ __forceinline__ uint4 joined(const uint4& own, const uint4& head, int bytes) {
-  const auto pick = [&](unsigned a, unsigned b, int at) {
-    const unsigned mask = bytes >= at + 4 ? 0xFFFFFFFFU : bytes > at ? 0xFFFFU : 0U;
-    return (a & ~mask) | (b & mask);
-  };
-  return {pick(own.x, head.x, 0), pick(own.y, head.y, 4), pick(own.z, head.z, 8), pick(own.w, head.w, 12)};
-}
 
 /// Warps of a cluster share a row's chunks evenly.
 struct ChunkShare {
@@ -51,6 +44,39 @@ __device__ __forceinline__ void wait_for_words(CopyBarrier& barrier, unsigned pa
       "}\n" ::"r"(shared_address(&barrier.word)),
       "r"(parity)
       : "memory");
+}
+
+/// Packed<E>::extremes, of 16-bit elements by half as many instructions where a lane has numbers of both signs: as
+/// integers the positive numbers order by value, and above them, taken as unsigned, the negative ones by size. Maxima
+/// of three then serve, two numbers at a time.
+template <class E, int kVectors>
+__device__ __forceinline__ lift::Extremes extremes_by_integers(const uint4 (&raw)[kVectors]) {
+  if constexpr (sizeof(E) == 2) {
+    using Pair = std::conditional_t<std::is_same_v<E, fold::BFloat16>, __nv_bfloat162, __half2>;
+    const auto word = [&](int i) {
+      const unsigned words[4] = {raw[i / 4].x, raw[i / 4].y, raw[i / 4].z, raw[i / 4].w};
+      return words[i % 4];
+    };
+    const auto swapped = [](unsigned pair) { return __byte_perm(pair, pair, 0x1032); };
+    constexpr int last = 4 * kVectors - 1;
+    unsigned positive = word(0), negative = word(0);
+#pragma unroll
+    for (int i = 1; i < last; i += 2) {
+      positive = __vimax3_s16x2(positive, word(i), word(i + 1));
+      negative = __vimax3_u16x2(negative, word(i), word(i + 1));
+    }
+    positive = __vimax3_s16x2(positive, word(last), swapped(positive));
+    negative = __vimax3_u16x2(negative, word(last), swapped(negative));
+    positive = __vmaxs2(positive, swapped(positive));
+    negative = __vmaxu2(negative, swapped(negative));
+    if ((positive & 0x8000U) == 0 && (negative & 0x8000U) != 0) {
+      const float top = static_cast<float>(reinterpret_cast<const Pair*>(&positive)->x);
+      const float bottom = static_cast<float>(reinterpret_cast<const Pair*>(&negative)->x);
+      const float sum = top + bottom;  // NaN if one of them is, or of two infinities
+      return sum == sum || (top == top && bottom == bottom) ? lift::Extremes{bottom, top} : lift::Extremes{sum, sum};
+    }
+  }
+  return Packed<E>::extremes(raw);
 }
 
 /// A warp's part of a row, `chunks` chunks of which the last may be cut short by the row's end, on its way to shared

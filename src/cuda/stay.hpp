@@ -18,7 +18,7 @@ struct StaySpread {
 inline constexpr int kStayWarps = 16;
 
 /// The fewest blocks, two or more, whose warps have a place for every chunk, `of_warp` to a warp.
-inline StaySpread fewest_blocks(std::int64_t chunks, int of_warp) {
+constexpr StaySpread fewest_blocks(std::int64_t chunks, int of_warp) {
   const std::int64_t most = of_warp * kStayWarps, blocks = std::max<std::int64_t>((chunks + most - 1) / most, 2);
   return {static_cast<int>(blocks), static_cast<int>((chunks + of_warp * blocks - 1) / (of_warp * blocks))};
 }

@@ -127,7 +127,7 @@ TEST_F(CudaRows, ManyLongUnalignedRows) {
         for (int variant = 0; variant < 4; ++variant) {
           Case c{op, t, t};
           c.n = n;
-          c.rows = n > 30000 ? 180 : n > 10000 ? 530 : 900;
+          c.rows = n > 30000 ? 200 : n > 10000 ? 530 : 900;
           c.row_stride = n + (variant % 2 == 0 ? 1 : 8);
           c.x_offset = c.y_offset = variant;
           c.in_place = variant == 1 && op != Op::logsumexp;
