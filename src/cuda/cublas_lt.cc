@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <mutex>
 #include <string>
 #if __has_include(<cublasLt.h>)
@@ -19,11 +20,11 @@ namespace {
 /// What is used of cuBLASLt's C interface, in its own numbers, so that building needs no cuBLAS. They have been the
 /// same since version 11; where its header is at hand, the compiler compares them.
 namespace lt {
-constexpr int kSuccess = 0;
+constexpr int kSuccess = 0, kNotSupported = 15;
 constexpr int kCompute32 = 68, kCompute64 = 70;
 constexpr int kTransA = 3, kTransB = 4;                                   // of a product
 constexpr int kMaxWorkspace = 1, kReductionSchemes = 3, kAlignmentA = 5;  // of a preference; B, C, D follow A
-constexpr int kSplitK = 2;                                                // of an algorithm
+constexpr int kSplitK = 2, kReduction = 3;                                // of an algorithm
 struct Found {
   Algorithm algorithm;
   std::size_t workspace;
@@ -32,14 +33,15 @@ struct Found {
   int reserved[4];
 };
 #if __has_include(<cublasLt.h>)
-static_assert(kSuccess == CUBLAS_STATUS_SUCCESS && kCompute32 == CUBLAS_COMPUTE_32F &&
-              kCompute64 == CUBLAS_COMPUTE_64F && static_cast<int>(Turn::transposed) == CUBLAS_OP_T);
+static_assert(kSuccess == CUBLAS_STATUS_SUCCESS && kNotSupported == CUBLAS_STATUS_NOT_SUPPORTED &&
+              kCompute32 == CUBLAS_COMPUTE_32F && kCompute64 == CUBLAS_COMPUTE_64F &&
+              static_cast<int>(Turn::transposed) == CUBLAS_OP_T);
 static_assert(kTransA == CUBLASLT_MATMUL_DESC_TRANSA && kTransB == CUBLASLT_MATMUL_DESC_TRANSB);
 static_assert(kMaxWorkspace == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES &&
               kReductionSchemes == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK &&
               kAlignmentA == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES &&
               kAlignmentA + 3 == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES &&
-              kSplitK == CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+              kSplitK == CUBLASLT_ALGO_CONFIG_SPLITK_NUM && kReduction == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
 static_assert(sizeof(Found) == sizeof(cublasLtMatmulHeuristicResult_t) &&
               sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t));
 #endif
@@ -59,6 +61,8 @@ struct Library {
   int (*preference_destroy)(void* preference) = nullptr;
   int (*find)(void* handle, void* product, void* a, void* b, void* c, void* d, void* preference, int wanted,
               lt::Found* found, int* count) = nullptr;
+  int (*check)(void* handle, void* product, void* a, void* b, void* c, void* d, const Algorithm* algorithm,
+               lt::Found* result) = nullptr;
   int (*look)(const Algorithm* algorithm, int attribute, void* value, std::size_t bytes,
               std::size_t* written) = nullptr;
   int (*multiply)(void* handle, void* product, const void* alpha, const void* a, void* a_layout, const void* b,
@@ -66,9 +70,18 @@ struct Library {
                   const Algorithm* algorithm, void* workspace, std::size_t bytes, cudaStream_t stream) = nullptr;
 
   Library() {
-    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"})
-      if (file == nullptr) file = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (file == nullptr) return;
+    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
+      file = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+      if (file == nullptr) continue;
+      if (take_all()) return;
+      dlclose(file);
+      file = nullptr;
+    }
+  }
+
+ private:
+  /// Whether all is there.
+  bool take_all() {
     bool all = true;
     const auto take = [&](auto& function, const char* name) {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(file, name));
@@ -84,9 +97,10 @@ struct Library {
     take(preference_set, "cublasLtMatmulPreferenceSetAttribute");
     take(preference_destroy, "cublasLtMatmulPreferenceDestroy");
     take(find, "cublasLtMatmulAlgoGetHeuristic");
+    take(check, "cublasLtMatmulAlgoCheck");
     take(look, "cublasLtMatmulAlgoConfigGetAttribute");
     take(multiply, "cublasLtMatmul");
-    if (!all) file = nullptr;
+    return all;
   }
 };
 
@@ -102,16 +116,16 @@ void check_lt(int status, const char* what) {
               "a working cuBLASLt and device", "see `softfold doctor`");
 }
 
-/// The current device's.
+/// The current device's; kept, as the library is.
 void* handle() {
-  constexpr int kMaxDevices = 64;
-  static std::array<void*, kMaxDevices> handles;
-  static std::array<std::once_flag, kMaxDevices> once;
+  static std::mutex mutex;
+  static std::map<int, void*> handles;
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
-  const auto at = static_cast<std::size_t>(device) % kMaxDevices;
-  std::call_once(once[at], [&] { check_lt(library().create(&handles[at]), "making a handle"); });
-  return handles[at];
+  const std::lock_guard lock(mutex);
+  void*& own = handles[device];
+  if (own == nullptr) check_lt(library().create(&own), "making a handle");
+  return own;
 }
 
 /// One of cuBLASLt's descriptors, destroyed at the end of its scope.
@@ -178,8 +192,19 @@ std::uint32_t alignment_of(const Matrix& m) {
   return static_cast<std::uint32_t>(all ? 16 : element);
 }
 
-/// cuBLASLt's first algorithm, in its own order, that adds every element in one go.
-Algorithm find(const Product& p) {
+/// Whether an algorithm adds every element in one go: neither parts of its sum side by side, nor these added up later.
+bool adds_in_one_go(const Algorithm& algorithm) {
+  const auto attribute = [&](int which) {
+    std::int32_t value = -1;
+    std::size_t written = 0;
+    const int status = library().look(&algorithm, which, &value, sizeof value, &written);
+    return status == lt::kSuccess ? value : -1;
+  };
+  const std::int32_t parts = attribute(lt::kSplitK);
+  return (parts == 0 || parts == 1) && attribute(lt::kReduction) == 0;
+}
+
+std::optional<Algorithm> find(const Product& p, std::int64_t fewest) {
   const auto& l = library();
   const Described d(p);
   const Descriptor preference(l.preference_destroy, l.preference_create);
@@ -195,45 +220,45 @@ Algorithm find(const Product& p) {
   constexpr int wanted = 16;
   lt::Found found[wanted];
   int count = 0;
-  check_lt(l.find(handle(), d.product.get(), d.a.get(), d.b.get(), d.c.get(), d.c.get(), preference.get(), wanted,
-                  found, &count),
-           "looking for an algorithm");
+  const int status = l.find(handle(), d.product.get(), d.a.get(), d.b.get(), d.c.get(), d.c.get(), preference.get(),
+                            wanted, found, &count);
+  if (status == lt::kNotSupported) return {};
+  check_lt(status, "looking for an algorithm");
+  Product few = p;
+  if (fewest > 0) few.a.rows = few.c.rows = fewest;
   for (int i = 0; i < count; ++i) {
-    std::int32_t split = 0;
-    std::size_t written = 0;
     if (found[i].state != lt::kSuccess || found[i].workspace > kProductRoom) continue;
-    if (l.look(&found[i].algorithm, lt::kSplitK, &split, sizeof split, &written) != lt::kSuccess || split > 1) continue;
-    return found[i].algorithm;
+    const Algorithm& algorithm = found[i].algorithm;
+    if (adds_in_one_go(algorithm) && takes(p, algorithm) && (fewest == 0 || takes(few, algorithm))) return algorithm;
   }
-  throw Error(Code::unsupported, "a matrix product for which cuBLASLt has no algorithm in one go",
-              "operands aligned to 16 bytes", "align the rows of x and weight to 16 bytes");
+  return {};
 }
 
 /// What an algorithm is looked for by.
 struct Question {
-  std::array<std::int64_t, 18> of{};
+  std::array<std::int64_t, 19> of{};
 
   Question() = default;
-  explicit Question(const Product& p) {
+  Question(const Product& p, std::int64_t fewest) {
     int device = 0;
     check(cudaGetDevice(&device), "cudaGetDevice");
     std::size_t at = 0;
     const auto add = [&](std::int64_t value) { of[at++] = value; };
     for (const Matrix* m : {&p.a, &p.b, &p.c})
       add(m->rows), add(m->columns), add(m->stride), add(static_cast<int>(m->dtype)), add(alignment_of(*m));
-    add(static_cast<int>(p.turn_a)), add(static_cast<int>(p.turn_b)), add(device);
+    add(static_cast<int>(p.turn_a)), add(static_cast<int>(p.turn_b)), add(device), add(fewest);
   }
 };
 
 /// The last answers: finding one takes the host a third of a millisecond.
 class Answers {
  public:
-  Algorithm to(const Product& p) {
-    const Question question(p);
+  std::optional<Algorithm> to(const Product& p, std::int64_t fewest) {
+    const Question question(p, fewest);
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < count_; ++i)
       if (kept_[i].question.of == question.of) return kept_[i].answer;
-    const Algorithm answer = find(p);
+    const std::optional<Algorithm> answer = find(p, fewest);
     const std::size_t place = next_++ % kept_.size();
     kept_[place] = {question, answer};
     count_ = std::max(count_, place + 1);
@@ -243,7 +268,7 @@ class Answers {
  private:
   struct Kept {
     Question question;
-    Algorithm answer;
+    std::optional<Algorithm> answer;
   };
   std::mutex mutex_;
   std::array<Kept, 64> kept_;
@@ -258,9 +283,17 @@ const char* refuses_products() {
                                    : nullptr;
 }
 
-Algorithm algorithm_for(const Product& p) {
+bool takes(const Product& p, const Algorithm& algorithm) {
+  const Described d(p);
+  lt::Found result{};
+  const int status =
+      library().check(handle(), d.product.get(), d.a.get(), d.b.get(), d.c.get(), d.c.get(), &algorithm, &result);
+  return status == lt::kSuccess && result.workspace <= kProductRoom;
+}
+
+std::optional<Algorithm> algorithm_for(const Product& p, std::int64_t fewest) {
   static Answers answers;
-  return answers.to(p);
+  return answers.to(p, fewest);
 }
 
 void multiply(const Product& p, const Algorithm& algorithm, void* room, cudaStream_t stream) {

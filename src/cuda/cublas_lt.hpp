@@ -5,6 +5,8 @@
 #include "cuda/launch.hpp"
 #include "softfold/tensor.hpp"
 
+#include <optional>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -28,7 +30,7 @@ struct Product {
 
 /// How cuBLASLt computes a product: an element is always added in one go, in the order that the algorithm has.
 struct Algorithm {
-  std::uint64_t data[8];
+  std::uint64_t data[8] = {};
 };
 
 /// Null if cuBLASLt is there, else why not.
@@ -37,9 +39,13 @@ const char* refuses_products();
 /// Bytes that a product may use while it runs.
 inline constexpr std::size_t kProductRoom = std::size_t{32} << 20;
 
-/// The first of cuBLASLt's own order for this product. It may be used for one with other numbers of rows and columns of
-/// c: an element's bits are those of the algorithm, the length of its sum and its operands alone.
-Algorithm algorithm_for(const Product& product);
+/// The first of cuBLASLt's own order for this product, and that it also has for `fewest` rows of a and c, if that is
+/// not 0; nothing where there is none. It may be used for one with other numbers of rows and columns of c that takes()
+/// is true of: an element's bits are those of the algorithm, the length of its sum and its operands alone. Of the
+/// operands' memory it depends on whether rows begin at multiples of 16 bytes, which no data are taken to do.
+std::optional<Algorithm> algorithm_for(const Product& product, std::int64_t fewest = 0);
+/// Whether cuBLASLt computes this product by that algorithm.
+bool takes(const Product& product, const Algorithm& algorithm);
 void multiply(const Product& product, const Algorithm& algorithm, void* room, cudaStream_t stream);
 
 }  // namespace cuda

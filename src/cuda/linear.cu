@@ -19,7 +19,14 @@ const LossKernel* loss_kernel(const LossProblem& p, const Context& context) {
 class FastRun {
  public:
   FastRun(const LinearProblem& p, const Context& context, char* workspace)
-      : p_(p), context_(context), parts_(workspace), all_{p, nullptr, nullptr, 0, p.n, 0, nullptr, stream_of(context)} {
+      : p_(p),
+        context_(context),
+        parts_(workspace),
+        all_{.p = p,
+             .x = placed(parts_, p[LinearSlot::x], p.rows, p.depth),
+             .classes = p.n,
+             .stream = stream_of(context)},
+        dx_(placed(parts_, p[LinearSlot::dx], p.rows, p.depth)) {
     all_.stride = LogitsBlock::stride_of(p, p.n);
     all_.room = parts_.bytes_for<char>(kProductRoom);
     const auto bytes = static_cast<std::size_t>(p.rows * all_.stride);
@@ -32,16 +39,25 @@ class FastRun {
   }
   std::size_t bytes() const { return parts_.used(); }
 
+  const char* refuses() {
+    const char* why = all_.choose(dx_);
+    return why != nullptr ? why : all_.refuses(dx_);
+  }
+
   void run() {
-    const Matrix dx = matrix_of(p_[LinearSlot::dx], 0, p_.rows, p_.depth);
-    all_.choose(dx);
+    const Operand &x = p_[LinearSlot::x], &dx = p_[LinearSlot::dx];
+    all_.choose(dx_);
+    copy_rows(matrix_of(x, 0, p_.rows, p_.depth), all_.x, all_.stream);
     all_.fill();
     Context own = context_;
     own.workspace = &lent_;
     kernel_->run(loss_, own);
     if (!p_.has_gradient()) return;
     all_.remove_cap();
-    if (p_[LinearSlot::dx].given && p_.rows > 0) multiply(all_.dx(dx, false), all_.with.dx, all_.room, all_.stream);
+    if (dx.given && p_.rows > 0) {
+      multiply(all_.dx(dx_, false), all_.with.dx, all_.room, all_.stream);
+      copy_rows(dx_, matrix_of(dx, 0, p_.rows, p_.depth), all_.stream);
+    }
     all_.put_class_gradients();
   }
 
@@ -60,6 +76,7 @@ class FastRun {
   const Context& context_;
   Parts parts_;
   LogitsBlock all_;
+  Matrix dx_;
   LossProblem loss_;
   const LossKernel* kernel_ = nullptr;
   Workspace lent_;
@@ -85,15 +102,17 @@ const char* refuses(const LinearProblem& p) {
   return refuses_chunks(p);
 }
 
-const char* refuses_fast(const LinearProblem& p, const Context&) {
+const char* refuses_fast(const LinearProblem& p, const Context& context) {
   if (const char* why = refuses(p)) return why;
-  return p.mode == LinearMode::fast ? nullptr : "holds all logits: mode fast";
+  if (p.mode != LinearMode::fast) return "holds all logits: mode fast";
+  const DeviceOf device(p[LinearSlot::x].data);
+  return FastRun(p, context, nullptr).refuses();
 }
 
-const char* refuses_lean(const LinearProblem& p, const Context&) {
+const char* refuses_lean(const LinearProblem& p, const Context& context) {
   if (const char* why = refuses(p)) return why;
   if (p.mode != LinearMode::lean) return "holds a block of logits at a time: mode lean";
-  return lean_refuses(p);
+  return lean_refuses(p, context);
 }
 
 std::size_t workspace_fast(const LinearProblem& p, const Context& context) {

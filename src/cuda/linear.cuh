@@ -5,6 +5,7 @@
 #include "cuda/cublas_lt.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/levels.cuh"
+#include "cuda/states.hpp"
 #include "front/linear_problem.hpp"
 #include "softfold/fold/softcap.hpp"
 
@@ -67,7 +68,8 @@ __global__ void __launch_bounds__(256)
   put(sums.dtype, sums.data + column * sums.axis_stride, sum);
 }
 
-/// The algorithm of a product with a row for every row of x is that for so many of them, whatever the batch.
+/// The algorithm of a product with a row for every row of x is one for so many of them that also takes a single one,
+/// whatever the batch, and wherever its rows lie.
 inline constexpr std::int64_t kLikeRows = 8192;
 
 /// Whether vectors lie one after the other, as a matrix product takes them.
@@ -83,6 +85,28 @@ inline Matrix matrix_of(const Operand& o, std::int64_t first, std::int64_t rows,
           rows > 1 ? o.strides[0] / size : columns};
 }
 
+/// Whether a matrix with a row for every row of x lies as the algorithm of any batch takes it: rows that could begin at
+/// multiples of 16 bytes do.
+inline bool lies_well(const Operand& o, std::int64_t rows, std::int64_t columns) {
+  if (columns * static_cast<std::int64_t>(size_of(o.dtype)) % 16 != 0) return true;
+  return reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0 && (rows <= 1 || o.strides[0] % 16 == 0);
+}
+/// Such a matrix for products: the operand, or room for its rows one after the other.
+inline Matrix placed(Parts& parts, const Operand& o, std::int64_t rows, std::int64_t columns) {
+  if (!o.given || lies_well(o, rows, columns)) return matrix_of(o, 0, rows, columns);
+  const auto bytes = static_cast<std::size_t>(rows * columns) * size_of(o.dtype);
+  return {parts.bytes_for<char>(bytes), o.dtype, rows, columns, columns};
+}
+/// From the one to the other, unless they are the same.
+inline void copy_rows(const Matrix& from, const Matrix& to, cudaStream_t stream) {
+  if (from.data == to.data || from.rows == 0) return;
+  const std::size_t size = size_of(from.dtype);
+  check(cudaMemcpy2DAsync(to.data, static_cast<std::size_t>(to.stride) * size, from.data,
+                          static_cast<std::size_t>(from.stride) * size, static_cast<std::size_t>(from.columns) * size,
+                          static_cast<std::size_t>(from.rows), cudaMemcpyDeviceToDevice, stream),
+        "rows that do not begin at multiples of 16 bytes");
+}
+
 /// The algorithms of one call's products.
 struct Algorithms {
   Algorithm logits, dx, dweight;
@@ -90,9 +114,11 @@ struct Algorithms {
 
 struct LogitsBlock {
   const LinearProblem& p;
-  char *logits, *gradients;  ///< of x's dtype, a row every `stride` bytes; the same memory where there is no softcap
-  std::int64_t first, classes, stride;
-  char* room;  ///< of products
+  Matrix x;
+  char *logits = nullptr,
+       *gradients = nullptr;  ///< of x's dtype, a row every `stride` bytes; the same memory where there is no softcap
+  std::int64_t first = 0, classes, stride = 0;
+  char* room = nullptr;  ///< of products
   cudaStream_t stream;
   Algorithms with{};
 
@@ -101,7 +127,6 @@ struct LogitsBlock {
     return (classes * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)) + 127) / 128 * 128;
   }
 
-  Matrix x() const { return matrix_of(p[LinearSlot::x], 0, p.rows, p.depth); }
   Matrix weight() const { return matrix_of(p[LinearSlot::weight], first, classes, p.depth); }
   std::int64_t element() const { return static_cast<std::int64_t>(size_of(p[Slot::x].dtype)); }
   Matrix matrix(char* data) const { return {data, p[Slot::x].dtype, p.rows, classes, stride / element()}; }
@@ -114,7 +139,7 @@ struct LogitsBlock {
 
   /// These classes' rows of dweight.
   Product dweight() const {
-    return {matrix(gradients), x(), matrix_of(p[LinearSlot::dweight], first, classes, p.depth), Turn::transposed,
+    return {matrix(gradients), x, matrix_of(p[LinearSlot::dweight], first, classes, p.depth), Turn::transposed,
             Turn::none};
   }
   /// dx, or what these classes add to it.
@@ -122,24 +147,34 @@ struct LogitsBlock {
     return {matrix(gradients), weight(), sums, Turn::none, Turn::none, add};
   }
 
-  /// Those of this block's logits, of its part in dx, of its rows of dweight.
-  void choose(const Matrix& sums) {
-    if (p.rows == 0) return;
-    Product z{x(), weight(), matrix(logits), Turn::none, Turn::transposed};
-    z.a.rows = z.c.rows = kLikeRows;
-    with.logits = algorithm_for(z);
-    if (p[LinearSlot::dx].given) {
-      Product d = dx(sums, false);
-      d.a.rows = d.c.rows = kLikeRows;
-      with.dx = algorithm_for(d);
-    }
-    if (p[LinearSlot::dweight].given) with.dweight = algorithm_for(dweight());
+  /// This block's logits, but for their bias and cap.
+  Product products() const { return {x, weight(), matrix(logits), Turn::none, Turn::transposed}; }
+
+  /// Finds the algorithms of this block's logits, of its part in dx, of its rows of dweight. Null if there are some,
+  /// else why not.
+  const char* choose(const Matrix& sums) {
+    if (p.rows == 0) return nullptr;
+    Product z = products(), d = dx(sums, false);
+    z.a = like(x, x.columns), z.c = like(z.c, z.c.stride);
+    d.a = like(d.a, d.a.stride), d.c = like(sums, sums.columns);
+    bool all = find(with.logits, algorithm_for(z, 1));
+    if (p[LinearSlot::dx].given) all = all && find(with.dx, algorithm_for(d, 1));
+    if (p[LinearSlot::dweight].given) all = all && find(with.dweight, algorithm_for(dweight()));
+    return all ? nullptr : kNoAlgorithm;
+  }
+  /// Null if these products can be computed by the algorithms that were chosen, else why not.
+  const char* refuses(const Matrix& sums) const {
+    if (p.rows == 0) return nullptr;
+    bool all = takes(products(), with.logits);
+    if (p[LinearSlot::dx].given) all = all && takes(dx(sums, false), with.dx);
+    if (p[LinearSlot::dweight].given) all = all && takes(dweight(), with.dweight);
+    return all ? nullptr : kNoAlgorithm;
   }
 
   /// z = x weight^T + bias, within the cap.
   void fill() const {
     if (p.rows == 0) return;
-    multiply({x(), weight(), matrix(logits), Turn::none, Turn::transposed}, with.logits, room, stream);
+    multiply(products(), with.logits, room, stream);
     if (!p[LinearSlot::bias].given && p.softcap == 0) return;
     with_elements([&]<class E>() {
       launch("finish_logits", finish_logits<E>, {Run::blocks(p.rows, classes), Run::kThreads}, stream,
@@ -177,6 +212,18 @@ struct LogitsBlock {
     if (p.is_double()) return f.template operator()<double>();
     with_element(p[Slot::x].dtype, f);
   }
+
+ private:
+  static constexpr const char* kNoAlgorithm =
+      "cuBLASLt has no algorithm for these products that adds an element in one go: align the rows of x and weight to "
+      "16 "
+      "bytes";
+  static bool find(Algorithm& to, const std::optional<Algorithm>& found) {
+    if (found) to = *found;
+    return found.has_value();
+  }
+  /// What stands for a matrix with a row for every row of x when an algorithm is looked for.
+  static Matrix like(const Matrix& m, std::int64_t stride) { return {nullptr, m.dtype, kLikeRows, m.columns, stride}; }
 };
 
 }  // namespace cuda

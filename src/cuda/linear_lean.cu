@@ -61,6 +61,7 @@ class LeanRun {
         blocks_(ceil_div(p.n, block_)) {
     Parts parts(workspace);
     const std::int64_t stride = LogitsBlock::stride_of(p, std::min(block_, p.n));
+    x_ = placed(parts, p[LinearSlot::x], p.rows, p.depth);
     room_ = parts.bytes_for<char>(kProductRoom);
     logits_ = parts.bytes_for<char>(static_cast<std::size_t>(p.rows * stride));
     gradients_ =
@@ -84,12 +85,18 @@ class LeanRun {
   }
   std::size_t bytes() const { return bytes_; }
 
+  const char* refuses() {
+    if (const char* why = choose()) return why;
+    for (const std::int64_t b : {std::int64_t{0}, blocks_ - 1})
+      if (const char* why = block(b).refuses(sums())) return why;
+    return nullptr;
+  }
+
   void run() {
     const Operand& status = p_[LossSlot::status];
     if (status.given) check(cudaMemsetAsync(status.data, 0, sizeof(std::int32_t), stream_), "status");
-    LogitsBlock first = block(0);
-    first.choose(sums());
-    with_ = first.with;
+    choose();
+    copy_rows(matrix_of(p_[LinearSlot::x], 0, p_.rows, p_.depth), x_, stream_);
     for (std::int64_t b = 0; b < blocks_; ++b) fold(b);
     if (p_.rows > 0) merge();
     finish();
@@ -112,7 +119,15 @@ class LeanRun {
   LogitsBlock block(std::int64_t b) const {
     const std::int64_t first = b * block_;
     const std::int64_t stride = LogitsBlock::stride_of(p_, std::min(block_, p_.n));
-    return {p_, logits_, gradients_, first, std::min(block_, p_.n - first), stride, room_, stream_, with_};
+    return {p_, x_, logits_, gradients_, first, std::min(block_, p_.n - first), stride, room_, stream_, with_};
+  }
+
+  /// All blocks' products go by the algorithms of the first one's.
+  const char* choose() {
+    LogitsBlock first = block(0);
+    const char* why = first.choose(sums());
+    with_ = first.with;
+    return why;
   }
 
   Matrix sums() const {
@@ -229,6 +244,7 @@ class LeanRun {
   const Context& context_;
   cudaStream_t stream_;
   std::int64_t block_, blocks_;
+  Matrix x_{};
   char *room_ = nullptr, *logits_ = nullptr, *gradients_ = nullptr, *taken_ = nullptr;
   T* dx_ = nullptr;
   double *part_states_ = nullptr, *losses_ = nullptr;
@@ -242,10 +258,13 @@ class LeanRun {
 
 }  // namespace
 
-const char* lean_refuses(const LinearProblem& p) {
+const char* lean_refuses(const LinearProblem& p, const Context& context) {
   if (p[Slot::mask].given || p[Slot::length].given) return "mode lean has no mask or length";
   if (p.label_smoothing > 0) return "mode lean has no label smoothing";
-  return nullptr;
+  const DeviceOf device(p[LinearSlot::x].data);
+  const char* why = nullptr;
+  with_fold_type(p, [&]<class T>(T) { why = LeanRun<T>(p, context, nullptr).refuses(); });
+  return why;
 }
 
 std::size_t lean_workspace(const LinearProblem& p, const Context& context) {

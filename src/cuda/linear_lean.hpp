@@ -7,7 +7,7 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-const char* lean_refuses(const LinearProblem& p);
+const char* lean_refuses(const LinearProblem& p, const Context& context);
 std::size_t lean_workspace(const LinearProblem& p, const Context& context);
 void lean_run(const LinearProblem& p, const Context& context);
 

@@ -135,6 +135,31 @@ TEST_F(CudaLinear, ARowIsTheSameAloneAndInAnyBatch) {
       }
 }
 
+// Rows one after the other, apart by what does or does not end at multiples of 16 bytes, and one alone.
+TEST_F(CudaLinear, ARowIsTheSameWhereverRowsLie) {
+  constexpr std::int64_t rows = 40, one = 7;
+  for (const std::int64_t depth : {5, 61, 64})
+    for (const DType t : {DType::bfloat16, DType::float32})
+      for (const LinearMode mode : {LinearMode::fast, LinearMode::lean}) {
+        LinearCase packed(t, rows, depth, 700, Reduction::none);
+        packed.options.mode = mode;
+        LinearCase apart = packed, alone(t, 1, depth, 700, Reduction::none);
+        alone.options.mode = mode;
+        apart.x = apart.dx = Array(t, {rows, depth}, Layout::padded);
+        apart.x.set_elements(packed.x.elements());
+        alone.weight = packed.weight;
+        alone.targets.set_value(0, number(packed.targets, one));
+        for (std::int64_t d = 0; d < depth; ++d) alone.x.set_value(d, number(packed.x, one * depth + d));
+        for (LinearCase* c : {&packed, &apart, &alone}) run_there(*c);
+        EXPECT_EQ(apart.loss.bytes(), packed.loss.bytes()) << depth;
+        EXPECT_EQ(apart.states.bytes(), packed.states.bytes()) << depth;
+        EXPECT_EQ(apart.dx.elements(), packed.dx.elements()) << depth;
+        EXPECT_EQ(number(alone.loss, 0), number(packed.loss, one)) << depth;
+        for (std::int64_t d = 0; d < depth; ++d)
+          ASSERT_EQ(number(alone.dx, d), number(packed.dx, one * depth + d)) << depth << " " << d;
+      }
+}
+
 TEST_F(CudaLinear, RowsThatAreIgnoredOrNotThere) {
   for (const LinearMode mode : {LinearMode::fast, LinearMode::lean})
     for (const std::int64_t rows : {0, 6}) {
