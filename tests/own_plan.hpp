@@ -16,7 +16,7 @@ inline softfold::Plan plan_of(const Bound& b, Op op, softfold::CrossEntropyOptio
   o.rows = b.rows;
   if (b.inputs.size() > weight) o.weight = b.inputs[weight];
   if (!backward && b.outputs.size() > 1) {
-    o.log_probability = b.outputs[1];
+    if (!is_floating(b.inputs[1].dtype)) o.log_probability = b.outputs[1];  // of a class, where one is the target
     o.states = b.outputs[2];
     o.dx = b.outputs[3];
     o.dloss = b.inputs[2];

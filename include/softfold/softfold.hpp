@@ -65,7 +65,7 @@ SOFTFOLD_API void finish_log_softmax(const View& x, const View& states, const Vi
 SOFTFOLD_API void finish_logsumexp(const View& states, const View& lse, const Context& context = {});
 
 /// The loss of class logits x against targets (int32 or int64, rows): -log_softmax(x)[target], from the state, never as
-/// a difference of logits and lse. On the CPU targets may be class probabilities (floating, x's shape; both float64 or
+/// a difference of logits and lse. Targets may also be class probabilities (floating, x's shape; both float64 or
 /// neither): -sum targets log_softmax(x), a mean over all rows. loss: rows for Reduction::none, else one number ([]).
 /// CrossEntropyOptions says what else it can hold and give, the gradient in the same call among it. A target that is no
 /// class is refused before anything is written (on a GPU: its row is NaN, and counted in options.status).

@@ -5,15 +5,11 @@
 #include "cpu/loss_ops.hpp"
 #include "cpu/operand_at.hpp"
 #include "cpu/row_worker.hpp"
+#include "front/targets.hpp"
 
 namespace softfold {
 inline namespace v0 {
 namespace cpu {
-
-/// Whether targets are class probabilities, not class indices.
-inline bool has_probabilities(const LossProblem& p) {
-  return p[LossSlot::targets].given && is_floating(p[LossSlot::targets].dtype);
-}
 
 /// What all rows share.
 template <class T>

@@ -1,4 +1,5 @@
 // cross_entropy, entropy and their backward passes: which steps a call has, and how they follow each other on a stream.
+#include "cuda/loss_probabilities.cuh"
 #include "cuda/loss_rows.cuh"
 
 #include "cuda/choose.hpp"
@@ -19,7 +20,7 @@ template <class T>
 struct CrossEntropySteps {
   using RowResult = CrossEntropyRow<T>;
   using Leaves = CrossEntropyLeaves<T>;
-  static constexpr bool is_entropy = false;
+  static constexpr bool is_entropy = false, has_shares = false;
   static bool sums(const LossProblem& p) { return p.op == Op::cross_entropy && p.label_smoothing > 0; }
   /// Whether rows have other classes, or others' weights, than their length says.
   static bool counts(const LossProblem& p) {
@@ -30,11 +31,24 @@ struct CrossEntropySteps {
   }
 };
 
+/// Of targets that are class probabilities.
+template <class T>
+struct ProbabilitySteps {
+  using RowResult = ProbabilityRow<T>;
+  using Leaves = ProbabilityLeaves<T>;
+  static constexpr bool is_entropy = false, has_shares = true;
+  static bool sums(const LossProblem& p) { return p.op == Op::cross_entropy; }
+  static bool counts(const LossProblem& p) { return p.label_smoothing > 0 && p[Slot::mask].given; }
+  static void finish(const LossProblem& p, const LossWork<T, RowResult>& work, cudaStream_t stream) {
+    launch("finish_probabilities", finish_probabilities<T>, {ceil_div(p.rows, kThreads), kThreads}, stream, p, work);
+  }
+};
+
 template <class T>
 struct EntropySteps {
   using RowResult = EntropyRow<T>;
   using Leaves = EntropyLeaves<T>;
-  static constexpr bool is_entropy = true;
+  static constexpr bool is_entropy = true, has_shares = false;
   static bool sums(const LossProblem&) { return true; }
   static bool counts(const LossProblem&) { return false; }
   static void finish(const LossProblem& p, const LossWork<T, RowResult>& work, cudaStream_t stream) {
@@ -58,7 +72,7 @@ RowProblem rows_as_row(const LossProblem& p) {
 /// before.
 bool reads_once(const LossProblem& p) {
   return p.op == Op::cross_entropy && p[Slot::y].given && p.label_smoothing == 0 && p.z_loss == 0 &&
-         refuses_gradient(p) == nullptr;
+         !has_probabilities(p) && refuses_gradient(p) == nullptr;
 }
 
 /// Where each step's results lie in the workspace; `sums` and the like hold every level of their tree.
@@ -66,7 +80,7 @@ template <class T, template <class> class Steps>
 struct LossMemory {
   using RowResult = typename Steps<T>::RowResult;
   T* sums = nullptr;
-  RowsSum *classes = nullptr, *weights = nullptr, *totals = nullptr;
+  RowsSum *classes = nullptr, *shares = nullptr, *weights = nullptr, *totals = nullptr;
   double* losses = nullptr;
   RowResult* rows = nullptr;
   GradientRow* gradients = nullptr;
@@ -77,6 +91,7 @@ struct LossMemory {
     const RowProblem line = rows_as_row(p);
     if (Steps<T>::sums(p)) sums = parts.bytes_for<T>(state_bytes<T>(p));
     if (Steps<T>::counts(p)) classes = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
+    if (Steps<T>::has_shares) shares = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
     if (divides(p)) weights = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
     if (adds_rows(p)) {
       losses = parts.take<double>(p.rows);
@@ -120,11 +135,12 @@ class LossRun {
       p[Slot::states] = states_.operand();
     }
     const std::int64_t chunks = p.rows * lift::chunk_count(p.n);
-    if (memory_.sums != nullptr) work.sums = leaf_sums(p, chunks);
     if constexpr (!S::is_entropy) {
       if (memory_.classes != nullptr) work.classes = class_sums(p, chunks);
       if (memory_.weights != nullptr) work.weights = target_weights(p);
     }
+    if constexpr (S::has_shares) work.shares = share_sums(p, chunks, work.classes);
+    if (memory_.sums != nullptr) work.sums = leaf_sums(p, chunks, work.classes);
     S::finish(p, work, stream_);
     if (adds_rows(p)) put_sum(p, work.weights);
     if (p[Slot::y].given) write(p);
@@ -143,7 +159,7 @@ class LossRun {
   }
 
   void write(const LossProblem& p) {
-    if constexpr (std::is_same_v<T, float>) {
+    if constexpr (std::is_same_v<T, float> && !S::has_shares) {
       if (is_plain(p) && p.n > 0) {
         const std::int64_t chunks = lift::chunk_count(p.n);
         return with_element(p[Slot::x].dtype, [&]<class E>() {
@@ -170,32 +186,38 @@ class LossRun {
   }
 
   /// One sum a row; rows of no elements have the identity.
-  const T* leaf_sums(const LossProblem& p, std::int64_t chunks) {
+  const T* leaf_sums(const LossProblem& p, std::int64_t chunks, const RowsSum* classes) {
     using F = fold::Sum<T>;
     if (chunks == 0) {
       launch("merge_nodes", merge_nodes<F>, warps_for(p.rows), stream_, memory_.sums, std::int64_t{0}, memory_.sums,
              std::int64_t{1}, p.rows);
       return memory_.sums;
     }
-    sum_leaves(p, chunks);
+    sum_leaves(p, chunks, classes);
     return merge_levels<F>(p, memory_.sums, stream_);
   }
-  void sum_leaves(const LossProblem& p, std::int64_t chunks) {
+  void sum_leaves(const LossProblem& p, std::int64_t chunks, const RowsSum* classes) {
     using Leaves = typename S::Leaves;
-    if constexpr (std::is_same_v<T, float>) {
+    if constexpr (std::is_same_v<T, float> && !S::has_shares) {
       if (is_plain(p))
         return with_element(p[Slot::x].dtype, [&]<class E>() {
           launch("sum_plain_leaves", sum_plain_leaves<E, Leaves>, {ceil_div(chunks, 8), 256}, stream_, p,
                  lift::chunk_count(p.n), factor_of(p), memory_.sums);
         });
     }
-    launch("sum_row_leaves", sum_row_leaves<T, Leaves>, warps_for(chunks), stream_, p, chunks, memory_.sums);
+    launch("sum_row_leaves", sum_row_leaves<T, Leaves>, warps_for(chunks), stream_, p, chunks, classes, memory_.sums);
   }
 
   const RowsSum* class_sums(const LossProblem& p, std::int64_t chunks) {
     if (chunks == 0) return nullptr;
     launch("sum_classes", sum_classes<T>, warps_for(chunks), stream_, p, chunks, memory_.classes);
     return merge_levels<RowsFold>(p, memory_.classes, stream_);
+  }
+
+  const RowsSum* share_sums(const LossProblem& p, std::int64_t chunks, const RowsSum* classes) {
+    if (chunks == 0) return nullptr;
+    launch("sum_shares", sum_shares<T>, warps_for(chunks), stream_, p, chunks, classes, memory_.shares);
+    return merge_levels<RowsFold>(p, memory_.shares, stream_);
   }
 
   static bool adds_at_once(const LossProblem& p) { return p.rows <= kChunksAtOnce * lift::kChunk; }
@@ -234,26 +256,32 @@ const char* refuses(const LossProblem& p, const Context& context) {
 }
 
 template <template <class> class Steps>
-std::size_t workspace(const LossProblem& p, const Context& context) {
+std::size_t workspace_by(const LossProblem& p, const Context& context) {
   std::size_t bytes = 0;
   with_fold_type(p, [&]<class T>(T) { bytes = LossRun<T, Steps>(p, context, nullptr).bytes(); });
   return bytes;
 }
-
-template <template <class> class Steps>
-void run(const LossProblem& p, const Context& context) {
-  const DeviceOf device(p[Slot::x].data);
-  const Scratch scratch(workspace<Steps>(p, context), context);
-  with_fold_type(p, [&]<class T>(T) { LossRun<T, Steps>(p, context, scratch.data()).run(); });
+std::size_t workspace(const LossProblem& p, const Context& context) {
+  return has_probabilities(p) ? workspace_by<ProbabilitySteps>(p, context)
+                              : workspace_by<CrossEntropySteps>(p, context);
 }
 
-constexpr LossKernel kCrossEntropy[] = {
-    {"cross_entropy_states", refuses, run<CrossEntropySteps>, workspace<CrossEntropySteps>}};
-constexpr LossKernel kCrossEntropyBackward[] = {
-    {"cross_entropy_backward_generic", refuses, run<CrossEntropySteps>, workspace<CrossEntropySteps>}};
-constexpr LossKernel kEntropy[] = {{"entropy_states", refuses, run<EntropySteps>, workspace<EntropySteps>}};
+template <template <class> class Steps>
+void run_by(const LossProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(workspace_by<Steps>(p, context), context);
+  with_fold_type(p, [&]<class T>(T) { LossRun<T, Steps>(p, context, scratch.data()).run(); });
+}
+void run(const LossProblem& p, const Context& context) {
+  if (has_probabilities(p)) return run_by<ProbabilitySteps>(p, context);
+  run_by<CrossEntropySteps>(p, context);
+}
+
+constexpr LossKernel kCrossEntropy[] = {{"cross_entropy_states", refuses, run, workspace}};
+constexpr LossKernel kCrossEntropyBackward[] = {{"cross_entropy_backward_generic", refuses, run, workspace}};
+constexpr LossKernel kEntropy[] = {{"entropy_states", refuses, run_by<EntropySteps>, workspace_by<EntropySteps>}};
 constexpr LossKernel kEntropyBackward[] = {
-    {"entropy_backward_generic", refuses, run<EntropySteps>, workspace<EntropySteps>}};
+    {"entropy_backward_generic", refuses, run_by<EntropySteps>, workspace_by<EntropySteps>}};
 
 }  // namespace
 }  // namespace cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/generic.cuh"
+#include "front/targets.hpp"
 #include "softfold/fold/cross_entropy.hpp"
 #include "softfold/fold/entropy.hpp"
 
@@ -55,11 +56,12 @@ struct EntropyRow {
 /// What the steps of one call leave for each other; null where a call has no such step.
 template <class T, class RowResult>
 struct LossWork {
-  const T* sums;           ///< a row: sum of w lp (cross-entropy), of p lp (entropy)
-  const RowsSum* classes;  ///< a row: the weights of the classes that exist, and their number
-  const RowsSum* weights;  ///< one: the weights of the targets, and the number of rows that count
-  double* losses;          ///< a row, to be added up
-  RowResult* rows;         ///< for the gradient
+  const T* sums;                    ///< a row: sum of w lp (cross-entropy), of p lp (entropy)
+  const RowsSum* classes;           ///< a row: the weights of the classes that exist, and their number
+  const RowsSum* weights;           ///< one: the weights of the targets, and the number of rows that count
+  double* losses;                   ///< a row, to be added up
+  RowResult* rows;                  ///< for the gradient
+  const RowsSum* shares = nullptr;  ///< a row, of targets that are probabilities: what its classes weigh
 };
 
 /// The weight of class i, as the fold's precision has it.
@@ -114,11 +116,12 @@ struct LossRow {
   }
 };
 
-/// The leaves of a sum over a row's elements: w lp, or p lp.
+/// The leaves of a sum over a row's elements: w lp, or p lp. The constructors' last arguments are what others ask for.
 template <class T>
 struct CrossEntropyLeaves {
   fold::LogNormaliser<T> log_row;
-  __device__ explicit CrossEntropyLeaves(const LossRow<T>& r) : log_row(r.log_normaliser()) {}
+  __device__ CrossEntropyLeaves(const LossProblem&, const LossRow<T>& r, std::int64_t, const RowsSum*)
+      : log_row(r.log_normaliser()) {}
   __device__ T operator()(const LossProblem& p, std::int64_t i, T x) const {
     return fold::Scalar<T>::mul(weight_at<T>(p, i), log_row.log_probability(x));
   }
@@ -127,7 +130,7 @@ template <class T>
 struct EntropyLeaves {
   fold::Entropy<T> row;
   bool regular;
-  __device__ explicit EntropyLeaves(const LossRow<T>& r)
+  __device__ EntropyLeaves(const LossProblem&, const LossRow<T>& r, std::int64_t, const RowsSum*)
       : row{fold::Normaliser<T>(r.state), r.log_normaliser(), r.factor.c}, regular(row.row.regular) {}
   __device__ T operator()(const LossProblem&, std::int64_t, T x) const {
     return regular ? row.leaf(x) : fold::Sum<T>::identity();
@@ -136,12 +139,12 @@ struct EntropyLeaves {
 
 template <class T, class Leaves>
 __global__ void __launch_bounds__(128)
-    sum_row_leaves(const __grid_constant__ LossProblem p, std::int64_t items, T* sums) {
+    sum_row_leaves(const __grid_constant__ LossProblem p, std::int64_t items, const RowsSum* classes, T* sums) {
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, false);
   const LossRow<T> r(p, share.row);
-  const Leaves leaf(r);
+  const Leaves leaf(p, r, share.row, classes);
   T v[lift::kPerLane];
 #pragma unroll
   for (int j = 0; j < lift::kPerLane; ++j) v[j] = fold::Sum<T>::identity();
@@ -227,11 +230,13 @@ __device__ __forceinline__ void sum_rows(std::int64_t rows, std::int64_t items, 
   if (threadIdx.x % 32 == 0) sums[item] = sum;
 }
 
-/// The weight of a row's target where the row counts. A target that is no class is for finish_row to report.
+/// The weight of a row's target where the row counts; of class probabilities 1. A target that is no class is for
+/// finish_row to report.
 template <class T>
 struct TargetWeight {
   const LossProblem& p;
   __device__ __forceinline__ RowsSum operator()(std::int64_t index) const {
+    if (has_probabilities(p)) return {1., 1};
     const RowPlace place(p, index);
     const Operand& targets = p[LossSlot::targets];
     const std::int64_t t = integer_at(targets.dtype, targets.data + place.offset(targets));

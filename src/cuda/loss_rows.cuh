@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(256, 3)
   const Elements tile(x);
   float v[lift::kPerLane];
   tile.load(v, x, chunk.n, factor);
-  const Leaves leaf(LossRow<float>(p, chunk.row));
+  const Leaves leaf(p, LossRow<float>(p, chunk.row), chunk.row, nullptr);
   const float sum = lift::add_tree<Elements::kWidth, 32, float>([&](int j, int k) {
     const int at = tile.element(j, k);
     return at < chunk.n ? leaf(p, chunk.begin + at, v[j * Elements::kWidth + k]) : fold::Sum<float>::identity();

@@ -107,9 +107,6 @@ void add_targets(LossProblem& p, RowBuilder& b, const View& targets, const Cross
     checks::check_integer(targets, "targets");
     return b.per_row(p[LossSlot::targets], "targets", targets);
   }
-  if (targets.device.kind != DeviceKind::cpu)
-    throw Error(Code::unsupported, "class probabilities as targets on a GPU", "class indices: int32, int64",
-                "compute them on the CPU");
   if (o.log_probability.given() || o.rows.offsets.given())
     throw Error(Code::option, "log_probability or offsets with class probabilities as targets",
                 "class indices: int32, int64", "leave them out: no class is the target");

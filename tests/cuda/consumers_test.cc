@@ -69,6 +69,49 @@ TEST_F(CudaConsumers, CrossEntropyOfModelsShapes) {
       }
 }
 
+/// Probabilities of which a third is 0, in place of class indices.
+void give_probabilities(Problem& p, DType t, std::int64_t n) {
+  Array q(t, p.inputs[0].shape());
+  for (std::int64_t k = 0; k < q.count(); ++k)
+    q.set_value(k, k % 3 == 0 ? 0. : 2. * std::abs(std::sin(static_cast<double>(k))) / static_cast<double>(n));
+  p.inputs[1] = q;
+}
+
+TEST_F(CudaConsumers, CrossEntropyOfClassProbabilities) {
+  std::size_t index = 0;
+  for (const auto& [rows, n] :
+       {std::pair<std::int64_t, std::int64_t>{40, 100}, {21, 1025}, {23, 4096}, {12, 50257}, {3, 300001}, {0, 10}})
+    for (const auto& [t, of_q] : {std::pair{DType::float32, DType::float32},
+                                  {DType::bfloat16, DType::float32},
+                                  {DType::float16, DType::float16},
+                                  {DType::float64, DType::float64}})
+      for (int bits = 0; bits<16; bits += n> 10000 ? 5 : 1) {
+        if (index++ % step() != 0) continue;
+        CrossEntropyOptions o;
+        o.reduction = static_cast<Reduction>((bits + static_cast<int>(rows)) % 3);
+        o.label_smoothing = (bits & 1) != 0 ? 0.1 : 0;
+        o.z_loss = (bits & 2) != 0 ? 1e-4 : 0;
+        Problem p = loss_problem(t, rows, n, o, (bits & 4) != 0);
+        give_probabilities(p, of_q, n);
+        if ((bits & 8) != 0) {
+          p.mask = Array(DType::boolean, {n});
+          for (std::int64_t i = 0; i < n; ++i) p.mask.set_value(i, i % 4 != 1 ? 1. : 0.);
+        }
+        const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) +
+                                 " options " + std::to_string(bits);
+        expect_same(p, what);
+        if (HasFatalFailure()) return;
+        if (rows == 0) continue;
+        Problem back = p;
+        back.op = Op::cross_entropy_backward;
+        back.inputs = {p.inputs[0], p.inputs[1], p.outputs[2], p.inputs[2]};
+        if (p.inputs.size() > 3) back.inputs.push_back(p.inputs[3]);
+        back.outputs = {p.outputs[3]};
+        expect_same(back, what + " backward");
+        if (HasFatalFailure()) return;
+      }
+}
+
 TEST_F(CudaConsumers, EntropyOfModelsShapes) {
   std::size_t index = 0;
   for (const auto& [rows, n] :
