@@ -283,6 +283,13 @@ const char* refuses_products() {
                                    : nullptr;
 }
 
+bool has_device() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count > 0;
+  cudaGetLastError();
+  return false;
+}
+
 bool takes(const Product& p, const Algorithm& algorithm) {
   const Described d(p);
   lt::Found result{};

@@ -36,6 +36,9 @@ struct Algorithm {
 /// Null if cuBLASLt is there, else why not.
 const char* refuses_products();
 
+/// Whether there is a device to ask for algorithms of. Without one a plan says what it would run, and run() refuses.
+bool has_device();
+
 /// Bytes that a product may use while it runs.
 inline constexpr std::size_t kProductRoom = std::size_t{32} << 20;
 

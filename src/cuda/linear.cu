@@ -105,6 +105,7 @@ const char* refuses(const LinearProblem& p) {
 const char* refuses_fast(const LinearProblem& p, const Context& context) {
   if (const char* why = refuses(p)) return why;
   if (p.mode != LinearMode::fast) return "holds all logits: mode fast";
+  if (!has_device()) return nullptr;
   const DeviceOf device(p[LinearSlot::x].data);
   return FastRun(p, context, nullptr).refuses();
 }

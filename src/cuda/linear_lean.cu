@@ -261,6 +261,7 @@ class LeanRun {
 const char* lean_refuses(const LinearProblem& p, const Context& context) {
   if (p[Slot::mask].given || p[Slot::length].given) return "mode lean has no mask or length";
   if (p.label_smoothing > 0) return "mode lean has no label smoothing";
+  if (!has_device()) return nullptr;
   const DeviceOf device(p[LinearSlot::x].data);
   const char* why = nullptr;
   with_fold_type(p, [&]<class T>(T) { why = LeanRun<T>(p, context, nullptr).refuses(); });
