@@ -2,12 +2,11 @@
 #include "arguments.hpp"
 #include "bench_attention.hpp"
 #include "blocks.hpp"
+#include "cuda.hpp"
 #include "elements.hpp"
-#include "ladder.hpp"
 #include "machine.hpp"
-#include "measure.hpp"
+#include "race.hpp"
 #include "report.hpp"
-#include "turn.hpp"
 #include "verbs.hpp"
 
 #include "softfold/softfold.hpp"
@@ -24,34 +23,6 @@
 namespace softfold::cli {
 namespace {
 
-/// Rows in memory, and room for their results.
-struct Data {
-  DType dtype;
-  std::int64_t rows, n;
-  Buffer x, y;
-  std::size_t x_bytes, y_bytes;
-};
-
-struct Measured {
-  std::string kernel, why_not;  ///< why_not: refused, nothing was measured
-  std::optional<Traffic> traffic;
-  Turn turn{};
-  std::int64_t nan_rows = 0;  ///< rows with a NaN in their result
-  std::string hash;
-};
-
-struct Race {
-  std::int64_t rows, n;
-  double ceiling;  ///< seconds of a copy, or of a read where nothing of x's size is written: of a turn in the middle
-  std::vector<std::pair<std::string, Measured>> runners;
-};
-
-std::string hash_of(std::span<const std::byte> bytes) {
-  std::uint64_t hash = 0xCBF29CE484222325U;
-  for (const std::byte b : bytes) hash = (hash ^ std::to_integer<std::uint64_t>(b)) * 0x100000001B3U;
-  return fmt::format("{:016x}", hash);
-}
-
 /// Values as scores have them: within +-12 or so, most of them small.
 void fill(std::byte* x, DType dtype, std::int64_t count) {
   with_floating(dtype, [&]<class S>(S) {
@@ -66,7 +37,7 @@ void fill(std::byte* x, DType dtype, std::int64_t count) {
 
 struct BenchVerb {
   std::vector<std::string> words;
-  std::string op_text = "softmax", n_text = "1024,8192,131072", dtype_text = "float32", jsonl, commit;
+  std::string op_text = "softmax", n_text = "1024,8192,131072", dtype_text = "float32", backend = "cpu", jsonl, commit;
   std::int64_t rows = 0, heads = 1, head_dim = 64;
   int threads = 0;
   double scale = 1, seconds = 0.3;
@@ -78,10 +49,11 @@ struct BenchVerb {
                         "ladder, softmax, log-softmax, logsumexp or state; then optionally a file's rows");
     command.option("--op", op_text, "what the ladder computes; default softmax");
     command.option("--n", n_text, "row lengths, as 1024,128K; default 1024,8192,131072");
-    command.option("--rows", rows, "rows of each; default as many as make 64 MB");
+    command.option("--rows", rows, "rows of each; default as many as make 64 MB, on a GPU 256 MB");
     command.option("--dtype", dtype_text, "without a file: float32, float64, float16, bfloat16; default float32");
     command.option("--scale", scale, "every element is multiplied by it; 1000 lets naive overflow");
     command.option("--threads", threads, "threads that compute; 0: all of the machine");
+    command.option("--backend", backend, "where softmax and log-softmax are raced: cpu or cuda; default cpu");
     command.option("--seconds", seconds, "about how long each is measured; default 0.3");
     command.option("--jsonl", jsonl, "append one record a line to this file");
     command.option("--commit", commit, "what the records say about the code");
@@ -100,96 +72,10 @@ struct BenchVerb {
   std::vector<Data> data() const;
   std::ofstream records_file() const;
   [[noreturn]] void refuse_records_file() const;
-  Race race(Op op, const Data& d, const std::vector<Rung>& rungs, Executor& executor) const;
+  bool on_gpu() const { return parse_backend(backend) == DeviceKind::cuda; }
   Json records(Op op, const Race& race, const Data& d, int concurrency) const;
   void tell(Op op, const Race& race, const Data& d) const;
 };
-
-/// An input from this size on does not stay in the cache together with its result.
-constexpr std::size_t kStreamedBytes = std::size_t{1} << 24;
-
-constexpr bool writes_all(Op op) { return op == Op::softmax || op == Op::log_softmax; }
-
-Plan plan_of(Op op, const Data& d, Rung rung, double scale, const Context& context) {
-  const std::int64_t full[] = {d.rows, d.n}, states[] = {d.rows, 4};
-  const std::span<const std::int64_t> shape =
-      op == Op::state ? std::span(states) : std::span(full).first(writes_all(op) ? 2 : 1);
-  const View x(static_cast<const void*>(d.x.data()), d.dtype, full);
-  const View y(d.y.data(), op == Op::state ? DType::float64 : d.dtype, shape);
-  RowOptions options;
-  options.scale = scale;
-  options.rung = rung;
-  return plan(op, {&x, 1}, {&y, 1}, options, context);
-}
-
-constexpr std::string_view name_of_rung(Rung rung) {
-  constexpr std::string_view names[] = {"automatic", "naive", "safe", "online", "tiled", "fused"};
-  return names[static_cast<int>(rung)];
-}
-
-/// Of all kernels' objections ("name: reason; name: reason") the one whose name is asked for; else all.
-std::string objection(const std::string& all, const std::string& name) {
-  const std::size_t at = all.find(name);
-  if (at == std::string::npos) return all;
-  const std::size_t begin = at + name.size();
-  return all.substr(begin, all.find("; ", begin) - begin);
-}
-
-std::size_t result_bytes(Op op, const Data& d) {
-  const auto rows = static_cast<std::size_t>(d.rows);
-  return op == Op::state ? rows * 32 : writes_all(op) ? d.x_bytes : rows * size_of(d.dtype);
-}
-
-/// Runs a plan once and looks at what came out.
-Measured inspect(Op op, const Data& d, const Plan& plan) {
-  Measured m;
-  m.kernel = plan.kernel();
-  m.traffic = traffic_of(op, m.kernel, size_of(d.dtype), size_of(d.dtype));
-  plan.run();
-  const std::size_t bytes = result_bytes(op, d);
-  m.hash = hash_of({d.y.data(), bytes});
-  const DType out = op == Op::state ? DType::float64 : d.dtype;
-  const auto width = static_cast<std::int64_t>(bytes / size_of(out)) / d.rows;
-  with_floating(out, [&]<class S>(S) {
-    const auto* y = reinterpret_cast<const S*>(d.y.data());
-    for (std::int64_t r = 0; r < d.rows; ++r, y += width)
-      m.nan_rows += std::any_of(y, y + width, [](S v) { return std::isnan(fold::widen(v)); }) ? 1 : 0;
-  });
-  return m;
-}
-
-Race BenchVerb::race(Op op, const Data& d, const std::vector<Rung>& rungs, Executor& executor) const {
-  Race race{d.rows, d.n, 0, {}};
-  std::vector<std::function<void()>> work;
-  for (const Rung rung : rungs) {
-    Measured m;
-    try {
-      const Plan plan = plan_of(op, d, rung, scale, {&executor, nullptr, nullptr});
-      m = inspect(op, d, plan);
-      work.emplace_back([plan] { plan.run(); });
-    } catch (const Error& error) {
-      if (rung == Rung::automatic) throw;  // nothing else to race
-      m.why_not = objection(error.allowed, fmt::format("{}_{}: ", name_of(op), name_of_rung(rung)));
-    }
-    race.runners.emplace_back(name_of_rung(rung), std::move(m));
-  }
-  const auto first_ceiling = std::ssize(work);
-  if (writes_all(op)) {
-    // Stores past the cache throw y out of it, and whoever comes next would pay for that.
-    if (d.x_bytes >= kStreamedBytes)
-      work.emplace_back([&] { streaming_copy(executor, d.y.data(), d.x.data(), d.x_bytes); });
-    work.emplace_back([&] { plain_copy(executor, d.y.data(), d.x.data(), d.x_bytes); });
-  } else {
-    work.emplace_back([&] { pure_read(executor, d.x.data(), d.x_bytes); });
-  }
-  const auto times = take_turns(work, seconds);
-  const auto ceilings = std::span(times).subspan(static_cast<std::size_t>(first_ceiling));
-  race.ceiling = median_turn(ceilings[0], ceilings).ceiling;
-  std::size_t next = 0;
-  for (auto& [name, m] : race.runners)
-    if (m.why_not.empty()) m.turn = median_turn(times[next++], ceilings);
-  return race;
-}
 
 std::vector<std::int64_t> BenchVerb::lengths() const {
   std::vector<std::int64_t> all;
@@ -207,8 +93,9 @@ std::vector<std::int64_t> BenchVerb::lengths() const {
 
 /// Every rung in a process of its own: before this one has threads.
 void BenchVerb::run_attention() const {
-  if (rows != 0 || scale != 1)
-    throw Error(Code::option, "--rows or --scale of attention", "--heads, --n, --d, --causal", "leave them out");
+  if (rows != 0 || scale != 1 || on_gpu())
+    throw Error(Code::option, "--rows, --scale or --backend of attention", "--heads, --n, --d, --causal",
+                "leave them out");
   std::ofstream file = records_file();
   const AttentionRace race{lengths(), heads, head_dim, parse_dtype(dtype_text), causal, threads, seconds};
   for (const std::int64_t n : race.lengths)
@@ -248,8 +135,8 @@ std::vector<Data> BenchVerb::data() const {
   }
   const DType dtype = parse_dtype(dtype_text);
   for (const std::int64_t n : lengths()) {
-    const std::int64_t fitting =
-        (std::int64_t{64} << 20) / static_cast<std::int64_t>(size_of(dtype)) / std::max<std::int64_t>(1, n);
+    const std::int64_t fitting = (std::int64_t{on_gpu() ? 256 : 64} << 20) / static_cast<std::int64_t>(size_of(dtype)) /
+                                 std::max<std::int64_t>(1, n);
     all.push_back(make(dtype, rows > 0 ? rows : std::max<std::int64_t>(1, fitting), n));
     fill(all.back().x.data(), dtype, all.back().rows * n);
   }
@@ -266,14 +153,17 @@ void BenchVerb::run() const {
   if (words.size() > 2 || op > Op::state)
     throw Error(Code::usage, fmt::format("bench {}{}", fmt::join(words, " "), ladder ? " --op " + op_text : ""),
                 "one of softmax, log-softmax, logsumexp, state, and at most one file", "softfold bench ladder");
-  const std::vector<Rung> rungs = ladder ? std::vector{Rung::naive, Rung::safe, Rung::online, Rung::tiled, Rung::fused}
-                                         : std::vector{Rung::automatic};
+  if (on_gpu() && !writes_all(op))
+    throw Error(Code::unsupported, fmt::format("bench {} --backend cuda", words[0]), "softmax, log-softmax",
+                "--backend cpu");
+  Racing racing{op, {Rung::automatic}, scale, seconds};
+  if (ladder) racing.rungs = {Rung::naive, Rung::safe, Rung::online, Rung::tiled, Rung::fused};
   const Workers workers(threads);
   const std::vector<Data> inputs = data();
   std::ofstream file = records_file();
   Json all = Json::array();
   for (const Data& d : inputs) {
-    const Race result = race(op, d, rungs, workers.executor());
+    const Race result = on_gpu() ? race_on_gpu(racing, d) : race_here(racing, d, workers.executor());
     for (const Json& record : records(op, result, d, workers.threads())) all.push_back(record);
     if (!json) tell(op, result, d);
   }
@@ -302,21 +192,22 @@ std::ofstream BenchVerb::records_file() const {
 
 Json BenchVerb::records(Op op, const Race& race, const Data& d, int concurrency) const {
   const Machine m = machine();
+  const CudaFound gpu = on_gpu() ? find_cuda() : CudaFound();
   const auto milliseconds = [](double s) { return std::round(s * 1e7) / 1e4; };
   Json list = Json::array();
   for (const auto& [name, r] : race.runners) {
     Json record{{"op", name_of(op)},
                 {"dtype", name_of(d.dtype)},
                 {"shape", {race.rows, race.n}},
-                {"case", fmt::format("{} threads", concurrency)},
+                {"case", on_gpu() ? "graph replays" : fmt::format("{} threads", concurrency)},
                 {"who", r.kernel.empty() ? fmt::format("softfold:{}_{}", name_of(op), name) : "softfold:" + r.kernel},
                 {"ms", r.why_not.empty() ? Json(milliseconds(r.turn.seconds)) : Json()},
                 {"bytes", d.x_bytes + result_bytes(op, d)},
                 {"flops", nullptr},
                 {"copy_ms", milliseconds(r.why_not.empty() ? r.turn.ceiling : race.ceiling)},
                 {"bits", r.why_not.empty() ? Json(r.hash) : Json()},
-                {"device", fmt::format("{}, {} processors", m.cpu, m.processors)},
-                {"driver", m.system},
+                {"device", on_gpu() ? gpu.devices.at(0).name : fmt::format("{}, {} processors", m.cpu, m.processors)},
+                {"driver", on_gpu() ? "CUDA " + gpu.driver : m.system},
                 {"commit", commit.empty() ? Json() : Json(commit)},
                 {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))}};
     if (r.traffic) record["reads"] = r.traffic->reads, record["bytes_per_element"] = r.traffic->bytes_per_element;

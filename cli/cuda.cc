@@ -100,6 +100,13 @@ int find_versions(CudaFound& found) {
   return found.why_not.empty() ? count : 0;
 }
 
+void require_device() {
+  CudaFound found;
+  find_versions(found);
+  if (!found.why_not.empty())
+    throw Error(Code::device, "--backend cuda", "a CUDA device: " + found.why_not, "--backend cpu");
+}
+
 /// Between host and device; `there` are the rows on the host.
 void copy(void* to, const void* from, const Rows& there, cudaMemcpyKind kind, cudaStream_t stream) {
   const std::size_t to_pitch = kind == cudaMemcpyDeviceToHost ? there.pitch : there.width;
@@ -166,10 +173,7 @@ struct CudaDevice::State {
 };
 
 CudaDevice::CudaDevice() {
-  CudaFound found;
-  find_versions(found);
-  if (!found.why_not.empty())
-    throw Error(Code::device, "--backend cuda", "a CUDA device: " + found.why_not, "--backend cpu");
+  require_device();
   state_ = std::make_unique<State>();
   check(cudaStreamCreateWithFlags(&state_->stream, cudaStreamNonBlocking), "a stream");
 }
@@ -210,6 +214,87 @@ std::string CudaDevice::run(Op op, std::span<const View> inputs, std::span<const
         return std::string(work.kernel());
       },
       options);
+}
+
+struct CudaTrack::State {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  DeviceMemory x, y;
+  std::vector<std::unique_ptr<DeviceMemory>> rooms;  ///< one a plan
+  std::vector<Workspace> workspaces;                 ///< reserved: plans keep their addresses
+  std::vector<cudaGraphExec_t> graphs;
+
+  ~State() {
+    for (cudaGraphExec_t g : graphs) cudaGraphExecDestroy(g);
+    if (begin != nullptr) cudaEventDestroy(begin);
+    if (end != nullptr) cudaEventDestroy(end);
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  }
+
+  /// Seconds of replays of what `work` puts on the stream.
+  template <class Work>
+  Timed replays(const Work& work) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t replay = nullptr;
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capturing a graph");
+    work();
+    check(cudaStreamEndCapture(stream, &graph), "capturing a graph");
+    const cudaError_t made = cudaGraphInstantiate(&replay, graph, 0);
+    cudaGraphDestroy(graph);
+    check(made, "making a graph");
+    graphs.push_back(replay);
+    return [this, replay](int calls) {
+      check(cudaEventRecord(begin, stream), "an event");
+      for (int call = 0; call < calls; ++call) check(cudaGraphLaunch(replay, stream), "a graph's replay");
+      check(cudaEventRecord(end, stream), "an event");
+      check(cudaEventSynchronize(end), "the device's work");
+      float milliseconds = 0;
+      check(cudaEventElapsedTime(&milliseconds, begin, end), "the time between events");
+      return 1e-3 * static_cast<double>(milliseconds);
+    };
+  }
+};
+
+CudaTrack::CudaTrack(std::span<const std::byte> x, std::size_t y_bytes) {
+  require_device();
+  constexpr std::size_t most_plans = 16;
+  state_ = std::make_unique<State>();
+  state_->workspaces.reserve(most_plans);
+  check(cudaStreamCreateWithFlags(&state_->stream, cudaStreamNonBlocking), "a stream");
+  check(cudaEventCreate(&state_->begin), "an event");
+  check(cudaEventCreate(&state_->end), "an event");
+  state_->y.reserve(y_bytes);
+  check(cudaMemcpy(state_->x.reserve(x.size()), x.data(), x.size(), cudaMemcpyHostToDevice),
+        "copying rows to the device");
+}
+CudaTrack::~CudaTrack() = default;
+
+const void* CudaTrack::x() const { return state_->x.reserve(0); }
+void* CudaTrack::y() const { return state_->y.reserve(0); }
+
+Plan CudaTrack::plan(const std::function<Plan(const Context&)>& make) {
+  Context context;
+  context.stream = state_->stream;
+  const std::size_t bytes = make(context).workspace_bytes();
+  if (bytes == 0) return make(context);
+  DeviceMemory& room = *state_->rooms.emplace_back(std::make_unique<DeviceMemory>());
+  context.workspace = &state_->workspaces.emplace_back(Workspace{room.reserve(bytes), bytes});
+  return make(context);
+}
+
+void CudaTrack::run(const Plan& plan, std::span<std::byte> y) {
+  plan.run();
+  check(cudaMemcpyAsync(y.data(), this->y(), y.size(), cudaMemcpyDeviceToHost, state_->stream), "results");
+  check(cudaStreamSynchronize(state_->stream), "the device's work");
+}
+
+Timed CudaTrack::timed(const Plan& plan) {
+  return state_->replays([&] { plan.run(); });
+}
+
+Timed CudaTrack::timed_copy(std::size_t bytes) {
+  return state_->replays(
+      [&] { check(cudaMemcpyAsync(y(), x(), bytes, cudaMemcpyDeviceToDevice, state_->stream), "a copy"); });
 }
 
 }  // namespace softfold::cli

@@ -2,7 +2,10 @@
 // touched before one of these is called.
 #pragma once
 
+#include "measure.hpp"
+
 #include "softfold/options.hpp"
+#include "softfold/plan.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -44,6 +47,30 @@ class CudaDevice {
   /// verbs give among the options. All lie in host memory, contiguous, or in rows that are one stride apart. Gives the
   /// kernel's name.
   std::string run(Op op, std::span<const View> inputs, std::span<const View> outputs, OpOptions options);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Rows on the first device and room for their results, where plans are timed in turn with a copy: CUDA events around
+/// replays of graphs, in which no launch waits for the host.
+class CudaTrack {
+ public:
+  /// Throws as CudaDevice does.
+  CudaTrack(std::span<const std::byte> x, std::size_t y_bytes);
+  ~CudaTrack();
+
+  /// The first's bytes and the second's, on the device.
+  const void* x() const;
+  void* y() const;
+  /// make(context) plans on the track's stream; the plan has a workspace of its own there.
+  Plan plan(const std::function<Plan(const Context&)>& make);
+  /// Runs a plan once and brings what lies at y() here.
+  void run(const Plan& plan, std::span<std::byte> y);
+  Timed timed(const Plan& plan);
+  /// `bytes` from x() to y().
+  Timed timed_copy(std::size_t bytes);
 
  private:
   struct State;

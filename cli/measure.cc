@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <emmintrin.h>
@@ -16,7 +17,6 @@
 namespace softfold::cli {
 namespace {
 
-constexpr double kShortest = 2e-5;                    // seconds: what a clock can tell to a few per mille
 constexpr std::size_t kPiece = std::size_t{1} << 18;  // bytes a task moves; a multiple of a cache line
 
 template <class Move>
@@ -62,20 +62,26 @@ std::uint64_t folded(const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-std::vector<std::vector<double>> take_turns(std::span<const std::function<void()>> work, double seconds) {
+Timed by_the_clock(std::function<void()> work) {
+  return [work = std::move(work)](int calls) {
+    const Stopwatch watch;
+    for (int call = 0; call < calls; ++call) work();
+    return watch.seconds();
+  };
+}
+
+std::vector<std::vector<double>> take_turns(std::span<const Timed> work, double seconds, double shortest) {
   std::vector<std::vector<double>> times(work.size());
   std::vector<int> calls(work.size(), 1);
   const Stopwatch all;
   for (int round = 0; round < 4 || all.seconds() < seconds * static_cast<double>(work.size()); ++round) {
     for (std::size_t i = 0; i < work.size(); ++i) {
       check_interrupt();
-      const Stopwatch watch;
-      for (int call = 0; call < calls[i]; ++call) work[i]();
-      const double taken = watch.seconds() / calls[i];
+      const double taken = work[i](calls[i]) / calls[i];
       if (round > 0) {
         times[i].push_back(taken);
       } else {
-        calls[i] = static_cast<int>(std::clamp(kShortest / taken, 1., 1000.));
+        calls[i] = static_cast<int>(std::clamp(shortest / taken, 1., 1000.));
       }
     }
   }

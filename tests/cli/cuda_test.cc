@@ -35,12 +35,13 @@ TEST_F(CudaCommand, WithoutADeviceNothingIsWritten) {
   const std::string why = found.get<std::string>().substr(0, 20);
   write_array(at("x.npy"), DType::float32, {2, 3}, random_elements(DType::float32, 6, 1));
   expect_ok({"state", "@x.npy", "@x.part"});
-  for (const Words& words : {Words{"softmax", "@x.npy", "@y.npy"}, Words{"log-softmax", "@x.npy", "@y.npy"},
-                             Words{"logsumexp", "@x.npy", "@y.npy"}, Words{"state", "@x.npy", "@y.part"},
-                             Words{"finish", "@x.npy", "@x.part", "@y.npy"}, Words{"verify", "@x.npy"},
-                             Words{"attention", "@x.npy", "@x.npy", "@x.npy", "@y.npy"},
-                             Words{"cross-entropy", "@x.npy", "@x.npy", "@y.npy"},
-                             Words{"topk", "@x.npy", "@y.npy", "@z.npy"}, Words{"sample", "@x.npy", "@y.npy"}}) {
+  for (const Words& words :
+       {Words{"softmax", "@x.npy", "@y.npy"}, Words{"log-softmax", "@x.npy", "@y.npy"},
+        Words{"logsumexp", "@x.npy", "@y.npy"}, Words{"state", "@x.npy", "@y.part"},
+        Words{"finish", "@x.npy", "@x.part", "@y.npy"}, Words{"verify", "@x.npy"},
+        Words{"attention", "@x.npy", "@x.npy", "@x.npy", "@y.npy"},
+        Words{"cross-entropy", "@x.npy", "@x.npy", "@y.npy"}, Words{"topk", "@x.npy", "@y.npy", "@z.npy"},
+        Words{"sample", "@x.npy", "@y.npy"}, Words{"bench", "ladder", "@x.npy"}}) {
     Words all = words;
     all.insert(all.end(), {"--backend", "cuda"});
     const Result result = run(all);
@@ -158,6 +159,27 @@ TEST_F(CudaCommand, AttentionIsTheCpus) {
       const auto cpu = read(name + "cpu.npy"), gpu = read(name + "cuda.npy");
       ASSERT_EQ(cpu.size(), gpu.size());
       for (std::size_t i = 0; i < cpu.size(); ++i) ASSERT_NEAR(cpu[i], gpu[i], 2e-5) << name << i;
+    }
+  }
+}
+
+TEST_F(CudaCommand, TheLadderIsRacedThere) {
+  for (const char* op : {"logsumexp", "state"})
+    expect_refused(Code::unsupported, "log-softmax", {"bench", "ladder", "--op", op, "--backend", "cuda"});
+  expect_refused(Code::option, "--backend", {"bench", "ladder", "--op", "attention", "--backend", "cuda"});
+  if (cuda() != true) GTEST_SKIP() << "no CUDA device";
+  const auto race = [&](const char* backend) {
+    return nlohmann::json::parse(expect_ok(
+        {"bench", "ladder", "--n", "1000,50257", "--rows", "40", "--seconds", "0.01", "--json", "--backend", backend}));
+  };
+  const auto here = race("cpu"), there = race("cuda");
+  ASSERT_EQ(there.size(), 10u);
+  for (std::size_t i = 0; i < there.size(); ++i) {
+    ASSERT_GT(there[i].at("ms"), 0) << there[i];
+    EXPECT_GT(there[i].at("copy_ms"), 0);
+    EXPECT_EQ(there[i].at("reads"), here[i].at("reads")) << there[i];
+    if (i % 5 >= 3) {  // tiled and fused have the one answer
+      EXPECT_EQ(there[i].at("bits"), here[i].at("bits")) << there[i];
     }
   }
 }

@@ -95,7 +95,7 @@ TEST_F(CudaConsumers, CrossEntropyOfClassProbabilities) {
         give_probabilities(p, of_q, n);
         if ((bits & 8) != 0) {
           p.mask = Array(DType::boolean, {n});
-          for (std::int64_t i = 0; i < n; ++i) p.mask.set_value(i, i % 4 != 1 ? 1. : 0.);
+          for (std::int64_t i = 0; i < n; ++i) p.mask->set_value(i, i % 4 != 1 ? 1. : 0.);
         }
         const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) +
                                  " options " + std::to_string(bits);
