@@ -1,0 +1,144 @@
+// Attention on the device at its limits: what lies outside the sequences, huge scores and biases, operands that the
+// tensor cores do not take.
+#include "cuda/attention_on_device.hpp"
+
+namespace softfold_test {
+namespace {
+
+// NaN in every key and value that no sequence has: before starts, beyond lengths, in the rest of the tensor.
+TEST_F(CudaAttention, NothingLeaksFromOutsideTheSequences) {
+  for (const bool with_state : {false, true})
+    for (const bool causal : {false, true}) {
+      AttentionCase c = shape(100, 300, 64, 64, DType::bfloat16);
+      c.batch = 4, c.lengths = c.starts = true, c.causal = causal;
+      AttentionData clean(c), dirty(c);
+      for (std::int64_t b = 0; b < c.batch; ++b)
+        for (std::int64_t j = 0; j < c.keys; ++j) {
+          if (j >= dirty.start_of(b) && j < dirty.end_of(b)) continue;
+          for (Array* a : {&dirty.k, &dirty.v})
+            for (int x = 0; x < 64; ++x)
+              a->set_value(dirty.at(*a, b, 0, j) + x, std::numeric_limits<double>::quiet_NaN());
+        }
+      for (AttentionData* a : {&clean, &dirty}) {
+        OnDevice device(*a);
+        if (!with_state) device.options().state = View();
+        device.plan().run();
+        device.download();
+      }
+      EXPECT_EQ(clean.out.elements(), dirty.out.elements());
+      EXPECT_EQ(clean.lse.elements(), dirty.lse.elements());
+    }
+}
+
+// NaN in keys that causal and window hide within tiles that are seen, and in keys and values of tiles that they leave
+// out.
+TEST_F(CudaAttention, HiddenKeysAndTilesThatAreLeftOutMayHoldNaN) {
+  for (const bool with_state : {false, true}) {
+    AttentionCase c = shape(300, 1500, 64, 64, DType::bfloat16);
+    c.causal = true, c.window = {40, -1};  // queries 0 .. 299 see keys 1160 .. 1499
+    AttentionData clean(c), dirty(c);
+    for (std::int64_t j = 0; j < 1160; ++j)
+      for (int x = 0; x < 64; ++x) {
+        dirty.k.set_value(dirty.at(dirty.k, 0, 0, j) + x, std::numeric_limits<double>::quiet_NaN());
+        if (j < 900) dirty.v.set_value(dirty.at(dirty.v, 0, 0, j) + x, std::numeric_limits<double>::quiet_NaN());
+      }
+    for (AttentionData* a : {&clean, &dirty}) {
+      OnDevice device(*a);
+      if (!with_state) device.options().state = View();
+      device.plan().run();
+      device.download();
+    }
+    EXPECT_EQ(clean.out.elements(), dirty.out.elements());
+    EXPECT_EQ(clean.lse.elements(), dirty.lse.elements());
+  }
+}
+
+// Keys far above those seen before: rows leave their first block's shift behind, each for itself.
+TEST_F(CudaAttention, ScoresThatGrowFromBlockToBlock) {
+  for (const DType t : {DType::bfloat16, DType::float16})
+    for (const int d : {64, 128, 192, 256})
+      for (const double growth : {2., 30., 300.}) {
+        AttentionCase c = shape(150, 700, d, d == 192 ? 128 : d, t);
+        AttentionData a(c);
+        for (std::int64_t b = 0; b < c.keys; ++b)
+          for (int x = 0; x < d; ++x) {
+            const std::int64_t at = a.at(a.k, 0, 0, b) + x;
+            // Blocks are walked from the last to the first; some rows of q see the keys grow, others shrink.
+            a.k.set_value(
+                at, x == 0 ? growth * static_cast<double>((c.keys - b) / 64) : 0.01 * AttentionData::value(a.k, at));
+          }
+        check(a, false, 3);
+      }
+}
+
+// One key takes all, however large the scores; the tensor cores' sum of products is a float.
+TEST_F(CudaAttention, HugeScores) {
+  for (const double scale : {1e4, 1e12, 1e30}) {
+    AttentionCase c = shape(3, 300, 64, 64, DType::float16);
+    c.scale = scale;
+    AttentionData a(c);
+    OnDevice device(a);
+    device.options().state = View();
+    device.plan().run();
+    device.download();
+    for (std::int64_t i = 0; i < a.out.count(); ++i) {
+      const double got = AttentionData::value(a.out, i);
+      ASSERT_LE(std::abs(got), 8) << scale << " " << i;
+      ASSERT_NE(got, 0);
+    }
+  }
+}
+
+// A mask of the lowest finite numbers hides nothing where nothing is above them; -inf hides.
+TEST_F(CudaAttention, HugeBiases) {
+  for (const auto& [t, bias, tolerance] :
+       {std::tuple{DType::float64, DType::float64, 1e-13}, std::tuple{DType::float32, DType::float32, 1e-5},
+        std::tuple{DType::float32, DType::float64, 1e-5}, std::tuple{DType::bfloat16, DType::float32, 0.01}}) {
+    AttentionCase c = shape(20, 150, 32, 32, t);
+    c.heads = 1;
+    c.bias = true;
+    AttentionData a(c);
+    give_huge_biases(a, bias);
+    OnDevice device(a);
+    device.plan().run();
+    device.download();
+    EXPECT_LE(huge_bias_error(a), tolerance) << softfold::name_of(t) << " " << softfold::name_of(bias);
+    for (std::int64_t i = 0; i < c.queries; ++i) EXPECT_TRUE(std::isfinite(AttentionData::value(a.lse, i)));
+  }
+}
+
+TEST_F(CudaAttention, WhatTheTensorCoresCannotTakeIsPortable) {
+  AttentionCase c = shape(20, 30, 64, 64, DType::bfloat16);
+  c.mask = true;
+  AttentionData a(c);
+  OnDevice device(a);
+  device.options().state = View();
+  const auto plan = device.plan();
+  EXPECT_EQ(plan.kernel(), "attention_portable");
+  const auto rejected = plan.rejected();
+  ASSERT_FALSE(rejected.empty());
+  EXPECT_EQ(rejected[0].first, "attention_forward_sm90");
+  EXPECT_FALSE(rejected[0].second.empty());
+}
+
+// The copy engine takes rows that lie on 16 bytes; others are the portable kernel's, and the plan says why.
+TEST_F(CudaAttention, RowsThatAreNotAlignedArePortable) {
+  for (const bool of_out : {false, true}) {
+    AttentionData a(shape(70, 130, 64, 64, DType::bfloat16));
+    OnDevice device(a);
+    device.options().state = View();
+    device.shift(of_out);
+    const auto plan = device.plan();
+    EXPECT_EQ(plan.kernel(), "attention_portable");
+    ASSERT_FALSE(plan.rejected().empty());
+    if (hopper_) {
+      EXPECT_NE(std::string(plan.rejected()[0].second).find("16 bytes"), std::string::npos)
+          << plan.rejected()[0].second;
+    }
+    plan.run();
+    cuda_check(cudaDeviceSynchronize());
+  }
+}
+
+}  // namespace
+}  // namespace softfold_test
