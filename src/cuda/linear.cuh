@@ -80,6 +80,7 @@ inline bool is_matrix(const Operand& o, std::int64_t rows, std::int64_t columns)
 }
 /// Such vectors from the first one on.
 inline Matrix matrix_of(const Operand& o, std::int64_t first, std::int64_t rows, std::int64_t columns) {
+  if (!o.given) return {};  // the rest of an operand that is not given is not set
   const auto size = static_cast<std::int64_t>(size_of(o.dtype));
   return {first > 0 ? o.data + first * o.strides[0] : o.data, o.dtype, rows, columns,
           rows > 1 ? o.strides[0] / size : columns};
