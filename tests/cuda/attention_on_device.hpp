@@ -79,7 +79,7 @@ class OnDevice {
 };
 
 /// 16-bit units: of the output, and of the weights where tensor cores multiply them.
-double half_unit(DType t) { return t == DType::bfloat16 ? 0x1p-8 : t == DType::float16 ? 0x1p-11 : 0; }
+inline double half_unit(DType t) { return t == DType::bfloat16 ? 0x1p-8 : t == DType::float16 ? 0x1p-11 : 0; }
 
 class CudaAttention : public testing::Test {
  protected:
