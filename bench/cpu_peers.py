@@ -37,7 +37,7 @@ class Context(ctypes.Structure):
                 ("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_size_t)]
 
 
-CODES = {"float32": (2, 32), "float64": (2, 64), "float16": (2, 16), "bfloat16": (4, 16)}
+CODES = {"float32": (2, 32), "float64": (2, 64), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32), "int64": (0, 64)}
 BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
 
@@ -192,6 +192,18 @@ def fill(x, dtype):
         y[at:at + block.size] = block[:y.size - at]
 
 
+def load_shim(path):
+    if not path:
+        return None
+    shim = ctypes.CDLL(path)
+    for f in ("bench_copy", "bench_read", "bench_onednn_run"):
+        if hasattr(shim, f):
+            getattr(shim, f).restype = ctypes.c_double
+    if hasattr(shim, "bench_onednn_make"):
+        shim.bench_onednn_make.restype = ctypes.c_void_p
+    return shim
+
+
 def ceiling_for(op, x, shim, threads):
     if shim is None:
         return None
@@ -245,14 +257,7 @@ def main():
     a = p.parse_args()
     unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     total = int(a.bytes[:-1]) * unit[a.bytes[-1]] if a.bytes[-1] in unit else int(a.bytes)
-    shim = None
-    if a.shim:
-        shim = ctypes.CDLL(a.shim)
-        for f in ("bench_copy", "bench_read", "bench_onednn_run"):
-            if hasattr(shim, f):
-                getattr(shim, f).restype = ctypes.c_double
-        if hasattr(shim, "bench_onednn_make"):
-            shim.bench_onednn_make.restype = ctypes.c_void_p
+    shim = load_shim(a.shim)
     about = machine()
     print(about["device"], "commit", about["commit"])
     for threads in map(int, a.threads.split(",")):

@@ -12,9 +12,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 WORDS = {1: "1 thread", 2: "2 threads", 16: "16 threads"}
 
 
-def records(machine, op):
-    lines = (HERE / "results" / machine / f"{op}.jsonl").read_text().splitlines()
-    return [r for r in map(json.loads, lines) if r["op"] == op]
+def records(machine, file, *ops):
+    """The records of the file's own operation, or of these (None: all)."""
+    lines = (HERE / "results" / machine / f"{file}.jsonl").read_text().splitlines()
+    return [r for r in map(json.loads, lines) if ops == (None,) or r["op"] in (ops or [file])]
 
 
 def pick(rows, who, dtype, shape, case):
@@ -108,6 +109,26 @@ def host_attention():
                     f"{r['date']}; `bench/cpu_attention_peers.py`, `bench/results/h200-host/attention.jsonl`."]
 
 
+def consumers(machine, threads):
+    """Losses, top-k, entropy and samples: milliseconds, the share of the ceiling, and times the peers' speed."""
+    rows = records(machine, "consumers", None)
+    peers = list(dict.fromkeys(r["who"] for r in rows if not r["who"].startswith("softfold")))
+    lines = ["| | softfold (share of the ceiling) | " + " | ".join(f"times {p}" for p in peers) + " |",
+             "|---|---:|" + "---:|" * len(peers)]
+    for op, dtype, shape, case in dict.fromkeys((r["op"], r["dtype"], tuple(r["shape"]), r["case"]) for r in rows):
+        if not case.endswith(f"{threads} threads"):
+            continue
+        same = [r for r in rows if (r["op"], r["dtype"], tuple(r["shape"]), r["case"]) == (op, dtype, shape, case)]
+        ms = {r["who"]: r["ms"] for r in same}
+        ours = same[0]
+        cells = [f"{ours['ms']:.1f} ms ({share(ours)})"] + [f"{ms[p] / ours['ms']:.1f}×" if p in ms else "–" for p in peers]
+        name = f"{op} {case.rsplit(',', 1)[0] if ',' in case else ''}".strip()
+        lines.append(f"| {name}, {dtype} | " + " | ".join(cells) + " |")
+    r = rows[0]
+    return lines + ["", f"{r['device']}, {threads} threads, {r['shape'][0]} rows of {r['shape'][1]} logits, commit {r['commit']}, "
+                    f"{r['date']}; `bench/cpu_consumers.py`, `bench/results/{machine}/consumers.jsonl`."]
+
+
 def two_cores():
     """Shares of a streaming copy (softmax) or a pure read (logsumexp) with 2 threads, and cycles in the cache."""
     rows = {op: records("xeon-2core", op) for op in ("softmax", "logsumexp")}
@@ -137,6 +158,7 @@ def main():
     put(root / "docs" / "performance.md", "host", host())
     put(root / "docs" / "performance.md", "host-attention", host_attention())
     put(root / "docs" / "performance.md", "two-cores", two_cores())
+    put(root / "docs" / "performance.md", "consumers", consumers("xeon-2core", 2))
 
 
 if __name__ == "__main__":
