@@ -17,7 +17,7 @@ import time
 import numpy as np
 
 from consumer_options import CrossEntropyOptions, EntropyOptions, SampleOptions, TopkOptions
-from cpu_peers import BYTES, Softfold, aligned, ceiling_for, fill, load_shim, machine, numpy_type
+from cpu_peers import BYTES, Softfold, aligned, as_float64, ceiling_for, fill, load_shim, machine, numpy_type
 
 K = 50
 OPTIONS = {"cross_entropy": CrossEntropyOptions, "entropy": EntropyOptions, "topk": TopkOptions, "sample": SampleOptions}
@@ -133,9 +133,8 @@ def torch_call(c, threads):
     return f"torch {torch.__version__}", calls[c.op]
 
 
-def as_numpy(result):
-    first = result[0] if isinstance(result, (tuple, list)) else result
-    return np.asarray(first.float() if hasattr(first, "float") else first).astype(np.float64)
+def first_of(result):
+    return as_float64(result[0] if isinstance(result, (tuple, list)) else result)
 
 
 def compare(c, name, ours, theirs):
@@ -151,7 +150,7 @@ def runs_of(c, softfold, threads, wanted):
     run, result = c.ours(softfold)
     runs = {"softfold " + softfold.lib.softfold_version().decode(): run}
     run()
-    ours = as_numpy(result())
+    ours = first_of(result())
     for name, maker in (("scipy", numpy_call), ("jax", jax_call), ("torch", lambda c: torch_call(c, threads))):
         try:
             found = maker(c) if name in wanted else None
@@ -160,7 +159,7 @@ def runs_of(c, softfold, threads, wanted):
         if found is None:
             continue
         who, call = found
-        compare(c, who, ours, as_numpy(call()))
+        compare(c, who, ours, first_of(call()))
 
         def timed(call=call):
             start = time.perf_counter()

@@ -174,10 +174,15 @@ def peers_for(op, dtype, shape, x, shim, threads, wanted):
     return [peer for peer in found if peer is not None]
 
 
+def as_float64(values):
+    """Of NumPy's, JAX's or PyTorch's array; PyTorch hands NumPy no bfloat16."""
+    return np.asarray(values.float() if hasattr(values, "float") else values).astype(np.float64)
+
+
 def difference(ours, theirs):
     """The largest one, as a share of the largest number. A peer that sums a long row one by one may differ by 0.01 in
     float32, and by anything in 16 bits; more than that in float32 is a wrong call."""
-    a, b = (np.asarray(v).astype(np.float64) for v in (ours, theirs))
+    a, b = as_float64(ours), as_float64(theirs)
     largest = float(np.max(np.abs(a - b)) / np.max(np.abs(a)))
     if ours.dtype.itemsize > 2 and not largest < 0.1:
         raise RuntimeError(f"a peer's result differs by {largest}")

@@ -125,7 +125,7 @@ def consumers(machine, threads):
         name = f"{op} {case.rsplit(',', 1)[0] if ',' in case else ''}".strip()
         lines.append(f"| {name}, {dtype} | " + " | ".join(cells) + " |")
     r = rows[0]
-    return lines + ["", f"{r['device']}, {threads} threads, {r['shape'][0]} rows of {r['shape'][1]} logits, commit {r['commit']}, "
+    return lines + ["", f"{r['device']}, {WORDS[threads]}, {r['shape'][0]} rows of {r['shape'][1]} logits, commit {r['commit']}, "
                     f"{r['date']}; `bench/cpu_consumers.py`, `bench/results/{machine}/consumers.jsonl`."]
 
 
@@ -158,7 +158,8 @@ def main():
     put(root / "docs" / "performance.md", "host", host())
     put(root / "docs" / "performance.md", "host-attention", host_attention())
     put(root / "docs" / "performance.md", "two-cores", two_cores())
-    put(root / "docs" / "performance.md", "consumers", consumers("xeon-2core", 2))
+    put(root / "docs" / "performance.md", "consumers", [*consumers("xeon-2core", 2), "", *consumers("h200-host", 1), "",
+                                                        *consumers("h200-host", 16)])
 
 
 if __name__ == "__main__":
