@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures the bytes that each rung of the ladder moves between cache and memory, in the simulated caches of valgrind's
-cachegrind (a last level of 1 MiB): misses of the last level, 64 bytes each.
+cachegrind (a last level of 1 MiB): misses of the last level, 64 bytes each. And the instructions that it takes, by which
+rungs differ that move the same bytes.
 
 usage: ladder_bytes.py [--command build/release/cli/softfold] [--commit COMMIT] [--out RECORDS.jsonl]
 
@@ -28,14 +29,15 @@ def write_npy(path, rows, n):
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + piece * (rows * n // 1024))
 
 
-def misses(command, x, rung):
+def counts_of(command, x, rung):
+    """Misses of the last level and instructions; or why the rung refuses."""
     done = subprocess.run(["valgrind", "--tool=cachegrind", *CACHES, "--cachegrind-out-file=/dev/null", command, "softmax",
                            str(x), str(x.with_name("y.npy")), "--rung", rung, "--threads", "1"],
                           capture_output=True, text=True)
     if done.returncode != 0:
-        return None, next(line for line in done.stderr.splitlines() if not line.startswith("==")).strip()
-    found = re.search(r"LLd misses:\s+([\d,]+)", done.stderr)
-    return int(found[1].replace(",", "")), None
+        return None, " ".join(line.strip() for line in done.stderr.splitlines() if not line.startswith(("==", "--")))
+    found = (re.search(name + r":\s+([\d,]+)", done.stderr) for name in ("LLd misses", "I +refs"))
+    return [int(f[1].replace(",", "")) for f in found], None
 
 
 def main():
@@ -54,15 +56,17 @@ def main():
                 counts = []
                 for m in (rows, 2 * rows):
                     write_npy(x, m, n)
-                    count, why = misses(options.command, x, rung)
+                    count, why = counts_of(options.command, x, rung)
                     counts.append(count)
+                missed, instructions = (None, None) if why else (b - a for a, b in zip(*counts))
                 record = {"op": "softmax", "dtype": "float32", "shape": [rows, n], "case": "bytes, simulated caches",
                           "who": f"softfold:softmax_{rung}", "ms": None, "why": why or "bytes are counted, not timed",
-                          "bytes": None if why else 64 * (counts[1] - counts[0]), "flops": None, "copy_ms": None,
-                          "bits": None, "device": f"{version} cachegrind, last level 1 MiB", "driver": None,
+                          "bytes": None if why else 64 * missed, "instructions": instructions, "flops": None,
+                          "copy_ms": None, "bits": None, "device": f"{version} cachegrind, last level 1 MiB", "driver": None,
                           "commit": options.commit, "date": datetime.date.today().isoformat()}
                 records.append(record)
-                print(f"{rung:8}{rows:5} x {n:<8}", "not here" if why else f"{record['bytes'] / rows / n:.2f} bytes an element")
+                print(f"{rung:8}{rows:5} x {n:<8}", f"not here ({why})" if why else
+                      f"{record['bytes'] / rows / n:.2f} bytes, {instructions / rows / n:.2f} instructions an element")
     if options.out:
         options.out.write_text("".join(json.dumps(r) + "\n" for r in records))
 

@@ -43,12 +43,13 @@ def table(records):
 def bytes_table(records):
     shapes = list(dict.fromkeys(tuple(r["shape"]) for r in records))
     cell = {(r["who"].rsplit("_", 1)[-1], tuple(r["shape"])): r for r in records}
-    lines = ["| bytes moved an element | " + " | ".join(f"{m} x {size(n)}" for m, n in shapes) + " |",
-             "|---|" + "---|" * len(shapes)]
+    columns = [(what, shape) for what in ("bytes", "instructions") for shape in shapes]
+    lines = ["| an element | " + " | ".join(f"{what}, {m} x {size(n)}" for what, (m, n) in columns) + " |",
+             "|---|" + "---|" * len(columns)]
     for rung in RUNGS:
-        row = [cell[rung, shape] for shape in shapes]
-        lines.append(f"| {rung} | " + " | ".join("not here" if r["bytes"] is None else
-                                                 f"{r['bytes'] / r['shape'][0] / r['shape'][1]:.2f}" for r in row) + " |")
+        values = [cell[rung, shape][what] for what, shape in columns]
+        lines.append(f"| {rung} | " + " | ".join("not here" if v is None else f"{v / m / n:.2f}"
+                                                 for v, (_, (m, n)) in zip(values, columns)) + " |")
     r = records[0]
     return "\n".join(lines + ["", f"{r['op']}, {r['dtype']}; {r['device']}; commit {r['commit']}, {r['date']}."])
 

@@ -70,6 +70,11 @@ def cpu():
                     "`bench/results/h200-host`, [docs/performance.md](docs/performance.md)."]
 
 
+def about(rows):
+    return (f"{rows[0]['device']}, commit {' and '.join(dict.fromkeys(r['commit'] for r in rows))}, "
+            f"{' and '.join(dict.fromkeys(r['date'] for r in rows))}.")
+
+
 def share(record):
     return f"{record['copy_ms'] / record['ms']:.2f}"
 
@@ -131,7 +136,7 @@ def consumers(machine, threads):
 
 def two_cores():
     """Shares of a streaming copy (softmax) or a pure read (logsumexp) with 2 threads, and cycles in the cache."""
-    rows = {op: records("xeon-2core", op) for op in ("softmax", "logsumexp")}
+    rows = {op: records("xeon-2core", op) for op in ("softmax", "log_softmax", "logsumexp")}
     lengths = [1 << 10, 1 << 12, 1 << 14, 1 << 15, 50257, 1 << 17, 1 << 26]
     lines = ["| share of the ceiling | " + " | ".join(size(n) for n in lengths[:-1]) + " | one row of 64M |",
              "|---|" + "---|" * len(lengths)]
@@ -139,8 +144,44 @@ def two_cores():
         for dtype in ("float32", "bfloat16", "float16"):
             found = {r["shape"][1]: r for r in rows[op] if r["dtype"] == dtype and r["case"].endswith(", 2 threads")}
             lines.append(f"| {op} {dtype} | " + " | ".join(share(found[n]) if n in found else "" for n in lengths) + " |")
-    r = rows["softmax"][-1]
-    return lines + ["", f"{r['device']}, commit {r['commit']}, {r['date']}."]
+    return lines + ["", about([r for found in rows.values() for r in found])]
+
+
+def in_cache():
+    """Cycles an element of rows in the cache with one thread, and what a call costs."""
+    rows = [r for r in records("xeon-2core", "softmax") if r["case"].startswith("in cache")]
+    lengths = list(dict.fromkeys(r["shape"][1] for r in rows))
+    lines = ["| cycles an element | " + " | ".join(size(n) for n in lengths) + " |", "|---|" + "---|" * len(lengths)]
+    for driver, dtype in dict.fromkeys((r["driver"], r["dtype"]) for r in rows):
+        found = {r["shape"][1]: r for r in rows if r["driver"] == driver and r["dtype"] == dtype}
+        lines.append(f"| {dtype}, {driver} | " + " | ".join(f"{found[n]['cycles_per_element']:.2f}" for n in lengths) + " |")
+    calls = {r["who"]: r for r in records("xeon-2core", "softmax") if r["case"].startswith("one call")}
+    lines += ["", "One call on 1×64 float32: " + ", ".join(f"{r['ms'] * 1e6:.0f} ns ({who})" for who, r in calls.items()) + "."]
+    return lines + ["", about(rows)]
+
+
+def two_core_peers():
+    """The fastest peer at every point, in times of softfold's, and all that are slower."""
+    lengths = [1 << 10, 1 << 12, 1 << 15, 1 << 17, 1 << 26]
+    lines = ["| times the fastest peer | " + " | ".join(size(n) for n in lengths) + " |", "|---|" + "---|" * len(lengths)]
+    all_times, taken = {}, []
+    for op in ("softmax", "log_softmax", "logsumexp"):
+        rows = [r for r in records("xeon-2core", f"{op}_peers", op) if r["shape"][0] * r["shape"][1] >= 1 << 26]
+        for dtype in ("float32", "bfloat16", "float16"):
+            cells = []
+            for n in lengths:
+                point = [r for r in rows if r["dtype"] == dtype and r["shape"][1] == n]
+                start = max(i for i, r in enumerate(point) if r["who"].startswith("softfold"))  # the last run of it
+                ours, *peers = point[start:]
+                taken += point[start:]
+                times = {r["who"]: r["ms"] / ours["ms"] for r in peers if r["ms"]}
+                best = min(times, key=times.get)
+                cells.append(f"{times[best]:.1f}× {best.split()[0]}")
+                for who, t in times.items():
+                    all_times.setdefault(who, []).append(t)
+            lines.append(f"| {op} {dtype} | " + " | ".join(cells) + " |")
+    spans = ", ".join(f"{who} {min(t):.1f}–{max(t):.1f}×" for who, t in all_times.items())
+    return lines + ["", f"Over all points: {spans}. {about(taken)}"]
 
 
 def put(page, name, lines):
@@ -160,6 +201,8 @@ def main():
     put(root / "docs" / "performance.md", "two-cores", two_cores())
     put(root / "docs" / "performance.md", "consumers", [*consumers("xeon-2core", 2), "", *consumers("h200-host", 1), "",
                                                         *consumers("h200-host", 16)])
+    put(root / "docs" / "performance.md", "in-cache", in_cache())
+    put(root / "docs" / "performance.md", "two-core-peers", two_core_peers())
 
 
 if __name__ == "__main__":

@@ -12,11 +12,37 @@
 #include "softfold/softfold.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <variant>
 
 namespace softfold::cli {
 namespace {
+
+/// What the kernels do well that are preferred over others.
+constexpr std::pair<std::string_view, std::string_view> kStrengths[] = {
+    {"softmax_fused", "a row's terms stay in a core's cache until their sum is known: one read, one exponential each"},
+    {"softmax_tiled", "rows of any length, which threads may share"},
+    {"attention_fused", "scores stay in their tile: the memory needed does not grow with T x S"},
+};
+
+/// Why a plan has its kernel: of those that can, the first in the backend's order of preference.
+std::string reason_for(std::string_view kernel, Rung rung,
+                       std::span<const std::pair<std::string, std::string>> others) {
+  if (rung != Rung::automatic) return "this rung was asked for";
+  const bool alone =
+      std::none_of(others.begin(), others.end(), [](const auto& other) { return other.second.starts_with("able"); });
+  std::string reason = others.empty() ? "the only kernel of this operation here"
+                       : alone        ? "the only one that can of those that run unasked"
+                                      : "preferred over the others that can";
+  for (const auto& [name, strength] : kStrengths)
+    if (name == kernel) reason += fmt::format("; {}", strength);
+  return reason;
+}
 
 struct ExplainVerb {
   std::string op, shape_text, dtype_text, output, backend = "cpu";
@@ -115,18 +141,25 @@ void ExplainVerb::tell(Op which, const Plan& plan) const {
   const DType in = parse_dtype(dtype_text), out = output.empty() ? in : parse_dtype(output);
   const auto traffic = traffic_of(which, plan.kernel(), size_of(in), size_of(out));
   const auto rejected = plan.rejected();
+  const std::string why = reason_for(plan.kernel(), parse_rung(arguments.rung), rejected);
   if (json) {
     Json others = Json::object();
-    for (const auto& [name, why] : rejected) others[name] = why;
-    Json object{{"op", name_of(which)}, {"shape", parse_shape(shape_text)},
-                {"dtype", name_of(in)}, {"output_dtype", name_of(out)},
-                {"backend", backend},   {"kernel", plan.kernel()},
-                {"rejected", others},   {"workspace_bytes", plan.workspace_bytes()}};
+    for (const auto& [name, reason] : rejected) others[name] = reason;
+    Json object{{"op", name_of(which)},
+                {"shape", parse_shape(shape_text)},
+                {"dtype", name_of(in)},
+                {"output_dtype", name_of(out)},
+                {"backend", backend},
+                {"kernel", plan.kernel()},
+                {"why", why},
+                {"rejected", others},
+                {"workspace_bytes", plan.workspace_bytes()}};
     if (traffic) object["reads"] = traffic->reads, object["bytes_per_element"] = traffic->bytes_per_element;
     return print(object);
   }
   fmt::print("{} of {} {} -> {} on {}\n", name_of(which), shape_text, name_of(in), name_of(out), backend);
   fmt::print("kernel     {}\n", plan.kernel());
+  fmt::print("why        {}\n", why);
   if (traffic)
     fmt::print("traffic    {} of x{}: {} bytes an element\n",
                traffic->reads == 1 ? "one read" : fmt::format("{} reads", traffic->reads),
@@ -138,13 +171,13 @@ void ExplainVerb::tell(Op which, const Plan& plan) const {
                lift::kChunk, in == DType::float64 ? "float64" : "float32", cpu::current_target());
   }
   fmt::print("workspace  {}\n", human_bytes(static_cast<double>(plan.workspace_bytes())));
-  for (const auto& [name, why] : rejected) fmt::print("not        {}: {}\n", name, why);
+  for (const auto& [name, reason] : rejected) fmt::print("not        {}: {}\n", name, reason);
 }
 
 }  // namespace
 
 void add_explain(Program& program) {
-  program.add<ExplainVerb>("explain", "the kernel that a call would use, and why not the others");
+  program.add<ExplainVerb>("explain", "the kernel that a call would use, why, and why not the others");
 }
 
 }  // namespace softfold::cli

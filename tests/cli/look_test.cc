@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 namespace softfold_test {
 namespace {
@@ -148,6 +149,15 @@ TEST_F(Explain, NamesTheKernelAndWhyNotTheOthers) {
   EXPECT_EQ(plan.at("kernel"), "softmax_tiled");
   EXPECT_EQ(plan.at("rejected").at("softmax_fused"), "another rung was asked for");
   EXPECT_EQ(plan.at("bytes_per_element"), 6);
+  EXPECT_EQ(plan.at("why"), "this rung was asked for");
+  const std::tuple<const char*, const char*, const char*> reasons[] = {
+      {"softmax", "4096x1024", "why        preferred over the others that can; a row's terms stay"},
+      {"softmax", "1x67108864", "why        the only one that can of those that run unasked; rows of any length"},
+      {"logsumexp", "4096x1024", "why        the only kernel of this operation here\n"}};
+  for (const auto& [op, shape, why] : reasons) {
+    const std::string told = expect_ok({"explain", op, shape, "f32"});
+    EXPECT_NE(told.find(why), std::string::npos) << told;
+  }
   EXPECT_NE(expect_ok({"explain", "merge-attention", "8x64", "f32"}).find("kernel"), std::string::npos);
 }
 
