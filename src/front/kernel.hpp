@@ -32,7 +32,8 @@ std::span<const Kernel<LossProblem>> cpu_loss_kernels(Op op);
 std::span<const Kernel<TopkProblem>> cpu_topk_kernels();
 /// The CPU's kernels for sample.
 std::span<const Kernel<SampleProblem>> cpu_sample_kernels();
-#if defined(SOFTFOLD_WITH_CUDA)
+
+// The CUDA backend's, which plan.cc asks where there is one.
 std::span<const Kernel<RowProblem>> cuda_row_kernels(Op op);
 std::span<const Kernel<MergeProblem>> cuda_merge_kernels(Op op);
 std::span<const Kernel<AttentionProblem>> cuda_attention_kernels();
@@ -46,7 +47,6 @@ void check_cuda_memory(Device device, const AttentionProblem& p);
 void check_cuda_memory(Device device, const LossProblem& p);
 void check_cuda_memory(Device device, const TopkProblem& p);
 void check_cuda_memory(Device device, const SampleProblem& p);
-#endif
 
 }  // namespace v0
 }  // namespace softfold

@@ -33,10 +33,8 @@ void build_linear(LinearProblem& p, std::span<const View> inputs, std::span<cons
                   const LinearCrossEntropyOptions& options);
 
 std::span<const Kernel<LinearProblem>> cpu_linear_kernels();
-#if defined(SOFTFOLD_WITH_CUDA)
 std::span<const Kernel<LinearProblem>> cuda_linear_kernels();
 void check_cuda_memory(Device device, const LinearProblem& p);
-#endif
 
 }  // namespace v0
 }  // namespace softfold
