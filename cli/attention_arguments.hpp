@@ -50,10 +50,4 @@ class AttentionOperands {
   std::deque<Loaded> arrays_;
 };
 
-/// Element i of a contiguous view of int32 or int64.
-inline std::int64_t integer_at(const View& v, std::int64_t i) {
-  return v.dtype == DType::int32 ? static_cast<const std::int32_t*>(v.data)[i]
-                                 : static_cast<const std::int64_t*>(v.data)[i];
-}
-
 }  // namespace softfold::cli

@@ -4,6 +4,7 @@
 #include "compute.hpp"
 #include "progress.hpp"
 #include "report.hpp"
+#include "targets.hpp"
 #include "verbs.hpp"
 
 #include "softfold/fold/logsumexp.hpp"
@@ -40,8 +41,8 @@ struct CrossEntropyVerb {
   }
 
   void run() const;
-  std::vector<double> losses(const io::ArrayFile& file, const std::vector<std::byte>& classes, DType class_type,
-                             const Compute& compute, std::vector<std::byte>& log_probabilities) const;
+  std::vector<double> losses(const io::ArrayFile& file, const Loaded& classes, const Compute& compute,
+                             std::vector<std::byte>& log_probabilities) const;
 };
 
 /// Of the losses of all rows, by the canonical tree, as the library adds them.
@@ -54,8 +55,7 @@ double sum_of(std::vector<double> losses) {
   return losses.empty() ? 0. : Sum::merge(tree.root(), 0.);
 }
 
-std::vector<double> CrossEntropyVerb::losses(const io::ArrayFile& file, const std::vector<std::byte>& classes,
-                                             DType class_type, const Compute& compute,
+std::vector<double> CrossEntropyVerb::losses(const io::ArrayFile& file, const Loaded& classes, const Compute& compute,
                                              std::vector<std::byte>& log_probabilities) const {
   const Geometry g = geometry_of(file.shape(), -1);
   const std::size_t element = size_of(file.dtype());
@@ -90,12 +90,11 @@ std::vector<double> CrossEntropyVerb::losses(const io::ArrayFile& file, const st
                options.status = View(&stray, DType::int32, {});
                const View inputs[] = {
                    View(static_cast<const void*>(slots[i]), file.dtype(), shape),
-                   View(static_cast<const void*>(classes.data() + first * size_of(class_type)), class_type, rows)};
+                   View(static_cast<const void*>(classes.bytes.data() + first * size_of(classes.dtype)), classes.dtype,
+                        rows)};
                const View loss(all.data() + first, DType::float64, rows);
                compute.run(Op::cross_entropy, inputs, {&loss, 1}, options);
-               if (stray != 0)
-                 throw Error(Code::data, fmt::format("{} TARGETS that are no class", stray),
-                             fmt::format("0 .. {}, or --ignore-index", g.n - 1));
+               if (stray != 0) refuse_stray(stray, g.n);
                progress.add(bytes(i));
              },
              [](std::int64_t) {}});
@@ -107,31 +106,18 @@ void CrossEntropyVerb::run() const {
   const Compute compute(running);
   const io::ArrayFile file = reading.open_floating(input), class_file = target_reading.open(targets);
   const Geometry g = geometry_of(file.shape(), -1);
-  if (class_file.dtype() != DType::int32 && class_file.dtype() != DType::int64)
-    throw Error(Code::dtype, fmt::format("TARGETS of {}", name_of(class_file.dtype())), "int32, int64");
-  if (!std::ranges::equal(class_file.shape(), file.shape().first(file.shape().size() - 1)))
-    throw Error(Code::shape, fmt::format("TARGETS of shape {}", text_of(class_file.shape())),
-                fmt::format("one a row of LOGITS: {}", text_of(file.shape().first(file.shape().size() - 1))));
-  std::vector<std::byte> classes(static_cast<std::size_t>(class_file.bytes()));
-  class_file.read(0, classes);
+  const std::vector<std::int64_t> rows = rows_of_targets(class_file, file);
+  const Loaded classes(class_file);
 
   const Stopwatch watch;
   std::vector<std::byte> log_probabilities;
-  const std::vector<double> each = losses(file, classes, class_file.dtype(), compute, log_probabilities);
-  std::int64_t counted = 0;
-  for (std::int64_t r = 0; r < g.rows(); ++r) {
-    const auto i = static_cast<std::size_t>(r);
-    const std::int64_t t = class_file.dtype() == DType::int32
-                               ? reinterpret_cast<const std::int32_t*>(classes.data())[i]
-                               : reinterpret_cast<const std::int64_t*>(classes.data())[i];
-    if (t != ignore_index) ++counted;
-  }
+  const std::vector<double> each = losses(file, classes, compute, log_probabilities);
+  const std::int64_t counted = counted_targets(classes.view(), ignore_index);
   const double sum = sum_of(each), mean = counted == 0 ? 0. : sum / static_cast<double>(counted);
   if (!output.empty()) {
     const DType out = file.dtype() == DType::float64 ? DType::float64 : DType::float32;
     io::ArrayOutput result =
-        io::create_array(output, {"log_probability", out, {class_file.shape().begin(), class_file.shape().end()}},
-                         std::array{file.file().id(), class_file.file().id()});
+        io::create_array(output, {"log_probability", out, rows}, std::array{file.file().id(), class_file.file().id()});
     result.write(0, log_probabilities);
     result.commit();
   }

@@ -76,6 +76,11 @@ OptionViews views_of(AttentionOptions& o) {
   return views;
 }
 OptionViews views_of(CrossEntropyOptions& o) { return {{}, {&o.log_probability, &o.status}}; }
+OptionViews views_of(LinearCrossEntropyOptions& o) {
+  return {{&o.bias}, {&o.loss.log_probability, &o.loss.status, &o.dx, &o.dweight, &o.dbias}};
+}
+OptionViews views_of(EntropyOptions&) { return {}; }
+OptionViews views_of(KlDivergenceOptions&) { return {}; }
 OptionViews views_of(TopkOptions& o) { return {{}, {&o.probabilities}}; }
 OptionViews views_of(SampleOptions& o) { return {{&o.row_ids}, {&o.log_probability}}; }
 

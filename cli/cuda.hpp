@@ -4,6 +4,7 @@
 
 #include "measure.hpp"
 
+#include "softfold/linear_options.hpp"
 #include "softfold/options.hpp"
 #include "softfold/plan.hpp"
 
@@ -17,7 +18,8 @@
 namespace softfold::cli {
 
 /// Options of an operation that a verb runs.
-using OpOptions = std::variant<RowOptions, AttentionOptions, CrossEntropyOptions, TopkOptions, SampleOptions>;
+using OpOptions = std::variant<RowOptions, AttentionOptions, CrossEntropyOptions, LinearCrossEntropyOptions,
+                               EntropyOptions, KlDivergenceOptions, TopkOptions, SampleOptions>;
 
 /// What of CUDA this build and this machine have.
 struct CudaFound {

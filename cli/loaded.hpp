@@ -27,4 +27,10 @@ struct Loaded {
   View view() const { return View(static_cast<void*>(bytes.data()), dtype, shape); }
 };
 
+/// Element i of a contiguous view of int32 or int64.
+inline std::int64_t integer_at(const View& v, std::int64_t i) {
+  return v.dtype == DType::int32 ? static_cast<const std::int32_t*>(v.data)[i]
+                                 : static_cast<const std::int64_t*>(v.data)[i];
+}
+
 }  // namespace softfold::cli

@@ -20,8 +20,9 @@ int main(int count, char** arguments) {
   occupy_closed_streams();
   note_interrupts();
   Program program;
-  for (const auto add : {add_softmax, add_cross_entropy, add_topk, add_sample, add_state, add_merge, add_finish,
-                         add_attention, add_hash, add_verify, add_explain, add_doctor, add_bench})
+  for (const auto add :
+       {add_softmax, add_cross_entropy, add_linear_cross_entropy, add_entropy, add_topk, add_sample, add_state,
+        add_merge, add_finish, add_attention, add_hash, add_verify, add_explain, add_doctor, add_bench})
     add(program);
   return program.run(count, arguments);
 }

@@ -8,6 +8,8 @@ namespace softfold::cli {
 void add_softmax(Program& program);  ///< softmax, log-softmax, logsumexp
 void add_state(Program& program);
 void add_cross_entropy(Program& program);
+void add_linear_cross_entropy(Program& program);
+void add_entropy(Program& program);  ///< entropy, kl-divergence
 void add_topk(Program& program);
 void add_sample(Program& program);
 void add_merge(Program& program);

@@ -35,5 +35,82 @@ TEST_F(CommandTest, CrossEntropyHasTheLibrarysBitsInBlocksOfAnySize) {
   expect_refused(Code::dtype, "TARGETS", {"cross-entropy", "@x.npy", "@x.npy"});
 }
 
+TEST_F(CommandTest, LinearCrossEntropyHasTheLibrarysBits) {
+  using softfold::View;
+  const Shape rows{5, 7}, shape{5, 7, 33}, wide{301, 33}, classes{301}, one{};
+  const auto x = random_elements(DType::float32, 35 * 33, 1), w = random_elements(DType::float32, 301 * 33, 1, 2),
+             b = random_elements(DType::float32, 301, 1, 3);
+  std::vector<std::int64_t> targets(35);
+  for (std::size_t r = 0; r < targets.size(); ++r) targets[r] = r % 7 == 3 ? -100 : static_cast<std::int64_t>(8 * r);
+  write_array(at("x.npy"), DType::float32, shape, x);
+  write_array(at("w.npy"), DType::float32, wide, w);
+  write_array(at("b.npy"), DType::float32, classes, b);
+  write_array(at("t.npy"), DType::int64, rows, std::as_bytes(std::span(targets)));
+  std::vector<float> dx(35 * 33), dw(301 * 33), db(301), lp(35);
+  double mean = 0;
+  softfold::LinearCrossEntropyOptions o;
+  o.softcap = 2;
+  o.bias = View(b.data(), DType::float32, classes);
+  o.dx = View(dx.data(), DType::float32, shape);
+  o.dweight = View(dw.data(), DType::float32, wide);
+  o.dbias = View(db.data(), DType::float32, classes);
+  o.loss.log_probability = View(lp.data(), DType::float32, rows);
+  softfold::linear_cross_entropy(View(x.data(), DType::float32, shape), View(w.data(), DType::float32, wide),
+                                 View(targets.data(), DType::int64, rows), View(&mean, DType::float64, one), o);
+  const Words words{"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy", "--bias", "@b.npy", "--softcap", "2"};
+  Words all = words;
+  for (const char* name : {"dx", "dweight", "dbias", "log-probability"})
+    all.push_back(std::string("--") + name), all.push_back(std::string("@") + name + ".npy");
+  all.push_back("--json");
+  const auto told = nlohmann::json::parse(expect_ok(all));
+  EXPECT_EQ(told["mean"].get<double>(), mean);
+  EXPECT_EQ(told["counted"].get<int>(), 30);
+  const auto same = [&](const char* name, const std::vector<float>& expected) {
+    const auto bytes = std::as_bytes(std::span(expected));
+    EXPECT_EQ(elements_of(softfold::io::open_array(at(name))), std::vector<std::byte>(bytes.begin(), bytes.end()))
+        << name;
+  };
+  same("dx.npy", dx), same("dweight.npy", dw), same("dbias.npy", db), same("log-probability.npy", lp);
+
+  expect_refused(Code::option, "--dbias", {"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy", "--dbias", "@no.npy"});
+  expect_refused(Code::option, "mode", {"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy", "--mode", "slow"});
+  expect_refused(Code::file, "two outputs",
+                 {"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy", "--dx", "@no.npy", "--dweight", "@no.npy"});
+  write_array(at("t.npy"), DType::int64, Shape{35}, std::as_bytes(std::span(targets)));
+  expect_refused(Code::shape, "TARGETS", {"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy"});
+  targets[5] = 301;
+  write_array(at("t.npy"), DType::int64, rows, std::as_bytes(std::span(targets)));
+  expect_refused(Code::data, "301", {"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy", "--dx", "@no.npy"});
+  EXPECT_FALSE(std::filesystem::exists(at("no.npy")));
+}
+
+TEST_F(CommandTest, EntropyAndDivergenceHaveTheLibrarysBitsInBlocksOfAnySize) {
+  using softfold::View;
+  const Shape shape{1500, 4001}, rows{1500};
+  const auto p = random_elements(DType::float32, 1500 * 4001, 2),
+             q = random_elements(DType::bfloat16, 1500 * 4001, 2, 2);
+  write_array(at("p.npy"), DType::float32, shape, p);
+  write_array(at("q.npy"), DType::bfloat16, shape, q);
+  std::vector<float> entropy(1500), kl(1500);
+  const View p_view(p.data(), DType::float32, shape), q_view(q.data(), DType::bfloat16, shape);
+  softfold::EntropyOptions halved;
+  halved.rows.scale = 0.5;
+  softfold::entropy(p_view, View(entropy.data(), DType::float32, rows), halved);
+  softfold::kl_divergence(p_view, q_view, View(kl.data(), DType::float32, rows));
+  const auto same = [&](const std::vector<float>& expected) {
+    const auto bytes = std::as_bytes(std::span(expected));
+    EXPECT_EQ(elements_of(softfold::io::open_array(at("out.npy"))), std::vector<std::byte>(bytes.begin(), bytes.end()));
+  };
+  for (const std::string memory : {"32M", "1G"}) {
+    expect_ok({"entropy", "@p.npy", "@out.npy", "--scale", "0.5", "--memory", memory});
+    same(entropy);
+    expect_ok({"kl-divergence", "@p.npy", "@q.npy", "@out.npy", "--q-as", "bf16", "--memory", memory});
+    same(kl);
+  }
+  write_array(at("q.npy"), DType::float32, Shape{4001, 1500}, p);
+  expect_refused(Code::shape, "Q of shape", {"kl-divergence", "@p.npy", "@q.npy", "@no.npy"});
+  EXPECT_FALSE(std::filesystem::exists(at("no.npy")));
+}
+
 }  // namespace
 }  // namespace softfold_test

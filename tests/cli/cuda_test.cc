@@ -98,6 +98,7 @@ TEST_F(CudaCommand, ConsumersHaveTheCpusBitsInBlocksOfAnySize) {
   write_targets();
   const Words verbs[] = {
       {"cross-entropy", "@x.npy", "@t.npy", "@1", "--label-smoothing", "0.1"},
+      {"entropy", "@x.npy", "@1", "--scale", "0.5"},
       {"topk", "@x.npy", "@1", "@2", "-k", "20", "--probabilities"},
       {"sample", "@x.npy", "@1", "@2", "--top-k", "50", "--top-p", "0.9", "--seed", "7"},
   };
@@ -121,6 +122,33 @@ TEST_F(CudaCommand, ConsumersHaveTheCpusBitsInBlocksOfAnySize) {
   write_targets();
   expect_refused(Code::data, "--ignore-index", {"cross-entropy", "@x.npy", "@t.npy", "@lost.npy", "--backend", "cuda"});
   EXPECT_FALSE(std::filesystem::exists(at("lost.npy")));
+}
+
+// A matrix product's order of additions is the device's own: sums of 96 products of up to 3, and their losses.
+TEST_F(CudaCommand, LinearCrossEntropyIsTheCpus) {
+  if (cuda() != true) GTEST_SKIP() << "no CUDA device";
+  write_array(at("x.npy"), DType::float32, {50, 96}, random_elements(DType::float32, 50 * 96, 0.5));
+  write_array(at("w.npy"), DType::float32, {1000, 96}, random_elements(DType::float32, 1000 * 96, 0.5, 2));
+  std::vector<std::int64_t> targets(50);
+  for (std::size_t r = 0; r < targets.size(); ++r) targets[r] = static_cast<std::int64_t>(r * 19);
+  const auto bytes = std::as_bytes(std::span(targets));
+  write_array(at("t.npy"), DType::int64, {50}, {bytes.begin(), bytes.end()});
+  const auto loss = [&](const std::string& backend, const std::string& mode) {
+    const auto report = nlohmann::json::parse(
+        expect_ok({"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy", "--dx", "@" + mode + backend + ".npy",
+                   "--mode", mode, "--backend", backend, "--json"}));
+    EXPECT_EQ(report.at("backend"), backend);
+    return report.at("mean").get<double>();
+  };
+  for (const std::string mode : {"fast", "lean"}) {
+    EXPECT_NEAR(loss("cpu", mode), loss("cuda", mode), 2e-5);
+    const auto here = elements_of(softfold::io::open_array(at(mode + "cpu.npy"))),
+               there = elements_of(softfold::io::open_array(at(mode + "cuda.npy")));
+    ASSERT_EQ(here.size(), there.size());
+    for (std::size_t i = 0; i < here.size() / sizeof(float); ++i)
+      ASSERT_NEAR(reinterpret_cast<const float*>(here.data())[i], reinterpret_cast<const float*>(there.data())[i],
+                  1e-5);
+  }
 }
 
 // Attention's order of additions is the device's own. Scores reach 20 and values 6, so a float32 result is within some

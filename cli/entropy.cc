@@ -1,0 +1,158 @@
+// softfold entropy LOGITS OUT; softfold kl-divergence P Q OUT
+#include "arguments.hpp"
+#include "blocks.hpp"
+#include "compute.hpp"
+#include "loaded.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "verbs.hpp"
+
+#include "softfold/io/array_output.hpp"
+#include "softfold/plan.hpp"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+namespace softfold::cli {
+namespace {
+
+/// What one number a row comes from.
+struct RowNumbers {
+  Op op;
+  const std::vector<io::ArrayFile>& files;  ///< the logits, of one shape
+  double scale;
+  const std::string& output;
+  const RunOptions& running;
+
+  void run() const;
+  void compute_block(const Compute& compute, const Box& box, std::span<std::byte* const> logits, View out) const;
+};
+
+void RowNumbers::compute_block(const Compute& compute, const Box& box, std::span<std::byte* const> logits,
+                               View out) const {
+  const std::int64_t shape[] = {box.outers, box.columns}, rows[] = {box.outers};
+  std::vector<View> inputs;
+  for (std::size_t i = 0; i < files.size(); ++i)
+    inputs.push_back(View(static_cast<const void*>(logits[i]), files[i].dtype(), shape));
+  out.shape = rows;
+  OpOptions options;
+  RowOptions scaled;
+  scaled.scale = scale;
+  if (op == Op::entropy) options = EntropyOptions{.rows = scaled};
+  if (op == Op::kl_divergence) options = KlDivergenceOptions{.rows = scaled};
+  compute.run(op, inputs, {&out, 1}, options);
+}
+
+void RowNumbers::run() const {
+  const Compute compute(running);
+  const io::ArrayFile& first = files[0];
+  const Geometry g = geometry_of(first.shape(), -1);
+  std::size_t element = 0;
+  std::uint64_t bytes = 0;
+  std::vector<io::FileId> read;
+  for (const io::ArrayFile& file : files) {
+    element += size_of(file.dtype());
+    bytes += file.bytes();
+    read.push_back(file.file().id());
+  }
+  const Schedule s = make_schedule({g.rows(), g.n, 1}, {element, 0, compute.memory(running.memory_bytes())});
+  if (s.streamed)
+    throw Error(Code::option, "--memory " + running.memory, fmt::format("room for a row of {} logits", g.n),
+                "--memory 1G");
+  const Loaded numbers(first.dtype() == DType::float64 ? DType::float64 : DType::float32,
+                       {first.shape().begin(), first.shape().end() - 1});
+  const std::vector<Box> boxes = boxes_of(g, s);
+  io::ArrayOutput file = io::create_array(output, {std::string(name_of(op)), numbers.dtype, numbers.shape}, read);
+  const Stopwatch watch;
+  std::vector<Slots> slots;
+  for (const io::ArrayFile& f : files)
+    slots.emplace_back(s.slots,
+                       (boxes.empty() ? 0 : static_cast<std::size_t>(boxes[0].elements())) * size_of(f.dtype()));
+  Progress progress(bytes);
+  const auto at = [&](std::int64_t i) -> const Box& { return boxes[static_cast<std::size_t>(i)]; };
+  run_steps(std::ssize(boxes), s.slots,
+            {[&](std::int64_t i) {
+               for (std::size_t f = 0; f < files.size(); ++f)
+                 read_box(files[f], g, at(i),
+                          {slots[f][i], static_cast<std::size_t>(at(i).elements()) * size_of(files[f].dtype())});
+             },
+             [&](std::int64_t i) {
+               std::vector<std::byte*> logits;
+               for (const Slots& of : slots) logits.push_back(of[i]);
+               std::byte* const to =
+                   numbers.bytes.data() + static_cast<std::size_t>(at(i).outer) * size_of(numbers.dtype);
+               compute_block(compute, at(i), logits, View(static_cast<void*>(to), numbers.dtype, {}));
+               progress.add(static_cast<std::size_t>(at(i).elements()) * element);
+             },
+             [](std::int64_t) {}});
+  for (const io::ArrayFile& f : files) f.file().check_unchanged();
+  file.write(0, numbers.all());
+  file.commit();
+  if (running.json)
+    return print({{"op", name_of(op)},
+                  {"shape", first.shape()},
+                  {"rows", g.rows()},
+                  {"output_dtype", name_of(numbers.dtype)},
+                  {"backend", compute.backend()},
+                  {"seconds", watch.seconds()},
+                  {"peak_memory_bytes", peak_memory()}});
+  fmt::print("{} of {} {} -> {} ({}), {:.2f} s\n", name_of(op), text_of(first.shape()), name_of(first.dtype()), output,
+             name_of(numbers.dtype), watch.seconds());
+}
+
+struct EntropyVerb {
+  std::string input, output;
+  double scale = 1;
+  InputOptions reading;
+  RunOptions running;
+
+  void declare(Command& command) {
+    command.positional("LOGITS", input, "an array (..., n), .npy or .safetensors: the last axis is folded");
+    command.positional("OUT", output, "the entropy of each row's softmax, in nats");
+    command.option("--scale", scale, "every logit is multiplied by it (1/temperature); default 1");
+    reading.declare(command);
+    running.declare(command);
+  }
+  void run() const {
+    std::vector<io::ArrayFile> files;
+    files.push_back(reading.open_floating(input));
+    RowNumbers{Op::entropy, files, scale, output, running}.run();
+  }
+};
+
+struct KlDivergenceVerb {
+  std::string p, q, output;
+  double scale = 1;
+  InputOptions p_reading, q_reading;
+  RunOptions running;
+
+  void declare(Command& command) {
+    command.positional("P", p, "logits (..., n), .npy or .safetensors: the last axis is folded");
+    command.positional("Q", q, "logits of the same shape");
+    command.positional("OUT", output, "KL(softmax(P) || softmax(Q)) of each row, in nats");
+    command.option("--scale", scale, "every logit is multiplied by it (1/temperature); default 1");
+    p_reading.declare(command, "p");
+    q_reading.declare(command, "q");
+    running.declare(command);
+  }
+  void run() const {
+    std::vector<io::ArrayFile> files;
+    files.push_back(p_reading.open_floating(p));
+    files.push_back(q_reading.open_floating(q));
+    if (!std::ranges::equal(files[0].shape(), files[1].shape()))
+      throw Error(Code::shape, fmt::format("Q of shape {}", text_of(files[1].shape())),
+                  fmt::format("that of P: {}", text_of(files[0].shape())));
+    RowNumbers{Op::kl_divergence, files, scale, output, running}.run();
+  }
+};
+
+}  // namespace
+
+void add_entropy(Program& program) {
+  program.add<EntropyVerb>("entropy", "the entropy of softmax, a number a row");
+  program.add<KlDivergenceVerb>("kl-divergence", "the divergence between two softmaxes, a number a row");
+}
+
+}  // namespace softfold::cli

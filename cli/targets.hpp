@@ -1,0 +1,43 @@
+// The target classes of a loss, one a row.
+#pragma once
+
+#include "arguments.hpp"
+#include "loaded.hpp"
+
+#include "softfold/error.hpp"
+#include "softfold/io/array_file.hpp"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace softfold::cli {
+
+/// The shape of the targets: that of `of` without its last axis. Throws Error: Code::dtype, Code::shape.
+inline std::vector<std::int64_t> rows_of_targets(const io::ArrayFile& targets, const io::ArrayFile& of) {
+  if (targets.dtype() != DType::int32 && targets.dtype() != DType::int64)
+    throw Error(Code::dtype, fmt::format("TARGETS of {}", name_of(targets.dtype())), "int32, int64");
+  if (of.shape().empty()) throw Error(Code::shape, "one number without an axis", "an array (..., n)");
+  const auto rows = of.shape().first(of.shape().size() - 1);
+  if (!std::ranges::equal(targets.shape(), rows))
+    throw Error(Code::shape, fmt::format("TARGETS of shape {}", text_of(targets.shape())),
+                fmt::format("one a row: {}", text_of(rows)));
+  return {rows.begin(), rows.end()};
+}
+
+/// How many targets are not the one that is ignored.
+inline std::int64_t counted_targets(const View& targets, std::int64_t ignored) {
+  std::int64_t counted = 0, rows = 1;
+  for (const std::int64_t n : targets.shape) rows *= n;
+  for (std::int64_t r = 0; r < rows; ++r) counted += integer_at(targets, r) != ignored ? 1 : 0;
+  return counted;
+}
+
+/// What a GPU counted of targets that are no class: the CPU refuses them before any work.
+[[noreturn]] inline void refuse_stray(std::int32_t stray, std::int64_t classes) {
+  throw Error(Code::data, fmt::format("{} TARGETS that are no class", stray),
+              fmt::format("0 .. {}, or --ignore-index", classes - 1));
+}
+
+}  // namespace softfold::cli
