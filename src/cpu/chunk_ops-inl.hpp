@@ -98,7 +98,7 @@ void write_behind(const cpu::Behind<T>& b) {
     case cpu::Behind<T>::terms:
       return write_terms<S, Native>(static_cast<const T*>(b.from), b.n, b.multiplier, b.least, b.y, true);
     case cpu::Behind<T>::row: return write<S, S, Native>(b.from, b.n, b.c, *b.normaliser, b.y, true);
-    case cpu::Behind<T>::log_row: return write_log<S, S>(b.from, b.n, *b.log_normaliser, b.y, true);
+    case cpu::Behind<T>::log_row: return write_log<S, S, Native>(b.from, b.n, *b.log_normaliser, b.y, true);
   }
 }
 
@@ -130,8 +130,13 @@ void reduce_and_write(const cpu::Ahead<T>& a, lift::Guess<T>& guess, const cpu::
       return beside(ScaledTerms<T, false, Native>(static_cast<const T*>(b.from), b.multiplier));
     if (b.kind == cpu::Behind<T>::row && fold::LogSumExp<T>::is_fast(b.normaliser->m))
       return beside(RowValues<S, false, Native>(static_cast<const S*>(b.from), b.c, *b.normaliser));
-    if (b.kind == cpu::Behind<T>::log_row && b.log_normaliser->fast)
-      return beside(LogRowValues<S, false>(static_cast<const S*>(b.from), *b.log_normaliser));
+    if (b.kind == cpu::Behind<T>::log_row && b.log_normaliser->fast) {
+      const S* from = static_cast<const S*>(b.from);
+      if constexpr (Native) {
+        if (none_subnormal(*b.log_normaliser)) return beside(LogRowValues<S, false, true>(from, *b.log_normaliser));
+      }
+      return beside(LogRowValues<S, false, false>(from, *b.log_normaliser));
+    }
   }
   write_behind<S, Native>(b);
   T* terms = a.terms;
@@ -217,7 +222,7 @@ void add_source(cpu::ChunkOps<T>& ops) {
     constexpr auto j = cpu::index(cpu::dtype_of<Y>());
     constexpr bool native_result = Native && std::is_same_v<Y, fold::BFloat16>;
     ops.write[i][j] = write_as < S, Y, native_result && native > ;
-    ops.write_log[i][j] = write_log_as<S, Y>;
+    ops.write_log[i][j] = write_log_as < S, Y, native_result && native > ;
     ops.write_terms[j] = write_terms<Y, native_result, T>;
   };
   add(float{}), add(double{}), add(fold::Float16{}), add(fold::BFloat16{});

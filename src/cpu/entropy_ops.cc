@@ -19,7 +19,7 @@ template <class S, class F, class T = fold::FoldType<S>>
 struct WithLogs {
   using A = Lanes<T>;
   RowValues<S, false, false> p;
-  LogRowValues<S, false> lp;
+  LogRowValues<S, false, false> lp;
   F f;
 
   HWY_INLINE typename A::V operator()(std::int64_t i) const {
@@ -29,7 +29,7 @@ struct WithLogs {
 };
 template <class S, class F, class T = fold::FoldType<S>>
 HWY_INLINE WithLogs<S, F> with_logs(const S* x, const fold::Entropy<T>& row, const F& f) {
-  return {RowValues<S, false, false>(x, row.c, row.row), LogRowValues<S, false>(x, row.log_row), f};
+  return {RowValues<S, false, false>(x, row.c, row.row), LogRowValues<S, false, false>(x, row.log_row), f};
 }
 
 template <class S, class T = fold::FoldType<S>>

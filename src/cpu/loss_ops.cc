@@ -21,7 +21,7 @@ T sum_log(const void* from, int n, const fold::LogNormaliser<T>& row, const T* w
   using A = Lanes<T>;
   const S* x = static_cast<const S*>(from);
   if (row.fast && n >= A::kCount) {
-    const LogRowValues<S, false> lp(x, row);
+    const LogRowValues<S, false, false> lp(x, row);
     return sum_leaves(n, room, [&](int i) HWY_ATTR { return A::mul(hn::LoadU(typename A::D(), weight + i), lp(i)); });
   }
   for (int i = 0; i < n; ++i) room[i] = fold::Scalar<T>::mul(weight[i], row.log_probability(fold::widen(x[i])));

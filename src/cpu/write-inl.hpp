@@ -158,10 +158,11 @@ struct RowValues {
         least(A::set(fold::Real<T>::kSmallest)) {}
 };
 
-/// The log-probabilities of x, if the row's frame is fast.
-template <class S, bool Far, class T = fold::FoldType<S>>
+/// The log-probabilities of x, if the row's frame is fast. `Native`: none is subnormal.
+template <class S, bool Far, bool Native, class T = fold::FoldType<S>>
 struct LogRowValues {
   using A = Lanes<T>;
+  static constexpr bool kNative = Native;
   const S* x;
   typename A::V half_c, half_frame, half_log2_d, two_kappa;
 
@@ -178,6 +179,13 @@ struct LogRowValues {
   }
   HWY_INLINE const S* from() const { return x; }
 };
+
+/// Whether no log-probability of a row is subnormal: half of log2 d, unless it is 0, is at least 2^-25, since d is a
+/// float, and the difference of two floats of which one is so large is 0 or at least 2^-49.
+template <class T>
+HWY_INLINE bool none_subnormal(const fold::LogNormaliser<T>& row) {
+  return row.half_log2_d != T(0) && row.two_kappa >= T(0.5);
+}
 
 /// Whether a product of a term and a multiplier may be too small to be written; no term lies between 0 and `least`.
 template <class T>
@@ -220,14 +228,17 @@ HWY_NOINLINE void write(const void* from, std::int64_t n, T c, const fold::Norma
   }
 }
 
-template <class S, class Y, class T = fold::FoldType<S>>
+template <class S, class Y, bool Native, class T = fold::FoldType<S>>
 HWY_NOINLINE void write_log(const void* from, std::int64_t n, const fold::LogNormaliser<T>& row, void* to,
                             bool stream) {
+  if constexpr (Native) {
+    if (!none_subnormal(row)) return write_log<S, Y, false>(from, n, row, to, stream);
+  }
   const S* x = static_cast<const S*>(from);
   Y* y = static_cast<Y*>(to);
   if (row.fast && n >= Lanes<T>::kCount) {
-    if (stream) return write_values<T>(n, y, true, LogRowValues<S, true>(x, row));
-    return write_values<T>(n, y, false, LogRowValues<S, false>(x, row));
+    if (stream) return write_values<T>(n, y, true, LogRowValues<S, true, Native>(x, row));
+    return write_values<T>(n, y, false, LogRowValues<S, false, Native>(x, row));
   }
   for (std::int64_t i = 0; i < n; ++i) y[i] = fold::narrow<Y>(row.log_probability(fold::widen(x[i])));
 }
@@ -251,12 +262,12 @@ void write_as(const void* x, std::int64_t n, T c, const fold::Normaliser<T>& row
   }
 }
 
-template <class S, class Y, class T = fold::FoldType<S>>
+template <class S, class Y, bool Native, class T = fold::FoldType<S>>
 void write_log_as(const void* x, std::int64_t n, const fold::LogNormaliser<T>& row, void* y, bool stream) {
   if constexpr (std::is_same_v<Y, S> || std::is_same_v<Y, T>) {
-    write_log<S, Y>(x, n, row, y, stream);
+    write_log<S, Y, Native>(x, n, row, y, stream);
   } else {
-    write_rounded<Y, T>(n, y, [&](T* exact) { write_log<S, T>(x, n, row, exact, false); });
+    write_rounded<Y, T>(n, y, [&](T* exact) { write_log<S, T, false>(x, n, row, exact, false); });
   }
 }
 

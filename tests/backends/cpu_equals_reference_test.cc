@@ -27,9 +27,10 @@ struct Case {
   softfold::Rung rung = softfold::Rung::automatic;
 };
 
-constexpr std::int64_t kRows = 10;
+constexpr std::int64_t kRows = 11;
 
-/// Rows of every kind: ordinary, far apart, around 0, constant, with -inf, with +inf, with NaN, all -inf, huge, tiny.
+/// Rows of every kind: ordinary, far apart, around 0, constant, with -inf, with +inf, with NaN, all -inf, huge, tiny,
+/// and one whose first log-probability is subnormal.
 double element(Random& random, std::int64_t kind, std::int64_t i) {
   const double infinity = std::numeric_limits<double>::infinity();
   switch (kind) {
@@ -42,6 +43,7 @@ double element(Random& random, std::int64_t kind, std::int64_t i) {
     case 6: return i % 900 == 3 ? std::numeric_limits<double>::quiet_NaN() : random.uniform(-4, 4);
     case 7: return -infinity;
     case 8: return (random.below(2) == 0 ? 1 : -1) * std::ldexp(random.uniform(), static_cast<int>(random.below(127)));
+    case 10: return i == 0 ? -1e-39 : -1000;
     default: return i / 1024 % 2 == 0 ? -3e7 + random.uniform(0, 9) : random.uniform(-150, 3);
   }
 }
@@ -57,7 +59,7 @@ class Checker {
         scales_(kRows, 1.) {
     for (std::int64_t r = 0; r < kRows; ++r) {
       length_[static_cast<std::size_t>(r)] = r == 9 ? 0 : c.n - random_.below(c.n + 1) / 3;
-      constexpr double values[] = {1, 0.3, -1, 0, 2.5, 1, -0.7, 1, 1e-3, 40};
+      constexpr double values[] = {1, 0.3, -1, 0, 2.5, 1, -0.7, 1, 1e-3, 40, 1};
       scales_[static_cast<std::size_t>(r)] = values[r];
       for (std::int64_t i = 0; i < c.n; ++i) {
         mask_[at(r, i)] = random_.below(4) != 0;
