@@ -45,7 +45,7 @@ AttentionCase grouped() {
 
 TEST(AttentionBits, SameForAnyNumberOfThreads) {
   AttentionCase decode;
-  decode.keys = 20000;
+  decode.keys = 20000 / kShrink;
   decode.d = decode.dv = 64;
   AttentionCase halves = grouped();
   halves.dtype = DType::bfloat16;

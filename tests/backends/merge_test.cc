@@ -121,7 +121,9 @@ TEST(Merge, BFloat16) { check_all_forms<fold::BFloat16, float>(); }
 TEST(Merge, SameBitsOnEveryTargetAndThreadCount) {
   const auto one = [](auto s) {
     using S = decltype(s);
-    for (const std::int64_t n : {3, 64, 100, 40001, 2200001}) {  // the last one leaves past the cache
+    // The last one leaves past the cache.
+    for (const std::int64_t n :
+         {std::int64_t{3}, std::int64_t{64}, std::int64_t{100}, 40001 / kShrink, 2200001 / kShrink}) {
       const std::int64_t rows = n > 1000 ? 2 : 300;
       const auto p = random_parts<S, float>(4, rows, n, Statistics::lse, 7);
       const auto before = std::string(softfold::cpu::current_target());
