@@ -6,13 +6,13 @@ namespace softfold::cli {
 namespace {
 
 /// Reads of x before the write, and the read that belongs to the write (none where the row stays on chip).
-constexpr std::pair<std::string_view, std::pair<int, int>> kRungs[] = {
+constexpr std::pair<std::string_view, std::pair<int, int>> kReads[] = {
     {"_naive", {1, 1}}, {"_safe", {2, 1}}, {"_online", {1, 1}}, {"_tiled", {1, 1}}, {"_fused", {1, 0}}};
 
 }  // namespace
 
 std::optional<Traffic> traffic_of(Op op, std::string_view kernel, std::size_t in_bytes, std::size_t out_bytes) {
-  for (const auto& [suffix, reads] : kRungs) {
+  for (const auto& [suffix, reads] : kReads) {
     if (!kernel.ends_with(suffix)) continue;
     Traffic t{};
     switch (op) {

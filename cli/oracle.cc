@@ -9,7 +9,7 @@
 namespace softfold::cli {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
 /// A sum that loses nothing to its length (Neumaier 1974).
 template <class W>
@@ -60,7 +60,7 @@ Truth truth_in(std::span<const double> x, double scale) {
 /// What is known of a result that must be one given value.
 Worst exactly(bool right, std::int64_t index) {
   if (right) return {0, 0, 0, 0, 0, index};
-  return {kInfinity, kInfinity, 0, kInfinity, 0, index};
+  return {kUnbounded, kUnbounded, 0, kUnbounded, 0, index};
 }
 
 /// Half a unit in the last place of a result near `value`, when results are stored with less precision than they are
@@ -99,7 +99,7 @@ Worst measured(long double truth, double got, long double bound_in_u, long doubl
   w.index = index;
   w.bound = static_cast<double>(bound / unit);
   w.error = w.largest_error = static_cast<double>(error / unit);
-  w.ratio = std::isnan(got) ? kInfinity : static_cast<double>(error / bound);
+  w.ratio = std::isnan(got) ? kUnbounded : static_cast<double>(error / bound);
   const Storage exact = storage_of(truth, p);
   if (exact.half_ulp > 0) w.largest_ulp = static_cast<double>(error / (2 * exact.half_ulp));
   return w;
@@ -130,7 +130,7 @@ bool is_special(const Truth& truth) { return truth.kind != Truth::Kind::regular;
 /// What every element of a row without a finite sum becomes.
 double special_value(Op op, const Truth& truth, const Precision& p) {
   if (truth.kind != Truth::Kind::empty || p.empty == Empty::nan) return std::nan("");
-  return op == Op::softmax ? 0. : -kInfinity;
+  return op == Op::softmax ? 0. : -kUnbounded;
 }
 
 bool equal(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
@@ -148,7 +148,7 @@ Worst compare_in(Op op, const Truth& truth, std::span<const double> x, std::span
   for (std::size_t i = 0; i < x.size(); ++i) {
     const std::int64_t index = first + static_cast<std::int64_t>(i);
     if (std::isinf(x[i])) {
-      worst.take(exactly(y[i] == (op == Op::softmax ? 0. : -kInfinity), index));
+      worst.take(exactly(y[i] == (op == Op::softmax ? 0. : -kUnbounded), index));
       continue;
     }
     if (is_beyond(truth, p)) {
@@ -216,8 +216,8 @@ Worst compare(Op op, const Truth& truth, std::span<const double> x, std::span<co
 
 Worst compare_lse(const Truth& truth, double lse, const Precision& p) {
   switch (truth.kind) {
-    case Truth::Kind::empty: return exactly(lse == -kInfinity, 0);
-    case Truth::Kind::plus_infinity: return exactly(lse == kInfinity, 0);
+    case Truth::Kind::empty: return exactly(lse == -kUnbounded, 0);
+    case Truth::Kind::plus_infinity: return exactly(lse == kUnbounded, 0);
     case Truth::Kind::not_a_number: return exactly(std::isnan(lse), 0);
     case Truth::Kind::regular: break;
   }
@@ -246,7 +246,7 @@ Worst compare_sum(const Truth& truth, long double sum, const Precision& p) {
   w.index = 0;
   w.error = w.largest_error = static_cast<double>(std::abs(sum - 1) / p.unit());
   w.bound = static_cast<double>(bound / p.unit());
-  w.ratio = std::isnan(w.error) ? kInfinity : w.error / w.bound;
+  w.ratio = std::isnan(w.error) ? kUnbounded : w.error / w.bound;
   return w;
 }
 
