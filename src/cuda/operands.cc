@@ -1,5 +1,6 @@
 // Before a plan's kernels are launched: its operands lie where their views say.
 #include "cuda/launch.hpp"
+#include "front/kl_problem.hpp"
 #include "front/linear_problem.hpp"
 
 #include <string>
@@ -43,6 +44,12 @@ void check_cuda_memory(Device device, const LossProblem& p) {
 void check_cuda_memory(Device device, const LinearProblem& p) {
   check_cuda_memory(device, static_cast<const LossProblem&>(p));
   for (const Operand& o : p.linear)
+    if (o.given) check_pointer(device, o.data);
+}
+
+void check_cuda_memory(Device device, const KlProblem& p) {
+  check_cuda_memory(device, static_cast<const RowProblem&>(p));
+  for (const Operand& o : p.more)
     if (o.given) check_pointer(device, o.data);
 }
 

@@ -45,7 +45,7 @@ std::span<const Kernel<Problem>> cuda_kernels(Op op) {
   if constexpr (std::is_same_v<Problem, TopkProblem>) return cuda_topk_kernels();
   if constexpr (std::is_same_v<Problem, SampleProblem>) return cuda_sample_kernels();
   if constexpr (std::is_same_v<Problem, LinearProblem>) return cuda_linear_kernels();
-  if constexpr (std::is_same_v<Problem, KlProblem>) return {};
+  if constexpr (std::is_same_v<Problem, KlProblem>) return cuda_kl_kernels(op);
 }
 #endif
 

@@ -52,8 +52,6 @@ NamedViews named(const KlViews& v, bool backward, const RowOptions& rows) {
 
 /// What the views' dtypes and devices say, before shapes are matched.
 void check_kinds(const KlViews& v, bool backward) {
-  if (v.p.device.kind != DeviceKind::cpu)
-    throw Error(Code::unsupported, "kl_divergence on a GPU", "tensors on the CPU", "copy them to the host");
   if (!v.dp.given() && !v.dq.given() && (backward || v.dkl.given()))
     throw Error(Code::option, backward ? "neither dp nor dq" : "dkl without dp or dq", "one of them, or both",
                 backward ? "give what is wanted" : "give dp or dq, or call kl_divergence_backward");
