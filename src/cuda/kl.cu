@@ -1,6 +1,8 @@
 // kl_divergence and its backward pass: how their steps follow each other on a stream.
-#include "cuda/kl.cuh"
+#include "cuda/kl_rows.cuh"
 
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
 #include "cuda/states.hpp"
@@ -86,8 +88,33 @@ void run(const KlProblem& p, const Context& context) {
   with_fold_type(p, [&]<class T>(T) { KlRun<T>(p, context, scratch.data()).run(); });
 }
 
-constexpr KlKernel kKl[] = {{"kl_divergence_states", refuses, run, workspace}};
-constexpr KlKernel kKlBackward[] = {{"kl_divergence_backward_generic", refuses, run, workspace}};
+/// Rows that tiles of vectors move, q as p, and their gradients as they are.
+const char* refuses_cluster(const KlProblem& p, const Context&) {
+  if (p[Slot::offsets].given) return "ragged rows have no common length";
+  if (p.n == 0) return "rows of no elements";
+  if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
+  if (p.rows >= 0x7FFFFFFF / 16) return "more rows than a grid has";
+  RowProblem rows = p;
+  if (const char* why = refuses_vectors(rows)) return why;
+  rows[Slot::dy] = p[KlSlot::q];
+  if (const char* why = refuses_other_vectors(rows, Slot::dy, "q lies differently from p")) return why;
+  if (!p[KlSlot::dq].given) return nullptr;
+  rows[Slot::dy] = p[KlSlot::dq];
+  return refuses_other_vectors(rows, Slot::dy, "dq lies differently from p");
+}
+
+void run_cluster(const KlProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  // Both rows fill the registers: blocks of 8 warps leave room for another.
+  const Spread spread = spread_row(p.rows, lift::chunk_count(p.n), traits_of(device.device()), kWarpsPerBlock / 2);
+  const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
+  with_element(p[Slot::x].dtype,
+               [&]<class E>() { launch("kl_cluster_rows", kl_cluster_rows<E>, grid, stream_of(context), p); });
+}
+
+constexpr KlKernel kCluster{"kl_cluster_rows", refuses_cluster, run_cluster, nullptr};
+constexpr KlKernel kKl[] = {kCluster, {"kl_divergence_states", refuses, run, workspace}};
+constexpr KlKernel kKlBackward[] = {kCluster, {"kl_divergence_backward_generic", refuses, run, workspace}};
 
 }  // namespace
 }  // namespace cuda

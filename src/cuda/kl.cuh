@@ -100,19 +100,19 @@ struct KlGradients {
   }
 };
 
-/// A pair of rows of a problem, whose states lie in memory.
+/// A pair of rows of a problem.
 template <class T>
 struct KlRows {
+  using State = typename KlPair<T>::State;
   RowPlace place;
   Row row;  ///< p's
   const char* q;
   KlPair<T> pair;
 
-  __device__ __forceinline__ KlRows(const KlProblem& p, std::int64_t index)
-      : place(p, index),
-        row(row_at(p, place)),
-        q(p[KlSlot::q].data + place.offset(p[KlSlot::q]) + row.begin * p[KlSlot::q].axis_stride),
-        pair(row.scale, state(p[Slot::states]), state(p[KlSlot::q_states])) {}
+  /// The states are those that lie in memory.
+  __device__ __forceinline__ KlRows(const KlProblem& p, std::int64_t index) : KlRows(p, RowPlace(p, index)) {}
+  __device__ __forceinline__ KlRows(const KlProblem& p, std::int64_t index, const State& of_p, const State& of_q)
+      : place(p, index), row(row_at(p, place)), q(q_at(p, place, row)), pair(row.scale, of_p, of_q) {}
 
   __device__ __forceinline__ T p_element(const KlProblem& p, std::int64_t i) const {
     const Operand& o = p[Slot::x];
@@ -122,17 +122,64 @@ struct KlRows {
     const Operand& o = p[KlSlot::q];
     return pair.element(element_at<T>(o.dtype, q + i * o.axis_stride));
   }
+  /// Of both gradients.
   __device__ __forceinline__ T factor(const KlProblem& p) const {
     const Operand& o = p[KlSlot::dkl];
     const double dkl = o.given ? element_at<double>(o.dtype, o.data + place.offset(o)) : 1.;
     return static_cast<T>(fold::Scalar<double>::mul(dkl, row.scale));
   }
+  __device__ __forceinline__ char* dq(const KlProblem& p) const {
+    const Operand& o = p[KlSlot::dq];
+    return o.given ? o.data + place.offset(o) + row.begin * o.axis_stride : nullptr;
+  }
 
  private:
-  __device__ __forceinline__ typename KlPair<T>::State state(const Operand& o) const {
+  __device__ __forceinline__ KlRows(const KlProblem& p, const RowPlace& at)
+      : place(at),
+        row(row_at(p, place)),
+        q(q_at(p, place, row)),
+        pair(row.scale, given(p[Slot::states]), given(p[KlSlot::q_states])) {}
+  static __device__ __forceinline__ const char* q_at(const KlProblem& p, const RowPlace& place, const Row& row) {
+    const Operand& o = p[KlSlot::q];
+    return o.data + place.offset(o) + row.begin * o.axis_stride;
+  }
+  __device__ __forceinline__ State given(const Operand& o) const {
     return given_state<T>(*reinterpret_cast<const StoredState*>(o.data + place.offset(o)), row.scale);
   }
 };
+
+/// The sums over a chunk of two regular rows, by a warp; `first`: the lane's first element.
+template <class T>
+__device__ __forceinline__ KlNode<T> kl_chunk_sums(const KlProblem& p, const KlRows<T>& r, std::int64_t first) {
+  const fold::KlDivergence<T> rows = r.pair.rows(0.);
+  // The tree over the lane's elements, one after the other: in bit-reversed order neighbours are merged first.
+  KlNode<T> left[5], sum = KlFold<T>::identity();
+#pragma unroll 1
+  for (unsigned step = 0; step < lift::kPerLane; ++step) {
+    const std::int64_t i = first + 32 * static_cast<std::int64_t>(__brev(step) >> 27);
+    sum = KlFold<T>::identity();
+    if (is_present(r.row, p[Slot::mask].axis_stride, i)) {
+      const auto leaf = rows.leaf(r.p_element(p, i), r.q_element(p, i));
+      sum = {leaf.divergence, leaf.ratio};
+    } else if (i < r.row.length) {
+      sum = {T(0), T(0)};  // what is hidden has p = q = 0
+    }
+    bool merges = true;
+#pragma unroll
+    for (int level = 0; level < 5; ++level) {
+      if (!merges) continue;
+      merges = (step >> level & 1U) != 0;
+      if (merges) {
+        sum = KlFold<T>::merge(left[level], sum);
+      } else {
+        left[level] = sum;
+      }
+    }
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) sum = KlFold<T>::merge(sum, shuffle(sum, distance));
+  return sum;
+}
 
 template <class T>
 __global__ void __launch_bounds__(128)
@@ -142,35 +189,7 @@ __global__ void __launch_bounds__(128)
   const Share share = share_of(p, item, false);
   const KlRows<T> r(p, share.row);
   KlNode<T> sum = KlFold<T>::identity();
-  if (r.pair.is_regular()) {
-    const fold::KlDivergence<T> rows = r.pair.rows(0.);
-    // The tree over the lane's elements, one after the other: in bit-reversed order neighbours are merged first.
-    KlNode<T> left[5];
-#pragma unroll 1
-    for (unsigned step = 0; step < lift::kPerLane; ++step) {
-      const std::int64_t i = share.first + 32 * static_cast<std::int64_t>(__brev(step) >> 27);
-      sum = KlFold<T>::identity();
-      if (is_present(r.row, p[Slot::mask].axis_stride, i)) {
-        const auto leaf = rows.leaf(r.p_element(p, i), r.q_element(p, i));
-        sum = {leaf.divergence, leaf.ratio};
-      } else if (i < r.row.length) {
-        sum = {T(0), T(0)};  // what is hidden has p = q = 0
-      }
-      bool merges = true;
-#pragma unroll
-      for (int level = 0; level < 5; ++level) {
-        if (!merges) continue;
-        merges = (step >> level & 1U) != 0;
-        if (merges) {
-          sum = KlFold<T>::merge(left[level], sum);
-        } else {
-          left[level] = sum;
-        }
-      }
-    }
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) sum = KlFold<T>::merge(sum, shuffle(sum, distance));
-  }
+  if (r.pair.is_regular()) sum = kl_chunk_sums(p, r, share.first);
   if (threadIdx.x % 32 == 0) sums[item] = sum;
 }
 
@@ -185,17 +204,12 @@ __global__ void __launch_bounds__(128) finish_kl(const __grid_constant__ KlProbl
       r.pair.divergence(p.empty, sums != nullptr ? sums[index] : KlFold<T>::identity()));
 }
 
+/// A lane's share of both gradients.
 template <class T>
-__global__ void __launch_bounds__(128)
-    write_kl_gradients(const __grid_constant__ KlProblem p, std::int64_t items, bool across, const KlNode<T>* sums) {
-  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
-  const Share share = share_of(p, item, across);
-  if (share.row >= p.rows) return;
-  const KlRows<T> r(p, share.row);
+__device__ __forceinline__ void write_kl_share(const KlProblem& p, const KlRows<T>& r, const KlNode<T>& sum,
+                                               const Share& share) {
   const Operand &dp = p[Slot::y], &dq = p[KlSlot::dq];
-  char* const to_q = dq.given ? dq.data + r.place.offset(dq) + r.row.begin * dq.axis_stride : nullptr;
-  const KlNode<T> sum = sums[share.row];
+  char* const to_q = r.dq(p);
   const KlGradients<T> of(r.pair, sum);
   const fold::KlDivergence<T> rows = r.pair.rows(KlGradients<T>::correction(sum));
   const T factor = r.factor(p);
@@ -215,6 +229,15 @@ __global__ void __launch_bounds__(128)
     if (dp.given) put(dp.dtype, r.row.y + i * dp.axis_stride, of_p);
     if (dq.given) put(dq.dtype, to_q + i * dq.axis_stride, of_q);
   }
+}
+
+template <class T>
+__global__ void __launch_bounds__(128)
+    write_kl_gradients(const __grid_constant__ KlProblem p, std::int64_t items, bool across, const KlNode<T>* sums) {
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= items) return;
+  const Share share = share_of(p, item, across);
+  if (share.row < p.rows) write_kl_share(p, KlRows<T>(p, share.row), sums[share.row], share);
 }
 
 }  // namespace cuda
