@@ -1,4 +1,4 @@
-"""The option structs of softfold.h's cross_entropy, entropy, topk and sample for ctypes: the benchmarks of both machines."""
+"""The option structs of softfold.h's cross_entropy, entropy, kl_divergence, topk and sample for ctypes: for both machines."""
 import ctypes as C
 
 
@@ -13,6 +13,11 @@ class CrossEntropyOptions(C.Structure):
 class EntropyOptions(C.Structure):
     _fields_ = [("struct_size", C.c_size_t), ("rows", C.c_void_p), ("states", C.c_void_p), ("dx", C.c_void_p),
                 ("dentropy", C.c_void_p)]
+
+
+class KlDivergenceOptions(C.Structure):
+    _fields_ = [("struct_size", C.c_size_t), ("rows", C.c_void_p), ("p_states", C.c_void_p), ("q_states", C.c_void_p),
+                ("dp", C.c_void_p), ("dq", C.c_void_p), ("dkl", C.c_void_p)]
 
 
 class TopkOptions(C.Structure):

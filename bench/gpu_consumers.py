@@ -1,4 +1,4 @@
-"""cross_entropy, entropy, topk and sample on one GPU, beside their peers and a copy or a read of the same bytes, in one run.
+"""cross_entropy, entropy, kl_divergence, topk and sample on one GPU, beside their peers and a copy or a read of the same bytes, in one run.
 
 As bench/gpu_softmax.py: graph replays, interleaved, medians; records of DESIGN section 5 go to --out.
 
@@ -12,7 +12,7 @@ import sys
 import torch
 
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
-from consumer_options import CrossEntropyOptions, EntropyOptions, SampleOptions, TopkOptions  # noqa: E402
+from consumer_options import CrossEntropyOptions, EntropyOptions, KlDivergenceOptions, SampleOptions, TopkOptions  # noqa: E402
 from gpu_softmax import Bench, Context, Softfold  # noqa: E402
 
 
@@ -32,7 +32,7 @@ class Consumers(Softfold):
         context.stream = stream.cuda_stream
         storage = C.create_string_buffer(4096 + 16)
         at = C.c_void_p((C.addressof(storage) + 15) & ~15)
-        op = {"cross_entropy": (16,), "entropy": (15,), "topk": (), "sample": ()}[name]
+        op = {"cross_entropy": (16,), "entropy": (15,), "kl_divergence": (21,), "topk": (), "sample": ()}[name]
 
         def make():
             call = getattr(self.lib, "softfold_plan_" + name)
@@ -97,6 +97,20 @@ class Points(Bench):
         self.point("entropy", dtype, (rows, n), "", {f"softfold:{run.kernel}": run}, x.numel() * x.element_size(),
                    read_only=True)
 
+    def kl_divergence(self, dtype, rows, n, gradients):
+        p, q, kl = self.logits(dtype, rows, n), self.logits(dtype, rows, n), torch.empty(rows, device="cuda")
+        o = KlDivergenceOptions()
+        self.softfold.lib.softfold_kl_divergence_options_init(C.byref(o))
+        views = {"dp": torch.empty_like(p), "dq": torch.empty_like(q)} if gradients else {}
+        run = self.softfold.plan_of("kl_divergence", [p, q], [kl], o, views, self.stream)
+        candidates = {f"softfold:{run.kernel}": run}
+        if "torch" in self.args.peers and not gradients:
+            f = torch.nn.functional
+            candidates["torch " + torch.__version__] = lambda: f.kl_div(
+                f.log_softmax(q, -1), f.log_softmax(p, -1), log_target=True, reduction="none").sum(-1)
+        self.point("kl_divergence", dtype, (rows, n), "both gradients" if gradients else "",
+                   candidates, 2 * p.numel() * p.element_size() * (2 if gradients else 1), read_only=not gradients)
+
     def topk(self, dtype, rows, n, k, probabilities=True):
         x, o = self.logits(dtype, rows, n), TopkOptions()
         values = torch.empty(rows, k, device="cuda", dtype=dtype)
@@ -139,7 +153,7 @@ def main():
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
     parser.add_argument("--peers", default="torch", help="torch,quack")
-    parser.add_argument("--only", default="cross_entropy,entropy,topk,sample")
+    parser.add_argument("--only", default="cross_entropy,entropy,kl_divergence,topk,sample")
     args = parser.parse_args()
     args.peers = [p for p in args.peers.split(",") if p]
     b, only = Points(args), args.only.split(",")
@@ -153,6 +167,11 @@ def main():
     if "entropy" in only:
         b.entropy(torch.bfloat16, 8192, 128256)
         b.entropy(torch.float32, 4096, 128256)
+    if "kl_divergence" in only:
+        for dtype in (torch.float32, torch.bfloat16):
+            b.kl_divergence(dtype, 4096, 128256, False)
+            b.kl_divergence(dtype, 4096, 128256, True)
+        b.kl_divergence(torch.bfloat16, 8192, 32000, True)
     if "topk" in only:
         for rows in (4096, 128, 1):
             b.topk(torch.float32, rows, 128256, 50)

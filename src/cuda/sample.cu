@@ -6,6 +6,7 @@
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
 #include "cuda/sample_draw.cuh"
+#include "cuda/sample_top.cuh"
 #include "cuda/states.hpp"
 
 #include <algorithm>
@@ -19,7 +20,10 @@ using State = SampleBlock::State;
 
 int processors_of(const SampleProblem& p) { return traits_of(DeviceOf(p[Slot::x].data).device()).processors; }
 
+constexpr const char* kTellsNoTop = "top_tokens are asked for";
+
 const char* refuses_rows(const SampleProblem& p, const Context&) {
+  if (p[SampleSlot::top_tokens].given) return kTellsNoTop;
   return p.n < 0xFFFFFFFFLL ? nullptr : "a row is longer than 2^32 - 2";
 }
 
@@ -72,6 +76,7 @@ int most_entries(const SampleProblem& p) {
 }
 
 const char* refuses_draw(const SampleProblem& p, const Context&) {
+  if (p[SampleSlot::top_tokens].given) return kTellsNoTop;
   if (p.n == 0) return "rows of no elements";
   if (p[SampleSlot::bias].given || p[SampleSlot::bitmask].given) return "logits have a bias or a bitmask";
   if (p[Slot::y].given || p[SampleSlot::masked].given) return "results of x's shape are asked for";
@@ -153,7 +158,8 @@ void run_draw(const SampleProblem& p, const Context& context) {
   if (work.left != nullptr) launch_rows(p, memory.rows, work.left, stream);
 }
 
-constexpr Kernel<SampleProblem> kKernels[] = {{"sample_draw", refuses_draw, run_draw, draw_workspace},
+constexpr Kernel<SampleProblem> kKernels[] = {{"sample_and_topk", refuses_top, run_top, top_workspace},
+                                              {"sample_draw", refuses_draw, run_draw, draw_workspace},
                                               {"sample_rows", refuses_rows, run_rows, rows_workspace}};
 
 }  // namespace

@@ -81,12 +81,9 @@ void check_room(const SampleProblem& p) {
                 "up to " + std::to_string(fold::kMostCounted), "top_p 1");
 }
 
-void check_top(const SampleOptions& o, const View& x) {
+void check_top(const SampleOptions& o) {
   if (o.top_tokens.given() != o.top_log_probabilities.given())
     throw Error(Code::option, "one of top_tokens and top_log_probabilities", "both, or neither");
-  if (o.top_tokens.given() && x.device.kind != DeviceKind::cpu)
-    throw Error(Code::unsupported, "top_tokens and top_log_probabilities on a GPU", "log_probability and rank",
-                "topk gives the largest logits and their log_probabilities there, or sample on the CPU");
 }
 
 /// The largest elements and their log-probabilities: as many as the results have room for.
@@ -131,7 +128,7 @@ void build_sample(SampleProblem& p, std::span<const View> inputs, std::span<cons
   if (x.dtype == DType::float64)
     throw Error(Code::dtype, "x of dtype float64 for sample", "float32, float16, bfloat16", "convert it to float32");
   checks::check_integer(tokens, "tokens");
-  check_top(o, x);
+  check_top(o);
 
   p.op = Op::sample;
   p.empty = o.rows.empty;

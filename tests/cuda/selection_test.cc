@@ -67,6 +67,75 @@ TEST_F(CudaConsumers, SampleOfModelsShapes) {
       }
 }
 
+/// The largest tokens of the raw and of the sampled distribution beside the draw. bits: sampled; filters; temperatures
+/// of rows; bias and mask; masked logits in 16 bit.
+void expect_same_top(DType t, std::int64_t rows, std::int64_t n, std::int64_t top, int bits, const std::string& what) {
+  Array x = logits(t, rows, n), bias(DType::float32, {n}), mask(DType::boolean, {rows, n});
+  Array temperatures(DType::float32, {rows});
+  for (std::int64_t i = 0; i < n; ++i) {
+    x.set_value(i, std::floor(value(0, i, n) / 2.));  // many equal ones
+    if (rows > 4) x.set_value(3 * n + i, i % 40 == 7 ? 2. : -std::numeric_limits<double>::infinity());
+    if (rows > 4) x.set_value(4 * n + i, i % 40 == 9 ? std::numeric_limits<double>::infinity() : 1.);
+    bias.set_value(i, i % 9 == 4 ? -std::numeric_limits<double>::infinity() : 0.5 * static_cast<double>(i % 3));
+  }
+  for (std::int64_t k = 0; k < rows * n; ++k) mask.set_value(k, k % 11 != 3 && k / n != 6 ? 1. : 0.);
+  for (std::int64_t r = 0; r < rows; ++r)
+    temperatures.set_value(r, r % 7 == 4 ? 0. : 0.3 + 0.25 * static_cast<double>(r % 5));
+  Array tokens(DType::int64, {rows}), lp(DType::float32, {rows}), masked(DType::bfloat16, {rows, n});
+  Array top_tokens(DType::int32, {rows, top}, Layout::padded), top_lp(DType::float32, {rows, top});
+  const auto draw = [&](bool gpu, std::vector<std::unique_ptr<DeviceBytes>>& memory) {
+    const auto view = [&](Array& a) {
+      if (!gpu) return a.view();
+      memory.push_back(std::make_unique<DeviceBytes>(a.bytes()));
+      return a.view_at(memory.back()->data(), kCuda);
+    };
+    softfold::SampleOptions o;
+    o.seed = 11;
+    const View out = view(tokens);
+    o.log_probability = view(lp), o.top_tokens = view(top_tokens), o.top_log_probabilities = view(top_lp);
+    const View to_masked = view(masked), in = view(x);
+    if ((bits & 1) != 0) o.of = softfold::Distribution::sampled;
+    if ((bits & 2) != 0) o.top_k = 50, o.top_p = 0.9;
+    if ((bits & 4) != 0) o.temperatures = view(temperatures);
+    if ((bits & 8) != 0) o.bias = view(bias), o.rows.mask = view(mask);
+    if ((bits & 16) != 0) o.masked = to_masked;
+    softfold::Context context;
+    const std::size_t bytes = softfold::plan(Op::sample, {&in, 1}, {&out, 1}, o).workspace_bytes();
+    const DeviceBytes room(std::vector<unsigned char>(bytes + 256, 0xA5));
+    softfold::Workspace lent{room.data(), bytes};
+    if (gpu) context.workspace = &lent;
+    const auto plan = softfold::plan(Op::sample, {&in, 1}, {&out, 1}, o, context);
+    plan.run();
+    if (!gpu) return;
+    EXPECT_EQ(plan.kernel(), "sample_and_topk");
+    cuda_check(cudaDeviceSynchronize());
+    const auto after = room.download();
+    for (std::size_t i = bytes; i < after.size(); ++i) ASSERT_EQ(after[i], 0xA5) << "behind the workspace";
+  };
+  std::vector<std::unique_ptr<DeviceBytes>> memory, none;
+  draw(true, memory);
+  draw(false, none);
+  const Array* results[] = {&tokens, &lp, &top_tokens, &top_lp, &masked};
+  for (std::size_t i = 0; i < 5; ++i) ASSERT_EQ(memory[i]->download(), results[i]->bytes()) << what << " result " << i;
+}
+
+TEST_F(CudaConsumers, TheLargestTokensBesideTheDraw) {
+  std::size_t index = 0;
+  for (const auto& [rows, n, top] : {std::tuple<std::int64_t, std::int64_t, std::int64_t>{60, 1000, 5},
+                                     {20, 50257, 20},
+                                     {3, 128256, 300},
+                                     {40, 40, 40},
+                                     {9, 5003, 0}})
+    for (const DType t : {DType::float32, DType::bfloat16})
+      for (int bits = 0; bits < 32; ++bits) {
+        if ((index++ + static_cast<std::size_t>(bits)) % (n > 10000 ? 3 : 1) != 0 || index % step() != 0) continue;
+        expect_same_top(t, rows, n, top, bits,
+                        std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) + " bits " +
+                            std::to_string(bits));
+        if (HasFatalFailure()) return;
+      }
+}
+
 /// x, temperatures, top_ks, top_ps, min_ps -> tokens, log-probability, rank of plain rows: what one read decides, and
 /// rows that it does not. few: many equal logits.
 struct DrawCase {

@@ -56,13 +56,6 @@ TEST(RefuseSample, WhatItCannotDo) {
   with("top_tokens alone", Code::option, {"one of top_tokens and top_log_probabilities", "both"},
        [&](SampleOptions& o) { o.top_tokens = View(room.data(), DType::int64, five); });
   std::vector<float> more(64);
-  s.expect("top_tokens on a GPU", Code::unsupported, {"top_tokens and top_log_probabilities on a GPU", "rank", "topk"},
-           [&](Bound& b) {
-             b.inputs[0].device = {softfold::DeviceKind::cuda, 0};
-             auto& o = std::get<SampleOptions>(b.own);
-             o.top_tokens = View(room.data(), DType::int64, five);
-             o.top_log_probabilities = View(more.data(), DType::float32, five);
-           });
   with("more top_tokens than elements", Code::shape, {"top_tokens for 7 of rows of 6", "0 to 6"},
        [&](SampleOptions& o) {
          o.top_tokens = View(room.data(), DType::int64, seven);
