@@ -82,7 +82,9 @@ OptionViews views_of(LinearCrossEntropyOptions& o) {
 OptionViews views_of(EntropyOptions&) { return {}; }
 OptionViews views_of(KlDivergenceOptions&) { return {}; }
 OptionViews views_of(TopkOptions& o) { return {{}, {&o.probabilities}}; }
-OptionViews views_of(SampleOptions& o) { return {{&o.row_ids}, {&o.log_probability}}; }
+OptionViews views_of(SampleOptions& o) {
+  return {{&o.row_ids}, {&o.log_probability, &o.top_tokens, &o.top_log_probabilities}};
+}
 
 /// All but the devices, whose number it returns.
 int find_versions(CudaFound& found) {

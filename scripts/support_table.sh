@@ -89,7 +89,7 @@ See [python.md](python.md); `gradient`: differentiable there.
 | `merge_attention`, `merge_blocks` | yes | yes | yes, gradient | no |
 | `attention` | yes | yes | yes | no |
 | `cross_entropy`, `entropy` | yes | yes | yes, gradient | no |
-| `kl_divergence` | yes | no | yes, gradients | no |
+| `kl_divergence` | yes | yes | yes, gradients | no |
 | `linear_cross_entropy` | yes | tensors | yes, gradient | no |
 | `topk` | yes | yes | yes, gradient of the values | no |
 | `sample` | yes | yes | yes | no |

@@ -209,7 +209,7 @@ struct SampleOptions {
   View rank{};  ///< result, int32 or int64, one a row: how many elements are at least as large as the token's
   /// Results, both or neither, of x's shape with k along the axis, 0 <= k <= n: the k largest elements of the
   /// distribution that `of` says, best first, of equal ones the first (int32 or int64), and their log-probabilities
-  /// (floating). Where it has fewer (-inf is none): -1, and -inf. On the CPU.
+  /// (floating). Where it has fewer (-inf is none): -1, and -inf.
   View top_tokens{}, top_log_probabilities{};
   View probabilities{};  ///< result, floating, of x's shape: what was drawn from (renormalised, 0 for what is gone)
   View masked{};         ///< result, floating, of x's shape: x + bias, with -inf for what the filters took away

@@ -94,7 +94,7 @@ SOFTFOLD_API void entropy_backward(const View& x, const View& states, const View
 
 /// The divergence of softmax(scale q) from softmax(scale p), KL(p || q) = sum p (ln p - ln q), of each row of logits p
 /// and q, in nats; never negative. p, q: of one shape, both float64 or neither; kl: rows. An element of probability 0
-/// in p adds nothing, one whose q alone is -inf makes it +inf. Of a row with nothing in p it is 0. On the CPU.
+/// in p adds nothing, one whose q alone is -inf makes it +inf. Of a row with nothing in p it is 0.
 SOFTFOLD_API void kl_divergence(const View& p, const View& q, const View& kl, const KlDivergenceOptions& options = {},
                                 const Context& context = {});
 /// dp = scale p (ln p - ln q - kl) dkl and dq = scale (q - p) dkl, the gradients of the logits, from the saved states

@@ -99,7 +99,7 @@ def entropy(x, axis=-1, *, scale=1.0, scales=None, lengths=None, offsets=None, m
 
 def kl_divergence(p_logits, q_logits, axis=-1, *, scale=1.0, scales=None, lengths=None, offsets=None, mask=None,
                   causal=False, empty="zero", out=None, dtype=None, return_gradients=False):  # fmt: skip
-    """KL(p || q) = sum p (ln p - ln q) along axis, in nats, p and q softmaxes of scale times the logits. On the CPU.
+    """KL(p || q) = sum p (ln p - ln q) along axis, in nats, p and q softmaxes of scale times the logits.
 
     p_logits, q_logits: floating logits of one shape, of any strides, both float64 or neither. scale, scales, lengths,
     offsets, mask, causal, empty: as in softmax, of both. It is never negative, accurate to a few roundings of itself

@@ -47,7 +47,7 @@ def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, o
        logits' shape, in dtype.
     return_top_log_probabilities: how many of the largest elements of what `of` says are told of, best first: their
        tokens (int64) and log-probabilities, two arrays of logits' shape with so many along the axis; -1 and -inf where
-       there are fewer. On the CPU.
+       there are fewer.
     Returns tokens (int64, -1 where nothing can be drawn), or a tuple. Raises softfold.Error before any work.
     """
     options = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, order=order, bias=bias,

@@ -80,11 +80,14 @@ def test_cupy_consumers(rng, cupy):
     target = rng.integers(0, SHAPE[1], SHAPE[0])
     g, t = cupy.asarray(x), cupy.asarray(target)
     asked = dict(return_log_probability=True, return_gradient=True)
+    both, top = dict(return_gradients=True), dict(min_p=0.1, of="sampled", return_top_log_probabilities=4)
     calls = (
         (softfold.cross_entropy(g, t, **asked), softfold.cross_entropy(x, target, **asked)),
         (softfold.entropy(g, return_gradient=True), softfold.entropy(x, return_gradient=True)),
+        (softfold.kl_divergence(g, -g, **both), softfold.kl_divergence(x, -x, **both)),
         (softfold.topk(g, 20, return_probabilities=True), softfold.topk(x, 20, return_probabilities=True)),
         (softfold.sample(g, top_k=9, seed=3, return_rank=True), softfold.sample(x, top_k=9, seed=3, return_rank=True)),
+        (softfold.sample(g, **top), softfold.sample(x, **top)),
     )
     for got, want in calls:
         assert all(isinstance(a, cupy.ndarray) for a in got)
@@ -112,14 +115,17 @@ def test_torch_consumers(torch_gpu, dtype):
         loss = sf.cross_entropy(a, t, label_smoothing=0.1)
         (dx,) = torch.autograd.grad(loss, a)
         (dh,) = torch.autograd.grad(sf.entropy(a, -1).sum(), a)
+        b = a.detach().flip(-1).requires_grad_()
+        dp, dq = torch.autograd.grad(sf.kl_divergence(a, b).sum(), (a, b))
         best = sf.topk(a.detach(), 50, return_probabilities=True)
-        options = dict(temperature=0.7, top_k=50, top_p=0.9, return_log_probability=True)
+        options = dict(temperature=0.7, top_k=50, top_p=0.9, return_log_probability=True,
+                       return_top_log_probabilities=5)  # fmt: skip
         drawn = sf.sample(a, -1, seed=torch.arange(SHAPE[0], device=device), **options)
         whole = softfold.cross_entropy(a.detach(), t, return_log_probability=True, return_gradient=True)
         with sf.routed() as report:
             routed = torch.nn.functional.cross_entropy(a, t)
         assert report.routed == {"cross_entropy": 1}
-        return loss, dx, dh, *best, *drawn, *whole, routed
+        return loss, dx, dh, dp, dq, *best, *drawn, *whole, routed
 
     for got, want in zip(results("cuda"), results("cpu")):
         assert got.is_cuda and torch.equal(*(t.detach().cpu().reshape(-1).view(torch.uint8) for t in (got, want)))

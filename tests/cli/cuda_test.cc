@@ -101,13 +101,14 @@ TEST_F(CudaCommand, ConsumersHaveTheCpusBitsInBlocksOfAnySize) {
       {"entropy", "@x.npy", "@1", "--scale", "0.5"},
       {"topk", "@x.npy", "@1", "@2", "-k", "20", "--probabilities"},
       {"sample", "@x.npy", "@1", "@2", "--top-k", "50", "--top-p", "0.9", "--seed", "7"},
+      {"sample", "@x.npy", "@1", "--top-logprobs", "5", "--top-tokens", "@2", "--top-lp", "@3", "--of", "sampled"},
   };
   for (const Words& verb : verbs) {
     nlohmann::json mean;
     for (const std::string backend : {"cpu", "cuda"}) {
       Words words = verb;
       for (std::string& word : words)
-        if (word == "@1" || word == "@2") word += backend + ".npy";
+        if (word == "@1" || word == "@2" || word == "@3") word += backend + ".npy";
       const std::string memory = backend == "cpu" ? "1G" : "32M";
       words.insert(words.end(), {"--backend", backend, "--memory", memory, "--json"});
       const auto report = nlohmann::json::parse(expect_ok(words));
@@ -115,7 +116,7 @@ TEST_F(CudaCommand, ConsumersHaveTheCpusBitsInBlocksOfAnySize) {
       if (backend == "cpu") mean = report.value("mean", nlohmann::json());
       EXPECT_EQ(report.value("mean", nlohmann::json()), mean);
     }
-    for (const std::string place : {"1", "2"})
+    for (const std::string place : {"1", "2", "3"})
       if (std::ranges::find(verb, "@" + place) != verb.end()) expect_same(place + "cpu.npy", place + "cuda.npy");
   }
   targets[5] = n;

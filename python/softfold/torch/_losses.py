@@ -286,7 +286,7 @@ _KlDivergence = _function(_kl_divergence, _save_kl_divergence, _kl_divergence_vj
 
 def kl_divergence(p_logits, q_logits, dim=-1, *, dtype=None, scale=1.0, scales=None, lengths=None, offsets=None,
                   mask=None, causal=False, empty="zero"):  # fmt: skip
-    """softfold.kl_divergence of CPU tensors, with gradients of both: kl_divergence of Categorical(logits=...)."""
+    """softfold.kl_divergence of tensors, with gradients of both: kl_divergence of Categorical(logits=...)."""
     (p, dtype), (q, _) = _checked(p_logits, dtype, scales), _checked(q_logits, dtype, scales)
     op = _kl_divergence
     if is_eager(p) and is_eager(q):
