@@ -89,6 +89,7 @@ TEST_F(CudaCommand, ConsumersHaveTheCpusBitsInBlocksOfAnySize) {
   if (cuda() != true) GTEST_SKIP() << "no CUDA device";
   const std::int64_t rows = 2001, n = 6000;  // 48 MB
   write_array(at("x.npy"), DType::float32, {rows, n}, random_elements(DType::float32, rows * n, 3));
+  write_array(at("q.npy"), DType::float32, {rows, n}, random_elements(DType::float32, rows * n, 3, 2));
   std::vector<std::int64_t> targets(rows);
   for (std::int64_t r = 0; r < rows; ++r) targets[static_cast<std::size_t>(r)] = r % 7 == 0 ? -100 : r * 37 % n;
   const auto write_targets = [&] {
@@ -99,6 +100,7 @@ TEST_F(CudaCommand, ConsumersHaveTheCpusBitsInBlocksOfAnySize) {
   const Words verbs[] = {
       {"cross-entropy", "@x.npy", "@t.npy", "@1", "--label-smoothing", "0.1"},
       {"entropy", "@x.npy", "@1", "--scale", "0.5"},
+      {"kl-divergence", "@x.npy", "@q.npy", "@1"},
       {"topk", "@x.npy", "@1", "@2", "-k", "20", "--probabilities"},
       {"sample", "@x.npy", "@1", "@2", "--top-k", "50", "--top-p", "0.9", "--seed", "7"},
       {"sample", "@x.npy", "@1", "--top-logprobs", "5", "--top-tokens", "@2", "--top-lp", "@3", "--of", "sampled"},
