@@ -21,10 +21,8 @@ void build_kl(KlProblem& p, Op op, std::span<const View> inputs, std::span<const
               const KlDivergenceOptions& options);
 
 std::span<const Kernel<KlProblem>> cpu_kl_kernels(Op op);
-#if defined(SOFTFOLD_WITH_CUDA)
 std::span<const Kernel<KlProblem>> cuda_kl_kernels(Op op);
 void check_cuda_memory(Device device, const KlProblem& p);
-#endif
 
 }  // namespace v0
 }  // namespace softfold
