@@ -79,8 +79,8 @@ void RowNumbers::run() const {
                           {slots[f][i], static_cast<std::size_t>(at(i).elements()) * size_of(files[f].dtype())});
              },
              [&](std::int64_t i) {
-               std::vector<std::byte*> logits;
-               for (const Slots& of : slots) logits.push_back(of[i]);
+               std::vector<std::byte*> logits(slots.size());
+               std::ranges::transform(slots, logits.begin(), [&](const Slots& of) { return of[i]; });
                std::byte* const to =
                    numbers.bytes.data() + static_cast<std::size_t>(at(i).outer) * size_of(numbers.dtype);
                compute_block(compute, at(i), logits, View(static_cast<void*>(to), numbers.dtype, {}));
