@@ -65,8 +65,18 @@ __device__ __forceinline__ void finish(float (&v)[kCount], bool dense, const lif
   if constexpr (kLog) {
     fold::LogNormaliser<float> log_norm(row, scale);
     log_norm.set_c(factor.c);
+    if (log_norm.fast) {  // asked once, not by every element
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = log_norm.log_probability(v[i]);
+      for (int i = 0; i < kCount; ++i) v[i] = log_norm.log_probability(v[i]);
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < kCount; ++i) {
+      const float last = log_norm.log_probability(v[0]);
+#pragma unroll
+      for (int j = 0; j + 1 < kCount; ++j) v[j] = v[j + 1];
+      v[kCount - 1] = last;
+    }
   } else {
     if (dense && multiplier >= 0x1p-60F) {  // no result can be below kSmallest
 #pragma unroll

@@ -52,6 +52,13 @@ struct StayBox {
   };
 };
 
+/// Elements that are needed again wait as they came: without this the compiler keeps the floats, twice the registers.
+template <int kVectors>
+__device__ __forceinline__ void keep_packed(uint4 (&raw)[kVectors]) {
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) asm volatile("" : "+r"(raw[j].x), "+r"(raw[j].y), "+r"(raw[j].z), "+r"(raw[j].w));
+}
+
 /// A cluster of blocks a row, `clusters` rows at a time; p.factor is plain, and every warp has a chunk.
 template <class E, Leaves kLeaves>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
@@ -113,6 +120,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
 #pragma unroll
     for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
     const auto own = kLog ? Shape::Fold::reduce(v, p.factor.c, extremes) : Shape::Fold::terms(v, p.factor.c, extremes);
+    if constexpr (kLog) keep_packed(raw);
     // Exchange.
     const int turn = step % 2;
     if (has_chunk) {
@@ -137,6 +145,10 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     } else if (!multiplier.regular) {
       fill<E, kLog>(y, nullptr, 0, lane % kLanes, kLanes, count, count, constant_of<kLog>(root.state(), p.empty));
     } else {
+      if constexpr (kLog) {
+#pragma unroll
+        for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
+      }
       finish<kLog>(v, own.dense, p.factor, unit, root.state(), p.scale);
       write_vectors<E, kLanes, Place::kVectors>(y, count,
                                                 [&](int j) { return Packed<E>::pack(v + j * Place::kWidth); });
