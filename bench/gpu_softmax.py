@@ -247,7 +247,7 @@ def main():
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
     parser.add_argument("--peers", default="torch", help="torch,compile,triton,liger,quack")
-    parser.add_argument("--only", default="softmax,long,few,logsumexp,backward,options,outer")
+    parser.add_argument("--only", default="softmax,log_softmax,long,few,logsumexp,backward,options,outer")
     args = parser.parse_args()
     args.peers = [p for p in args.peers.split(",") if p]
     b, only = Bench(args), args.only.split(",")
@@ -259,6 +259,11 @@ def main():
                     continue
                 size = torch.empty((), dtype=dtype).element_size()
                 b.softmax(dtype, max(1, (1 << 29) // size // n), n)
+    if "log_softmax" in only:
+        for dtype in (torch.float32, torch.bfloat16):
+            for n in (128, 1024, 4096, 8192, 32768, 50257, 128256, 262144):
+                size = torch.empty((), dtype=dtype).element_size()
+                b.softmax(dtype, max(1, (1 << 29) // size // n), n, op="log_softmax")
     if "long" in only:
         for dtype in (torch.float32, torch.bfloat16):
             for n in (393216, 524288, 800000, 1000000, 2000000, 3500000, 7000000):

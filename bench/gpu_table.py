@@ -1,16 +1,18 @@
-"""The docs' table of the GPU bench: shares of a copy (logsumexp: of a read) of the same bytes, from the records.
+#!/usr/bin/env python3
+"""Writes the tables of docs/cuda.md from the records: shares of a copy (logsumexp and losses alone: of a read) of the same bytes.
 
-    python3 bench/gpu_table.py bench/results/h200/softmax.jsonl
+    python3 bench/gpu_table.py
 """
 import json
-import sys
+import pathlib
+
+from readme_tables import HERE, put
 
 
-def main():
-    records = [json.loads(line) for line in open(sys.argv[1])]
+def table(file):
+    records = [json.loads(line) for line in (HERE / "results" / "h200" / file).read_text().splitlines()]
     peers = sorted({r["who"] for r in records if not r["who"].startswith("softfold")}, reverse=True)
-    print("| operation | dtype | shape | kernel | softfold |", " | ".join(peers), "|")
-    print("|" + "---|" * (5 + len(peers)))
+    lines = ["| operation | dtype | shape | kernel | softfold | " + " | ".join(peers) + " |", "|" + "---|" * (5 + len(peers))]
     points = {}
     for r in records:
         points.setdefault((f"{r['op']} {r['case']}".strip(), r["dtype"], tuple(r["shape"])), []).append(r)
@@ -18,7 +20,18 @@ def main():
         share = {r["who"]: "refuses" if r["ms"] is None else f"{r['copy_ms'] / r['ms']:.2f}" for r in rows}
         ours = next(w for w in share if w.startswith("softfold"))
         cells = [op, dtype, "×".join(map(str, shape)), ours.split(":")[1], share[ours]]
-        print("|", " | ".join(cells + [share.get(p, "–") for p in peers]), "|")
+        lines.append("| " + " | ".join(cells + [share.get(p, "–") for p in peers]) + " |")
+    commits = {}
+    for r in records:
+        commits.setdefault(r["commit"], set()).add(r["op"])
+    by = "; ".join(f"{c} ({', '.join(sorted(ops))})" if len(commits) > 1 else c for c, ops in commits.items())
+    return lines + ["", f"{records[0]['device']}, driver {records[0]['driver']}, commit {by}."]
+
+
+def main():
+    page = pathlib.Path(HERE).parent / "docs" / "cuda.md"
+    for name, file in (("gpu-rows", "rows.jsonl"), ("gpu-peers", "softmax.jsonl"), ("gpu-consumers", "consumers.jsonl")):
+        put(page, name, table(file))
 
 
 if __name__ == "__main__":

@@ -223,9 +223,6 @@ TEST(RefuseKlDivergence, WhatItCannotDo) {
   s.expect("states of float32", Code::dtype, {"p_states of dtype float32", "float64"},
            [&](Bound& b) { own(b).p_states = View(values.data(), DType::float32, full); });
   s.expect("a rung", Code::unsupported, {"rung"}, [&](Bound& b) { b.rows.rung = softfold::Rung::safe; });
-  s.expect("a GPU", Code::unsupported, {"kl_divergence on a GPU", "CPU", "copy"}, [&](Bound& b) {
-    for (View* v : {&b.inputs[0], &b.inputs[1], &b.outputs[0]}) v->device = {softfold::DeviceKind::cuda, 0};
-  });
 }
 
 }  // namespace
