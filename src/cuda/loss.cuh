@@ -262,15 +262,14 @@ __global__ void __launch_bounds__(kThreadsAtOnce)
   if (threadIdx.x == 0) *sum = all;
 }
 
-__global__ void __launch_bounds__(128) inline sum_losses(const double* losses, std::int64_t rows, std::int64_t items,
-                                                         RowsSum* sums) {
+static __global__ void __launch_bounds__(128)
+    sum_losses(const double* losses, std::int64_t rows, std::int64_t items, RowsSum* sums) {
   sum_rows(rows, items, sums, StoredLoss{losses});
 }
 
 /// The one number that a sum or a mean is. sum: of the rows' losses; null: they are few enough to be added up here.
-__global__ void __launch_bounds__(kThreadsAtOnce) inline put_total(const __grid_constant__ LossProblem p,
-                                                                   const RowsSum* sum, const double* losses,
-                                                                   const RowsSum* weights) {
+static __global__ void __launch_bounds__(kThreadsAtOnce)
+    put_total(const __grid_constant__ LossProblem p, const RowsSum* sum, const double* losses, const RowsSum* weights) {
   const RowsSum all = sum != nullptr ? *sum : sum_rows_at_once(p.rows, StoredLoss{losses});
   if (threadIdx.x != 0) return;
   const bool mean = p.reduction == Reduction::mean;

@@ -149,9 +149,9 @@ __global__ void __launch_bounds__(256, 4)
 
 /// Before the one read: what it wants to know of a row, and the element at the target, which it may write over. Neither
 /// smoothing nor z-loss is asked for.
-__global__ void __launch_bounds__(128) inline prepare_gradients(const __grid_constant__ LossProblem p,
-                                                                const RowsSum* weights, GradientRow* gradients,
-                                                                float* elements) {
+static __global__ void __launch_bounds__(128)
+    prepare_gradients(const __grid_constant__ LossProblem p, const RowsSum* weights, GradientRow* gradients,
+                      float* elements) {
   using Kind = GradientRow::Kind;
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
@@ -172,10 +172,9 @@ __global__ void __launch_bounds__(128) inline prepare_gradients(const __grid_con
 }
 
 /// After it: the rows' losses, and the gradients of their targets.
-__global__ void __launch_bounds__(128) inline finish_targets(const __grid_constant__ LossProblem p,
-                                                             const LossWork<float, CrossEntropyRow<float>> work,
-                                                             const fold::LogSumExp<float>::State* states,
-                                                             const float* elements) {
+static __global__ void __launch_bounds__(128)
+    finish_targets(const __grid_constant__ LossProblem p, const LossWork<float, CrossEntropyRow<float>> work,
+                   const fold::LogSumExp<float>::State* states, const float* elements) {
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
   const LossRow<float> r(p, index, states[index]);

@@ -268,9 +268,9 @@ __device__ inline void sample_row(const SampleProblem& p, std::int64_t index, Sa
 }
 
 /// nodes: `room` states a block. left: a row, 0 where it has been drawn already; null: none has.
-__global__ void __launch_bounds__(kSampleThreads, 2) inline sample_rows(const __grid_constant__ SampleProblem p,
-                                                                        SampleBlock::State* nodes, std::int64_t room,
-                                                                        const unsigned* left) {
+static __global__ void __launch_bounds__(kSampleThreads, 2)
+    sample_rows(const __grid_constant__ SampleProblem p, SampleBlock::State* nodes, std::int64_t room,
+                const unsigned* left) {
   __shared__ SampleBlock::Shared shared;
 #pragma unroll 1
   for (std::int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {

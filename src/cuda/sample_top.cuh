@@ -14,7 +14,7 @@ inline namespace v0 {
 namespace cuda {
 
 /// What the logits of each row that is drawn from are multiplied by.
-__global__ void __launch_bounds__(128) inline put_scales(const __grid_constant__ SampleProblem p, double* scales) {
+static __global__ void __launch_bounds__(128) put_scales(const __grid_constant__ SampleProblem p, double* scales) {
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
   const Draw draw(SampleRow(p, index), index);
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(128) inline put_scales(const __grid_constant__
 
 /// After topk, a thread a row: an element of -inf has no place among the largest, and of a row without a distribution
 /// none has; at temperature 0 what is drawn from is one element. values: those of the entries.
-__global__ void __launch_bounds__(128) inline finish_top(const __grid_constant__ SampleProblem p, const float* values) {
+static __global__ void __launch_bounds__(128) finish_top(const __grid_constant__ SampleProblem p, const float* values) {
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
   const SampleRow row(p, index);
