@@ -79,8 +79,8 @@ OptionViews views_of(CrossEntropyOptions& o) { return {{}, {&o.log_probability, 
 OptionViews views_of(LinearCrossEntropyOptions& o) {
   return {{&o.bias}, {&o.loss.log_probability, &o.loss.status, &o.dx, &o.dweight, &o.dbias}};
 }
-OptionViews views_of(EntropyOptions&) { return {}; }
-OptionViews views_of(KlDivergenceOptions&) { return {}; }
+OptionViews views_of(EntropyOptions& o) { return {{&o.dentropy}, {&o.states, &o.dx}}; }
+OptionViews views_of(KlDivergenceOptions& o) { return {{&o.dkl}, {&o.p_states, &o.q_states, &o.dp, &o.dq}}; }
 OptionViews views_of(TopkOptions& o) { return {{}, {&o.probabilities}}; }
 OptionViews views_of(SampleOptions& o) {
   return {{&o.row_ids}, {&o.log_probability, &o.top_tokens, &o.top_log_probabilities}};
@@ -271,7 +271,7 @@ CudaTrack::CudaTrack(std::span<const std::byte> x, std::size_t y_bytes) {
   check(cudaEventCreate(&state_->begin), "an event");
   check(cudaEventCreate(&state_->end), "an event");
   state_->y.reserve(y_bytes);
-  check(cudaMemcpy(state_->x.reserve(x.size()), x.data(), x.size(), cudaMemcpyHostToDevice),
+  check(cudaMemcpyAsync(state_->x.reserve(x.size()), x.data(), x.size(), cudaMemcpyHostToDevice, state_->stream),
         "copying rows to the device");
 }
 CudaTrack::~CudaTrack() = default;

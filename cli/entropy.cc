@@ -2,7 +2,6 @@
 #include "arguments.hpp"
 #include "blocks.hpp"
 #include "compute.hpp"
-#include "loaded.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "verbs.hpp"
@@ -12,8 +11,6 @@
 
 #include <fmt/format.h>
 #include <algorithm>
-#include <cstring>
-#include <limits>
 
 namespace softfold::cli {
 namespace {
@@ -57,19 +54,22 @@ void RowNumbers::run() const {
     bytes += file.bytes();
     read.push_back(file.file().id());
   }
-  const Schedule s = make_schedule({g.rows(), g.n, 1}, {element, 0, compute.memory(running.memory_bytes())});
+  const DType real = first.dtype() == DType::float64 ? DType::float64 : DType::float32;
+  // A row's result is held beside its logits: an element's share of it, at most.
+  const Schedule s =
+      make_schedule({g.rows(), g.n, 1}, {element, size_of(real), compute.memory(running.memory_bytes())});
   if (s.streamed)
     throw Error(Code::option, "--memory " + running.memory, fmt::format("room for a row of {} logits", g.n),
                 "--memory 1G");
-  const Loaded numbers(first.dtype() == DType::float64 ? DType::float64 : DType::float32,
-                       {first.shape().begin(), first.shape().end() - 1});
   const std::vector<Box> boxes = boxes_of(g, s);
-  io::ArrayOutput file = io::create_array(output, {std::string(name_of(op)), numbers.dtype, numbers.shape}, read);
+  io::ArrayOutput file = io::create_array(
+      output, {std::string(name_of(op)), real, {first.shape().begin(), first.shape().end() - 1}}, read);
   const Stopwatch watch;
   std::vector<Slots> slots;
   for (const io::ArrayFile& f : files)
     slots.emplace_back(s.slots,
                        (boxes.empty() ? 0 : static_cast<std::size_t>(boxes[0].elements())) * size_of(f.dtype()));
+  const Slots results(s.slots, boxes.empty() ? 0 : static_cast<std::size_t>(boxes[0].outers) * size_of(real));
   Progress progress(bytes);
   const auto at = [&](std::int64_t i) -> const Box& { return boxes[static_cast<std::size_t>(i)]; };
   run_steps(std::ssize(boxes), s.slots,
@@ -81,25 +81,25 @@ void RowNumbers::run() const {
              [&](std::int64_t i) {
                std::vector<std::byte*> logits(slots.size());
                std::ranges::transform(slots, logits.begin(), [&](const Slots& of) { return of[i]; });
-               std::byte* const to =
-                   numbers.bytes.data() + static_cast<std::size_t>(at(i).outer) * size_of(numbers.dtype);
-               compute_block(compute, at(i), logits, View(static_cast<void*>(to), numbers.dtype, {}));
+               compute_block(compute, at(i), logits, View(static_cast<void*>(results[i]), real, {}));
                progress.add(static_cast<std::size_t>(at(i).elements()) * element);
              },
-             [](std::int64_t) {}});
+             [&](std::int64_t i) {
+               file.write(static_cast<std::uint64_t>(at(i).outer) * size_of(real),
+                          {results[i], static_cast<std::size_t>(at(i).outers) * size_of(real)});
+             }});
   for (const io::ArrayFile& f : files) f.file().check_unchanged();
-  file.write(0, numbers.all());
   file.commit();
   if (running.json)
     return print({{"op", name_of(op)},
                   {"shape", first.shape()},
                   {"rows", g.rows()},
-                  {"output_dtype", name_of(numbers.dtype)},
+                  {"output_dtype", name_of(real)},
                   {"backend", compute.backend()},
                   {"seconds", watch.seconds()},
                   {"peak_memory_bytes", peak_memory()}});
   fmt::print("{} of {} {} -> {} ({}), {:.2f} s\n", name_of(op), text_of(first.shape()), name_of(first.dtype()), output,
-             name_of(numbers.dtype), watch.seconds());
+             name_of(real), watch.seconds());
 }
 
 struct EntropyVerb {

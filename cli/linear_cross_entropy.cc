@@ -51,7 +51,7 @@ void LinearCrossEntropyVerb::declare(Command& command) {
   command.positional("TARGETS", targets, "int32 or int64, one a row of X");
   command.option("--bias", bias, "FILE or FILE.safetensors:TENSOR, one a class");
   command.option("--softcap", softcap, "logits become C tanh(z / C); default 0, off");
-  command.option("--mode", mode, "fast (all logits at once, default) or lean (a block of classes at a time)");
+  command.option("--mode", mode, "on a GPU: fast (all logits at once, default) or lean (a block of classes at a time)");
   command.option("--ignore-index", ignore_index, "the target of rows that do not count; default -100");
   command.option("--label-smoothing", label_smoothing, "0 .. 1; default 0");
   command.option("--z-loss", z_loss, "what lse^2 is multiplied by in a row's loss; default 0");
@@ -82,16 +82,18 @@ void LinearCrossEntropyVerb::run() const {
   LinearCrossEntropyOptions o = options();
   const Compute compute(running);
   require_apart({log_probability, dx, dweight, dbias});
+  if (!dbias.empty() && bias.empty()) throw Error(Code::option, "--dbias " + dbias, "with --bias alone", "--bias FILE");
   const io::ArrayFile x_file = reading.open_floating(input), weight_file = weight_reading.open_floating(weight),
                       target_file = target_reading.open(targets);
   const std::vector<std::int64_t> rows = rows_of_targets(target_file, x_file);
   std::vector<io::FileId> read{x_file.file().id(), weight_file.file().id(), target_file.file().id()};
   const Loaded x(x_file), w(weight_file), classes(target_file);
   std::optional<Loaded> b;
+  std::optional<io::ArrayFile> bias_file;
   if (!bias.empty()) {
-    const io::ArrayFile file = InputOptions().open_floating(bias);
-    read.push_back(file.file().id());
-    o.bias = b.emplace(file).view();
+    bias_file.emplace(InputOptions().open_floating(bias));
+    read.push_back(bias_file->file().id());
+    o.bias = b.emplace(*bias_file).view();
   }
   LinearResult gradients[] = {{dx, "dx", &LinearCrossEntropyOptions::dx},
                               {dweight, "dweight", &LinearCrossEntropyOptions::dweight},
@@ -100,7 +102,6 @@ void LinearCrossEntropyVerb::run() const {
   for (std::size_t i = 0; i < std::size(gradients); ++i) {
     LinearResult& g = gradients[i];
     if (g.path.empty()) continue;
-    if (like[i] == nullptr) throw Error(Code::option, "--dbias " + g.path, "with --bias alone", "--bias FILE");
     o.*g.view = g.array.emplace(like[i]->dtype, like[i]->shape).view();
   }
   const DType real = x.dtype == DType::float64 ? DType::float64 : DType::float32;
@@ -110,7 +111,7 @@ void LinearCrossEntropyVerb::run() const {
   std::int32_t stray = 0;
   if (std::string_view(compute.backend()) != "cpu") o.loss.status = View(&stray, DType::int32, {});
   const View inputs[] = {x.view(), w.view(), classes.view()}, loss(&mean, DType::float64, {});
-  plan(Op::linear_cross_entropy, inputs, {&loss, 1}, o);  // on the host, which reads targets: refusals
+  plan(Op::linear_cross_entropy, inputs, {&loss, 1}, o);  // on the host: shapes, dtypes and options, before any file
 
   std::vector<io::ArrayOutput> files;
   std::vector<const Loaded*> arrays;
@@ -126,6 +127,8 @@ void LinearCrossEntropyVerb::run() const {
   const double seconds = watch.seconds();
   if (stray != 0) refuse_stray(stray, w.shape[0]);
   for (std::size_t i = 0; i < files.size(); ++i) files[i].write(0, arrays[i]->all());
+  for (const io::ArrayFile* file : {&x_file, &weight_file, &target_file}) file->file().check_unchanged();
+  if (bias_file) bias_file->file().check_unchanged();
   check_interrupt();
   for (io::ArrayOutput& file : files) file.commit();
   for (const LinearResult& g : gradients)

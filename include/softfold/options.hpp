@@ -280,7 +280,8 @@ struct AttentionOptions {
   View state{};  ///< result: the fold's (m, d, o): lse's shape + (2 + Dv,), float32 (float64 for float64 operands)
 };
 
-/// Memory that the caller lends for the time of a call.
+/// Memory that the caller lends for the time of a call; on a GPU it begins at a multiple of 256 bytes, as cudaMalloc's
+/// does.
 struct Workspace {
   void* data = nullptr;
   std::size_t bytes = 0;

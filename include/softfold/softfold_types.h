@@ -266,7 +266,7 @@ typedef struct softfold_context {
   size_t struct_size;
   softfold_executor* cpu; /* null: the default executor */
   void* stream;           /* a cudaStream_t */
-  void* workspace;        /* softfold_plan_workspace_bytes() bytes, or null */
+  void* workspace;        /* softfold_plan_workspace_bytes() bytes at a multiple of 256, or null */
   size_t workspace_bytes;
 } softfold_context;
 

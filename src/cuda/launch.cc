@@ -92,6 +92,9 @@ Scratch::Scratch(std::size_t bytes, const Context& context) : stream_(stream_of(
     if (context.workspace->bytes < bytes || context.workspace->data == nullptr)
       throw Error(Code::option, "a workspace of " + std::to_string(context.workspace->bytes) + " bytes",
                   "at least " + std::to_string(bytes) + " bytes", "ask Plan::workspace_bytes()");
+    if (reinterpret_cast<std::uintptr_t>(context.workspace->data) % kWorkspaceAlignment != 0)
+      throw Error(Code::option, "a workspace that does not begin at a multiple of 256 bytes", "one that does",
+                  "memory as cudaMalloc gives it");
     data_ = static_cast<char*>(context.workspace->data);
     return;
   }

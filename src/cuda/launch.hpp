@@ -41,6 +41,9 @@ struct DeviceTraits {
 };
 const DeviceTraits& traits_of(int device);
 
+/// Where a workspace and each part of one begin: a multiple of this, which cuBLASLt's kernels want.
+inline constexpr std::size_t kWorkspaceAlignment = 256;
+
 /// Memory for the time of a call: the caller's workspace, or stream-ordered memory where the caller lent none.
 class Scratch {
  public:

@@ -46,7 +46,7 @@ class FastRun {
 
   void run() {
     const Operand &x = p_[LinearSlot::x], &dx = p_[LinearSlot::dx];
-    all_.choose(dx_);
+    require(all_.choose(dx_));
     copy_rows(matrix_of(x, 0, p_.rows, p_.depth), all_.x, all_.stream);
     all_.fill();
     Context own = context_;

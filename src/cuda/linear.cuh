@@ -104,8 +104,14 @@ inline void copy_rows(const Matrix& from, const Matrix& to, cudaStream_t stream)
   const std::size_t size = size_of(from.dtype);
   check(cudaMemcpy2DAsync(to.data, static_cast<std::size_t>(to.stride) * size, from.data,
                           static_cast<std::size_t>(from.stride) * size, static_cast<std::size_t>(from.columns) * size,
-                          static_cast<std::size_t>(from.rows), cudaMemcpyDeviceToDevice, stream),
+                          static_cast<std::size_t>(from.rows), cudaMemcpyDefault, stream),
         "rows that do not begin at multiples of 16 bytes");
+}
+
+/// What a plan that was made without a device finds out when it runs.
+inline void require(const char* why) {
+  if (why != nullptr)
+    throw Error(Code::unsupported, why, "products that cuBLASLt has", "another layout of x and weight");
 }
 
 /// The algorithms of one call's products.
@@ -216,9 +222,8 @@ struct LogitsBlock {
 
  private:
   static constexpr const char* kNoAlgorithm =
-      "cuBLASLt has no algorithm for these products that adds an element in one go: align the rows of x and weight to "
-      "16 "
-      "bytes";
+      "cuBLASLt has no algorithm for these products that adds an element in one go; rows of x and weight that begin at "
+      "multiples of 16 bytes have one";
   static bool find(Algorithm& to, const std::optional<Algorithm>& found) {
     if (found) to = *found;
     return found.has_value();

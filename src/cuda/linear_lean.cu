@@ -95,7 +95,7 @@ class LeanRun {
   void run() {
     const Operand& status = p_[LossSlot::status];
     if (status.given) check(cudaMemsetAsync(status.data, 0, sizeof(std::int32_t), stream_), "status");
-    choose();
+    require(choose());
     copy_rows(matrix_of(p_[LinearSlot::x], 0, p_.rows, p_.depth), x_, stream_);
     for (std::int64_t b = 0; b < blocks_; ++b) fold(b);
     if (p_.rows > 0) merge();

@@ -222,7 +222,8 @@ const char* merge_vectors_refuse(const MergeProblem& p, const Context&) {
   const DType t = p.value.view.dtype;
   if (t == DType::float64 || p.out_value.view.dtype != t) return "float64, or out has another dtype than the parts";
   const auto size = static_cast<std::int64_t>(size_of(t));
-  if (p.n * size % 16 != 0 || p.n >= 1 << 24) return "rows are not a multiple of 16 bytes, or 2^24 elements or longer";
+  if (p.n == 0 || p.n * size % 16 != 0 || p.n >= 1 << 24)
+    return "rows of nothing, not a multiple of 16 bytes, or 2^24 elements or longer";
   const auto refuses = [&](const MergeProblem::Operands& o, int count) {
     bool aligned = o.view.axis_stride == size;
     for (int i = 0; i < count; ++i)

@@ -50,11 +50,12 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (p.n > (wide ? kLongestFloat : kLongest)) return "a row is longer than clusters hold well";
   if (wide && p.n % (16 * lift::kChunk) == 0) return "float32 rows of whole blocks are faster by others";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
+  if (const char* why = refuses_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (traits.largest_cluster < spread(chunks, wide ? 4 : 2).blocks)
     return "the device has no clusters of so many blocks";
   if (p.rows * chunks < kFewestChunks * traits.processors) return "too few rows to stay for";
-  return refuses_plain(p);
+  return nullptr;
 }
 
 template <Leaves kLeaves>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/kernels.hpp"
+#include "cuda/launch.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -15,9 +16,9 @@ class Parts {
   template <class V>
   V* bytes_for(std::size_t bytes) {
     V* part = memory_ == nullptr ? nullptr : reinterpret_cast<V*>(memory_ + used_);
-    used_ += (bytes + 15) / 16 * 16;
+    used_ += (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
     // Where memory is only counted, a part is still there.
-    return memory_ == nullptr ? reinterpret_cast<V*>(std::uintptr_t{16}) : part;
+    return memory_ == nullptr ? reinterpret_cast<V*>(std::uintptr_t{kWorkspaceAlignment}) : part;
   }
   template <class V>
   V* take(std::int64_t count) {
