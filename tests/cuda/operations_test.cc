@@ -217,7 +217,8 @@ TEST_F(CudaOperations, Merges) {
     int parts;
     std::int64_t n;
   };
-  for (const Shape shape : {Shape{1, 72}, {2, 70}, {2, 136}, {3, 72}, {5, 70}, {16, 264}})  // in vectors, and not
+  for (const Shape shape :
+       {Shape{1, 72}, {2, 70}, {2, 136}, {3, 72}, {5, 70}, {16, 264}, {3, 0}})  // in vectors, and not
     for (const DType t : {DType::float32, DType::float64, DType::bfloat16, DType::float16})
       for (const bool blocks : {false, true})
         for (const bool two : {false, true}) {
