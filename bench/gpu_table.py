@@ -22,9 +22,9 @@ def table(file):
         cells = [op, dtype, "×".join(map(str, shape)), ours.split(":")[1], share[ours]]
         lines.append("| " + " | ".join(cells + [share.get(p, "–") for p in peers]) + " |")
     commits = {}
-    for r in records:
-        commits.setdefault(r["commit"], set()).add(r["op"])
-    by = "; ".join(f"{c} ({', '.join(sorted(ops))})" if len(commits) > 1 else c for c, ops in commits.items())
+    for rows in points.values():
+        commits[rows[0]["commit"]] = commits.get(rows[0]["commit"], 0) + 1
+    by = ", ".join(f"{c} ({n} points)" if len(commits) > 1 else c for c, n in commits.items())
     return lines + ["", f"{records[0]['device']}, driver {records[0]['driver']}, commit {by}."]
 
 
