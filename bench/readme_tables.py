@@ -65,8 +65,8 @@ def cpu():
                 theirs = pick(rows, "torch", dtype, list(shape), f"{threads} threads")
                 cells.append(f"{theirs['ms'] / ours['ms']:.1f}×" if ours and theirs else "not run")
             lines.append(f"| {op}, {dtype}, {size(shape[0])} × {size(shape[1])} | " + " | ".join(cells) + " |")
-    commits = " and ".join(dict.fromkeys(f"{r['commit']} ({r['dtype']})" for r in rows))
-    return lines + ["", f"{rows[0]['device']}, {peer}, commits {commits}, {rows[0]['date']}; "
+    commits = " and ".join(dict.fromkeys(r["commit"] for r in rows))
+    return lines + ["", f"{rows[0]['device']}, {peer}, commit {commits}, {rows[0]['date']}; "
                     "`bench/results/h200-host`, [docs/performance.md](docs/performance.md)."]
 
 
