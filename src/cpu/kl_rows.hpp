@@ -14,15 +14,6 @@ namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
-/// q's rows as a problem of their own.
-inline RowProblem rows_of_q(const KlProblem& p) {
-  RowProblem q = p;
-  q[Slot::x] = p[KlSlot::q];
-  q[Slot::y] = p[KlSlot::dq];
-  q[Slot::states] = p[KlSlot::q_states];
-  return q;
-}
-
 template <class T>
 class KlRow {
  public:

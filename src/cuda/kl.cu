@@ -17,15 +17,6 @@ using KlKernel = Kernel<KlProblem>;
 bool is_backward(const KlProblem& p) { return p.op == Op::kl_divergence_backward; }
 bool writes(const KlProblem& p) { return p[Slot::y].given || p[KlSlot::dq].given; }
 
-/// q's rows as a problem of their own.
-RowProblem rows_of_q(const KlProblem& p) {
-  RowProblem q = p;
-  q[Slot::x] = p[KlSlot::q];
-  q[Slot::y] = p[KlSlot::dq];
-  q[Slot::states] = p[KlSlot::q_states];
-  return q;
-}
-
 /// The states of both rows, the sums, the divergences, the gradients.
 template <class T>
 class KlRun {

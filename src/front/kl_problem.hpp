@@ -17,6 +17,15 @@ struct KlProblem : RowProblem {
   Operand& operator[](KlSlot s) { return more[static_cast<std::size_t>(s)]; }
 };
 
+/// q's rows as a problem of their own.
+inline RowProblem rows_of_q(const KlProblem& p) {
+  RowProblem q = p;
+  q[Slot::x] = p[KlSlot::q];
+  q[Slot::y] = p[KlSlot::dq];
+  q[Slot::states] = p[KlSlot::q_states];
+  return q;
+}
+
 void build_kl(KlProblem& p, Op op, std::span<const View> inputs, std::span<const View> outputs,
               const KlDivergenceOptions& options);
 
