@@ -2,7 +2,9 @@
 // for their shares and then all lanes for their elements. The same arithmetic as merge_parts_rows, so the same bits.
 //
 // What lanes know of each other's rows lies in shared memory. In arrays of a thread's own, indexed by a run-time part,
-// it would be local memory, and its traffic a sixth of the whole.
+// it would be local memory, and its traffic a sixth of the whole. Of few parts a row's shares are worked out in
+// registers, all parts beside each other: a loop over the parts through shared memory leaves memory idle for a quarter
+// of the time.
 #include "cuda/launch.hpp"
 #include "cuda/merge.cuh"
 
@@ -14,7 +16,7 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kFewParts = 4;  ///< their vectors are copied ahead through shared memory, which is too small for more
+constexpr int kFewParts = 8;  ///< a row's shares are in registers, vectors are copied ahead through shared memory
 
 /// The rows of a block, each in a place of its own.
 template <class E>
@@ -107,43 +109,108 @@ __device__ __forceinline__ void wait_for_all_but() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
 }
 
-/// Few parts. All vectors are copied kDepth - 1 steps ahead of their use, the first ones before the shares are known:
-/// memory is never idle. A step is a vector a lane, of every part.
-template <class E, int kDepth>
-__global__ void __launch_bounds__(kThreads, 8)
+/// What a row's parts contribute, from the largest share down, for few parts: in registers, then in shared memory.
+template <int kParts>
+struct Ranked {
+  static constexpr unsigned kNone = 0xFF, kNaN = 0xFE;  ///< no further part; the row is NaN
+  float weight[kParts];
+  unsigned parts[(kParts + 3) / 4];  ///< a byte each
+
+  __device__ unsigned part(int k) const { return parts[k / 4] >> k % 4 * 8 & 0xFFU; }
+  __device__ void rank(const double (&shares)[kParts]) {
+    constexpr auto least = static_cast<double>(fold::Real<float>::kSmallest);
+    double share[kParts];
+    unsigned of[kParts];
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) share[k] = shares[k], of[k] = static_cast<unsigned>(k);
+#pragma unroll
+    for (int i = 1; i < kParts; ++i) {
+#pragma unroll
+      for (int j = i; j > 0; --j) {
+        const bool swap = share[j - 1] < share[j];
+        const double high = swap ? share[j] : share[j - 1];
+        const unsigned first = swap ? of[j] : of[j - 1];
+        share[j] = swap ? share[j - 1] : share[j], of[j] = swap ? of[j - 1] : of[j];
+        share[j - 1] = high, of[j - 1] = first;
+      }
+    }
+    const bool nan = fold::is_nan(share[0]);
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      weight[k] = static_cast<float>(share[k]);
+      if (k % 4 == 0) parts[k / 4] = 0;
+      parts[k / 4] |= (share[k] >= least ? of[k] : nan ? kNaN : kNone) << k % 4 * 8;
+    }
+  }
+};
+
+/// The statistics of a row's parts, one number each.
+template <int kParts>
+struct LogsOfRow {
+  double log[kParts];
+  __device__ LogsOfRow(const MergeProblem& p, std::int64_t at) {
+#pragma unroll
+    for (int k = 0; k < kParts; ++k)
+      log[k] = k < p.parts ? statistic_at(p.statistic.view.dtype, p.statistic.data[static_cast<std::size_t>(k)] + at)
+                           : -fold::infinity<double>();
+  }
+  __device__ fold::PartSum operator[](int i) const { return {log[i], 1.}; }
+};
+
+/// What a block of the kernel below holds beside its ring.
+template <int kParts>
+struct RankedRows {
+  std::int64_t from[kThreads], to[kThreads];
+  Ranked<kParts> ranked[kThreads];
+};
+
+/// Up to kParts parts with one number each. All vectors are copied kDepth - 1 steps ahead of their use, the first ones
+/// before the shares are known: memory is never idle. A step is a vector a lane, of every part.
+template <class E, int kParts, int kDepth>
+__global__ void __launch_bounds__(kThreads, kParts <= 2 ? 8 : 6)
     merge_attention_ring(const __grid_constant__ MergeProblem p, int log_vectors) {
-  using Rows = VectorRows<E>;
+  constexpr int kEach = VectorRows<E>::kEach;
   extern __shared__ __align__(16) char memory[];
   const WarpRows warp(p, log_vectors, E());
   if (warp.total == 0) return;
-  const int parts = p.parts, lane = warp.lane;
-  uint4* ring = reinterpret_cast<uint4*>(memory) + warp.place * kDepth * parts;
-  Rows& rows = *reinterpret_cast<Rows*>(memory + kThreads * kDepth * parts * sizeof(uint4));
-  const RowOffsets<4> found = rows.find(p, warp.first + (warp.has_row() ? lane : 0), warp.place + lane);
+  const int lane = warp.lane, mine = warp.place + lane;
+  uint4* ring = reinterpret_cast<uint4*>(memory) + warp.place * kDepth * kParts;
+  auto& rows = *reinterpret_cast<RankedRows<kParts>*>(memory + kThreads * kDepth * kParts * sizeof(uint4));
+  const RowOffsets<4> found(p, warp.first + (warp.has_row() ? lane : 0),
+                            {&p.value.view, &p.out_value.view, &p.statistic.view, &p.out_statistic.view});
+  rows.from[mine] = found.at[0], rows.to[mine] = found.at[1];
+  const LogsOfRow<kParts> logs(p, found.at[2]);
   __syncwarp();
   const auto copy_step = [&](int i, int slot) {
     if (i < warp.total) {
       const std::int64_t at = rows.from[warp.place + warp.row_of(i)] + warp.byte_of(i);
-      for (int k = 0; k < parts; ++k) copy_ahead(ring + (slot * parts + k) * 32 + lane, p.value.data[k] + at);
+#pragma unroll
+      for (int k = 0; k < kParts; ++k)
+        if (k < p.parts)
+          copy_ahead(ring + (slot * kParts + k) * 32 + lane, p.value.data[static_cast<std::size_t>(k)] + at);
     }
     close_group();
   };
+#pragma unroll
   for (int s = 0; s < kDepth - 1; ++s) copy_step(32 * s + lane, s);
-  if (warp.has_row()) rows.share_out(p, found, warp.place + lane);
-  const float* weights = rows.weights(parts);
-  const unsigned char* live = rows.live(parts);
+  double share[kParts];
+  const fold::PartSum joint = fold::join_parts(logs, kParts, p.base == LogBase::two, share);
+  if (warp.has_row()) write_statistic(p, found.at[3], joint);
+  rows.ranked[mine].rank(share);
   for (int i = lane, slot = 0; i - lane < warp.total; i += 32, slot = slot + 1 == kDepth ? 0 : slot + 1) {
     __syncwarp();
     copy_step(i + 32 * (kDepth - 1), slot == 0 ? kDepth - 1 : slot - 1);
     wait_for_all_but<kDepth - 1>();
     if (i >= warp.total) continue;
-    const int place = warp.place + warp.row_of(i), count = rows.count[place];
-    float sum[Rows::kEach];
+    const int place = warp.place + warp.row_of(i);
+    const Ranked<kParts> ranked = rows.ranked[place];
+    float sum[kEach];
 #pragma unroll
-    for (float& x : sum) x = count == Rows::kNaN ? fold::canonical_nan<float>() : 0.F;
-    for (int k = 0; k < count; ++k)
-      add_part<E>(ring[(slot * parts + live[k * kThreads + place]) * 32 + lane], weights[k * kThreads + place], k == 0,
-                  sum);
+    for (float& x : sum) x = ranked.part(0) == ranked.kNaN ? fold::canonical_nan<float>() : 0.F;
+#pragma unroll
+    for (int k = 0; k < kParts; ++k)
+      if (const unsigned part = ranked.part(k); part < kParts)
+        add_part<E>(ring[(slot * kParts + static_cast<int>(part)) * 32 + lane], ranked.weight[k], k == 0, sum);
     *reinterpret_cast<uint4*>(p.out_value.data[0] + rows.to[place] + warp.byte_of(i)) = pack_elements<E>(sum);
   }
 }
@@ -200,19 +267,26 @@ __global__ void __launch_bounds__(kThreads, 8)
   }
 }
 
+template <class E, int kParts, int kDepth>
+void run_ring(const MergeProblem& p, cudaStream_t stream, int log_vectors) {
+  constexpr int kRing = kThreads * kDepth * kParts * static_cast<int>(sizeof(uint4));
+  const Grid grid{(p.rows + kThreads - 1) / kThreads, kThreads, 1,
+                  kRing + static_cast<int>(sizeof(RankedRows<kParts>))};
+  launch("merge_attention_ring", merge_attention_ring<E, kParts, kDepth>, grid, stream, p, log_vectors);
+}
+
 template <class E>
 void run_as(const MergeProblem& p, const Context& context) {
   const auto vectors = static_cast<unsigned>(p.n) / VectorRows<E>::kEach;
   const int log_vectors = std::has_single_bit(vectors) ? std::countr_zero(vectors) : -1;
-  Grid grid{(p.rows + kThreads - 1) / kThreads, kThreads, 1, VectorRows<E>::bytes(p.parts)};
-  const auto start = [&](const char* name, auto kernel) {
-    launch(name, kernel, grid, stream_of(context), p, log_vectors);
-  };
-  if (p.parts > kFewParts) return start("merge_attention_vectors", merge_attention_vectors<E>);
-  const int depth = p.parts > 2 ? 3 : 4;
-  grid.shared_bytes += kThreads * depth * p.parts * static_cast<int>(sizeof(uint4));
-  if (depth == 3) return start("merge_attention_ring", merge_attention_ring<E, 3>);
-  start("merge_attention_ring", merge_attention_ring<E, 4>);
+  const cudaStream_t stream = stream_of(context);
+  if (p.statistics == Statistics::lse && p.parts <= kFewParts) {
+    if (p.parts <= 2) return run_ring<E, 2, 4>(p, stream, log_vectors);
+    if (p.parts <= 4) return run_ring<E, 4, 4>(p, stream, log_vectors);
+    return run_ring<E, 8, 2>(p, stream, log_vectors);
+  }
+  const Grid grid{(p.rows + kThreads - 1) / kThreads, kThreads, 1, VectorRows<E>::bytes(p.parts)};
+  launch("merge_attention_vectors", merge_attention_vectors<E>, grid, stream, p, log_vectors);
 }
 
 }  // namespace
