@@ -119,11 +119,61 @@ struct RowScores {
   }
 };
 
+/// o += weights . v for 32 rows at a time, in pieces that run beside other rows' weights: the products are AMX's work,
+/// the weights that of the vectors. `low` is what the weights' low parts are multiplied by: one that is zero must not
+/// meet an infinity.
+class AmxSums {
+ public:
+  AmxSums(const RowTile<float>& tile, const fold::BFloat16* values, const fold::BFloat16* low, int steps)
+      : tile_(tile), values_(values), low_(low), steps_(steps) {}
+
+  /// The next rows, whose weights are there. Those before are done.
+  HWY_INLINE void begin(int row) { row_ = row, column_ = step_ = 0; }
+  /// Does as much as leaves `rest` of 32 shares.
+  HWY_INLINE void advance(int rest) {
+    const int columns = tile_.dv / (2 * kPairs);
+    while (row_ >= 0 && ((columns - column_) * steps_ - step_) * 2 * kPairs > rest * columns * steps_) step();
+  }
+
+ private:
+  HWY_INLINE void step() {
+    const int stride = tile_.stride, at = column_ * 2 * steps_ * kTile;
+    const std::ptrdiff_t o_bytes = stride * std::ptrdiff_t{sizeof(float)};
+    float *o = tile_.state.o + row_ * stride + column_ * 2 * kPairs, *below = o + kPairs * stride;
+    if (step_ == 0) {
+      cpu::amx_load<0>(o, o_bytes), cpu::amx_load<1>(o + kPairs, o_bytes);
+      cpu::amx_load<2>(below, o_bytes), cpu::amx_load<3>(below + kPairs, o_bytes);
+    }
+    const auto* high = reinterpret_cast<const char*>(tile_.scores + row_ * kTileKeys) + step_ * 64;
+    load_values(values_ + at), multiply(high);
+    if (low_ != values_) load_values(low_ + at);
+    multiply(high + kLowPart);
+    if (++step_ < steps_) return;
+    cpu::amx_store<0>(o, o_bytes), cpu::amx_store<1>(o + kPairs, o_bytes);
+    cpu::amx_store<2>(below, o_bytes), cpu::amx_store<3>(below + kPairs, o_bytes);
+    step_ = 0, ++column_;
+    if (column_ * 2 * kPairs == tile_.dv) row_ = -1;
+  }
+  HWY_INLINE void load_values(const fold::BFloat16* v) {
+    cpu::amx_load<6>(v + step_ * kTile, 64), cpu::amx_load<7>(v + (steps_ + step_) * kTile, 64);
+  }
+  HWY_INLINE static void multiply(const char* part) {
+    cpu::amx_load<4>(part, kScoreBytes);
+    cpu::amx_multiply<0, 4, 6>(), cpu::amx_multiply<1, 4, 7>();
+    cpu::amx_load<5>(part + kPairs * kScoreBytes, kScoreBytes);
+    cpu::amx_multiply<2, 5, 6>(), cpu::amx_multiply<3, 5, 7>();
+  }
+
+  const RowTile<float>& tile_;
+  const fold::BFloat16 *values_, *low_;
+  int steps_, row_ = -1, column_ = 0, step_ = 0;
+};
+
 /// The weights of 16 rows from `row` on, each as the sum of two bfloat16 numbers, a row's high parts before its low
 /// ones, in place of its scores; frames, sums and o move on. Rows that only fill the tile up are computed too, and not
-/// read.
+/// read. Beside them go the sums of the rows before, of which `done` shares of 32 are.
 template <bool Whole>
-HWY_INLINE void split_weights(const RowTile<float>& tile, int row, int keys, float factor) {
+HWY_INLINE void split_weights(const RowTile<float>& tile, int row, int keys, float factor, AmxSums& sums, int done) {
   using A = Lanes<float>;
   const A::D d;
   float *scores = tile.scores + row * kTileKeys, *rescale = tile.rescale + row, *sum = tile.state.sum + row;
@@ -144,6 +194,7 @@ HWY_INLINE void split_weights(const RowTile<float>& tile, int row, int keys, flo
     store_split(p.x[0], p.x[1], to, to + kTileKeys);
     store_split(p.x[2], p.x[3], to + 2 * A::kCount, to + kTileKeys + 2 * A::kCount);
     hn::Store(A::add(A::add(p.x[0], p.x[1]), A::add(p.x[2], p.x[3])), d, totals + r * A::kCount);
+    sums.advance(2 * kPairs - done - r - 1);
   }
   unrolled<A::kCount>([&](auto r) SOFTFOLD_LANES_INLINE { x[r] = hn::Load(d, totals + r * A::kCount); });
   const auto total = fold_lanes(x, [](auto a, auto b) SOFTFOLD_LANES_INLINE { return A::add(a, b); });
@@ -186,32 +237,6 @@ HWY_INLINE void copy_finite(const fold::BFloat16* from, int n, fold::BFloat16* t
   for (int i = 0; i < n; ++i) to[i] = (from[i].bits & 0x7F80) == 0x7F80 ? fold::BFloat16{0} : from[i];
 }
 
-/// o += weights . v for 32 rows and 32 columns. `v_low` is what the weights' low parts are multiplied by: one that is
-/// zero must not meet an infinity.
-HWY_INLINE void amx_block(const float* weights, const fold::BFloat16* v, const fold::BFloat16* v_low, int steps,
-                          float* o, int stride) {
-  const std::ptrdiff_t o_bytes = stride * std::ptrdiff_t{sizeof(float)};
-  float* below = o + kPairs * stride;
-  cpu::amx_load<0>(o, o_bytes), cpu::amx_load<1>(o + kPairs, o_bytes);
-  cpu::amx_load<2>(below, o_bytes), cpu::amx_load<3>(below + kPairs, o_bytes);
-  const auto multiply = [&](const void* part) SOFTFOLD_LANES_INLINE {
-    const char* p = static_cast<const char*>(part);
-    cpu::amx_load<4>(p, kScoreBytes);
-    cpu::amx_multiply<0, 4, 6>(), cpu::amx_multiply<1, 4, 7>();
-    cpu::amx_load<5>(p + kPairs * kScoreBytes, kScoreBytes);
-    cpu::amx_multiply<2, 5, 6>(), cpu::amx_multiply<3, 5, 7>();
-  };
-  for (int s = 0; s < steps; ++s, v += kTile, v_low += kTile) {
-    const char* high = reinterpret_cast<const char*>(weights) + s * 64;
-    cpu::amx_load<6>(v, 64), cpu::amx_load<7>(v + steps * kTile, 64);
-    multiply(high);
-    if (v_low != v) cpu::amx_load<6>(v_low, 64), cpu::amx_load<7>(v_low + steps * kTile, 64);
-    multiply(high + kLowPart);
-  }
-  cpu::amx_store<0>(o, o_bytes), cpu::amx_store<1>(o + kPairs, o_bytes);
-  cpu::amx_store<2>(below, o_bytes), cpu::amx_store<3>(below + kPairs, o_bytes);
-}
-
 /// TileOps::amx_push.
 inline void amx_push(const RowTile<float>& tile, const fold::BFloat16* v, std::int64_t stride, int count, float factor,
                      fold::BFloat16* packed) {
@@ -220,16 +245,14 @@ inline void amx_push(const RowTile<float>& tile, const fold::BFloat16* v, std::i
   if (!pack_values(v, stride, count, steps, tile.dv, packed))
     copy_finite(packed, packed_size, packed + packed_size), low = packed + packed_size;
   const cpu::AmxTiles tiles;
+  AmxSums sums(tile, packed, low, steps);
   for (int r = 0; r < tile.rows; r += 2 * kPairs) {
-    for (const int half : {r, r + kPairs})
-      count == kTileKeys ? split_weights<true>(tile, half, count, factor)
-                         : split_weights<false>(tile, half, count, factor);
-    for (int c = 0; c < tile.dv; c += 2 * kPairs) {
-      const int at = c / kPairs * steps * kTile;
-      amx_block(tile.scores + r * kTileKeys, packed + at, low + at, steps, tile.state.o + r * tile.stride + c,
-                tile.stride);
-    }
+    for (const int half : {0, kPairs})
+      count == kTileKeys ? split_weights<true>(tile, r + half, count, factor, sums, half)
+                         : split_weights<false>(tile, r + half, count, factor, sums, half);
+    sums.begin(r);
   }
+  sums.advance(0);
 }
 
 }  // namespace HWY_NAMESPACE
