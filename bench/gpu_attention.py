@@ -1,4 +1,5 @@
-"""Attention on one GPU beside its peers in one run: cuDNN and FlashAttention-2 of torch, FlashAttention-3 (fa3-fwd).
+"""Attention on one GPU beside its peers in one run: cuDNN and FlashAttention-2 of torch, FlashAttention-3 (fa3-fwd),
+FlashAttention-4 (flash-attn-4, kernels that flash4_kernels.py compiled).
 
 Every point is checked before it is timed: against float64 on some rows, and its own repeats. Then all candidates are
 captured in CUDA graphs, replayed in turn, timed with events; medians. Layout (B, T, H, D). FLOPs are 2 (D + Dv) a visible
@@ -11,6 +12,7 @@ import argparse
 import ctypes as C
 import json
 import math
+import os
 import sys
 import time
 
@@ -116,13 +118,40 @@ def reference_rows(q, k, v, rows, causal, left, softcap, sink):
     return torch.softmax(s, -1)[:, :-1] @ v[0, :, 0].double()
 
 
+class Flash4:
+    """flash-attn-4's forward kernels for sm_90a as flash4_kernels.py left them: one file a head size and causal or not."""
+
+    def __init__(self, folder):
+        self.folder, self.kernels, self.version = folder, {}, None
+        if folder:
+            import tvm_ffi
+            self.load = tvm_ffi.load_module
+            self.version = open(f"{folder}/version", encoding="utf-8").read().strip()
+
+    def call(self, q, k, v, causal, left, softcap):
+        """A call that gives its result, or None where no kernel is there for it."""
+        D = q.shape[-1]
+        path = f"{self.folder}/{D}{'_causal' if causal else ''}.so"
+        if not self.folder or left >= 0 or softcap or v.shape[-1] != D or q.dtype != torch.bfloat16 \
+                or q.shape[2] != k.shape[2] or not os.path.exists(path):
+            return None
+        kernel = self.kernels.setdefault(path, None) or self.load(path)["func"]
+        self.kernels[path] = kernel
+        out, nothing = torch.empty_like(q), [None] * 9
+
+        def run():
+            kernel(q, k, v, out, None, 1 / math.sqrt(D), *nothing, (None, None), None, None)
+            return out
+        return run
+
+
 class Bench:
     def __init__(self, args):
         self.softfold, self.args, self.stream = Attention(args.library), args, torch.cuda.Stream()
         self.out = open(args.out, "a" if args.append else "w") if args.out else None
         self.common = {"device": torch.cuda.get_device_name(), "driver": driver(), "commit": args.commit,
                        "date": time.strftime("%Y-%m-%d")}
-        self.shares = {}
+        self.shares, self.flash4 = {}, Flash4(args.flash4)
 
     def peers(self, q, k, v, causal, left, softcap, sink):
         heads_first = [t.transpose(1, 2) for t in (q, k, v)]
@@ -142,6 +171,8 @@ class Bench:
             window = (left, 0 if causal else -1) if left >= 0 else (-1, -1)
             result["fa3-fwd 0.0.3"] = lambda: fa3.flash_attn_func(q, k, v, causal=causal, window_size=window,
                                                                    softcap=softcap)
+        if sink is None and (call := self.flash4.call(q, k, v, causal, left, softcap)) is not None:
+            result[self.flash4.version] = call
         return result
 
     def record(self, case, dtype, shape, flops, bytes_moved, times, group):
@@ -183,7 +214,12 @@ class Bench:
         right = reference_rows(q, k, v, rows, causal, left, softcap, sinks)
         error = (out[0, rows, 0].double() - right).norm() / right.norm()
         assert error < (4e-3 if dtype == torch.bfloat16 else 5e-4), (case, float(error))
-        candidates = {f"softfold:{run.kernel}": run, **self.peers(q, k, v, causal, left, softcap, sinks)}
+        peers = self.peers(q, k, v, causal, left, softcap, sinks)
+        for who, call in peers.items():
+            if who == self.flash4.version:  # its kernels are called directly: are they called rightly?
+                error = (call()[0, rows, 0].double() - right).norm() / right.norm()
+                assert error < 4e-3, (who, case, float(error))
+        candidates = {f"softfold:{run.kernel}": run, **peers}
         times = time_together(candidates, self.stream, self.args.seconds)
         assert torch.equal(out, first), "a repeat differs"
         flops = 2 * (D + Dv) * B * H * visible(T, S, causal, left, -1)
@@ -281,6 +317,21 @@ class Bench:
               f"{times['copy'] / times[f'softfold:{run.kernel}']:.2f} of a copy ({run.kernel})", flush=True)
 
 
+def others(bench):
+    """float16, grouped heads, unequal head sizes, windows, soft caps, sinks and packed sequences."""
+    for causal in (False, True):
+        bench.point(4, 16, 16, 4096, 4096, 128, causal=causal, dtype=torch.float16, group="float16")
+    for T in (2048, 8192):
+        bench.point(16384 // T, 32, 8, T, T, 128, causal=True, case="grouped causal", group="grouped")
+    bench.point(2, 16, 16, 8192, 8192, 192, 128, causal=True, group="192/128")
+    bench.point(1, 16, 16, 32768, 32768, 128, causal=True, left=4096, case="window 4096", group="window")
+    bench.point(4, 16, 16, 4096, 4096, 128, causal=True, softcap=30., case="softcap causal", group="softcap")
+    bench.point(4, 16, 16, 4096, 4096, 128, causal=True, sink=True, case="sink causal", group="sink")
+    zipf = [max(16, 16384 // (i + 1)) for i in range(16)]
+    for causal in (False, True):
+        bench.packed(zipf, 16, 128, causal)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--library", default="build/src/libsoftfold.so")
@@ -288,6 +339,8 @@ def main():
     parser.add_argument("--append", action="store_true")
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds", type=float, default=0.15)
+    parser.add_argument("--flash4", help="the folder that flash4_kernels.py wrote")
+    parser.add_argument("--sizes-alone", action="store_true", help="the head sizes and merges, nothing else")
     parser.add_argument("--flash2", action="store_true", help="FlashAttention-2 too")
     parser.add_argument("--sizes", default="128,64,256")
     parser.add_argument("--errors", action="store_true", help="errors beside torch's, nothing timed")
@@ -305,19 +358,11 @@ def main():
         for causal in (False, True):
             for T in (512, 1024, 2048, 4096, 8192, 16384):
                 bench.point(16384 // T, 2048 // D, 2048 // D, T, T, D, causal=causal)
-    for causal in (False, True):
-        bench.point(4, 16, 16, 4096, 4096, 128, causal=causal, dtype=torch.float16, group="float16")
-    for T in (2048, 8192):
-        bench.point(16384 // T, 32, 8, T, T, 128, causal=True, case="grouped causal", group="grouped")
-    bench.point(2, 16, 16, 8192, 8192, 192, 128, causal=True, group="192/128")
-    bench.point(1, 16, 16, 32768, 32768, 128, causal=True, left=4096, case="window 4096", group="window")
-    bench.point(4, 16, 16, 4096, 4096, 128, causal=True, softcap=30., case="softcap causal", group="softcap")
-    bench.point(4, 16, 16, 4096, 4096, 128, causal=True, sink=True, case="sink causal", group="sink")
-    zipf = [max(16, 16384 // (i + 1)) for i in range(16)]
-    for causal in (False, True):
-        bench.packed(zipf, 16, 128, causal)
-    for parts, D in ((2, 128), (2, 64), (8, 128)):
-        bench.merge(parts, 65536, 32 * 128 // D, D)
+    if not args.sizes_alone:
+        others(bench)
+    for parts in (2, 4, 8):
+        for D in (64, 128):
+            bench.merge(parts, 65536, 32 * 128 // D, D)
     for group, shares in bench.shares.items():
         mean = math.exp(sum(map(math.log, shares)) / len(shares))
         print(f"{group:14s} share of the best peer: geometric mean {mean:.3f}, worst {min(shares):.3f}")
