@@ -13,7 +13,7 @@ from softfold._states import _empty_like
 
 
 def result_shapes(q_shape, v_shape, layout) -> tuple[tuple, tuple]:
-    """The shapes of out and lse: (B, H, T) in either layout, with what q lacks of it missing."""
+    """The shapes of out and lse: (B, H, T) in either layout, with what q lacks of it missing; packed (H, total T)."""
     if len(q_shape) < 2 or len(v_shape) < 2:
         got = f"q of shape {list(q_shape)} and v of shape {list(v_shape)}"
         raise Error("shape", got, "(B, H, T, D), (H, T, D) or (T, D)")
@@ -21,6 +21,12 @@ def result_shapes(q_shape, v_shape, layout) -> tuple[tuple, tuple]:
     if layout == "bthd" and len(rows) > 1:
         rows = (*rows[:-2], rows[-1], rows[-2])
     return (*q_shape[:-1], v_shape[-1]), rows
+
+
+def results(out, lse, state):
+    """What was asked for: out alone, or a tuple of it and what is not None."""
+    asked = tuple(x for x in (lse, state) if x is not None)
+    return (out, *asked) if asked else out
 
 
 def _number(name, value) -> float:
@@ -49,14 +55,24 @@ def _softcap(value) -> float:
     return cap
 
 
-def checked_options(scale, causal, window, softcap, layout) -> dict:
+def _most(name, value) -> int:
+    try:
+        if not 0 <= operator.index(value) < 2**63:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise Error("option", f"{name}={value!r}", "an integer, 0 where it is not known") from None
+    return operator.index(value)
+
+
+def checked_options(scale, causal, window, softcap, layout, max_q=0, max_kv=0) -> dict:
     """The options that are no arrays, as softfold._core takes them."""
     if not isinstance(causal, (bool, np.bool_)):
         raise Error("option", f"causal={causal!r}", "True or False", "mask= for causal limits of your own")
     if layout not in ("bhtd", "bthd"):
         raise Error("option", f"layout={layout!r}", '"bhtd" or "bthd"')
     return dict(scale=None if scale is None else _number("scale", scale), causal=bool(causal), window=_window(window),
-                softcap=_softcap(softcap), layout=layout)  # fmt: skip
+                softcap=_softcap(softcap), layout=layout, max_q=_most("max_q", max_q),
+                max_kv=_most("max_kv", max_kv))  # fmt: skip
 
 
 def _lse_dtype(q, library):
@@ -66,7 +82,8 @@ def _lse_dtype(q, library):
 
 
 def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0, sink=None, bias=None, mask=None,
-              slopes=None, lengths=None, starts=None, layout="bhtd", out=None, return_lse=False):  # fmt: skip
+              slopes=None, lengths=None, starts=None, index=None, q_offsets=None, kv_offsets=None, max_q=0, max_kv=0,
+              layout="bhtd", out=None, return_lse=False, return_state=False):  # fmt: skip
     """softmax(scale q k^T) v over the keys that each query sees; a query that sees none has the result 0.
 
     q: (B, H, T, D), k: (B, Hkv, S, D), v: (B, Hkv, S, Dv), or without B, or (T, D) alone; layout="bthd": (B, T, H, D).
@@ -76,16 +93,28 @@ def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0
     bias, mask: broadcast to (B, H, T, S); what is added to the scores, and (bool) which keys exist: a bias of -inf hides
     its key, a finite one beyond 2^126 (float64: 2^1022) counts as that. sink: [H], one more key a head of this score and
     value 0. slopes: float32, [H] or [B, H] (ALiBi).
-    lengths, starts: int32 or int64, [B]: keys up to, and from.
-    out: where to write, q's shape with v's last axis. Returns out, or with return_lse (out, lse), lse the natural
-    logarithm of each query's sum of exponentials: (B, H, T), float32 (float64 for float64).
+    lengths, starts: int32 or int64, [B]: keys up to (seqused_k of others), and from, counted in each sequence.
+    index: int32 or int64, [B]: k and v are a cache, sequence b's keys are k[index[b]]; not of packed sequences.
+    q_offsets, kv_offsets: int32 or int64, [B + 1], ascending (cu_seqlens of others): B sequences packed one after the
+    other. q is then (H, total T, D), k and v (Hkv, total S, D); layout="bthd": (total T, H, D), (total S, Hkv, D).
+    Tokens of no sequence are neither read nor written. max_q, max_kv: no sequence has more tokens, 0 if not known; on
+    the CPU they are checked, on CUDA believed. bias and mask are then (B, H, max_q, max_kv).
+    out: where to write, q's shape with v's last axis. Returns out; with return_lse, return_state a tuple: (out, lse),
+    (out, state), (out, lse, state). lse: the natural logarithm of each query's sum of exponentials, (B, H, T) in either
+    layout, of packed sequences (H, total T), float32 (float64 for float64). state: lse's shape + (2 + Dv,), of lse's
+    dtype: the fold's m, d and unnormalised o, with sum exp = d 2^m and out = o / d. merge_attention takes parts back as
+
+        merge_attention([s[..., 2:] / s[..., 1:2] for s in states], [s[..., :2] for s in states],
+                        base=2, statistics="max_sum")
+
     Raises softfold.Error before any work. No gradient.
     """
-    options = dict(checked_options(scale, causal, window, softcap, layout), sink=sink, bias=bias, mask=mask,
-                   slopes=slopes, lengths=lengths, starts=starts)  # fmt: skip
+    options = dict(checked_options(scale, causal, window, softcap, layout, max_q, max_kv), sink=sink, bias=bias,
+                   mask=mask, slopes=slopes, lengths=lengths, starts=starts, index=index, q_offsets=q_offsets,
+                   kv_offsets=kv_offsets)  # fmt: skip
     library = _route._library(q)
     if library == "torch":
-        return importlib.import_module("softfold.torch").run_attention(q, k, v, out, return_lse, **options)
+        return importlib.import_module("softfold.torch").run_attention(q, k, v, out, return_lse, return_state, **options)
     if library in ("jax", "jaxlib"):
         raise DTypeError("dtype", "attention of JAX arrays", "NumPy, PyTorch, CuPy", "numpy.asarray(q) is a view")
     if isinstance(slopes, (list, tuple)):
@@ -93,6 +122,8 @@ def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0
     shape, rows = result_shapes(np.shape(q), np.shape(v), layout)
     if out is None:
         out = _empty_like(q, shape)
-    lse = _empty_like(q, rows, _lse_dtype(q, library)) if return_lse else None
-    _route.run_into(_core.attention_into, q, k, v, out, lse, **options)
-    return (out, lse) if return_lse else out
+    dtype = _lse_dtype(q, library)
+    lse = _empty_like(q, rows, dtype) if return_lse else None
+    state = _empty_like(q, (*rows, 2 + shape[-1]), dtype) if return_state else None
+    _route.run_into(_core.attention_into, q, k, v, out, lse, state=state, **options)
+    return results(out, lse, state)

@@ -63,10 +63,12 @@ def finish_log_softmax(
 def set_num_threads(threads: int) -> None: ...
 def get_num_threads() -> int: ...
 def attention_into(
-    q: Array, k: Array, v: Array, out: Array, lse: Array | None = None, *, scale: float | None = None,
-    causal: bool = False, window: tuple[int, int] = (-1, -1), softcap: float = 0.0, sink: Array | None = None,
-    bias: Array | None = None, mask: Array | None = None, slopes: Array | None = None, lengths: Array | None = None,
-    starts: Array | None = None, layout: str = "bhtd", stream: int = 0,
+    q: Array, k: Array, v: Array, out: Array, lse: Array | None = None, *, state: Array | None = None,
+    scale: float | None = None, causal: bool = False, window: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+    sink: Array | None = None, bias: Array | None = None, mask: Array | None = None, slopes: Array | None = None,
+    lengths: Array | None = None, starts: Array | None = None, index: Array | None = None,
+    q_offsets: Array | None = None, kv_offsets: Array | None = None, max_q: int = 0, max_kv: int = 0,
+    layout: str = "bhtd", stream: int = 0,
 ) -> None: ...  # fmt: skip
 def cross_entropy_into(
     inputs: tuple[Array, ...], out: Array, axis: int = -1, *, weight: Array | None = None, ignore_index: int = -100,

@@ -85,6 +85,83 @@ def test_layouts_ranks_strides_and_out(rng):
     assert softfold.attention(q, k, v, out=wide) is wide and bits(wide) == bits(want)
 
 
+@pytest.mark.parametrize("layout", ["bhtd", "bthd"])
+def test_packed_sequences(rng, layout):
+    """Each as if it were alone, to the bit; gaps stay as they were."""
+    t, s = [3, 0, 5, 1], [4, 2, 0, 9]
+    q_offsets, kv_offsets = np.cumsum([1, *t]), np.cumsum([0, *s]).astype(np.int32)
+    q = rng.standard_normal((H, q_offsets[-1] + 2, D)).astype(np.float32)
+    k, v = (rng.standard_normal((HKV, kv_offsets[-1] + 3, d)).astype(np.float32) for d in (D, DV))
+    turned = [a.transpose(1, 0, 2) if layout == "bthd" else a for a in (q, k, v)]
+    out = np.full((*turned[0].shape[:-1], DV), 7, np.float32)
+    got, lse, state = softfold.attention(*turned, q_offsets=q_offsets, kv_offsets=kv_offsets, max_q=5, max_kv=9,
+                                         causal=True, layout=layout, out=out, return_lse=True, return_state=True)  # fmt: skip
+    assert got is out and lse.shape == (H, q.shape[1]) and state.shape == (H, q.shape[1], 2 + DV)
+    got = got.transpose(1, 0, 2) if layout == "bthd" else got
+    assert (got[:, :1] == 7).all() and (got[:, -2:] == 7).all()
+    for i in range(len(t)):
+        rows, keys = slice(q_offsets[i], q_offsets[i + 1]), slice(kv_offsets[i], kv_offsets[i + 1])
+        alone = softfold.attention(q[:, rows], k[:, keys], v[:, keys], causal=True, return_lse=True, return_state=True)
+        for whole, part in zip((got, lse, state), alone):
+            assert bits(np.ascontiguousarray(whole[:, rows])) == bits(part)
+    lengths, starts = np.array([4, 1, 0, 9]), np.array([1, 1, 0, 3], np.int32)
+    got = softfold.attention(q, k, v, q_offsets=q_offsets, kv_offsets=kv_offsets, lengths=lengths, starts=starts)
+    rows, keys = slice(q_offsets[3], q_offsets[4]), slice(kv_offsets[3] + 3, kv_offsets[4])
+    assert bits(np.ascontiguousarray(got[:, rows])) == bits(softfold.attention(q[:, rows], k[:, keys], v[:, keys]))
+
+
+def test_a_cache_and_its_index(rng):
+    q, k, v = operands(rng, np.float32)
+    cache_k, cache_v = (np.full((5, *a.shape[1:]), np.nan, np.float32) for a in (k, v))
+    cache_k[[4, 1]], cache_v[[4, 1]] = k, v
+    for index in (np.array([4, 1]), np.array([4, 1], np.int32)):
+        got = softfold.attention(q, cache_k, cache_v, index=index, lengths=[3, 7], causal=True)
+        assert bits(got) == bits(softfold.attention(q, k, v, lengths=[3, 7], causal=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_states(rng, dtype):
+    """(m, d, o) says what out and lse do, and parts' states merge to the whole."""
+    q, k, v = operands(rng, dtype)
+    sink = np.linspace(-1, 2, H)
+    out, lse, state = softfold.attention(q, k, v, sink=sink, return_lse=True, return_state=True)
+    alone = softfold.attention(q, k, v, sink=sink, return_state=True)
+    assert bits(alone[0]) == bits(out) and bits(alone[1]) == bits(state)
+    wide = np.float64 if dtype == np.float64 else np.float32
+    assert state.dtype == wide and state.shape == (B, H, T, 2 + DV)
+    tight = 1e-13 if wide is np.float64 else 1e-6
+    np.testing.assert_allclose(state[..., 0] * np.log(2) + np.log(state[..., 1]), lse, rtol=tight, atol=tight)
+    parts = [softfold.attention(q, k[:, :, s], v[:, :, s], sink=sink if s.start == 0 else None, return_state=True)[1]
+             for s in (slice(0, 3), slice(3, 3), slice(3, S))]  # fmt: skip
+    with np.errstate(invalid="ignore"):  # the part without keys: 0 / 0
+        outs = [s[..., 2:] / s[..., 1:2] for s in parts]
+    merged, sums = softfold.merge_attention(outs, [s[..., :2] for s in parts], base=2, statistics="max_sum")
+    np.testing.assert_allclose(merged, state[..., 2:] / state[..., 1:2], rtol=20 * tight, atol=20 * tight)
+    np.testing.assert_allclose(sums[..., 0] + np.log2(sums[..., 1]), state[..., 0] + np.log2(state[..., 1]), rtol=20 * tight)
+
+
+def test_torch_packed_cached_and_states(rng, torch):
+    import softfold.torch as sf
+
+    q, k, v = (torch.from_numpy(a) for a in operands(rng, np.float32))
+    want, lse, state = sf.attention(q, k, v, return_lse=True, return_state=True)
+    packed = [a.transpose(0, 1).reshape(a.shape[1], -1, a.shape[-1]) for a in (q, k, v)]
+    offsets = dict(q_offsets=torch.tensor([0, T, 2 * T]), kv_offsets=torch.tensor([0, S, 2 * S], dtype=torch.int32))
+    for face in (sf.attention, softfold.attention, torch.compile(sf.attention, fullgraph=True, backend="aot_eager")):
+        got = face(*packed, **offsets, max_q=T, max_kv=S, return_lse=True, return_state=True)
+        for whole, part in zip(got, (want, lse, state)):
+            assert bits(whole.reshape(H, B, T, *whole.shape[2:]).transpose(0, 1).contiguous()) == bits(part)
+    into = torch.empty_like(want)
+    got = softfold.attention(q, k.flip(0), v.flip(0), index=[1, 0], out=into, return_state=True)
+    assert got[0] is into and bits(into) == bits(want) and bits(got[1]) == bits(state)
+    o, sums = state[..., 2:] / state[..., 1:2], state[..., :2]
+    merged, joint = sf.merge_attention([o, o], [sums, sums], base=2, statistics="max_sum")
+    torch.testing.assert_close(merged, o)
+    torch.testing.assert_close(joint[..., 0] + joint[..., 1].log2(), sums[..., 0] + sums[..., 1].log2() + 1)
+    with pytest.raises(softfold.UnsupportedError, match="max_sum"):
+        sf.merge_attention([o.clone().requires_grad_(), o], [sums, sums], base=2, statistics="max_sum")
+
+
 def test_blocks_of_keys_merge_to_the_whole(rng):
     q, k, v = operands(rng)
     want, want_lse = softfold.attention(q, k, v, return_lse=True)
@@ -102,6 +179,16 @@ def test_refusals(rng):
         (lambda: softfold.attention(q, k, v, layout="thbd"), "option"),
         (lambda: softfold.attention(q, k, v, mask=np.ones((T, S))), "dtype"),
         (lambda: softfold.attention(q, k, v, lengths=[1, 8]), "data"),
+        (lambda: softfold.attention(q, k, v, index=[0, 2]), "data"),
+        (lambda: softfold.attention(q, k, v, index=[0.5, 1]), "dtype"),
+        (lambda: softfold.attention(q[0], k[0], v[0], q_offsets=[0, T]), "option"),
+        (lambda: softfold.attention(q[0], k[0], v[0], max_q=T), "option"),
+        (lambda: softfold.attention(q[0], k[0], v[0], q_offsets=[0, 3, 2], kv_offsets=[0, 1, 2]), "data"),
+        (lambda: softfold.attention(q[0], k[0], v[0], q_offsets=[0, T], kv_offsets=[0, S + 1]), "data"),
+        (lambda: softfold.attention(q[0], k[0], v[0], q_offsets=[0, T], kv_offsets=[0, 1, S]), "shape"),
+        (lambda: softfold.attention(q[0], k[0], v[0], q_offsets=[0, T], kv_offsets=[0, S], max_q=T - 1), "data"),
+        (lambda: softfold.attention(q[0], k[0], v[0], q_offsets=[0, T], kv_offsets=[0, S], index=[0]), "option"),
+        (lambda: softfold.attention(q, k, v, q_offsets=[0, T], kv_offsets=[0, S]), "shape"),
         (lambda: softfold.attention(q[0, 0, 0], k, v), "shape"),
         (lambda: softfold.attention(q, np.ma.masked_array(k), v), "dtype"),
         (lambda: softfold.attention(q, k, v, bias=np.ma.masked_array(np.zeros(S))), "dtype"),
@@ -115,7 +202,7 @@ def test_refusals(rng):
     "option",
     [{"scale": "a"}, {"scale": np.ones(3)}, {"window": 3}, {"window": None}, {"window": (None, 0)},
      {"window": (1.5, 2)}, {"window": (2**70, 0)}, {"causal": "yes"}, {"causal": None}, {"causal": 1},
-     {"layout": 3}, {"layout": None}, {"softcap": None}, {"softcap": 1e-50}, {"softcap": 3e38}, {"softcap": -1}],
+     {"max_q": -1}, {"max_kv": 1.5}, {"max_q": None}, {"layout": 3}, {"layout": None}, {"softcap": None}, {"softcap": 1e-50}, {"softcap": 3e38}, {"softcap": -1}],
 )  # fmt: skip
 def test_options_that_are_none(rng, option):
     with pytest.raises(softfold.Error, match=f"{next(iter(option))}=.*; allowed: ") as caught:
@@ -172,7 +259,7 @@ def test_torch_op(rng, torch):
     import softfold.torch as sf
 
     q, k, v = tensors(torch, rng)
-    options = (None, True, -1, -1, 0.0, None, None, None, None, None, None, "bhtd")
+    options = (None, True, -1, -1, 0.0, *[None] * 9, 0, 0, True, "bhtd")
     torch.library.opcheck(torch.ops.softfold.attention.default, (q, k, v, *options))
     want = sf.attention(q, k, v, causal=True)
     assert bits(softfold.attention(q, k, v, causal=True)) == bits(want)

@@ -8,18 +8,22 @@ import torch
 from torch import Tensor
 
 from softfold import _core
-from softfold._attention import checked_options, result_shapes
+from softfold._attention import checked_options, result_shapes, results
 from softfold._errors import DTypeError, UnsupportedError
 from softfold.torch._ops import _operation, current_stream, is_eager, needs_grad, viewable, writable
 
 
-def _results(q: Tensor, v: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+def _results(q: Tensor, v: Tensor, with_state: bool, layout: str) -> tuple[Tensor, Tensor, Tensor]:
+    """out, lse and the state, which is empty where it is not asked for: an op's results are tensors."""
     shape, rows = result_shapes(q.shape, v.shape, layout)
-    return q.new_empty(shape), q.new_empty(rows, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    state = (*rows, 2 + shape[-1]) if with_state else (0,)
+    return q.new_empty(shape), q.new_empty(rows, dtype=dtype), q.new_empty(state, dtype=dtype)
 
 
-def _into(q, k, v, out, lse, **options):
+def _into(q, k, v, out, lse, state, **options):
     options = {name: viewable(value) for name, value in options.items()}
+    options["state"] = state if state is None else writable(state)
     _core.attention_into(*map(viewable, (q, k, v)), writable(out), lse if lse is None else writable(lse),
                          stream=current_stream(q), **options)  # fmt: skip
 
@@ -27,15 +31,17 @@ def _into(q, k, v, out, lse, **options):
 @_operation
 def _attention(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], causal: bool, left: int, right: int,
                softcap: float, sink: Optional[Tensor], bias: Optional[Tensor], mask: Optional[Tensor],
-               slopes: Optional[Tensor], lengths: Optional[Tensor], starts: Optional[Tensor],
-               layout: str) -> tuple[Tensor, Tensor]:  # fmt: skip
-    out, lse = _results(q, v, layout)
-    _into(q, k, v, out, lse, scale=scale, causal=causal, window=(left, right), softcap=softcap, sink=sink, bias=bias,
-          mask=mask, slopes=slopes, lengths=lengths, starts=starts, layout=layout)  # fmt: skip
-    return out, lse
+               slopes: Optional[Tensor], lengths: Optional[Tensor], starts: Optional[Tensor], index: Optional[Tensor],
+               q_offsets: Optional[Tensor], kv_offsets: Optional[Tensor], max_q: int, max_kv: int, with_state: bool,
+               layout: str) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    out, lse, state = _results(q, v, with_state, layout)
+    _into(q, k, v, out, lse, state if with_state else None, scale=scale, causal=causal, window=(left, right),
+          softcap=softcap, sink=sink, bias=bias, mask=mask, slopes=slopes, lengths=lengths, starts=starts, index=index,
+          q_offsets=q_offsets, kv_offsets=kv_offsets, max_q=max_q, max_kv=max_kv, layout=layout)  # fmt: skip
+    return out, lse, state
 
 
-_attention.register_fake(lambda q, k, v, *options: _results(q, v, options[-1]))
+_attention.register_fake(lambda q, k, v, *options: _results(q, v, *options[-2:]))
 
 
 def _check_tensor(name: str, x) -> None:
@@ -59,13 +65,16 @@ def _operand(name: str, x, q: Tensor) -> Optional[Tensor]:
 
 
 def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0, sink=None, bias=None, mask=None,
-              slopes=None, lengths=None, starts=None, layout="bhtd", return_lse=False):  # fmt: skip
+              slopes=None, lengths=None, starts=None, index=None, q_offsets=None, kv_offsets=None, max_q=0, max_kv=0,
+              layout="bhtd", return_lse=False, return_state=False):  # fmt: skip
     """softfold.attention of tensors. No gradient: tensors that require one are refused."""
-    return run_attention(q, k, v, None, return_lse, sink=sink, bias=bias, mask=mask, slopes=slopes, lengths=lengths,
-                         starts=starts, **checked_options(scale, causal, window, softcap, layout))  # fmt: skip
+    return run_attention(q, k, v, None, return_lse, return_state, sink=sink, bias=bias, mask=mask, slopes=slopes,
+                         lengths=lengths, starts=starts, index=index, q_offsets=q_offsets, kv_offsets=kv_offsets,
+                         **checked_options(scale, causal, window, softcap, layout, max_q, max_kv))  # fmt: skip
 
 
-def run_attention(q, k, v, out, return_lse, *, scale, causal, window, softcap, layout, **operands):
+def run_attention(q, k, v, out, return_lse, return_state, *, scale, causal, window, softcap, layout, max_q, max_kv,
+                  **operands):  # fmt: skip
     """softfold.attention of tensors, its checked_options() apart."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         _check_tensor(name, x)
@@ -75,13 +84,16 @@ def run_attention(q, k, v, out, return_lse, *, scale, causal, window, softcap, l
                                "torch.no_grad(), or torch's scaled_dot_product_attention")  # fmt: skip
     if out is not None:
         _check_tensor("out", out)
-        lse = _results(q, v, layout)[1] if return_lse else None
-        _into(q, k, v, out, lse, scale=scale, causal=causal, window=window, softcap=softcap, layout=layout, **operands)
-        return (out, lse) if return_lse else out
+        _, lse, state = _results(q, v, return_state, layout)
+        lse, state = lse if return_lse else None, state if return_state else None
+        _into(q, k, v, out, lse, state, scale=scale, causal=causal, window=window, softcap=softcap, max_q=max_q,
+              max_kv=max_kv, layout=layout, **operands)  # fmt: skip
+        return results(out, lse, state)
     now = all(map(is_eager, (q, k, v))) and not q.is_meta
-    out, lse = (_attention.now if now else _attention)(q, k, v, scale, causal, *window, softcap, **operands,
-                                                       layout=layout)  # fmt: skip
-    return (out, lse) if return_lse else out
+    out, lse, state = (_attention.now if now else _attention)(
+        q, k, v, scale, causal, *window, softcap, **operands, max_q=max_q, max_kv=max_kv, with_state=return_state,
+        layout=layout)  # fmt: skip
+    return results(out, lse if return_lse else None, state if return_state else None)
 
 
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,

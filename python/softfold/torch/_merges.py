@@ -11,9 +11,9 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from softfold import _core
-from softfold._errors import Error
-from softfold.torch._ops import _run, batched_first, current_stream, viewable, writable
+from softfold import _core, _states
+from softfold._errors import Error, UnsupportedError
+from softfold.torch._ops import _run, batched_first, current_stream, needs_grad, viewable, writable
 
 _LN2 = 0.6931471805599453
 
@@ -187,9 +187,14 @@ def finish(states: Tensor, x: Optional[Tensor] = None, dim=-1, *, scale=1.0, log
     return _finish_softmax(x.detach(), states, dims, float(scale), log, dtype)
 
 
-def merge_attention(outs, lses, *, base="natural") -> tuple[Tensor, Tensor]:
-    """Attention outputs (..., D) over disjoint keys and their lses (...), merged; differentiable. See
-    softfold.merge_attention. Returns (out, lse)."""
+def merge_attention(outs, lses, *, base="natural", statistics="lse") -> tuple[Tensor, Tensor]:
+    """Attention outputs (..., D) over disjoint keys and their lses (...), merged; differentiable, but for
+    statistics="max_sum". See softfold.merge_attention. Returns (out, lse)."""
+    if statistics != "lse":
+        if any(map(needs_grad, (*outs, *lses))):
+            raise UnsupportedError("unsupported", f'statistics="{statistics}" of tensors that require a gradient',
+                                   'statistics="lse"', "torch.no_grad()")  # fmt: skip
+        return _states.merge_attention(outs, lses, base=base, statistics=statistics)
     return _merge_attention(*_counted(outs, lses, "outs"), _is_base2(base))
 
 
