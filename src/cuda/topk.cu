@@ -75,18 +75,19 @@ const char* refuses_warp_rows(const TopkProblem& p, const Context& context) {
 }
 
 template <class E, int kLanes>
-void launch_warp_rows(const TopkProblem& p, const lift::Factor& factor, cudaStream_t stream) {
+void launch_warp_rows(const TopkProblem& p, cudaStream_t stream) {
   const Grid grid{ceil_div(p.rows, kWarpTopkWarps * (32 / kLanes)), kWarpTopkWarps * 32};
-  launch("topk_warp_rows", topk_warp_rows<E, kLanes>, grid, stream, p, wants_states(p), factor);
+  const float c = fold::make_scale<float>(p.scale).c;
+  launch("topk_warp_rows", topk_warp_rows<E, kLanes>, grid, stream, p, wants_states(p), c);
 }
 
 void run_warp_rows(const TopkProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const lift::Factor factor(fold::make_scale<float>(p.scale).c);
+  const cudaStream_t stream = stream_of(context);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    // As many lanes as have k runs of 16 elements.
-    if (p.n <= 256 && p.k <= 16) return launch_warp_rows<E, 8>(p, factor, stream_of(context));
-    launch_warp_rows<E, 32>(p, factor, stream_of(context));
+    if (p.n <= 256 && p.k <= 8) return launch_warp_rows<E, 8>(p, stream);
+    if (p.n <= 512 && p.k <= 16) return launch_warp_rows<E, 16>(p, stream);
+    launch_warp_rows<E, 32>(p, stream);
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/generic.cuh"
+#include "cuda/plain_chunk.cuh"
 #include "softfold/fold/topk.hpp"
 
 namespace softfold {
@@ -17,7 +18,7 @@ __device__ __forceinline__ void count_in_bins(unsigned long long* bins, int bin)
 }
 
 /// Writes a row's results, a thread an element taken.
-template <class T>
+template <class T, class Place = RowPlace>
 class TopkRow {
  public:
   using State = typename fold::LogSumExp<T>::State;
@@ -25,11 +26,18 @@ class TopkRow {
   __device__ __forceinline__ TopkRow(const TopkProblem& p, std::int64_t index, const State& s)
       : p_(p), place_(p, index), row_(row_at(p, place_)), factor_(row_.scale), state_(s) {}
 
+  __device__ __forceinline__ T element(std::int64_t index) const {
+    const Operand& x = p_[Slot::x];
+    return element_at<T>(x.dtype, row_.x + index * x.axis_stride);
+  }
   /// The j-th of the taken elements; index -1: there are fewer.
   __device__ __forceinline__ void put_element(std::int64_t j, std::int64_t index) const {
-    const Operand &x = p_[Slot::x], &indices = p_[TopkSlot::indices];
+    put_element(j, index, index >= 0 ? element(index) : -fold::infinity<T>());
+  }
+  /// The same for who has it.
+  __device__ __forceinline__ void put_element(std::int64_t j, std::int64_t index, T element) const {
+    const Operand& indices = p_[TopkSlot::indices];
     const bool there = index >= 0;
-    const T element = there ? element_at<T>(x.dtype, row_.x + index * x.axis_stride) : -fold::infinity<T>();
     put_at(TopkSlot::values, j, element);
     put_integer(indices.dtype, indices.data + place_.offset(indices) + j * indices.axis_stride, index);
     if (p_[TopkSlot::probabilities].given) put_at(TopkSlot::probabilities, j, probability(there, element));
@@ -44,7 +52,7 @@ class TopkRow {
   __device__ __forceinline__ T probability(bool there, T element) const {
     const fold::Normaliser<T> norm(state_);
     if (!there || !norm.regular) return special(there, T(0));
-    return probability_of(factor_(element), factor_.c, state_.m, norm.multiplier(state_.m));
+    return probability_of(factor_(element), factor_.c, state_.m, norm.reciprocal);
   }
   __device__ __forceinline__ T log_probability(bool there, T element) const {
     fold::LogNormaliser<T> norm(state_, factor_.scale);
@@ -64,7 +72,7 @@ class TopkRow {
   }
 
   const TopkProblem& p_;
-  RowPlace place_;
+  Place place_;
   Row row_;
   RowFactor<T> factor_;
   State state_;
