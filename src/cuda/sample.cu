@@ -95,7 +95,8 @@ struct DrawMemory {
     const int most = most_entries(p);
     const std::int64_t chunks = lift::chunk_count(p.n);
     TopkShare& share = work.share;
-    share = share_rows(p.rows, p.n, most, processors_of(p));
+    const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+    share = share_rows(p.rows, p.n, most, traits.processors);
     const bool tells_raw = p.of == Distribution::raw && p[SampleSlot::log_probability].given;
     if (most == 0 || has_options_of_rows(p) || tells_raw) {
       share.nodes = parts.take<State>(p.rows * chunks);
@@ -107,6 +108,7 @@ struct DrawMemory {
       work.raw = raw;
       return;
     }
+    share.joins = share.segments > 1 && share.segments <= traits.largest_cluster;
     share.entries = parts.take<Entry>(p.rows * share.segments * most);
     work.left = parts.take<unsigned>(p.rows);
     rows = lay_out_rows(p, parts);
@@ -119,17 +121,23 @@ std::size_t draw_workspace(const SampleProblem& p, const Context&) {
   return parts.used();
 }
 
-void launch_draw(const SampleJob& job, const SampleWork& work, cudaStream_t stream) {
-  const SampleProblem& p = job.p;
-  const DrawRoom room(work.share, lift::chunk_count(p.n));
-  const int own = room.nodes + room.rest;
-  if (work.share.segments > 1) {
-    launch("sample_draw", sample_draw<true>, {p.rows, kJoinThreads, 1, own + join_bytes(work.share.k)}, stream, job,
-           work, room);
+void launch_draw(const SampleJob& job, cudaStream_t stream) {
+  const std::int64_t rows = job.p.rows;
+  if (job.work.share.segments > 1) {
+    launch("sample_draw", sample_draw<true>, {rows, kJoinThreads, 1, joined_draw_bytes(job)}, stream, job);
   } else {
-    launch("sample_draw", sample_draw<false>, {ceil_div(p.rows, kDrawWarps), kDrawWarps * 32, 1, kDrawWarps * own},
-           stream, job, work, room);
+    const Grid grid{ceil_div(rows, kDrawWarps), kDrawWarps * 32, 1, kDrawWarps * job.room.bytes()};
+    launch("sample_draw", sample_draw<false>, grid, stream, job);
   }
+}
+
+/// The read, which also draws where clusters join the segments of rows.
+void launch_filter(const SampleJob& job, cudaStream_t stream) {
+  with_element(job.p[Slot::x].dtype, [&]<class E>() {
+    Grid grid = filter_grid<E>(job.p, job.work.share);
+    if (job.work.share.joins) grid.shared_bytes = std::max(grid.shared_bytes, joined_draw_bytes(job));
+    launch("topk_filter", topk_filter<E, SampleJob>, grid, stream, job, plain_rows(job.p), job.work.share);
+  });
 }
 
 void run_draw(const SampleProblem& p, const Context& context) {
@@ -139,7 +147,7 @@ void run_draw(const SampleProblem& p, const Context& context) {
   const DrawMemory memory(p, parts);
   const SampleWork& work = memory.work;
   const cudaStream_t stream = stream_of(context);
-  const SampleJob job{p, work.share.k};
+  const SampleJob job(p, work, !has_options_of_rows(p));
   const auto fold = [&](State* nodes, double scale) {
     RowProblem q = p;
     q.scale = scale;
@@ -149,12 +157,8 @@ void run_draw(const SampleProblem& p, const Context& context) {
     fold(work.share.nodes, p.scale / p.temperature);
     if (memory.raw != nullptr) fold(memory.raw, p.scale);
   }
-  if (work.share.k > 0)
-    with_element(p[Slot::x].dtype, [&]<class E>() {
-      launch("topk_filter", topk_filter<E, SampleJob>, filter_grid<E>(p, work.share), stream, job, plain_rows(p),
-             work.share);
-    });
-  launch_draw(job, work, stream);
+  if (work.share.k > 0) launch_filter(job, stream);
+  if (!work.share.joins) launch_draw(job, stream);
   if (work.left != nullptr) launch_rows(p, memory.rows, work.left, stream);
 }
 

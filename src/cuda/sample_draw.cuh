@@ -18,46 +18,6 @@ inline constexpr int kSharedChunks = 256;
 /// What decides a row's draw.
 enum class DrawnBy { nothing, states, entries, all_elements };
 
-/// The draws of a call, and which of their rows are drawn how.
-struct SampleJob {
-  SampleProblem p;
-  int most;  ///< entries that a row may have
-
-  struct Plan {
-    DrawnBy by;
-    int k;  ///< entries wanted
-  };
-  __device__ __forceinline__ bool tells_raw() const {
-    return p.of == Distribution::raw && p[SampleSlot::log_probability].given;
-  }
-  __device__ __forceinline__ Plan plan(const Draw& draw) const {
-    if (!draw.sound()) return {DrawnBy::nothing, 0};
-    const bool cuts = draw.top_k > 0 && draw.top_k < p.n;
-    std::int64_t k = most;  // the best of a row often have all that top-p and min-p leave
-    if (draw.greedy()) {
-      k = p[SampleSlot::rank].given ? 1 + kMostTies : 1;
-    } else if (cuts) {
-      k = draw.top_k + kMostTies;
-    } else if (draw.top_p >= 1. && draw.min_p <= 0.) {
-      // Another scale's states of the same row would be another fold.
-      const bool other = tells_raw() && fold::make_scale<float>(draw.scale).c != draw.scaled().c;
-      return {other && most > 0 ? DrawnBy::all_elements : DrawnBy::states, 0};
-    } else if (draw.top_p < 1.) {
-      k = 0;  // a share of the whole row
-    }
-    return k > 0 && k <= most ? Plan{DrawnBy::entries, static_cast<int>(k)} : Plan{DrawnBy::all_elements, 0};
-  }
-  /// For topk_filter.
-  __device__ __forceinline__ FilterRow row(std::int64_t index) const {
-    const SampleRow r(p, index);
-    const Draw draw(r, index);
-    const Plan how = plan(draw);
-    const auto scale = how.by == DrawnBy::entries ? fold::make_scale<float>(draw.scale) : draw.scaled();
-    return {how.k, how.by == DrawnBy::states || (how.by == DrawnBy::entries && tells_raw()), lift::Factor(scale.c)};
-  }
-  __device__ __forceinline__ void finish(std::int64_t, const fold::LogSumExp<float>::State&, const Entry*, int) const {}
-};
-
 /// What the rows' one read has left.
 struct SampleWork {
   TopkShare share;                           ///< entries and nodes
@@ -73,6 +33,70 @@ struct DrawRoom {
       : nodes(chunks <= kSharedChunks && share.nodes != nullptr ? static_cast<int>(2 * chunks + lift::kMaxLevels) * 16
                                                                 : 0),
         rest(std::max(share.nodes == nullptr ? 0 : 2 * lift::kChunk * 4, share.k * static_cast<int>(sizeof(Kept)))) {}
+  SOFTFOLD_HD int bytes() const { return nodes + rest; }
+};
+
+/// The draws of a call, and which of their rows are drawn how.
+struct SampleJob {
+  SampleProblem p;
+  SampleWork work;
+  DrawRoom room;
+  int most;    ///< entries that a row may have
+  bool alike;  ///< rows have no options of their own: for topk_filter all are `every`
+  FilterRow every;
+
+  struct Plan {
+    DrawnBy by;
+    int k;  ///< entries wanted
+    bool greedy;
+  };
+  /// Of rows that are alike.
+  Plan every_plan;
+  fold::Scale<float> every_scale;
+
+  SampleJob(const SampleProblem& problem, const SampleWork& work_, bool alike_)
+      : p(problem),
+        work(work_),
+        room(work_.share, lift::chunk_count(problem.n)),
+        most(work_.share.k),
+        alike(alike_),
+        every(row_of(options())),
+        every_plan(plan(options())),
+        every_scale(options().scaled()) {}
+
+  DrawOptions options() const { return {p.scale, p.temperature, p.top_p, p.min_p, p.top_k}; }
+  SOFTFOLD_HD bool tells_raw() const { return p.of == Distribution::raw && p[SampleSlot::log_probability].given; }
+  SOFTFOLD_HD Plan plan(const DrawOptions& draw) const {
+    if (!draw.sound()) return {DrawnBy::nothing, 0, false};
+    const bool greedy = draw.greedy();
+    const bool cuts = draw.top_k > 0 && draw.top_k < p.n;
+    std::int64_t k = most;  // the best of a row often have all that top-p and min-p leave
+    if (greedy) {
+      k = p[SampleSlot::rank].given ? 1 + kMostTies : 1;
+    } else if (cuts) {
+      k = draw.top_k + kMostTies;
+    } else if (draw.top_p >= 1. && draw.min_p <= 0.) {
+      // Another scale's states of the same row would be another fold.
+      const bool other = tells_raw() && fold::make_scale<float>(draw.scale).c != draw.scaled().c;
+      return {other && most > 0 ? DrawnBy::all_elements : DrawnBy::states, 0, greedy};
+    } else if (draw.top_p < 1.) {
+      k = 0;  // a share of the whole row
+    }
+    return k > 0 && k <= most ? Plan{DrawnBy::entries, static_cast<int>(k), greedy}
+                              : Plan{DrawnBy::all_elements, 0, greedy};
+  }
+  SOFTFOLD_HD FilterRow row_of(const DrawOptions& draw) const {
+    const Plan how = plan(draw);
+    const auto scale = how.by == DrawnBy::entries ? fold::make_scale<float>(draw.scale) : draw.scaled();
+    return {how.k, how.by == DrawnBy::states || (how.by == DrawnBy::entries && tells_raw()), lift::Factor(scale.c)};
+  }
+  /// For topk_filter.
+  __device__ __forceinline__ FilterRow row(std::int64_t index) const {
+    return alike ? every : row_of(Draw(SampleRowAt<PlainPlace>(p, index), index));
+  }
+  /// By the block of a cluster that has joined a row's segments: the draw.
+  __device__ __forceinline__ void finish(std::int64_t row, const fold::LogSumExp<float>::State&, Entry* best,
+                                         int taken) const;
 };
 
 /// Calls f.template operator()<E>() for the element type of plain rows.
@@ -93,7 +117,11 @@ class RowDraw {
   static constexpr float kNone = -__builtin_inff();
 
   __device__ __forceinline__ RowDraw(const SampleJob& job, std::int64_t index)
-      : job_(job), row_(job.p, index), draw_(row_, index), plan_(job.plan(draw_)), scale_(draw_.scaled()) {}
+      : job_(job),
+        row_(job.p, index),
+        draw_(row_, index),
+        plan_(job.alike ? job.every_plan : job.plan(draw_)),
+        scale_(job.alike ? job.every_scale : draw_.scaled()) {}
 
   __device__ __forceinline__ SampleJob::Plan plan() const { return plan_; }
 
@@ -108,7 +136,7 @@ class RowDraw {
     };
     Drawn drawn{-1, Lse::identity()};
     if (fold::is_nan(top)) drawn.state = Lse::not_a_number();
-    if (draw_.greedy()) {
+    if (plan_.greedy) {
       if (!fold::is_nan(top) && top != kNone) drawn = {index_of(best[0]), {0., 1.F}};
       if (job_.p[SampleSlot::rank].given && drawn.token >= 0 && !has_from(top)) return false;
     } else if (fabsf(top) < fold::infinity<float>()) {
@@ -200,7 +228,7 @@ class RowDraw {
   __device__ __forceinline__ void write(const Drawn& drawn, const State& raw, float element, std::int64_t rank) const {
     if (threadIdx.x % 32 != 0) return;
     const bool of_raw = job_.p.of == Distribution::raw, there = drawn.token >= 0;
-    const bool point = !of_raw && draw_.greedy();
+    const bool point = !of_raw && plan_.greedy;
     row_.write_integer(SampleSlot::tokens, drawn.token);
     row_.write_integer(SampleSlot::rank, !there ? 0 : point ? 1 : rank);
     const Operand& asked = job_.p[SampleSlot::log_probability];
@@ -216,7 +244,7 @@ class RowDraw {
   }
 
   const SampleJob& job_;
-  SampleRow row_;
+  SampleRowAt<PlainPlace> row_;
   Draw draw_;
   SampleJob::Plan plan_;
   fold::Scale<float> scale_;
@@ -224,12 +252,51 @@ class RowDraw {
 
 inline constexpr int kDrawWarps = 4;
 
+/// By a warp: one row, whose best elements or whose chunks' states are there. own: job.room.bytes() of shared memory.
+__device__ __forceinline__ void draw_row(const SampleJob& job, RowDraw& draw, std::int64_t row, const Entry* best,
+                                         int taken, char* own) {
+  using State = fold::LogSumExp<float>::State;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const SampleWork& work = job.work;
+  const auto plan = draw.plan();
+  const std::int64_t chunks = lift::chunk_count(job.p.n);
+  State* nodes =
+      job.room.nodes != 0 ? reinterpret_cast<State*>(own) : work.trees + row * (2 * chunks + lift::kMaxLevels);
+  const auto root_of = [&](const State* leaves) {
+    __syncwarp();
+    for (std::int64_t i = lane; i < chunks; i += 32) nodes[i] = leaves[row * chunks + i];
+    __syncwarp();
+    return climb(nodes, chunks, lane, 32, [] { __syncwarp(); });
+  };
+  const auto raw_tree = [&] { return root_of(work.raw != nullptr ? work.raw : work.share.nodes); };
+  char* rest = own + job.room.nodes;
+  bool done = true;
+  if (plan.by == DrawnBy::nothing) {
+    draw.nothing();
+  } else if (plan.by == DrawnBy::states) {
+    const State root = root_of(work.share.nodes);
+    draw.from_tree(nodes, root, reinterpret_cast<float*>(rest), raw_tree);
+  } else {
+    done = plan.by == DrawnBy::entries && draw.from_entries(best, taken, reinterpret_cast<Kept*>(rest), raw_tree);
+  }
+  if (work.left != nullptr && lane == 0) work.left[row] = done ? 0 : 1;
+}
+
+/// Bytes of what a block draws with behind the entries that it joins.
+inline int joined_draw_bytes(const SampleJob& job) { return join_bytes(job.most) + job.room.bytes(); }
+
+__device__ __forceinline__ void SampleJob::finish(std::int64_t row, const fold::LogSumExp<float>::State&, Entry* best,
+                                                  int taken) const {
+  extern __shared__ __align__(16) char memory[];
+  if (!work.share.joins || threadIdx.x >= 32) return;
+  RowDraw draw(*this, row);
+  draw_row(*this, draw, row, best, taken, memory + join_bytes(most));
+}
+
 /// A warp a row; with kJoin a block, whose first warp draws from the best of all segments.
 template <bool kJoin>
 __global__ void __launch_bounds__(kJoin ? kJoinThreads : kDrawWarps * 32)
-    sample_draw(const __grid_constant__ SampleJob job, const __grid_constant__ SampleWork work,
-                const __grid_constant__ DrawRoom room) {
-  using State = fold::LogSumExp<float>::State;
+    sample_draw(const __grid_constant__ SampleJob job) {
   extern __shared__ __align__(16) char memory[];
   __shared__ typename BlockSelect<1>::Shared shared;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -237,13 +304,13 @@ __global__ void __launch_bounds__(kJoin ? kJoinThreads : kDrawWarps * 32)
   if (row >= job.p.rows) return;
   RowDraw draw(job, row);
   const auto plan = draw.plan();
-  const TopkShare& share = work.share;
-  char* own = memory + (kJoin ? 0 : warp * (room.nodes + room.rest));
+  const TopkShare& share = job.work.share;
+  char* own = memory + (kJoin ? 0 : warp * job.room.bytes());
   const Entry* best = share.entries + row * share.k;
   int taken = 0;
   if (plan.by == DrawnBy::entries) {
     if constexpr (kJoin) {
-      Entry* to = reinterpret_cast<Entry*>(own + room.nodes + room.rest);
+      Entry* to = reinterpret_cast<Entry*>(own + job.room.bytes());
       taken = join_entries(share, row, plan.k, shared, to);
       best = to;
     } else {
@@ -252,26 +319,7 @@ __global__ void __launch_bounds__(kJoin ? kJoinThreads : kDrawWarps * 32)
     }
   }
   if (kJoin && warp != 0) return;
-  const std::int64_t chunks = lift::chunk_count(job.p.n);
-  State* nodes = room.nodes != 0 ? reinterpret_cast<State*>(own) : work.trees + row * (2 * chunks + lift::kMaxLevels);
-  const auto root_of = [&](const State* leaves) {
-    __syncwarp();
-    for (std::int64_t i = lane; i < chunks; i += 32) nodes[i] = leaves[row * chunks + i];
-    __syncwarp();
-    return climb(nodes, chunks, lane, 32, [] { __syncwarp(); });
-  };
-  const auto raw_tree = [&] { return root_of(work.raw != nullptr ? work.raw : share.nodes); };
-  char* rest = own + room.nodes;
-  bool done = true;
-  if (plan.by == DrawnBy::nothing) {
-    draw.nothing();
-  } else if (plan.by == DrawnBy::states) {
-    const State root = root_of(share.nodes);
-    draw.from_tree(nodes, root, reinterpret_cast<float*>(rest), raw_tree);
-  } else {
-    done = plan.by == DrawnBy::entries && draw.from_entries(best, taken, reinterpret_cast<Kept*>(rest), raw_tree);
-  }
-  if (work.left != nullptr && lane == 0) work.left[row] = done ? 0 : 1;
+  draw_row(job, draw, row, best, taken, own);
 }
 
 }  // namespace cuda

@@ -4,13 +4,11 @@
 #include "cuda/sample_row.cuh"
 #include "cuda/topk_select.cuh"
 
+#include <type_traits>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
-
-__device__ __forceinline__ float value_of(Entry e) {
-  return fold::Ranked<float>{static_cast<std::uint32_t>(e >> 32), 0}.value();
-}
 
 /// An element that is kept, and the tree: element t and t + 1 part where their places first differ, and that node
 /// belongs to t. A run of elements whose nodes have been joined is known at its ends.
@@ -62,23 +60,40 @@ class KeptElements {
   /// One draw from those from `from` up.
   __device__ __forceinline__ Drawn draw(const Entry* best, int count, float from, double uniform) const {
     count = arrange(best, count, from);
-    fold_leaves(count);
-    join(count);
-    const Lse::State root = kept_[0].node;
-    fold::Descent way{fold::Scalar<double>::mul(uniform, static_cast<double>(root.d))};
-    int at = 0;
-    for (int node = kept_[0].root; node >= 0;) {
-      const auto left = kept_[node].left, right = kept_[node + 1].node;
-      const bool goes_right = chunks_part(node)
-                                  ? way.goes_right(fold::mass_of(left, root.m), fold::mass_of(right, root.m))
-                                  : goes_right_in_chunk(way, left, right.d, root.m);
-      at = goes_right ? node + 1 : node;
-      node = goes_right ? kept_[node + 1].root : kept_[node].left_root;
-    }
-    return {static_cast<std::int64_t>(reversed(kept_[at].place)), root};
+    const auto top = Lse::frame(value_of(best[0]), c_), low = Lse::frame(value_of(best[count - 1]), c_);
+    return top.fast && low.fast && top.m - low.m <= kNear ? draw_arranged<true>(count, top.m, uniform)
+                                                          : draw_arranged<false>(count, top.m, uniform);
   }
 
  private:
+  /// Frames that far from each other at most are as good as one, the largest: every rescale is exact, and the tree is
+  /// plain additions.
+  static constexpr double kNear = 60.;
+
+  /// kOneFrame: all in the frame m, the row's.
+  template <bool kOneFrame>
+  __device__ __forceinline__ Drawn draw_arranged(int count, double m, double uniform) const {
+    fold_leaves<kOneFrame>(count, m);
+    join<kOneFrame>(count);
+    const Lse::State root = kept_[0].node;
+    fold::Descent way{fold::Scalar<double>::mul(uniform, static_cast<double>(root.d))};
+    int at = 0;
+#pragma unroll 1
+    for (int node = kept_[0].root; node >= 0;) {
+      const auto left = kept_[node].left, right = kept_[node + 1].node;
+      const int left_root = kept_[node].left_root, right_root = kept_[node + 1].root;
+      bool goes_right;
+      if constexpr (kOneFrame) {
+        goes_right = way.goes_right(static_cast<double>(left.d), static_cast<double>(right.d));
+      } else {
+        goes_right = chunks_part(node) ? way.goes_right(fold::mass_of(left, root.m), fold::mass_of(right, root.m))
+                                       : goes_right_in_chunk(way, left, right.d, root.m);
+      }
+      at = goes_right ? node + 1 : node;
+      node = goes_right ? right_root : left_root;
+    }
+    return {static_cast<std::int64_t>(reversed(kept_[at].place)), root};
+  }
   /// Index to place and back.
   static __device__ __forceinline__ std::uint32_t reversed(std::uint32_t i) {
     constexpr std::uint32_t kIn = lift::kChunk - 1;
@@ -115,11 +130,18 @@ class KeptElements {
     }
     __syncwarp();
     int rank[kRun] = {};
-#pragma unroll 1
-    for (int j = 0; j < all; ++j) {
-      const std::uint32_t other = kept_[j].place;
+    const auto rank_of = [&](const auto& runs) {
+#pragma unroll 4
+      for (int j = 0; j < all; ++j) {
+        const std::uint32_t other = kept_[j].place;
 #pragma unroll
-      for (int q = 0; q < kRun; ++q) rank[q] += other < place[q] ? 1 : 0;
+        for (int q = 0; q < runs.value; ++q) rank[q] += other < place[q] ? 1 : 0;
+      }
+    };
+    if (all <= 64) {
+      rank_of(std::integral_constant<int, 2>{});
+    } else {
+      rank_of(std::integral_constant<int, kRun>{});
     }
     __syncwarp();
 #pragma unroll
@@ -129,15 +151,18 @@ class KeptElements {
     return all;
   }
 
-  /// Every element's term, in the frame of its chunk.
-  __device__ __forceinline__ void fold_leaves(int count) const {
+  /// Every element's term, in the frame m or that of its chunk.
+  template <bool kOneFrame>
+  __device__ __forceinline__ void fold_leaves(int count, double m) const {
 #pragma unroll 1
     for (int i = lane_; i < count; i += 32) {
-      const std::uint32_t chunk = kept_[i].place / lift::kChunk;
-      float most = kept_[i].x;
-      for (int j = i - 1; j >= 0 && kept_[j].place / lift::kChunk == chunk; --j) most = fmaxf(most, kept_[j].x);
-      for (int j = i + 1; j < count && kept_[j].place / lift::kChunk == chunk; ++j) most = fmaxf(most, kept_[j].x);
-      const double m = Lse::frame(most, c_).m;
+      if constexpr (!kOneFrame) {
+        const std::uint32_t chunk = kept_[i].place / lift::kChunk;
+        float most = kept_[i].x;
+        for (int j = i - 1; j >= 0 && kept_[j].place / lift::kChunk == chunk; --j) most = fmaxf(most, kept_[j].x);
+        for (int j = i + 1; j < count && kept_[j].place / lift::kChunk == chunk; ++j) most = fmaxf(most, kept_[j].x);
+        m = Lse::frame(most, c_).m;
+      }
       kept_[i].node = {m, term(kept_[i].x, m)};
       kept_[i].first = kept_[i].last = static_cast<std::int16_t>(i);
       kept_[i].root = -1;
@@ -147,26 +172,44 @@ class KeptElements {
 
   /// The tree, a level at a time. What is not kept is the identity, so a node with one child is that child; within a
   /// chunk all frames agree, and a merge is the addition.
+  template <bool kOneFrame>
   __device__ __forceinline__ void join(int count) const {
     unsigned levels = 0;
-    for (int t = lane_; t + 1 < count; t += 32) levels |= 1U << level_of(t);
+    int own[2] = {-1, -1};  // the first of the lane's nodes' levels, which are most often all
+#pragma unroll 1
+    for (int t = lane_; t + 1 < count; t += 32) {
+      const int level = level_of(t);
+      levels |= 1U << level;
+      if (t < 32) own[0] = level;
+      if (t >= 32 && t < 64) own[1] = level;
+    }
     levels = __reduce_or_sync(lift::kWholeWarp, levels);
 #pragma unroll 1
     for (; levels != 0; levels &= levels - 1) {
       const int level = __ffs(static_cast<int>(levels)) - 1;
+      if (own[0] == level) join_at<kOneFrame>(lane_);
+      if (own[1] == level) join_at<kOneFrame>(lane_ + 32);
 #pragma unroll 1
-      for (int t = lane_; t + 1 < count; t += 32) {
-        if (level_of(t) != level) continue;
-        const int first = kept_[t].first, last = kept_[t + 1].last;
-        kept_[t].left = kept_[first].node;
-        kept_[t].left_root = kept_[first].root;
-        kept_[first].node = Lse::merge(kept_[t].left, kept_[t + 1].node);
-        kept_[first].root = static_cast<std::int16_t>(t);
-        kept_[first].last = static_cast<std::int16_t>(last);
-        kept_[last].first = static_cast<std::int16_t>(first);
-      }
+      for (int t = lane_ + 64; t + 1 < count; t += 32)
+        if (level_of(t) == level) join_at<kOneFrame>(t);
       __syncwarp();
     }
+  }
+  template <bool kOneFrame>
+  __device__ __forceinline__ void join_at(int t) const {
+    const int first = kept_[t].first, last = kept_[t + 1].last;
+    const Lse::State right = kept_[t + 1].node, left = kept_[first].node;
+    const std::int16_t left_root = kept_[first].root;
+    kept_[t].left = left;
+    kept_[t].left_root = left_root;
+    if constexpr (kOneFrame) {
+      kept_[first].node.d = fold::Scalar<float>::add(left.d, right.d);
+    } else {
+      kept_[first].node = Lse::merge(left, right);
+    }
+    kept_[first].root = static_cast<std::int16_t>(t);
+    kept_[first].last = static_cast<std::int16_t>(last);
+    kept_[last].first = static_cast<std::int16_t>(first);
   }
 
   Kept* kept_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/generic.cuh"
+#include "cuda/plain_chunk.cuh"
 #include "softfold/fold/sample.hpp"
 
 namespace softfold {
@@ -9,13 +10,14 @@ inline namespace v0 {
 namespace cuda {
 
 /// A row's elements before (`raw`) and after bias and bitmask; what is not there is -inf.
-struct SampleRow {
+template <class Place>
+struct SampleRowAt {
   static constexpr float kAll = -__builtin_inff();
   const SampleProblem& p;
-  RowPlace place;
+  Place place;
   Row row;
 
-  __device__ __forceinline__ SampleRow(const SampleProblem& problem, std::int64_t index)
+  __device__ __forceinline__ SampleRowAt(const SampleProblem& problem, std::int64_t index)
       : p(problem), place(problem, index), row(row_at(problem, place)) {}
 
   __device__ __forceinline__ float raw(std::int64_t i) const {
@@ -52,17 +54,36 @@ struct SampleRow {
   }
 };
 
-/// What a row is drawn with.
-struct Draw {
-  double scale, temperature, top_p, min_p, uniform;
+using SampleRow = SampleRowAt<RowPlace>;
+
+/// How a row is drawn from.
+struct DrawOptions {
+  double scale, temperature, top_p, min_p;
   std::int64_t top_k;
 
-  __device__ __forceinline__ Draw(const SampleRow& r, std::int64_t index)
-      : scale(r.row.scale),
-        temperature(r.real(SampleSlot::temperatures, r.p.temperature)),
-        top_p(r.real(SampleSlot::top_ps, r.p.top_p)),
-        min_p(r.real(SampleSlot::min_ps, r.p.min_p)),
-        top_k(r.integer(SampleSlot::top_ks, r.p.top_k)) {
+  /// What the CPU refuses and a GPU cannot: such a row has nothing to draw from.
+  SOFTFOLD_HD bool sound() const {
+    const double most = fold::largest<double>();
+    return scale > 0. && scale <= most && temperature >= 0. && temperature <= most && top_p >= 0. && top_p <= 1. &&
+           min_p >= 0. && min_p <= 1. && top_k >= 0;
+  }
+  /// Of the logits. A temperature whose inverse is beyond float32 is as good as 0.
+  SOFTFOLD_HD fold::Scale<float> scaled() const {
+    return fold::make_scale<float>(temperature > 0. ? scale / temperature : 1.);
+  }
+  SOFTFOLD_HD bool greedy() const { return temperature == 0. || scaled().c == fold::infinity<float>(); }
+  SOFTFOLD_HD bool filters() const { return top_k > 0 || top_p < 1. || min_p > 0.; }
+};
+
+/// And what it is drawn with.
+struct Draw : DrawOptions {
+  double uniform;
+
+  template <class Place>
+  __device__ __forceinline__ Draw(const SampleRowAt<Place>& r, std::int64_t index)
+      : DrawOptions{r.row.scale, r.real(SampleSlot::temperatures, r.p.temperature),
+                    r.real(SampleSlot::top_ps, r.p.top_p), r.real(SampleSlot::min_ps, r.p.min_p),
+                    r.integer(SampleSlot::top_ks, r.p.top_k)} {
     const std::int64_t id = r.integer(SampleSlot::row_ids, r.p[SampleSlot::seeds].given ? 0 : index);
     const auto word = [&](SampleSlot slot, std::uint64_t otherwise) {
       return static_cast<std::uint64_t>(r.integer(slot, static_cast<std::int64_t>(otherwise)));
@@ -70,18 +91,6 @@ struct Draw {
     uniform = fold::uniform(word(SampleSlot::seeds, r.p.seed), word(SampleSlot::offsets, r.p.offset),
                             static_cast<std::uint64_t>(id));
   }
-  /// What the CPU refuses and a GPU cannot: such a row has nothing to draw from.
-  __device__ __forceinline__ bool sound() const {
-    const double most = fold::largest<double>();
-    return scale > 0. && scale <= most && temperature >= 0. && temperature <= most && top_p >= 0. && top_p <= 1. &&
-           min_p >= 0. && min_p <= 1. && top_k >= 0;
-  }
-  /// Of the logits. A temperature whose inverse is beyond float32 is as good as 0.
-  __device__ __forceinline__ fold::Scale<float> scaled() const {
-    return fold::make_scale<float>(temperature > 0. ? scale / temperature : 1.);
-  }
-  __device__ __forceinline__ bool greedy() const { return temperature == 0. || scaled().c == fold::infinity<float>(); }
-  __device__ __forceinline__ bool filters() const { return top_k > 0 || top_p < 1. || min_p > 0.; }
 };
 
 struct Drawn {

@@ -34,7 +34,10 @@ inline TopkShare share_rows(std::int64_t rows, std::int64_t n, int k, int proces
   return {static_cast<int>(segment), static_cast<int>(pieces(segment)), k, nullptr, nullptr, nullptr, false};
 }
 
-inline int join_bytes(int k) { return static_cast<int>(sizeof(Entry)) * (k + BlockSelect<1>::capacity_for(k)); }
+/// Shared memory that joins segments, a multiple of 16 bytes.
+SOFTFOLD_HD int join_bytes(int k) {
+  return static_cast<int>(sizeof(Entry)) * ((k + BlockSelect<1>::capacity_for(k) + 1) / 2 * 2);
+}
 
 template <class E>
 Grid filter_grid(const RowProblem& p, const TopkShare& share) {
@@ -54,15 +57,17 @@ struct FilterRow {
 /// The results of a row from its best entries, a thread an element.
 __device__ __forceinline__ void put_row(const TopkProblem& p, std::int64_t row, const fold::LogSumExp<float>::State& s,
                                         const Entry* best, int taken) {
-  const TopkRow<float> result(p, row, s);
+  const TopkRow<float, PlainPlace> result(p, row, s);
   for (int j = static_cast<int>(threadIdx.x); j < p.k; j += static_cast<int>(blockDim.x)) {
     const std::int64_t index = j < taken ? static_cast<std::int64_t>(index_of(best[j])) : -1;
+    float value = j < taken ? value_of(best[j]) : -fold::infinity<float>();
+    if (value == 0.F) value = result.element(index);  // which of both zeros it is
     int to = j;
     if (!p.sorted && j < taken) {  // by ascending index
       to = 0;
       for (int i = 0; i < taken; ++i) to += index_of(best[i]) < index_of(best[j]) ? 1 : 0;
     }
-    result.put_element(to, index);
+    result.put_element(to, index, value);
   }
   if (threadIdx.x == 0) result.put_lse();
 }
@@ -74,7 +79,7 @@ struct TopkJob {
   lift::Factor factor;
 
   __device__ __forceinline__ FilterRow row(std::int64_t) const { return {static_cast<int>(p.k), with_states, factor}; }
-  __device__ __forceinline__ void finish(std::int64_t row, const fold::LogSumExp<float>::State& s, const Entry* best,
+  __device__ __forceinline__ void finish(std::int64_t row, const fold::LogSumExp<float>::State& s, Entry* best,
                                          int taken) const {
     put_row(p, row, s, best, taken);
   }
@@ -92,11 +97,11 @@ struct Segment {
   int n, chunks;        ///< of the segment
   char* place;
   CopyBarrier& barrier;
-  lift::Factor factor;
+  lift::Factor factor;  ///< the row's, from when it is known
   Elements tile;
 
   __device__ __forceinline__ Segment(const PlainRows& rows_, const TopkShare& share, std::int64_t row, int segment,
-                                     char* place_, CopyBarrier& barrier_, const lift::Factor& factor_)
+                                     char* place_, CopyBarrier& barrier_)
       : rows(rows_),
         x(rows_.x + row * rows_.x_stride + std::int64_t{segment} * share.chunks * (lift::kChunk * kSize)),
         begin(static_cast<std::uint32_t>(segment) * static_cast<std::uint32_t>(share.chunks * lift::kChunk)),
@@ -104,7 +109,7 @@ struct Segment {
         chunks((n + lift::kChunk - 1) / lift::kChunk),
         place(place_),
         barrier(barrier_),
-        factor(factor_),
+        factor(1.F),
         tile(x) {}
 
   __device__ __forceinline__ const char* at(int chunk) const { return x + chunk * (lift::kChunk * kSize); }
@@ -164,35 +169,58 @@ __device__ __forceinline__ int join_entries(const TopkShare& share, std::int64_t
   BlockSelect<1> select(shared, best + k, k);
   const int count = share.segments * share.k;
   const Entry* entries = share.entries + row * count;
-  // The k-th of any segment bounds the k-th of all.
-  Entry bound = 0;
-  for (int i = static_cast<int>(threadIdx.x) % 32; i < share.segments; i += 32)
-    bound = max(bound, entries[i * share.k + k - 1]);
-  for (int distance = 16; distance > 0; distance /= 2)
-    bound = max(bound, __shfl_xor_sync(lift::kWholeWarp, bound, distance));
-  select.start_at(bound);
-  const bool fits = count <= BlockSelect<1>::capacity_for(k);
+  const int threads = static_cast<int>(blockDim.x), me = static_cast<int>(threadIdx.x);
+  const auto entry = [&](int i) { return i < count ? entries[i] : 0; };
+  constexpr int kAtOnce = 8;
+  Entry ahead[kAtOnce];
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) ahead[i] = entry(me + i * threads);
+  // The k-th of any segment bounds the k-th of all, and so does the least of as many of each as make k together.
+  const int part = (k + share.segments - 1) / share.segments;
+  Entry kth = 0, least = ~Entry{0};
+  for (int i = me % 32; i < share.segments; i += 32) {
+    kth = max(kth, entries[i * share.k + k - 1]);
+    least = min(least, entries[i * share.k + part - 1]);
+  }
+  for (int distance = 16; distance > 0; distance /= 2) {
+    kth = max(kth, __shfl_xor_sync(lift::kWholeWarp, kth, distance));
+    least = min(least, __shfl_xor_sync(lift::kWholeWarp, least, distance));
+  }
+  select.start_at(max(kth, least));
+  bool fits = true;
 #pragma unroll 1
-  for (int at = 0; at < count; at += static_cast<int>(blockDim.x)) {
-    const int i = at + static_cast<int>(threadIdx.x);
-    const Entry e = i < count ? entries[i] : 0;
-    if (!fits) select.make_room(e, e);
-    select.keep(select.wants(e) ? 1U : 0U, [&](int) { return e; });
+  for (int at = 0; at < count; at += kAtOnce * threads) {
+    unsigned which = 0;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (at > 0) ahead[i] = entry(at + me + i * threads);
+      if (select.wants(ahead[i])) which |= 1U << i;
+    }
+    fits = select.keep(which, [&](int i) { return entries[at + me + i * threads]; }) && fits;
+  }
+  if (__syncthreads_or(fits ? 0 : 1) != 0) {
+    select.restart();
+#pragma unroll 1
+    for (int at = 0; at < count; at += threads) {
+      const Entry e = entry(at + me);
+      select.make_room(e, e);
+      select.keep(select.wants(e) ? 1U : 0U, [&](int) { return e; });
+    }
   }
   return select.finish(best);
 }
 
 /// By a block: a row from its segments' best elements and states.
 template <class Job>
-__device__ __forceinline__ void finish_segments(const Job& job, const TopkShare& share, std::int64_t row,
-                                                bool with_states, Entry* best, fold::LogSumExp<float>::State& root) {
+__device__ __forceinline__ void finish_segments(const Job& job, const TopkShare& share, std::int64_t row, int k,
+                                                Entry* best, fold::LogSumExp<float>::State& root) {
   __shared__ typename BlockSelect<1>::Shared shared;
-  if (with_states && threadIdx.x < 32) {
+  if (share.states != nullptr && threadIdx.x < 32) {
     const auto* nodes = share.states + row * share.segments;
     const auto s = lift::merge_blocks([&](int i) { return nodes[i]; }, share.segments);
     if (threadIdx.x == 0) root = s;
   }
-  const int taken = join_entries(share, row, share.k, shared, best);
+  const int taken = k > 0 ? join_entries(share, row, k, shared, best) : 0;
   job.finish(row, root, best, taken);
 }
 
@@ -236,17 +264,22 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 4)
   const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(share.segments);
   const int segment = static_cast<int>(blockIdx.x % static_cast<unsigned>(share.segments));
-  const FilterRow own = job.row(row);
-  Entry* best = reinterpret_cast<Entry*>(memory + warps * Landing<E, 32>::kBytes);
-  const Segment<E> part(rows, share, row, segment, memory + warp * Landing<E, 32>::kBytes, barriers[warp], own.factor);
-  const bool selects = own.k > 0;
-  if (!selects && !own.with_states) return;
   if (threadIdx.x % 32 == 0) {
     barriers[warp].init(1);
     CopyBarrier::publish();
   }
   __syncwarp();
+  Segment<E> part(rows, share, row, segment, memory + warp * Landing<E, 32>::kBytes, barriers[warp]);
   part.fetch(warp);
+  const FilterRow own = job.row(row);
+  part.factor = own.factor;
+  Entry* best = reinterpret_cast<Entry*>(memory + warps * Landing<E, 32>::kBytes);
+  const bool selects = own.k > 0;
+  if (!selects && !own.with_states) {
+    if (warp < part.chunks) barriers[warp].wait(0);  // no copy may outlive its block
+    if (share.joins && segment == 0) job.finish(row, fold::LogSumExp<float>::identity(), nullptr, 0);
+    return;
+  }
   if (threadIdx.x == 0) root = fold::LogSumExp<float>::identity();
   Select select(shared, best + share.k, own.k);
   unsigned again = 0;  // the warp's turns whose chunk found no room
@@ -311,7 +344,7 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 4)
   lift::Cluster::arrive();
   lift::Cluster::wait();
   if (segment != 0) return;
-  finish_segments(job, share, row, own.with_states, reinterpret_cast<Entry*>(memory), root);
+  finish_segments(job, share, row, own.k, reinterpret_cast<Entry*>(memory), root);
 }
 
 /// For rows of more segments than a cluster has blocks.
@@ -320,7 +353,7 @@ __global__ void __launch_bounds__(kJoinThreads)
     topk_join(const __grid_constant__ Job job, const __grid_constant__ TopkShare share) {
   extern __shared__ __align__(16) char memory[];
   __shared__ fold::LogSumExp<float>::State root;
-  finish_segments(job, share, blockIdx.x, share.states != nullptr, reinterpret_cast<Entry*>(memory), root);
+  finish_segments(job, share, blockIdx.x, share.k, reinterpret_cast<Entry*>(memory), root);
 }
 
 }  // namespace cuda

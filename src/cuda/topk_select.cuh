@@ -16,6 +16,9 @@ using Entry = std::uint64_t;
 __device__ __forceinline__ Entry entry_of(float x, std::uint32_t index) {
   return static_cast<Entry>(fold::Ranked<float>::of(x, 0).key) << 32 | static_cast<std::uint32_t>(~index);
 }
+__device__ __forceinline__ float value_of(Entry e) {
+  return fold::Ranked<float>{static_cast<std::uint32_t>(e >> 32), 0}.value();
+}
 __device__ __forceinline__ std::uint32_t index_of(Entry e) { return ~static_cast<std::uint32_t>(e); }
 
 /// k best of a block's stream. Every function but keep() is called by all threads of the block together.
@@ -56,14 +59,34 @@ class BlockSelect {
     __syncthreads();
   }
 
-  /// Before anything is kept: a bound by the keys of the threads' largest elements; 0: the thread has none.
+  /// Before anything is kept: a bound by the keys of the threads' largest elements; 0: the thread has none. Every warp
+  /// looks at all of them: a barrier a bit would take longer.
   __device__ __forceinline__ void start(std::uint32_t key) {
-    constexpr int kBits = 20;  // of the key; what is below changes little
-    std::uint32_t least = 0;
+    constexpr int kBits = 20, kMostThreads = 256;  // of the key; what is below changes little
+    static_assert(capacity_for(1) * sizeof(Entry) >= kMostThreads * sizeof(key));
+    const int lane = static_cast<int>(threadIdx.x) % 32, threads = static_cast<int>(blockDim.x);
+    auto* keys = reinterpret_cast<std::uint32_t*>(places_);
+    keys[threadIdx.x] = key;
+    __syncthreads();
+    std::uint32_t own[kMostThreads / 32], high = key, low = key;
+#pragma unroll
+    for (int i = 0; i < kMostThreads / 32; ++i) {
+      own[i] = 0;
+      if (32 * i >= threads) continue;
+      own[i] = keys[lane + 32 * i];
+      high = max(high, own[i]), low = min(low, own[i]);
+    }
+    high = __reduce_max_sync(lift::kWholeWarp, high), low = __reduce_min_sync(lift::kWholeWarp, low);
+    int bit = 31 - __clz(static_cast<int>(high ^ low));  // -1: all are one
+    std::uint32_t least = bit < 0 ? high : high & ~((2U << bit) - 1U);
+    if (threads < k_) least = 0, bit = -1;
 #pragma unroll 1
-    for (int bit = 31; bit > 31 - kBits; --bit) {
+    for (; bit > 31 - kBits; --bit) {
       const std::uint32_t trial = least | 1U << bit;
-      const int reached = __syncthreads_count(key >= trial ? 1 : 0);
+      int count = 0;
+#pragma unroll
+      for (int i = 0; i < kMostThreads / 32; ++i) count += own[i] >= trial ? 1 : 0;
+      const int reached = __reduce_add_sync(lift::kWholeWarp, count);
       if (reached < k_) continue;
       least = trial;
       if (reached <= k_ + kSlack) break;
@@ -128,6 +151,12 @@ class BlockSelect {
 #pragma unroll 1
     for (; which != 0; which &= which - 1) *to++ = at(__ffs(static_cast<int>(which)) - 1);
     return true;
+  }
+  /// As if nothing had been kept; the bound stays.
+  __device__ __forceinline__ void restart() {
+    __syncthreads();
+    if (threadIdx.x == 0) shared_.count = 0, shared_.limit = shared_.room = capacity_for(k_);
+    __syncthreads();
   }
   /// What was kept without make_room() counts from here on.
   __device__ __forceinline__ void recount() {
