@@ -3,32 +3,14 @@
 #pragma once
 
 #include "cuda/kl.cuh"
+#include "cuda/plain_chunk.cuh"
 #include "softfold/lift/cluster.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// The probabilities of a row in the fast range, c > 0. In an even frame the low bits of z are the exponent, as in
-/// lift::FrameTerms.
-struct PlainProbability {
-  float magic, lowest, multiplier;
-
-  __device__ __forceinline__ PlainProbability(const fold::Normaliser<float>& row) {
-    const lift::FrameTerms terms(1.F, fold::LogSumExp<float>::narrow(row.m));
-    magic = terms.magic, lowest = terms.lowest;
-    multiplier = fold::Scalar<float>::mul(row.reciprocal, terms.unit);
-  }
-  __device__ __forceinline__ float operator()(float x, float c) const {
-    using S = fold::Scalar<float>;
-    const float z = S::fma(x, c, magic);
-    const float power = fold::exp2_fraction<S>(S::fma(x, c, -S::sub(z, magic)));
-    const float y = S::mul(__int_as_float(__float_as_int(power) + (__float_as_int(z) << 23)), multiplier);
-    return !(z >= lowest) || y < fold::Real<float>::kSmallest ? 0.F : y;
-  }
-};
-
-/// fold::KlDivergence of two such rows, where it is exact.
+/// fold::KlDivergence of two rows in the fast range, c > 0, where it is exact.
 struct PlainKl {
   PlainProbability p, q;
   float c, scale, scale_low, shift, shift_low;

@@ -168,6 +168,7 @@ Problem kl_backward_of(const Problem& p) {
 TEST_F(CudaConsumers, KlDivergenceOfModelsShapes) {
   std::size_t index = 0;
   for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{700, 1000},
+                                {1100, 1000},
                                 {260, 31},
                                 {44, 1024},
                                 {90, 4096},
