@@ -86,10 +86,12 @@ struct LossMemory {
   GradientRow* gradients = nullptr;
   float* elements = nullptr;
   fold::LogSumExp<float>::State* states = nullptr;
+  fold::Entropy<float>* entropies = nullptr;
 
   LossMemory(const LossProblem& p, Parts& parts) {
     const RowProblem line = rows_as_row(p);
     if (Steps<T>::sums(p)) sums = parts.bytes_for<T>(state_bytes<T>(p));
+    if (Steps<T>::is_entropy) entropies = parts.take<fold::Entropy<float>>(p.rows);
     if (Steps<T>::counts(p)) classes = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
     if (Steps<T>::has_shares) shares = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
     if (divides(p)) weights = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
@@ -199,10 +201,19 @@ class LossRun {
   void sum_leaves(const LossProblem& p, std::int64_t chunks, const RowsSum* classes) {
     using Leaves = typename S::Leaves;
     if constexpr (std::is_same_v<T, float> && !S::has_shares) {
+      if (S::is_entropy && is_plain(p))
+        launch("prepare_entropy", prepare_entropy, {ceil_div(p.rows, kThreads), kThreads}, stream_, p,
+               memory_.entropies);
       if (is_plain(p))
         return with_element(p[Slot::x].dtype, [&]<class E>() {
-          launch("sum_plain_leaves", sum_plain_leaves<E, Leaves>, {ceil_div(chunks, 8), 256}, stream_, p,
-                 lift::chunk_count(p.n), factor_of(p), memory_.sums);
+          const Grid grid{ceil_div(chunks, 8), 256};
+          if constexpr (S::is_entropy) {
+            launch("sum_plain_entropy", sum_plain_entropy<E>, grid, stream_, p, lift::chunk_count(p.n), factor_of(p),
+                   memory_.entropies, memory_.sums);
+          } else {
+            launch("sum_plain_leaves", sum_plain_leaves<E, Leaves>, grid, stream_, p, lift::chunk_count(p.n),
+                   factor_of(p), memory_.sums);
+          }
         });
     }
     launch("sum_row_leaves", sum_row_leaves<T, Leaves>, warps_for(chunks), stream_, p, chunks, classes, memory_.sums);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/loss.cuh"
+#include "cuda/plain_chunk.cuh"
 #include "cuda/softmax_plain.cuh"
 
 #include <type_traits>
@@ -41,22 +42,17 @@ struct PlainGradient {
   }
 };
 
-/// A chunk of a plain problem, a warp each.
-template <class E>
-struct PlainChunk {
-  std::int64_t row, begin;
-  int n;
-
-  __device__ __forceinline__ PlainChunk(const LossProblem& p, std::int64_t item, std::int64_t chunks) {
-    row = item >> 32 == 0 && chunks >> 32 == 0 ? static_cast<std::uint32_t>(item) / static_cast<std::uint32_t>(chunks)
-                                               : item / chunks;
-    begin = (item - row * chunks) * lift::kChunk;
-    n = static_cast<int>(clamp(p.n - begin, lift::kChunk));
+/// v to f(v). The registers turn by one place a step, which keeps their names constant.
+template <class F>
+__device__ __forceinline__ void for_each_turned(float (&v)[lift::kPerLane], const F& f) {
+#pragma unroll 1
+  for (int i = 0; i < lift::kPerLane; ++i) {
+    const float result = f(v[0]);
+#pragma unroll
+    for (int j = 0; j + 1 < lift::kPerLane; ++j) v[j] = v[j + 1];
+    v[lift::kPerLane - 1] = result;
   }
-  __device__ __forceinline__ char* in(const LossProblem& p, const Operand& o) const {
-    return o.data + (p.outer_rank == 0 ? 0 : row * o.strides[0]) + begin * static_cast<std::int64_t>(sizeof(E));
-  }
-};
+}
 
 /// sum_row_leaves of plain rows.
 template <class E, class Leaves>
@@ -78,18 +74,71 @@ __global__ void __launch_bounds__(256, 3)
   if (tile.lane == 0) sums[item] = sum;
 }
 
+/// fold::Entropy of a regular row in the fast range.
+struct PlainEntropy {
+  PlainProbability p;
+  fold::LogNormaliser<float> log_row;
+
+  __device__ __forceinline__ explicit PlainEntropy(const fold::Entropy<float>& row) : p(row.row), log_row(row.log_row) {
+    log_row.fast = true;  // for the compiler
+  }
+  static __device__ __forceinline__ bool fits(const fold::Entropy<float>& row) {
+    return row.row.regular && row.log_row.fast;
+  }
+  __device__ __forceinline__ float leaf(float x) const {
+    const float y = p(x, log_row.c);
+    return y > 0.F ? fold::Scalar<float>::mul(y, log_row.log_probability(x)) : 0.F;
+  }
+  __device__ __forceinline__ float gradient(float x, float entropy, float factor) const {
+    using S = fold::Scalar<float>;
+    const float y = p(x, log_row.c);
+    return y > 0.F ? S::mul(S::mul(y, S::add(log_row.log_probability(x), entropy)), factor) : 0.F;
+  }
+};
+
+/// What the rows' elements are added up with, a thread a row.
+static __global__ void __launch_bounds__(128)
+    prepare_entropy(const __grid_constant__ LossProblem p, fold::Entropy<float>* rows) {
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (index >= p.rows) return;
+  const LossRow<float> r(p, index);
+  rows[index] = {fold::Normaliser<float>(r.state), r.log_normaliser(), r.factor.c};
+}
+
+/// The sums of p lp over the chunks of plain rows.
+template <class E>
+__global__ void __launch_bounds__(256, 3)
+    sum_plain_entropy(const __grid_constant__ LossProblem p, std::int64_t chunks, lift::Factor factor,
+                      const fold::Entropy<float>* rows, float* sums) {
+  using Elements = Tile<E, 32>;
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= p.rows * chunks) return;
+  const PlainChunk<E> chunk(p, item, chunks);
+  const char* x = chunk.in(p, p[Slot::x]);
+  const Elements tile(x);
+  float v[lift::kPerLane];
+  tile.load(v, x, chunk.n, factor);
+  const fold::Entropy<float> row = rows[chunk.row];
+  float sum = fold::Sum<float>::identity();
+  const auto add = [&](const auto& leaf) {
+    sum = lift::add_tree<Elements::kWidth, 32, float>([&](int j, int k) {
+      return tile.element(j, k) < chunk.n ? leaf(v[j * Elements::kWidth + k]) : fold::Sum<float>::identity();
+    });
+  };
+  if (PlainEntropy::fits(row)) {
+    const PlainEntropy of(row);
+    add([&](float x_) { return of.leaf(x_); });
+  } else if (row.row.regular) {
+    for_each_turned(v, [&](float x_) { return row.leaf(x_); });
+    add([](float leaf) { return leaf; });
+  }
+  if (tile.lane == 0) sums[item] = sum;
+}
+
 /// Elements to gradients. No element of the chunk is the target, or it is written afterwards.
 __device__ __forceinline__ void to_gradients(float (&v)[lift::kPerLane], float low, const CrossEntropyRow<float>& row) {
   if (!PlainGradient::fits(row.gradient)) {
-    // The registers turn by one place a step, which keeps their names constant.
-#pragma unroll 1
-    for (int i = 0; i < lift::kPerLane; ++i) {
-      const float result = row.gradient(v[0], 1.F);
-#pragma unroll
-      for (int j = 0; j + 1 < lift::kPerLane; ++j) v[j] = v[j + 1];
-      v[lift::kPerLane - 1] = result;
-    }
-    return;
+    return for_each_turned(v, [&](float x) { return row.gradient(x, 1.F); });
   }
   const PlainGradient of(row.gradient);
   if (__all_sync(lift::kWholeWarp, fold::Scalar<float>::fma(low, of.c, of.magic) >= of.dense)) {
@@ -101,8 +150,11 @@ __device__ __forceinline__ void to_gradients(float (&v)[lift::kPerLane], float l
   }
 }
 __device__ __forceinline__ void to_gradients(float (&v)[lift::kPerLane], float, const EntropyRow<float>& row) {
+  if (!PlainEntropy::fits(row.row))
+    return for_each_turned(v, [&](float x) { return fold::canonical(row.row.gradient(x, row.entropy, row.factor)); });
+  const PlainEntropy of(row.row);
 #pragma unroll
-  for (int i = 0; i < lift::kPerLane; ++i) v[i] = fold::canonical(row.row.gradient(v[i], row.entropy, row.factor));
+  for (int i = 0; i < lift::kPerLane; ++i) v[i] = fold::canonical(of.gradient(v[i], row.entropy, row.factor));
 }
 
 /// From the end: what the first read has left in the L2 cache is the end.
