@@ -140,5 +140,50 @@ TEST_F(CudaAttention, RowsThatAreNotAlignedArePortable) {
   }
 }
 
+// Sequences, heads or keys so far apart that the last lies more than 2^31 elements behind the first.
+TEST_F(CudaAttention, KeysBeyondTwoToThe31Elements) {
+  constexpr std::int64_t d = 64, step = (std::int64_t{1} << 29) + 64, count = 5, queries = 9;
+  constexpr std::int64_t most = count * queries * d;
+  constexpr std::size_t bytes = static_cast<std::size_t>((count - 1) * step + d) * 2;
+  std::size_t available = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&available, &total));
+  if (available < bytes + (std::size_t{64} << 20)) GTEST_SKIP() << "needs " << bytes << " bytes on the device";
+  AttentionData a(shape(count * queries, count, d, d, DType::bfloat16));
+  unsigned char *near = nullptr, *far = nullptr;
+  float *out = nullptr, *state = nullptr;
+  cuda_check(cudaMalloc(&far, bytes));
+  cuda_check(cudaMalloc(&near, 2 * most));
+  cuda_check(cudaMalloc(&out, most * sizeof(float)));
+  cuda_check(cudaMalloc(&state, 2 * most * sizeof(float)));
+  cuda_check(cudaMemcpy(near, a.q.bytes().data() + a.q.origin(), 2 * most, cudaMemcpyHostToDevice));
+  for (std::int64_t n = 0; n < count; ++n)
+    cuda_check(cudaMemcpy(far + n * step * 2, near + n * d * 2, d * 2, cudaMemcpyDeviceToDevice));
+  const softfold::Device on{softfold::DeviceKind::cuda, 0};
+  for (const std::size_t axis : {0U, 1U, 2U})
+    for (const bool with_state : {false, true}) {
+      std::int64_t shape[] = {1, 1, 1, d}, strides[] = {d, d, d, 1};
+      shape[axis] = count, strides[axis] = step;
+      const std::int64_t q_shape[] = {shape[0], shape[1], queries, d}, rows = shape[0] * shape[1] * queries;
+      const std::int64_t state_shape[] = {shape[0], shape[1], queries, d + 2};
+      std::vector<float> results[2];
+      for (const bool is_far : {false, true}) {
+        const View q(near, DType::bfloat16, q_shape, {}, on);
+        const View k =
+            is_far ? View(far, DType::bfloat16, shape, strides, on) : View(near, DType::bfloat16, shape, {}, on);
+        softfold::AttentionOptions options;
+        if (with_state) options.state = View(state, DType::float32, state_shape, {}, on);
+        softfold::attention(q, k, k, View(out, DType::float32, q_shape, {}, on), options);
+        results[is_far].resize(static_cast<std::size_t>(rows * d));
+        cuda_check(
+            cudaMemcpy(results[is_far].data(), out, results[is_far].size() * sizeof(float), cudaMemcpyDeviceToHost));
+      }
+      EXPECT_EQ(results[0], results[1]) << "axis " << axis;
+      EXPECT_NE(results[0][0], 0);
+    }
+  for (void* memory :
+       {static_cast<void*>(out), static_cast<void*>(state), static_cast<void*>(near), static_cast<void*>(far)})
+    cudaFree(memory);
+}
+
 }  // namespace
 }  // namespace softfold_test

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,18 @@ class OnDevice {
     const View inputs[] = {q_, k_, v_};
     return softfold::plan(softfold::Op::attention, inputs, {&out_, 1}, options_, context);
   }
+  /// Keys [from, to) alone: out in float32, and lse.
+  void attend_keys(std::int64_t from, std::int64_t to, const View& out, const View& lse) {
+    const auto keys = [&](const View& v) {
+      part_shape_ = {v.shape[0], v.shape[1], to - from, v.shape[3]};
+      part_strides_ = {v.shape[1] * v.shape[2] * v.shape[3], v.shape[2] * v.shape[3], v.shape[3], 1};
+      const auto skipped = static_cast<std::ptrdiff_t>(from * v.shape[3] * static_cast<std::int64_t>(size_of(v.dtype)));
+      return View(static_cast<unsigned char*>(v.data) + skipped, v.dtype, part_shape_, part_strides_, v.device);
+    };
+    softfold::AttentionOptions options;
+    options.lse = lse;
+    softfold::attention(q_, keys(k_), keys(v_), out, options);
+  }
   /// Brings the results back.
   void download() {
     cuda_check(cudaDeviceSynchronize());
@@ -75,6 +88,7 @@ class OnDevice {
   AttentionData& a_;
   softfold::AttentionOptions options_;
   View q_, k_, v_, out_;
+  std::array<std::int64_t, 4> part_shape_{}, part_strides_{};
   std::vector<unsigned char*> memory_;
 };
 
@@ -132,6 +146,39 @@ class CudaAttention : public testing::Test {
   }
   /// A case on the portable kernel and, where it can, on the tensor cores.
   void check_both(const AttentionCase& c, std::int64_t stride = 1) { check(c, true, stride), check(c, false, stride); }
+
+  /// Replays a graph of a case and compares every result with the first call's.
+  static void replay(const AttentionCase& c, bool lend_workspace, int times) {
+    AttentionData a(c);
+    OnDevice device(a);
+    device.options().state = View();
+    cudaStream_t stream = nullptr;
+    cuda_check(cudaStreamCreate(&stream));
+    softfold::Context context;
+    context.stream = stream;
+    softfold::Workspace workspace{nullptr, device.plan(context).workspace_bytes()};
+    if (workspace.bytes > 0) cuda_check(cudaMalloc(&workspace.data, workspace.bytes));
+    if (lend_workspace) context.workspace = &workspace;
+    const auto plan = device.plan(context);
+    plan.run();
+    device.download();
+    const auto out = a.out.elements(), lse = a.lse.elements();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t ready = nullptr;
+    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    plan.run();
+    cuda_check(cudaStreamEndCapture(stream, &graph));
+    cuda_check(cudaGraphInstantiate(&ready, graph, 0));
+    for (int i = 0; i < times; ++i) {
+      cuda_check(cudaGraphLaunch(ready, stream));
+      device.download();
+      ASSERT_TRUE(a.out.elements() == out && a.lse.elements() == lse) << "replay " << i;
+    }
+    cudaGraphExecDestroy(ready);
+    cudaGraphDestroy(graph);
+    cudaFree(workspace.data);
+    cudaStreamDestroy(stream);
+  }
 
   static std::string describe(const AttentionData& a, const softfold::Plan& plan) {
     std::string s = std::string(plan.kernel()) + " " + std::string(softfold::name_of(a.c.dtype));

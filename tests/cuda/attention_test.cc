@@ -113,41 +113,47 @@ TEST_F(CudaAttention, ASequenceAloneIsTheSequenceInABatch) {
     }
 }
 
+// A thousand replays of each, all compared; packed sequences are scheduled on the device, so that a graph has them too.
 TEST_F(CudaAttention, GraphReplaysAndRepeatsGiveTheSameBits) {
-  AttentionCase c = shape(700, 900, 64, 64, DType::bfloat16);
-  c.batch = 6, c.heads = 4, c.causal = true;
-  AttentionData a(c);
-  OnDevice device(a);
-  device.options().state = View();
-  cudaStream_t stream = nullptr;
-  cuda_check(cudaStreamCreate(&stream));
-  softfold::Context context;
-  context.stream = stream;
-  softfold::Workspace workspace{nullptr, device.plan(context).workspace_bytes()};
-  if (workspace.bytes > 0) cuda_check(cudaMalloc(&workspace.data, workspace.bytes));
-  for (const bool lent : {false, true}) {
-    context.workspace = lent ? &workspace : nullptr;
-    const auto plan = device.plan(context);
-    plan.run();
-    device.download();
-    const auto expected = a.out.elements();
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t ready = nullptr;
-    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    plan.run();
-    cuda_check(cudaStreamEndCapture(stream, &graph));
-    cuda_check(cudaGraphInstantiate(&ready, graph, 0));
-    for (int i = 0; i < 500; ++i) {
-      cuda_check(cudaGraphLaunch(ready, stream));
-      if (i % 50 != 49) continue;
-      device.download();
-      ASSERT_EQ(a.out.elements(), expected) << "replay " << i;
+  AttentionCase dense = shape(700, 900, 64, 64, DType::bfloat16);
+  dense.batch = 6, dense.heads = 4, dense.causal = true;
+  AttentionCase packed = shape(300, 400, 128, 128, DType::bfloat16);
+  packed.q_lengths = {5, 0, 290, 130, 1}, packed.kv_lengths = {9, 4, 390, 0, 70}, packed.causal = true;
+  for (const AttentionCase& c : {dense, packed})
+    for (const bool lent : {false, true}) replay(c, lent, 500);
+}
+
+// The keys cut at any place, each part by itself, and the parts merged: the whole, but for the roundings of either.
+TEST_F(CudaAttention, SplitAnywhereAndMergedIsTheWhole) {
+  constexpr std::int64_t rows = 150, keys = 700, heads = 2;
+  for (const auto& [t, d] : {std::pair{DType::bfloat16, 64}, {DType::bfloat16, 128}, {DType::float32, 64}}) {
+    AttentionData a(shape(rows, keys, d, d, t));
+    OnDevice device(a);
+    const std::int64_t size = rows * heads * d, each = size + rows * heads;  // out, then lse
+    float* memory = nullptr;
+    cuda_check(cudaMalloc(&memory, static_cast<std::size_t>(3 * each) * sizeof(float)));
+    const std::int64_t value_shape[] = {1, heads, rows, d}, lse_shape[] = {1, heads, rows};
+    const softfold::Device on{softfold::DeviceKind::cuda, 0};
+    const auto value = [&](int n) { return View(memory + n * each, DType::float32, value_shape, {}, on); };
+    const auto lse = [&](int n) { return View(memory + n * each + size, DType::float32, lse_shape, {}, on); };
+    std::vector<float> whole(static_cast<std::size_t>(each)), merged = whole;
+    const auto read = [&](std::vector<float>& to, int n) {
+      cuda_check(cudaMemcpy(to.data(), memory + n * each, to.size() * sizeof(float), cudaMemcpyDeviceToHost));
+    };
+    device.attend_keys(0, keys, value(0), lse(0));
+    read(whole, 0);
+    for (const std::int64_t cut : {0, 1, 63, 64, 65, 350, 699, 700}) {
+      device.attend_keys(0, cut, value(0), lse(0)), device.attend_keys(cut, keys, value(1), lse(1));
+      const View parts[] = {value(0), lse(0), value(1), lse(1)};
+      softfold::merge_attention(parts, value(2), lse(2));
+      read(merged, 2);
+      // In 16 bits either one's weights are rounded.
+      const double bound = t == DType::float32 ? 1e-5 : 0x1p-6;
+      for (std::size_t i = 0; i < whole.size(); ++i)
+        ASSERT_NEAR(merged[i], whole[i], i < static_cast<std::size_t>(size) ? bound : 1e-5) << cut << " " << i;
     }
-    cudaGraphExecDestroy(ready);
-    cudaGraphDestroy(graph);
+    cudaFree(memory);
   }
-  cudaFree(workspace.data);
-  cudaStreamDestroy(stream);
 }
 
 }  // namespace
