@@ -35,7 +35,9 @@ std::int64_t room_for(const SampleProblem& p) { return 2 * lift::chunk_count(p.n
 State* lay_out_rows(const SampleProblem& p, Parts& parts) { return parts.take<State>(blocks_for(p) * room_for(p)); }
 
 void launch_rows(const SampleProblem& p, State* nodes, const unsigned* left, cudaStream_t stream) {
-  launch("sample_rows", sample_rows, {blocks_for(p), kSampleThreads}, stream, p, nodes, room_for(p), left);
+  const Grid grid{blocks_for(p), kSampleThreads};
+  if (left == nullptr) return launch("sample_rows", sample_rows, grid, stream, p, nodes, room_for(p), left);
+  launch_following("sample_rows", sample_rows, grid, stream, p, nodes, room_for(p), left);
 }
 
 std::size_t rows_workspace(const SampleProblem& p, const Context&) {

@@ -94,9 +94,7 @@ struct SampleJob {
   __device__ __forceinline__ FilterRow row(std::int64_t index) const {
     return alike ? every : row_of(Draw(SampleRowAt<PlainPlace>(p, index), index));
   }
-  /// By the block of a cluster that has joined a row's segments: the draw.
-  __device__ __forceinline__ void finish(std::int64_t row, const fold::LogSumExp<float>::State&, Entry* best,
-                                         int taken) const;
+  using Finish = class JoinedDraw;
 };
 
 /// Calls f.template operator()<E>() for the element type of plain rows.
@@ -285,13 +283,22 @@ __device__ __forceinline__ void draw_row(const SampleJob& job, RowDraw& draw, st
 /// Bytes of what a block draws with behind the entries that it joins.
 inline int joined_draw_bytes(const SampleJob& job) { return join_bytes(job.most) + job.room.bytes(); }
 
-__device__ __forceinline__ void SampleJob::finish(std::int64_t row, const fold::LogSumExp<float>::State&, Entry* best,
-                                                  int taken) const {
-  extern __shared__ __align__(16) char memory[];
-  if (!work.share.joins || threadIdx.x >= 32) return;
-  RowDraw draw(*this, row);
-  draw_row(*this, draw, row, best, taken, memory + join_bytes(most));
-}
+/// By the block of a cluster that joins a row's segments: the draw.
+class JoinedDraw {
+ public:
+  __device__ __forceinline__ JoinedDraw(const SampleJob& job, std::int64_t row)
+      : job_(job), row_(row), draw_(job, row) {}
+  __device__ __forceinline__ void operator()(const fold::LogSumExp<float>::State&, const Entry* best, int taken) {
+    extern __shared__ __align__(16) char memory[];
+    if (job_.work.share.joins && threadIdx.x < 32)
+      draw_row(job_, draw_, row_, best, taken, memory + join_bytes(job_.most));
+  }
+
+ private:
+  const SampleJob& job_;
+  std::int64_t row_;
+  RowDraw draw_;
+};
 
 /// A warp a row; with kJoin a block, whose first warp draws from the best of all segments.
 template <bool kJoin>

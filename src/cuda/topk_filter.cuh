@@ -2,6 +2,7 @@
 // segment of it: a power of two of chunks, so that its state is a node of the row's tree.
 #pragma once
 
+#include "cuda/kernel_order.cuh"
 #include "cuda/softmax_plain.cuh"
 #include "cuda/topk_row.cuh"
 #include "cuda/topk_select.cuh"
@@ -79,10 +80,15 @@ struct TopkJob {
   lift::Factor factor;
 
   __device__ __forceinline__ FilterRow row(std::int64_t) const { return {static_cast<int>(p.k), with_states, factor}; }
-  __device__ __forceinline__ void finish(std::int64_t row, const fold::LogSumExp<float>::State& s, Entry* best,
-                                         int taken) const {
-    put_row(p, row, s, best, taken);
-  }
+  /// What finishes a row, made before its segments are there.
+  struct Finish {
+    const TopkJob& job;
+    std::int64_t row;
+    __device__ __forceinline__ Finish(const TopkJob& job_, std::int64_t row_) : job(job_), row(row_) {}
+    __device__ __forceinline__ void operator()(const fold::LogSumExp<float>::State& s, const Entry* best, int taken) {
+      put_row(job.p, row, s, best, taken);
+    }
+  };
 };
 
 /// A block's part of a row. Each warp has its chunks, one after the other, brought to a place of its own.
@@ -211,8 +217,8 @@ __device__ __forceinline__ int join_entries(const TopkShare& share, std::int64_t
 }
 
 /// By a block: a row from its segments' best elements and states.
-template <class Job>
-__device__ __forceinline__ void finish_segments(const Job& job, const TopkShare& share, std::int64_t row, int k,
+template <class Finish>
+__device__ __forceinline__ void finish_segments(Finish& finish, const TopkShare& share, std::int64_t row, int k,
                                                 Entry* best, fold::LogSumExp<float>::State& root) {
   __shared__ typename BlockSelect<1>::Shared shared;
   if (share.states != nullptr && threadIdx.x < 32) {
@@ -221,7 +227,7 @@ __device__ __forceinline__ void finish_segments(const Job& job, const TopkShare&
     if (threadIdx.x == 0) root = s;
   }
   const int taken = k > 0 ? join_entries(share, row, k, shared, best) : 0;
-  job.finish(row, root, best, taken);
+  finish(root, best, taken);
 }
 
 /// One more chunk a warp, read again because it had found no room; `chunks` where a warp has none.
@@ -261,6 +267,7 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 4)
   __shared__ typename Select::Shared shared;
   __shared__ State nodes[kMostSegmentChunks], root;
   __shared__ CopyBarrier barriers[kFilterWarps];
+  KernelOrder::release();
   const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(share.segments);
   const int segment = static_cast<int>(blockIdx.x % static_cast<unsigned>(share.segments));
@@ -277,7 +284,7 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 4)
   const bool selects = own.k > 0;
   if (!selects && !own.with_states) {
     if (warp < part.chunks) barriers[warp].wait(0);  // no copy may outlive its block
-    if (share.joins && segment == 0) job.finish(row, fold::LogSumExp<float>::identity(), nullptr, 0);
+    if (share.joins && segment == 0) typename Job::Finish(job, row)(fold::LogSumExp<float>::identity(), nullptr, 0);
     return;
   }
   if (threadIdx.x == 0) root = fold::LogSumExp<float>::identity();
@@ -336,15 +343,16 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 4)
     }
     __syncthreads();
   }
-  if (share.entries == nullptr) return job.finish(row, root, best, taken);
+  if (share.entries == nullptr) return typename Job::Finish(job, row)(root, best, taken);
   for (int j = static_cast<int>(threadIdx.x); j < share.k; j += static_cast<int>(blockDim.x))
     share.entries[at * share.k + j] = j < taken ? best[j] : 0;
   if (share.states != nullptr && threadIdx.x == 0) share.states[at] = root;
   if (!share.joins) return;
   lift::Cluster::arrive();
+  typename Job::Finish finish(job, row);
   lift::Cluster::wait();
   if (segment != 0) return;
-  finish_segments(job, share, row, own.k, reinterpret_cast<Entry*>(memory), root);
+  finish_segments(finish, share, row, own.k, reinterpret_cast<Entry*>(memory), root);
 }
 
 /// For rows of more segments than a cluster has blocks.
@@ -353,7 +361,8 @@ __global__ void __launch_bounds__(kJoinThreads)
     topk_join(const __grid_constant__ Job job, const __grid_constant__ TopkShare share) {
   extern __shared__ __align__(16) char memory[];
   __shared__ fold::LogSumExp<float>::State root;
-  finish_segments(job, share, blockIdx.x, share.k, reinterpret_cast<Entry*>(memory), root);
+  typename Job::Finish finish(job, blockIdx.x);
+  finish_segments(finish, share, blockIdx.x, share.k, reinterpret_cast<Entry*>(memory), root);
 }
 
 }  // namespace cuda
