@@ -11,39 +11,50 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-constexpr int kBlock = 256;
-/// Mean lengths up to which 8 lanes, or a warp, take a row.
-constexpr std::int64_t kMeanOfLanes = 128, kMeanOfWarp = 1024;
+/// Elements for a warp, so that what it does once counts little, and for a block that looks for long rows.
+constexpr std::int64_t kElementsOfWarp = 16384, kElementsOfBlock = 32768;
+/// Mean length from which long rows are many enough to have blocks by the number of elements.
+constexpr std::int64_t kMeanOfLong = 2048;
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic) return "another rung is asked for";
   if (!p[Slot::offsets].given) return "rows are not ragged";
-  if (p.rows >= 0x7FFFFFFF) return "more rows than a grid has";
+  if (p.rows >= 0x3FFFFFFF) return "more rows than a grid has";
   return refuses_vectors(p);
 }
 
+/// For rows of this many elements on average; any other lengths are right, too.
+RaggedSpread spread_rows(const RowProblem& p, int processors) {
+  const std::int64_t mean = std::max<std::int64_t>(p.ragged_elements / std::max<std::int64_t>(p.rows, 1), 1);
+  const std::int64_t blocks = std::int64_t{kRaggedBlocks} * processors;
+  RaggedSpread spread{};
+  const std::int64_t at_once = ceil_div(p.rows, blocks * kRaggedWarps);
+  spread.warp_rows =
+      static_cast<int>(std::clamp<std::int64_t>(kElementsOfWarp / mean, 1, std::min<std::int64_t>(at_once, 32)));
+  spread.long_rows = mean < kMeanOfLong ? std::max<std::int64_t>(ceil_div(p.rows, blocks), 1)
+                                        : std::max<std::int64_t>(kElementsOfBlock / mean, 1);
+  spread.long_blocks = ceil_div(p.rows, spread.long_rows);
+  return spread;
+}
+
 template <class E, RaggedLeaves kLeaves>
-void launch_rows(const RowProblem& p, cudaStream_t stream) {
-  const std::int64_t mean = p.ragged_elements / std::max<std::int64_t>(p.rows, 1);
-  if constexpr (kLeaves != RaggedLeaves::row) {
-    if (mean <= kMeanOfLanes)
-      return launch("ragged_warp_rows", ragged_warp_rows<E, kLeaves, 8>, {ceil_div(p.rows, kBlock / 8), kBlock}, stream,
-                    p);
-  }
-  if (mean <= kMeanOfWarp)
-    return launch("ragged_warp_rows", ragged_warp_rows<E, kLeaves, 32>, {ceil_div(p.rows, kBlock / 32), kBlock}, stream,
-                  p);
-  launch("ragged_block_row", ragged_block_row<E, kLeaves>, {p.rows, kBlock}, stream, p);
+void launch_rows(const RowProblem& p, int processors, cudaStream_t stream) {
+  if (p.rows == 0) return;
+  const RaggedSpread spread = spread_rows(p, processors);
+  const std::int64_t blocks = spread.long_blocks + ceil_div(p.rows, spread.warp_rows * kRaggedWarps);
+  const int shared = kLeaves == RaggedLeaves::row ? 0 : kRaggedWarps * static_cast<int>(sizeof(RaggedParking));
+  launch("ragged_rows", ragged_rows<E, kLeaves>, {blocks, 32 * kRaggedWarps, 1, shared}, stream, p, spread);
 }
 
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
+  const int processors = traits_of(device.device()).processors;
   const cudaStream_t stream = stream_of(context);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     switch (p.op) {
-      case Op::softmax: return launch_rows<E, RaggedLeaves::softmax>(p, stream);
-      case Op::log_softmax: return launch_rows<E, RaggedLeaves::log_softmax>(p, stream);
-      default: return launch_rows<E, RaggedLeaves::row>(p, stream);
+      case Op::softmax: return launch_rows<E, RaggedLeaves::softmax>(p, processors, stream);
+      case Op::log_softmax: return launch_rows<E, RaggedLeaves::log_softmax>(p, processors, stream);
+      default: return launch_rows<E, RaggedLeaves::row>(p, processors, stream);
     }
   });
 }

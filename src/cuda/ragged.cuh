@@ -1,199 +1,194 @@
-// Ragged rows, whose lengths only the device knows: the launch is made for their mean, and every length is right.
+// Ragged rows, whose lengths only the device knows. Rows of up to a few chunks are taken by warps, each some
+// neighbouring rows in order of length: short ones a few lanes each, the others a warp. Longer ones are taken by blocks
+// of their own.
 #pragma once
 
-#include "cuda/generic.cuh"
-#include "cuda/softmax_rows.cuh"
-
-#include <new>
+#include "cuda/ragged_team.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// What leaves: results of x's shape, or one a row (logsumexp, state).
-enum class RaggedLeaves { softmax, log_softmax, row };
-
-/// Elements that a team of warps holds at a time, and the tree that grows over them from a row's start.
-struct TeamStorage {
-  using Tree = lift::TreeBuilder<fold::LogSumExp<float>>;
-  static constexpr int kMostWarps = 8;
-  lift::Node nodes[kMostWarps];
-  double far[kMostWarps];
-  fold::LogSumExp<float>::State row;
-  alignas(Tree) char memory[sizeof(Tree)];  ///< shared memory has no constructors
-
-  __device__ __forceinline__ Tree& tree() { return *reinterpret_cast<Tree*>(memory); }
-  __device__ __forceinline__ void plant() { new (memory) Tree; }
+/// How rows are spread over the grid: its first blocks look among `long_rows` rows each for long ones, every warp of
+/// the others takes the shorter ones of `warp_rows`.
+struct RaggedSpread {
+  std::int64_t long_blocks, long_rows;
+  int warp_rows;
 };
 
-/// A team of kWarps warps (a warp, or a block) on one row after the other.
-template <class E, RaggedLeaves kLeaves, int kWarps>
-struct RaggedTeam {
-  using Lse = fold::LogSumExp<float>;
-  using Fold = lift::WarpFold<16 / static_cast<int>(sizeof(E))>;
-  using Elements = Tile<E, 32>;
-  static constexpr bool kLog = kLeaves == RaggedLeaves::log_softmax;
-  static constexpr int kSize = static_cast<int>(sizeof(E));
+/// Up to 32 neighbouring rows, one a lane, in order of length; rows beyond kWarpElements are left to others.
+template <class E, RaggedLeaves kLeaves>
+struct WarpRows {
+  using State = fold::LogSumExp<float>::State;
+  struct Results {
+    unsigned left;  ///< rows, by order of length, that any_row must take
+    State state;    ///< of the lane-th shortest row
+  };
+  static constexpr int kLengthBits = 13;
+  static_assert(kWarpElements < (1 << kLengthBits) - 1);
 
   const RowProblem& p;
-  const Row& r;
-  TeamStorage& storage;
-  fold::Scale<float> scale;
-  lift::Factor factor;
-  int warp, lane;
+  std::int64_t first, begin;  ///< begin: of the lane's row
+  int key;                    ///< of the lane-th shortest row: its length, and the lane that has its begin
+  lift::Factor common;
+  int lane;
 
-  __device__ __forceinline__ RaggedTeam(const RowProblem& p_, const Row& r_, TeamStorage& storage_)
+  __device__ __forceinline__ WarpRows(const RowProblem& p_, std::int64_t first_, int count)
       : p(p_),
-        r(r_),
-        storage(storage_),
-        scale(fold::make_scale<float>(r_.scale)),
-        factor(scale.c),
-        warp(kWarps == 1 ? 0 : static_cast<int>(threadIdx.x) / 32),
-        lane(static_cast<int>(threadIdx.x) % 32) {}
-
-  static __device__ __forceinline__ void meet() {
-    if constexpr (kWarps == 1) {
-      __syncwarp();
-    } else {
-      __syncthreads();
+        first(first_),
+        begin(0),
+        common(fold::make_scale<float>(p_.scale).c),
+        lane(static_cast<int>(threadIdx.x) % 32) {
+    int n = 1 << kLengthBits;
+    if (lane < count) {
+      const RaggedRow r = ragged_row(p, first + lane);
+      begin = r.begin;
+      n = static_cast<int>(min(r.n, std::int64_t{(1 << kLengthBits) - 1}));
     }
+    key = n * 32 + lane;
+    sort();
   }
-  static constexpr int kLevel = kWarps == 1 ? 0 : 3;  ///< of a round's node in the tree
-  static_assert(1 << kLevel == kWarps);
-
-  __device__ __forceinline__ int length_of(std::int64_t chunk) const {
-    return static_cast<int>(clamp(r.length - chunk * lift::kChunk, lift::kChunk));
-  }
-  __device__ __forceinline__ const char* mask_of(std::int64_t chunk) const {
-    return r.mask == nullptr ? nullptr : r.mask + chunk * lift::kChunk * p[Slot::mask].axis_stride;
-  }
-  __device__ __forceinline__ void load(float (&v)[lift::kPerLane], std::int64_t chunk) const {
-    const char* x = r.x + chunk * (lift::kChunk * kSize);
-    const Elements tile(x);
-    tile.load(v, x, mask_of(chunk), p[Slot::mask].axis_stride, length_of(chunk), factor);
-  }
-
-  /// The node of this round's chunks: every thread gets it.
-  __device__ __forceinline__ typename Lse::State merge_round(const typename Fold::Folded& own) {
-    if constexpr (kWarps == 1) return own.state;
-    if (lane == 0) {
-      const bool is_far = own.node.z == lift::kFar;
-      storage.nodes[warp] = {own.node.z, is_far ? own.state.d : own.node.d};
-      if (is_far) storage.far[warp] = own.state.m;
-    }
-    meet();
-    return lift::merge_states(
-        [&](int i) {
-          const lift::Node& node = storage.nodes[i];
-          return node.z == lift::kFar ? typename Lse::State{storage.far[i], node.d} : lift::state_of(node);
-        },
-        kWarps);
-  }
-
-  /// The row's state. The terms (log_softmax: elements) of a row of one round stay in v.
-  __device__ __forceinline__ typename Lse::State fold(float (&v)[lift::kPerLane], typename Fold::Folded& own,
-                                                      std::int64_t chunks) {
-    const bool plants = warp == 0 && lane == 0 && chunks > kWarps;
-    if (plants) storage.plant();
-    typename Lse::State node;
-#pragma unroll 1
-    for (std::int64_t first = 0; first == 0 || first < chunks; first += kWarps) {
-      own = fold_chunk(v, first + warp);
-      node = merge_round(own);
-      if (plants) storage.tree().push(node, kLevel);
-      if (chunks > kWarps) meet();
-    }
-    if (chunks <= kWarps) return node;
-    if (plants) storage.row = storage.tree().root();
-    meet();
-    return storage.row;
-  }
-  __device__ __forceinline__ typename Fold::Folded fold_chunk(float (&v)[lift::kPerLane], std::int64_t chunk) {
-    load(v, chunk);
-    if constexpr (kLog) {
-      return Fold::reduce(v, factor.c);
-    } else {
-      return Fold::terms(v, factor.c);
-    }
-  }
-
-  __device__ __forceinline__ void write(float (&v)[lift::kPerLane], std::int64_t chunk, bool dense, float multiplier,
-                                        const typename Lse::State& row) {
-    const int n = static_cast<int>(clamp(r.n - chunk * lift::kChunk, lift::kChunk));
-    if (n == 0) return;
-    char* y = r.y + chunk * (lift::kChunk * kSize);
-    const Elements tile(y);
-    if (row.m == fold::infinity<double>() || !(row.d > 0.F)) {
-      fill<E, kLog>(y, mask_of(chunk), p[Slot::mask].axis_stride, lane, 32, length_of(chunk), n,
-                    constant_of<kLog>(row, p.empty));
-      return;
-    }
-    finish<kLog>(v, dense, factor, multiplier, row, scale);
-    tile.store(y, n, v);
-  }
-
-  __device__ __forceinline__ void run(std::int64_t row_index) {
-    const std::int64_t chunks = lift::chunk_count(r.length), written = lift::chunk_count(r.n);
-    float v[lift::kPerLane];
-    typename Fold::Folded own;
-    const auto row = fold(v, own, chunks);
-    if constexpr (kLeaves == RaggedLeaves::row) {
-      if (warp == 0 && lane == 0) write_row<float>(p, row_index, row);
-      return;
-    } else {
-      const fold::Normaliser<float> norm(row);
-      const bool held = chunks <= kWarps && written <= kWarps;
-      const bool dense = held && own.dense;
-      float multiplier = 0.F;
-      if (held && norm.regular) multiplier = fold::Scalar<float>::mul(norm.multiplier(own.state.m), own.unit);
-        // From the end: what the first read has left in the caches is the row's end.
-#pragma unroll 1
-      for (std::int64_t first = (written - 1) / kWarps * kWarps; first >= 0; first -= kWarps) {
-        if (!held) {
-          load(v, first + warp);
-          float unit = 1.F;
-          if (!kLog && norm.regular) unit = terms_in_frame(v, factor.c, row.m);
-          multiplier = fold::Scalar<float>::mul(norm.reciprocal, unit);
-        }
-        write(v, first + warp, dense, multiplier, row);
+  /// Bitonic, over the warp's lanes.
+  __device__ __forceinline__ void sort() {
+#pragma unroll
+    for (int size = 2; size <= 32; size *= 2) {
+#pragma unroll
+      for (int distance = size / 2; distance > 0; distance /= 2) {
+        const int other = __shfl_xor_sync(lift::kWholeWarp, key, distance);
+        const bool low = ((lane & distance) == 0) == ((lane & size) == 0 || size == 32);
+        key = low ? min(key, other) : max(key, other);
       }
     }
   }
+  /// How many rows have at most n elements.
+  __device__ __forceinline__ int up_to(int n) const {
+    return __popc(__ballot_sync(lift::kWholeWarp, key < (n + 1) * 32));
+  }
+  /// The i-th shortest row.
+  __device__ __forceinline__ RaggedRow at(int i) const {
+    const int its = __shfl_sync(lift::kWholeWarp, key, i), from = its % 32;
+    const std::int64_t its_begin = __shfl_sync(lift::kWholeWarp, begin, from);
+    return {first + from, its_begin, its / 32};
+  }
+
+  /// The rows from the i-th shortest on that kLanes lanes hold; i moves behind them.
+  template <int kLanes>
+  __device__ __forceinline__ void groups(int& i, Results& results) const {
+    constexpr int kRows = 32 / kLanes;
+    const int stop = up_to(CutTile<E, kLanes>::kLongest);
+#pragma unroll 1
+    for (; i < stop; i += kRows) {
+      const int own = i + lane / kLanes;
+      const RaggedRow r = at(min(own, stop - 1));
+      const lift::Node node = ragged_group<E, kLeaves, kLanes>(p, r, RaggedView<E>{p, r}.factor(common), own < stop);
+      const unsigned far = __ballot_sync(lift::kWholeWarp, node.z == lift::kFar && own < stop);
+#pragma unroll
+      for (int g = 0; g < kRows; ++g)
+        if ((far >> (g * kLanes) & 1U) != 0) results.left |= 1U << (i + g);
+      if constexpr (kLeaves == RaggedLeaves::row) {
+        const int from = (lane - i) * kLanes % 32;
+        const lift::Node its{__shfl_sync(lift::kWholeWarp, node.z, from), __shfl_sync(lift::kWholeWarp, node.d, from)};
+        if (lane >= i && lane < min(i + kRows, stop) && its.z != lift::kFar) results.state = lift::state_of(its);
+      }
+    }
+    i = max(min(i, stop), up_to(0));
+  }
+  __device__ __forceinline__ void run(typename RaggedTeam<E, kLeaves, 1>::Storage& storage, RaggedParking& parking,
+                                      AnyStorage& any) const {
+    Results results{0U, fold::LogSumExp<float>::identity()};
+    int i = up_to(0);
+    const int stop = up_to(kWarpElements);
+    if (p[Slot::mask].given || !common.plain) {
+      for (; i < stop; ++i) results.left |= 1U << i;
+    } else {
+      groups<4>(i, results);
+      groups<8>(i, results);
+#pragma unroll 1
+      for (; i < stop; ++i) {
+        const RaggedRow r = at(i);
+        const RaggedRow next = at(min(i + 1, stop - 1));
+        if (lane == 0) fetch_ahead<E>(p, next, 0);
+        const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
+        lift::Node node{lift::kFar, 0.F};
+        if (factor.plain) node = RaggedTeam<E, kLeaves, 1>(p, r, factor.c, storage, parking).run();
+        if (node.z == lift::kFar) {
+          results.left |= 1U << i;
+        } else if (lane == i) {
+          results.state = lift::state_of(node);
+        }
+        __syncwarp();
+      }
+    }
+#pragma unroll 1
+    while (results.left != 0) {
+      const int one = __ffs(static_cast<int>(results.left)) - 1;
+      results.left &= results.left - 1;
+      const State s = any_row<E, kLeaves>(p, at(one).index, any, 1);
+      if (lane == one) results.state = s;
+      __syncwarp();
+    }
+    if constexpr (kLeaves == RaggedLeaves::row) {
+      if (lane < stop) write_row<float>(p, first + key % 32, results.state);
+    }
+  }
 };
 
-/// Rows of up to 32 * kLanes elements by groups of lanes, longer ones by the whole warp, one after the other.
-template <class E, RaggedLeaves kLeaves, int kLanes>
-__global__ void __launch_bounds__(256, 2) ragged_warp_rows(const __grid_constant__ RowProblem p) {
-  __shared__ TeamStorage storage[8];
-  const std::int64_t group = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
-  const std::int64_t row = min(group, p.rows - 1);
-  bool by_warp = group < p.rows;
-  if constexpr (kLanes < 32 && kLeaves != RaggedLeaves::row) {
-    Row r = row_at(p, RowPlace(p, row));
-    const bool by_group = by_warp && r.n <= 32 * kLanes;
-    if (!by_group) r.n = r.length = 0;
-    if (__any_sync(lift::kWholeWarp, by_group))
-      softmax_group<E, kLanes, kLeaves == RaggedLeaves::log_softmax>(p, r, by_group);
-    by_warp = by_warp && !by_group;
-  }
-  unsigned rest = __ballot_sync(lift::kWholeWarp, by_warp && threadIdx.x % kLanes == 0);
-  while (rest != 0) {
-    const int lane = __ffs(static_cast<int>(rest)) - 1;
-    rest &= rest - 1;
-    const std::int64_t one = __shfl_sync(lift::kWholeWarp, row, lane);
-    const Row r = row_at(p, RowPlace(p, one));
-    RaggedTeam<E, kLeaves, 1>(p, r, storage[threadIdx.x / 32]).run(one);
-    __syncwarp();
+/// Looks among the block's share of the rows for those beyond kWarpElements, and takes each with all warps.
+template <class E, RaggedLeaves kLeaves>
+__device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSpread& spread,
+                                          typename RaggedTeam<E, kLeaves, kRaggedWarps>::Storage& storage,
+                                          RaggedParking& parking, AnyStorage& any) {
+  constexpr int kThreads = 32 * kRaggedWarps;
+  using Team = RaggedTeam<E, kLeaves, kRaggedWarps>;
+  __shared__ int found[kThreads], count;
+  const lift::Factor common(fold::make_scale<float>(p.scale).c);
+  const std::int64_t begin = blockIdx.x * spread.long_rows, end = min(begin + spread.long_rows, p.rows);
+  for (std::int64_t base = begin; base < end; base += kThreads) {
+    if (threadIdx.x == 0) count = 0;
+    __syncthreads();
+    if (base + threadIdx.x < end && ragged_row(p, base + threadIdx.x).n > kWarpElements)
+      found[atomicAdd(&count, 1)] = static_cast<int>(threadIdx.x);
+    __syncthreads();
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const std::int64_t row = base + found[i];
+      const RaggedRow r = ragged_row(p, row);
+      if (threadIdx.x == 0) {
+        constexpr int kMost = Team::kAhead * kRaggedWarps * lift::kChunk;
+        if (i == 0) fetch_ahead<E>(p, r, 0, kMost);
+        if (i + 1 < count) fetch_ahead<E>(p, ragged_row(p, base + found[i + 1]), 0, kMost);
+      }
+      const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
+      lift::Node node{lift::kFar, 0.F};
+      if (factor.plain && !p[Slot::mask].given) node = Team(p, r, factor.c, storage, parking).run();
+      fold::LogSumExp<float>::State state;
+      if (node.z == lift::kFar) {
+        __syncthreads();
+        state = any_row<E, kLeaves>(p, row, any, kRaggedWarps);
+      } else {
+        state = lift::state_of(node);
+      }
+      if (kLeaves == RaggedLeaves::row && threadIdx.x == 0) write_row<float>(p, row, state);
+      __syncthreads();
+    }
+    __syncthreads();
   }
 }
 
-/// A block a row.
 template <class E, RaggedLeaves kLeaves>
-__global__ void __launch_bounds__(256, 2) ragged_block_row(const __grid_constant__ RowProblem p) {
-  __shared__ TeamStorage storage;
-  const std::int64_t row = blockIdx.x;
-  const Row r = row_at(p, RowPlace(p, row));
-  RaggedTeam<E, kLeaves, 8>(p, r, storage).run(row);
+__global__ void __launch_bounds__(32 * kRaggedWarps, kRaggedBlocks)
+    ragged_rows(const __grid_constant__ RowProblem p, const __grid_constant__ RaggedSpread spread) {
+  extern __shared__ __align__(16) RaggedParking parking[];
+  __shared__ typename RaggedTeam<E, kLeaves, kRaggedWarps>::Storage of_block;
+  __shared__ typename RaggedTeam<E, kLeaves, 1>::Storage of_warp[kRaggedWarps];
+  __shared__ AnyStorage any[kRaggedWarps];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (blockIdx.x < spread.long_blocks) return long_rows<E, kLeaves>(p, spread, of_block, parking[warp], any[0]);
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) - spread.long_blocks) * kRaggedWarps + warp;
+  const std::int64_t first = item * spread.warp_rows;
+  if (first >= p.rows) return;
+  const auto count = static_cast<int>(min(p.rows - first, static_cast<std::int64_t>(spread.warp_rows)));
+  WarpRows<E, kLeaves>(p, first, count).run(of_warp[warp], parking[warp], any[warp]);
 }
 
 }  // namespace cuda

@@ -125,12 +125,18 @@ TEST_F(CudaOperations, WhatAStateDoesNotCoverBecomesNaN) {
     }
 }
 
-/// Sizes whose mean makes a block, a warp, or a few lanes take a row, with longer rows among them.
+/// Rows of all sizes side by side; many short ones; one that is huge; those at the edges of what a few lanes, a warp,
+/// and a block hold.
 std::vector<std::vector<std::int64_t>> ragged_sizes() {
   std::vector<std::vector<std::int64_t>> all{{0, 1, 5, 1000, 0, 1024, 1025, 33, 20000, 7, 3000, 2, 0, 8192, 8193},
                                              {0, 1, 5, 1000, 0, 1024, 1025, 33, 2000, 7, 300, 2, 0},
+                                             {},
+                                             {},
                                              {}};
   for (std::int64_t i = 0; i < 200; ++i) all[2].push_back(i == 77 ? 3000 : i % 19 == 3 ? 256 + i % 3 : i * 37 % 100);
+  for (std::int64_t i = 0; i < 3000; ++i) all[3].push_back(i == 1234 ? 300001 : i * 37 % 5);
+  for (const std::int64_t edge : {8, 16, 32, 64, 121, 125, 128, 249, 253, 256, 512, 768, 1024, 2048, 3072, 4096, 24576})
+    for (std::int64_t i = -1; i <= 1; ++i) all[4].insert(all[4].end(), {edge + i, (edge + i) % 4});
   return all;
 }
 
@@ -159,6 +165,49 @@ TEST_F(CudaOperations, RaggedRows) {
         expect_same(Op::log_softmax, {&x}, {&y}, cpu, cuda, what);
         expect_same(Op::logsumexp, {&x}, {&lse}, cpu, cuda, what);
         expect_same(Op::state, {&x}, {&states}, cpu, cuda, what);
+        if (HasFatalFailure()) return;
+      }
+}
+
+/// What only the device can read is clamped: no memory outside x is touched, and rows that run backwards are empty.
+TEST_F(CudaOperations, RaggedRowsWithOffsetsOutside) {
+  const std::int64_t total = 9000, rows = 6;
+  const std::int64_t said[] = {-7, 30, 2000, total + 50, 60, 60, -3},
+                     meant[] = {0, 30, 2000, total, total, total, total};
+  for (const DType t : {DType::float32, DType::float64, DType::float16, DType::bfloat16}) {
+    Tensor lying(DType::int64, {rows + 1}), clamped(DType::int64, {rows + 1});
+    lying.fill([&](std::int64_t i) { return static_cast<double>(said[i]); });
+    clamped.fill([&](std::int64_t i) { return static_cast<double>(meant[i]); });
+    Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3), lse(DType::float32, {rows});
+    x.fill([&](std::int64_t i) { return value_of(Values::normal, 1, i, total); });
+    softfold::RowOptions cpu, cuda;
+    cpu.offsets = clamped.cpu();
+    cuda.offsets = lying.cuda();
+    for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, "offsets outside x");
+    expect_same(Op::logsumexp, {&x}, {&lse}, cpu, cuda, "offsets outside x");
+    if (HasFatalFailure()) return;
+  }
+}
+
+/// Scales of their own, of either sign and 0, and values that lie far apart.
+TEST_F(CudaOperations, RaggedRowsWithScales) {
+  for (const auto& sizes : ragged_sizes())
+    for (const DType t : {DType::float32, DType::bfloat16})
+      for (const Values kind : {Values::wide, Values::huge, Values::masked_tail, Values::tiny}) {
+        const auto rows = static_cast<std::int64_t>(sizes.size());
+        std::int64_t total = 0;
+        std::vector<std::int64_t> at{0};
+        for (const auto s : sizes) at.push_back(total += s);
+        Tensor offsets(DType::int64, {rows + 1}), scales(DType::float32, {rows});
+        offsets.fill([&](std::int64_t i) { return static_cast<double>(at[static_cast<std::size_t>(i)]); });
+        scales.fill([](std::int64_t i) { return i % 11 == 3 ? 0. : i % 5 == 2 ? -0.75 : 1.5; });
+        Tensor x(t, {total}, {}, 5), y(t, {total}, {}, 5), lse(DType::float32, {rows});
+        x.fill([&](std::int64_t i) { return value_of(kind, i / 1500, i % 1500, 1500); });
+        softfold::RowOptions cpu, cuda;
+        cpu.offsets = offsets.cpu(), cpu.scales = scales.cpu();
+        cuda.offsets = offsets.cuda(), cuda.scales = scales.cuda();
+        for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, "ragged, scales");
+        expect_same(Op::logsumexp, {&x}, {&lse}, cpu, cuda, "ragged, scales");
         if (HasFatalFailure()) return;
       }
 }
