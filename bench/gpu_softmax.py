@@ -211,8 +211,12 @@ class Bench:
         elif case == "length":
             given["length"] = torch.randint(0, n + 1, (rows,), device="cuda", dtype=torch.int32)
             need = (x.numel() + int(given["length"].sum())) * x.element_size() + 4 * rows
-        elif case == "ragged":  # n is the mean
-            sizes = torch.randint(0, 2 * n + 1, (rows,), device="cuda")
+        elif case.startswith("ragged"):  # n is the mean
+            if case == "ragged":
+                sizes = torch.randint(0, 2 * n + 1, (rows,), device="cuda")
+            else:  # most rows short, a few a thousand times longer
+                sizes = torch.rand(rows, device="cuda", dtype=torch.float64).pow_(-1 / 1.2).clamp_(max=4096)
+                sizes = (sizes * (n / sizes.mean())).long()
             given["offsets"] = torch.zeros(rows + 1, device="cuda", dtype=torch.int64)
             given["offsets"][1:] = sizes.cumsum(0)
             total = int(given["offsets"][-1])
@@ -284,9 +288,11 @@ def main():
                 b.backward(dtype, max(1, (1 << 28) // n), n)
         b.backward(torch.bfloat16, 8192, 32768, op="log_softmax_backward")
     if "options" in only:
-        for case in ("mask", "length", "ragged"):
+        means = {"ragged": (64, 128, 256, 512, 1024, 2048, 4096, 8192, 32768, 131072),
+                 "ragged zipf": (64, 256, 1024, 4096)}
+        for case in ("mask", "length", *means):
             for dtype in (torch.float32, torch.bfloat16):
-                for n in (128, 1024, 4096, 32768, 131072):
+                for n in means.get(case, (128, 1024, 4096, 32768, 131072)):
                     b.options(dtype, max(1, (1 << 27) // n), n, case)
     if "outer" in only:
         for dtype in (torch.float32, torch.bfloat16):
