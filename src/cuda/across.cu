@@ -1,6 +1,7 @@
 // softmax along an outer axis: what the kernel takes, and how it is launched.
-#include "cuda/across.cuh"
+#include "cuda/softmax_across.cuh"
 
+#include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/launch.hpp"
@@ -23,32 +24,64 @@ const char* refuses(const RowProblem& p, const Context&) {
   const auto last = static_cast<std::size_t>(std::max(p.outer_rank - 1, 0));
   if (p.outer_rank == 0 || p.n < 2 || x.strides[last] != size || y.strides[last] != size)
     return "rows do not lie side by side";
-  if (p.rows >= std::int64_t{0x7FFFFFFF} * 16) return "more rows than a grid has";
+  // A block has 8 rows or more of up to 1024 elements, a cluster of 16 blocks those of longer ones.
+  if (p.rows >= std::int64_t{0x7FFFFFFF} / 2) return "more rows than a grid has";
   return nullptr;
 }
 
-template <class E, bool kLog, int kColumns>
-void launch_across(const RowProblem& p, int classes, cudaStream_t stream) {
-  const AcrossShare share{classes, std::countr_zero(static_cast<unsigned>(classes)),
-                          kAcrossThreads / (kColumns * classes)};
-  const std::int64_t rows = std::int64_t{kColumns} * share.tiles;
-  launch("softmax_across_rows", softmax_across_rows<E, kLog, kColumns>, {(p.rows + rows - 1) / rows, kAcrossThreads},
-         stream, p, share);
+/// Whether all rows are whole and alike, and every second one begins a word with its neighbour.
+bool has_pairs(const RowProblem& p) {
+  if (p[Slot::mask].given || p[Slot::length].given || p.causal || p[Slot::scales].given) return false;
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return false;
+  const auto last = static_cast<std::size_t>(p.outer_rank - 1);
+  if (p.outer[last] % 2 != 0) return false;
+  const auto word = 2 * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
+  for (const Slot slot : {Slot::x, Slot::y}) {
+    const Operand& o = p[slot];
+    if (reinterpret_cast<std::uintptr_t>(o.data) % static_cast<std::uintptr_t>(word) != 0) return false;
+    if (o.axis_stride % word != 0) return false;
+    for (std::size_t d = 0; d < last; ++d)
+      if (o.strides[d] % word != 0) return false;
+  }
+  return true;
+}
+
+/// kRows rows a thread, kCount elements of each; blocks of a cluster share longer rows.
+AcrossShare share_of(const RowProblem& p, int rows, int count, int most_blocks) {
+  const auto ceil = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  const auto groups = static_cast<unsigned>(ceil(std::min<std::int64_t>(p.n, lift::kChunk), count));
+  const int classes = static_cast<int>(std::bit_ceil(groups));
+  const auto chunks = std::bit_ceil(static_cast<std::uint64_t>(ceil(lift::chunk_count(p.n), most_blocks)));
+  return {classes, std::countr_zero(static_cast<unsigned>(classes)), std::min(32, kAcrossThreads / classes),
+          static_cast<int>(chunks), ceil(p.rows, std::int64_t{kAcrossThreads} / classes * rows)};
+}
+void launch_kernel(const RowProblem& p, void (*kernel)(RowProblem, AcrossShare), const AcrossShare& share,
+                   cudaStream_t stream) {
+  const auto blocks = static_cast<int>((lift::chunk_count(p.n) + share.chunks - 1) / share.chunks);
+  launch("softmax_across_rows", kernel, {share.groups * blocks, kAcrossThreads, blocks}, stream, p, share);
+}
+
+template <class E, bool kLog>
+void launch_across(const RowProblem& p, int most_blocks, cudaStream_t stream) {
+  const auto pairs = [&](auto kernel, int count) {
+    launch_kernel(p, kernel, share_of(p, 2, count, most_blocks), stream);
+  };
+  if (!has_pairs(p) || lift::chunk_count(p.n) > most_blocks)
+    return launch_kernel(p, softmax_across_rows<E, kLog>, share_of(p, 1, 32, most_blocks), stream);
+  // What holds no element costs as much as what holds one, so that three quarters of a power of two have a kernel of
+  // their own. Measured: half as many elements a thread are better as long as requests stay as wide.
+  const auto power = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(p.n)));
+  if (p.n > 16 && p.n <= lift::kChunk && 4 * p.n <= 3 * power) return pairs(softmax_across_pairs<E, kLog, 24>, 24);
+  if (power <= (sizeof(E) == 4 ? 256 : 512)) return pairs(softmax_across_pairs<E, kLog, 16>, 16);
+  pairs(softmax_across_pairs<E, kLog, 32>, 32);
 }
 
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const cudaStream_t stream = stream_of(context);
-  const auto groups = static_cast<unsigned>((std::min<std::int64_t>(p.n, lift::kChunk) + 31) / 32);
-  const int classes = static_cast<int>(std::bit_ceil(groups));
+  const int most_blocks = std::min(traits_of(device.device()).largest_cluster, kAcrossBlocks);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    const auto go = [&](auto log) {
-      // Columns of 32 rows fill a request, those of 16 a block's threads where a row needs many of them.
-      if (classes <= 16) return launch_across<E, log.value, 32>(p, classes, stream);
-      launch_across<E, log.value, 16>(p, classes, stream);
-    };
-    if (p.op == Op::log_softmax) return go(std::true_type{});
-    go(std::false_type{});
+    if (p.op == Op::log_softmax) return launch_across<E, true>(p, most_blocks, stream_of(context));
+    launch_across<E, false>(p, most_blocks, stream_of(context));
   });
 }
 

@@ -2,231 +2,390 @@
 // with neighbouring lanes, each row by as many threads of a block as it has residue classes.
 #pragma once
 
+#include "cuda/across_words.cuh"
 #include "cuda/softmax_rows.cuh"
-
-#include <new>
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-inline constexpr int kAcrossThreads = 512;
+inline constexpr int kAcrossThreads = 256, kAcrossBlocks = 16;  ///< of a block, of a cluster
 
-/// How a block's threads share rows: thread t of a tile has row t % columns and elements i = t / columns, i + classes,
-/// i + 2 classes, ... of each chunk: all strides of the tree from `classes` on stay in the thread.
+/// How a block's threads share rows: thread t of a tile has kRows rows beside each other, the (t % columns)-th such of
+/// the tile, and of each chunk the elements i = t / columns, i + classes, i + 2 classes, ...: all strides of the tree
+/// from `classes` on stay in the thread. A row of more than a chunk is shared by the blocks of a cluster.
 struct AcrossShare {
-  int classes;  ///< 1 << shift, up to 32; 32 * classes elements at a time
+  int classes;  ///< 1 << shift, up to 32
   int shift;
-  int tiles;  ///< of a block
+  int columns;          ///< up to 32; a tile has whole warps
+  int chunks;           ///< of a block: a power of two
+  std::int64_t groups;  ///< of tiles, one a block or cluster
 };
 
-/// The rows of a tile in shared memory: what their threads exchange, and the tree over chunks.
-template <int kColumns>
+/// What threads and blocks exchange.
+template <int kRows>
 struct AcrossStorage {
   using Lse = fold::LogSumExp<float>;
   using Tree = lift::TreeBuilder<Lse>;
-  // A row's values lie side by side, with a gap between rows: neither writing nor reading meets in a bank.
-  static constexpr int kWords = 2 * kAcrossThreads;
-  lift::Extremes extremes[kWords];
-  float sums[kWords];
-  typename Lse::State rows[kColumns];
-  alignas(Tree) char trees[kColumns][sizeof(Tree)];  ///< shared memory has no constructors
+  static constexpr int kLongColumns = kAcrossThreads / 32 * kRows;  ///< rows of a block whose rows have whole chunks
+  struct Extremes {
+    lift::Extremes of[kRows];
+  };
+  struct Sums {
+    float of[kRows];
+  };
+  Extremes extremes[kAcrossThreads];
+  Sums sums[kAcrossThreads];
+  typename Lse::State shares[kAcrossBlocks][kLongColumns];  ///< of the cluster's blocks
+  typename Lse::State rows[kLongColumns];
+  alignas(Tree) char trees[kLongColumns][sizeof(Tree)];  ///< shared memory has no constructors
 
-  __device__ __forceinline__ Tree& tree(int column) { return *reinterpret_cast<Tree*>(trees[column]); }
+  __device__ __forceinline__ Tree& tree(int row) { return *reinterpret_cast<Tree*>(trees[row]); }
 };
 
-template <class E, bool kLog, int kColumns>
+/// A thread's part of a tile: kCount elements of each of kRows rows at a time. kPlain: all rows are whole and alike.
+template <class E, bool kLog, int kRows, int kCount, bool kPlain>
 struct AcrossRows {
   using Lse = fold::LogSumExp<float>;
   using S = fold::Scalar<float>;
   using State = typename Lse::State;
+  using Words = AcrossWord<E, kRows>;
+  using Word = typename Words::Word;
+  using Storage = AcrossStorage<kRows>;
+  static_assert(kPlain || kRows == 1);
+  static constexpr int kWarps = kAcrossThreads / 32, kOfThread = kRows;
+  static constexpr bool kLogarithms = kLog;
+  static constexpr int kSize = static_cast<int>(sizeof(E));
+
+  struct Chunk {
+    float v[kRows][kCount];  ///< elements, then terms (log_softmax: elements)
+    State states[kRows];     ///< of the whole chunk
+    float units[kRows];      ///< terms times unit are in the frame state.m
+    bool dense;              ///< every term of every row is at least 2^-62
+  };
 
   const RowProblem& p;
   const AcrossShare& share;
-  AcrossStorage<kColumns>& storage;
-  int thread, tile, column, first;  ///< in the tile, except `tile`; first: the thread's residue class
+  Storage& storage;
+  const Row& r;       ///< the first of the thread's rows
+  int column, first;  ///< in the tile; first: the thread's residue class
   fold::Scale<float> scale;
   lift::Factor factor;
 
-  __device__ __forceinline__ AcrossRows(const RowProblem& p_, const AcrossShare& share_,
-                                        AcrossStorage<kColumns>& storage_, double row_scale)
-      : p(p_), share(share_), storage(storage_), scale(fold::make_scale<float>(row_scale)), factor(scale.c) {
-    const int size = kColumns * share.classes;
-    tile = static_cast<int>(threadIdx.x) / size;
-    thread = static_cast<int>(threadIdx.x) % size;
-    column = thread % kColumns;
-    first = thread / kColumns;
+  __device__ __forceinline__ AcrossRows(const RowProblem& p_, const AcrossShare& share_, Storage& storage_,
+                                        const Row& r_)
+      : p(p_), share(share_), storage(storage_), r(r_), scale(fold::make_scale<float>(r_.scale)), factor(scale.c) {
+    const int thread = static_cast<int>(threadIdx.x) % (share.columns * share.classes);
+    column = thread % share.columns;
+    first = thread / share.columns;
   }
 
   /// How many of the thread's elements of a chunk are among the first `length`.
   __device__ __forceinline__ int count_of(std::int64_t length) const {
     const int rest = static_cast<int>(clamp(length, lift::kChunk)) - first;
-    return rest <= 0 ? 0 : (rest + share.classes - 1) >> share.shift;
+    return rest <= 0 ? 0 : min((rest + share.classes - 1) >> share.shift, kCount);
+  }
+  template <class Visit>
+  __device__ __forceinline__ void for_each_place(const char* first_place, std::int64_t axis_stride,
+                                                 const Visit& visit) const {
+    const std::int64_t step = axis_stride * share.classes;
+    auto at = static_cast<std::int64_t>(__cvta_generic_to_global(first_place));
+#pragma unroll
+    for (int j = 0; j < kCount; ++j, at += step) {
+      asm volatile("" : "+l"(at));  // one address at a time: all of them together would fill the registers
+      visit(j, static_cast<char*>(__cvta_global_to_generic(static_cast<std::size_t>(at))));
+    }
   }
 
-  /// A chunk's elements of this thread; lift::absent where none is.
-  __device__ __forceinline__ void load(float (&v)[lift::kPerLane], const Row& r, std::int64_t begin) const {
-    const float missing = lift::absent(factor.c);
-    const int there = count_of(r.length - begin);
-    const std::int64_t step = p[Slot::x].axis_stride * share.classes;
-    const char* at = r.x + (begin + first) * p[Slot::x].axis_stride;
-    // All loads before any use: they are on their way together.
+  /// Words to elements, and their extremes. Of plain rows, where nothing is stands another of the thread's elements,
+  /// which changes no extreme.
+  __device__ __forceinline__ void unpack(float (&v)[kRows][kCount], lift::Extremes (&own)[kRows], Word (&raw)[kCount],
+                                         int there) const {
+    if (there < kCount) {
+      if (there == 0) raw[0] = Word{};
 #pragma unroll
-    for (int j = 0; j < lift::kPerLane; ++j, at += step)
-      v[j] = j < there ? fold::widen(*reinterpret_cast<const E*>(at)) : missing;
-    if (!factor.plain) {
-#pragma unroll
-      for (int j = 0; j < lift::kPerLane; ++j)
-        if (j < there) v[j] *= factor.times;
+      for (int j = 1; j < kCount; ++j)
+        if (j >= there) raw[j] = raw[0];
     }
-    if (r.mask != nullptr) {
+    Words::extremes(raw, own);
 #pragma unroll
-      for (int j = 0; j < lift::kPerLane; ++j) {
-        const std::int64_t i = begin + first + share.classes * j;
-        if (j < there && r.mask[i * p[Slot::mask].axis_stride] == 0) v[j] = missing;
+    for (int row = 0; row < kRows && there == 0; ++row) own[row] = {fold::infinity<float>(), -fold::infinity<float>()};
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      float word[kRows];
+      Words::unpack(raw[j], word);
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) v[row][j] = word[row];
+    }
+  }
+  /// A chunk's elements of this thread from memory, lift::absent where none is; returns how many there are.
+  __device__ __forceinline__ int load(float (&v)[kRows][kCount], lift::Extremes (&own)[kRows],
+                                      std::int64_t begin) const {
+    const int there = count_of(r.length - begin);
+    Word raw[kCount];
+    // All loads before any use: they are on their way together.
+    for_each_place(r.x + (begin + first) * p[Slot::x].axis_stride, p[Slot::x].axis_stride,
+                   [&](int j, const char* place) {
+                     raw[j] = Word{};
+                     if (j < there) raw[j] = *reinterpret_cast<const Word*>(place);
+                   });
+    unpack(v, own, raw, there);
+    hide(v[0], begin, there);
+    own[0] = lift::extremes_of(v[0]);
+    return there;
+  }
+
+  /// Elements that are not there, or masked, become lift::absent; the others are multiplied by what the factor asks
+  /// for.
+  __device__ __forceinline__ void hide(float (&v)[kCount], std::int64_t begin, int there) const {
+    const float missing = lift::absent(factor.c);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      if (!factor.plain) v[j] *= factor.times;
+      if (j >= there) v[j] = missing;
+    }
+    if (r.mask == nullptr) return;
+    const char* mask = r.mask + (begin + first) * p[Slot::mask].axis_stride;
+    for_each_place(mask, p[Slot::mask].axis_stride, [&](int j, const char* place) {
+      if (j < there && *place == 0) v[j] = missing;
+    });
+  }
+
+  /// Over the threads of a row: every thread brings a value and gets the merge of all, the tree's last strides: those
+  /// between warps, then those between lanes. `at` is scratch that nobody reads any more.
+  template <class T, class Shuffle, class Merge>
+  __device__ __forceinline__ T over_classes(T* at, const T& own, const Shuffle& shuffle, const Merge& merge) const {
+    const int warps = share.columns * share.classes / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    T all[kWarps];
+    all[0] = own;
+    if (warps > 1) {
+      at[threadIdx.x] = own;
+      __syncthreads();
+      const int tile = static_cast<int>(threadIdx.x) / 32 / warps * warps;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w)
+        if (w < warps) all[w] = at[(tile + w) * 32 + lane];
+#pragma unroll
+      for (int stride = kWarps / 2; stride > 0; stride /= 2) {
+        if (stride >= warps) continue;
+#pragma unroll
+        for (int w = 0; w < stride; ++w) all[w] = merge(all[w], all[w + stride]);
       }
     }
+    for (int distance = 16; distance >= share.columns; distance /= 2) all[0] = merge(all[0], shuffle(all[0], distance));
+    return all[0];
+  }
+  __device__ __forceinline__ void extremes_over_classes(lift::Extremes (&e)[kRows]) const {
+    using T = typename Storage::Extremes;
+    T own;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) own.of[row] = e[row];
+    const auto shuffle = [](const T& a, int distance) {
+      T b;
+#pragma unroll
+      for (int row = 0; row < kRows; ++row)
+        b.of[row] = {__shfl_xor_sync(lift::kWholeWarp, a.of[row].low, distance),
+                     __shfl_xor_sync(lift::kWholeWarp, a.of[row].high, distance)};
+      return b;
+    };
+    const auto merge = [](const T& a, const T& b) {
+      T r;
+#pragma unroll
+      for (int row = 0; row < kRows; ++row)
+        r.of[row] = {lift::least(a.of[row].low, b.of[row].low), lift::most(a.of[row].high, b.of[row].high)};
+      return r;
+    };
+    own = over_classes(storage.extremes, own, shuffle, merge);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) e[row] = own.of[row];
+  }
+  __device__ __forceinline__ void sums_over_classes(float (&sums)[kRows]) const {
+    using T = typename Storage::Sums;
+    T own;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) own.of[row] = sums[row];
+    const auto shuffle = [](const T& a, int distance) {
+      T b;
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) b.of[row] = __shfl_xor_sync(lift::kWholeWarp, a.of[row], distance);
+      return b;
+    };
+    const auto merge = [](const T& a, const T& b) {
+      T r;
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) r.of[row] = S::add(a.of[row], b.of[row]);
+      return r;
+    };
+    own = over_classes(storage.sums, own, shuffle, merge);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) sums[row] = own.of[row];
   }
 
-  /// Over the threads of a row: every thread brings a value and gets the merge of all, the tree's last strides. `at` is
-  /// scratch that nobody reads any more.
-  template <class T, class Shuffle, class Merge>
-  __device__ __forceinline__ T over_classes(T* at, T own, const Shuffle& shuffle, const Merge& merge) const {
-    if (share.classes == 1) return own;
-    const int pitch = share.classes + 1;
-    T* const tile_at = at + tile * kColumns * pitch;
-    tile_at[column * pitch + first] = own;
-    __syncthreads();
-    T& mine = tile_at[thread / share.classes * pitch + thread % share.classes];
-    T all = mine;
-    for (int distance = share.classes / 2; distance > 0; distance /= 2) all = merge(all, shuffle(all, distance));
-    mine = all;
-    __syncthreads();
-    return tile_at[column * pitch + first];
-  }
-
-  /// The tree over the thread's own values.
+  /// The tree over the thread's own values; beyond kCount is nothing.
   template <class At>
   static __device__ __forceinline__ float add_own(const At& at) {
-    float half[lift::kPerLane / 2];
+    constexpr int kSlots = kCount > 16 ? 32 : kCount > 8 ? 16 : 8;
+    float half[kSlots / 2];
 #pragma unroll
-    for (int j = 0; j < lift::kPerLane / 2; ++j) half[j] = S::add(at(j), at(j + lift::kPerLane / 2));
+    for (int j = 0; j < kSlots / 2; ++j) half[j] = j + kSlots / 2 < kCount ? S::add(at(j), at(j + kSlots / 2)) : at(j);
 #pragma unroll
-    for (int stride = lift::kPerLane / 4; stride > 0; stride /= 2) {
+    for (int stride = kSlots / 4; stride > 0; stride /= 2) {
 #pragma unroll
       for (int j = 0; j < stride; ++j) half[j] = S::add(half[j], half[j + stride]);
     }
     return half[0];
   }
 
-  /// The state of a chunk. v becomes its terms (log_softmax: stays), which `unit` brings to the frame state.m.
-  __device__ __forceinline__ State fold_chunk(float (&v)[lift::kPerLane], float& unit) const {
-    const auto extremes = over_classes(
-        storage.extremes, lift::extremes_of(v),
-        [](lift::Extremes e, int distance) {
-          return lift::Extremes{__shfl_xor_sync(lift::kWholeWarp, e.low, distance),
-                                __shfl_xor_sync(lift::kWholeWarp, e.high, distance)};
-        },
-        [](lift::Extremes a, lift::Extremes b) {
-          return lift::Extremes{lift::least(a.low, b.low), lift::most(a.high, b.high)};
-        });
-    const float c = factor.c, top = c > 0.F ? extremes.high : extremes.low;
-    const bool finite = fabsf(top) < fold::infinity<float>();
-    const auto frame = finite ? Lse::frame(top, c) : Lse::Frame{0., true};
-    float own;
-    unit = 1.F;
-    if (frame.fast) {
-      const lift::FrameTerms terms(c, Lse::narrow(frame.m));
-      unit = terms.unit;
-      own = add_own([&](int j) {
-        const float t = terms.term<true>(v[j]);
-        if constexpr (!kLog) v[j] = t;
-        return t;
-      });
-    } else {
-      float terms[lift::kPerLane];
+  /// Terms that all lie within the range of a frame; `there` of them exist.
+  template <bool kWhole>
+  __device__ __forceinline__ float fold_dense(float (&v)[kCount], int there, const lift::FrameTerms& terms) const {
+    return add_own([&](int j) {
+      float t = terms.term<false>(v[j]);
+      if (!kWhole && j >= there) t = 0.F;
+      if constexpr (!kLog) v[j] = t;
+      return t;
+    });
+  }
+  /// Any terms.
+  __device__ __forceinline__ float fold_any(float (&v)[kCount], int there, const typename Lse::Frame& frame,
+                                            float& unit) const {
+    if (kPlain) {
 #pragma unroll
-      for (int j = 0; j < lift::kPerLane; ++j) terms[j] = v[j];
-      terms_in_frame(terms, c, frame.m);
-      own = add_own([&](int j) { return terms[j]; });
-#pragma unroll
-      for (int j = 0; j < lift::kPerLane && !kLog; ++j) v[j] = terms[j];
+      for (int j = 0; j < kCount; ++j)
+        if (j >= there) v[j] = lift::absent(factor.c);
     }
-    const float d = over_classes(
-        storage.sums, own, [](float a, int distance) { return __shfl_xor_sync(lift::kWholeWarp, a, distance); },
-        [](float a, float b) { return S::add(a, b); });
-    if (finite) return {frame.m, S::mul(d, unit)};
-    if (fold::is_nan(top)) return Lse::not_a_number();
-    return (top > 0.F) == (c > 0.F) ? Lse::plus_infinity() : Lse::identity();
+    float terms[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) terms[j] = v[j];
+    unit = terms_in_frame(terms, factor.c, frame.m);
+#pragma unroll
+    for (int j = 0; j < kCount && !kLog; ++j) v[j] = terms[j];
+    return add_own([&](int j) { return terms[j]; });
   }
 
-  /// Results of a chunk from its terms (log_softmax: elements).
-  __device__ __forceinline__ void write(const float (&v)[lift::kPerLane], const Row& r, std::int64_t begin, float unit,
-                                        const State& row) const {
-    const fold::Normaliser<float> norm(row);
-    fold::LogNormaliser<float> log_norm(row, scale);
-    log_norm.set_c(factor.c);
-    const float multiplier = S::mul(norm.reciprocal, unit);
-    const int mine = count_of(r.n - begin);
-    const std::int64_t step = p[Slot::y].axis_stride * share.classes;
-    char* y = r.y + (begin + first) * p[Slot::y].axis_stride;
-    if (norm.regular) {
+  /// The states of a chunk of the thread's rows.
+  __device__ __forceinline__ void fold_chunk(Chunk& chunk, std::int64_t begin) const {
+    lift::Extremes e[kRows];
+    const int there = load(chunk.v, e, begin);
+    fold_chunk(chunk, e, there);
+  }
+  __device__ __forceinline__ void fold_chunk(Chunk& chunk, lift::Extremes (&e)[kRows], int there) const {
+    constexpr float kMagic = fold::Real<float>::kMagic;
+    extremes_over_classes(e);
+    const float c = factor.c;
+    float top[kRows], sums[kRows];
+    typename Lse::Frame frames[kRows];
+    bool dense = true;
 #pragma unroll
-      for (int j = 0; j < lift::kPerLane; ++j, y += step) {
-        const float result = kLog ? log_norm.log_probability(v[j]) : norm.probability(v[j], multiplier);
-        if (j < mine) *reinterpret_cast<E*>(y) = Packed<E>::narrow(result);
+    for (int row = 0; row < kRows; ++row) {
+      top[row] = c > 0.F ? e[row].high : e[row].low;
+      const bool finite = fabsf(top[row]) < fold::infinity<float>();
+      frames[row] = finite ? Lse::frame(top[row], c) : typename Lse::Frame{0., true};
+      const float bottom = S::fma(c > 0.F ? e[row].low : e[row].high, c, kMagic);
+      dense = dense && finite && frames[row].fast && bottom >= S::fma(top[row], c, kMagic) - 60.F;
+    }
+    chunk.dense = __all_sync(lift::kWholeWarp, dense);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      if (chunk.dense) {
+        const lift::FrameTerms terms(c, Lse::narrow(frames[row].m));
+        chunk.units[row] = terms.unit;
+        sums[row] = __all_sync(lift::kWholeWarp, there == kCount) ? fold_dense<true>(chunk.v[row], there, terms)
+                                                                  : fold_dense<false>(chunk.v[row], there, terms);
+      } else {
+        sums[row] = fold_any(chunk.v[row], there, frames[row], chunk.units[row]);
       }
+    }
+    sums_over_classes(sums);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      State& state = chunk.states[row];
+      state = {frames[row].m, S::mul(sums[row], chunk.units[row])};
+      if (fabsf(top[row]) < fold::infinity<float>()) continue;
+      state = fold::is_nan(top[row])          ? Lse::not_a_number()
+              : (top[row] > 0.F) == (c > 0.F) ? Lse::plus_infinity()
+                                              : Lse::identity();
+    }
+  }
+
+  /// Results of a chunk. rows: the states of the thread's rows.
+  __device__ __forceinline__ void write(Chunk& chunk, std::int64_t begin, const State (&rows)[kRows]) const {
+    bool regular = true;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) regular = regular && fold::Normaliser<float>(rows[row]).regular;
+    char* y = r.y + (begin + first) * p[Slot::y].axis_stride;
+    const int mine = count_of(r.n - begin);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const fold::Normaliser<float> norm(rows[row]);
+      if (norm.regular) {
+        const float multiplier = S::mul(norm.multiplier(chunk.states[row].m), chunk.units[row]);
+        finish<kLog>(chunk.v[row], chunk.dense, factor, multiplier, rows[row], scale);
+      }
+    }
+    if (regular) {
+      const auto put = [&](int j, char* place) {
+        float word[kRows];
+#pragma unroll
+        for (int row = 0; row < kRows; ++row) word[row] = chunk.v[row][j];
+        *reinterpret_cast<Word*>(place) = Words::pack(word);
+      };
+      if (mine == kCount) return for_each_place(y, p[Slot::y].axis_stride, put);
+      for_each_place(y, p[Slot::y].axis_stride, [&](int j, char* place) {
+        if (j < mine) put(j, place);
+      });
       return;
     }
-    const Constant constant = constant_of<kLog>(row, p.empty);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      if (fold::Normaliser<float>(rows[row]).regular) {
+        for_each_place(y + row * kSize, p[Slot::y].axis_stride, [&](int j, char* place) {
+          if (j < mine) *reinterpret_cast<E*>(place) = Packed<E>::narrow(chunk.v[row][j]);
+        });
+      } else {
+        write_constant(y + row * kSize, begin, mine, constant_of<kLog>(rows[row], p.empty));
+      }
+    }
+  }
+  __device__ __forceinline__ void write_constant(char* y, std::int64_t begin, int mine, Constant constant) const {
     const int there = count_of(r.length - begin);
-    for (int j = 0; j < mine; ++j, y += step) {
+#pragma unroll 1
+    for (int j = 0; j < mine; ++j, y += p[Slot::y].axis_stride * share.classes) {
       const std::int64_t i = begin + first + share.classes * j;
-      const bool present = j < there && (r.mask == nullptr || r.mask[i * p[Slot::mask].axis_stride] != 0);
+      const bool present = j < there && (kPlain || r.mask == nullptr || r.mask[i * p[Slot::mask].axis_stride] != 0);
       *reinterpret_cast<E*>(y) = fold::narrow<E>(constant.everywhere || present ? constant.value : nothing<kLog>());
     }
   }
 
-  /// A row of more than a chunk: the tree over its chunks, then every element again.
-  __device__ __forceinline__ void run_long(float (&v)[lift::kPerLane], const Row& r, std::int64_t chunks) const {
-    if (first == 0) new (storage.trees[column]) typename AcrossStorage<kColumns>::Tree;
-    float unit = 1.F;
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-      load(v, r, chunk * lift::kChunk);
-      const State state = fold_chunk(v, unit);
-      if (first == 0) storage.tree(column).push(state);
+  /// From the state of each block's share of the rows to the rows', in all blocks.
+  __device__ __forceinline__ void over_blocks(State (&states)[kRows]) const {
+    using Cluster = lift::Cluster;
+    const unsigned rank = Cluster::rank(), blocks = Cluster::size();
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      // The residue classes of a row send to one block each.
+      if (static_cast<unsigned>(first) >= blocks) continue;
+      const unsigned to = Cluster::map(&storage.shares[rank][column * kRows + row], static_cast<unsigned>(first));
+      Cluster::store(to, fold::bits_as<std::uint64_t>(states[row].m));
+      Cluster::store(to + 8, std::uint64_t{fold::bits_as<std::uint32_t>(states[row].d)});
     }
-    if (first == 0) storage.rows[column] = storage.tree(column).root();
+    Cluster::arrive();
+    Cluster::wait();
+    // kAcrossBlocks lanes a row: one merge a level of the tree.
+    for (int at = static_cast<int>(threadIdx.x); at < Storage::kLongColumns * kAcrossBlocks; at += kAcrossThreads) {
+      const int row = at / kAcrossBlocks, block = at % kAcrossBlocks;
+      State state = static_cast<unsigned>(block) < blocks ? storage.shares[block][row] : Lse::identity();
+#pragma unroll 1
+      for (int distance = 1; distance < kAcrossBlocks; distance *= 2)
+        state = Lse::merge(state, {__shfl_xor_sync(lift::kWholeWarp, state.m, distance),
+                                   __shfl_xor_sync(lift::kWholeWarp, state.d, distance)});
+      if (block == 0) storage.rows[row] = state;
+    }
     __syncthreads();
-    const State row = storage.rows[column];
-    for (std::int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
-      load(v, r, chunk * lift::kChunk);
-      if (!kLog && row.m < fold::infinity<double>() && row.d > 0.F) unit = terms_in_frame(v, factor.c, row.m);
-      write(v, r, chunk * lift::kChunk, unit, row);
-    }
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) states[row] = storage.rows[column * kRows + row];
   }
 };
-
-/// A block some tiles of kColumns neighbouring rows; rows of more than 1024 elements are read twice.
-template <class E, bool kLog, int kColumns>
-__global__ void __launch_bounds__(kAcrossThreads, 2)
-    softmax_across_rows(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share) {
-  __shared__ AcrossStorage<kColumns> storage;
-  const int size = kColumns * share.classes;
-  const std::int64_t tile = static_cast<std::int64_t>(blockIdx.x) * share.tiles + static_cast<int>(threadIdx.x) / size;
-  const std::int64_t row = tile * kColumns + static_cast<int>(threadIdx.x) % kColumns;
-  // Threads without a row of their own take part with the last row and write nothing.
-  Row r = row_at(p, RowPlace(p, min(row, p.rows - 1)));
-  if (row >= p.rows) r.n = r.length = 0;
-  const AcrossRows<E, kLog, kColumns> rows(p, share, storage, r.scale);
-  float v[lift::kPerLane];
-  const std::int64_t chunks = lift::chunk_count(p.n);
-  if (chunks > 1) return rows.run_long(v, r, chunks);
-  rows.load(v, r, 0);
-  float unit;
-  const auto state = rows.fold_chunk(v, unit);
-  rows.write(v, r, 0, unit, state);
-}
 
 }  // namespace cuda
 }  // namespace v0

@@ -11,6 +11,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
+/// Chunks from which on rows fill the device also where a warp has more than one.
+constexpr std::int64_t kChunksAtOnce = 4096;
 
 const char* refuses_rung(const RowProblem& p) {
   return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
@@ -54,16 +56,39 @@ const char* refuses_cluster_row(const RowProblem& p, const Context&) {
   return refuses_vectors(p);
 }
 
+/// kCount elements a lane, blocks of up to kThreads; what kMinBlocks of them leave of the registers.
+template <class E, bool kLog, int kCount, int kThreads, int kMinBlocks>
+void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, cudaStream_t stream) {
+  constexpr int groups = kCount / lift::kPerLane;  // chunks a warp
+  const Spread spread = spread_row(p.rows, (lift::chunk_count(p.n) + groups - 1) / groups, device, kThreads / 32);
+  const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
+  launch("softmax_cluster_row_any", softmax_cluster_row_any<E, kLog, kCount, kThreads, kMinBlocks>, grid, stream, p);
+}
+
+/// Measured: what a warp does once is done for more elements where a mask asks for more instructions. Of rows that a
+/// length cuts short it is better that whole warps have nothing to do, and rows that begin inside vectors want few
+/// elements a lane.
+template <class E, bool kLog>
+void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, cudaStream_t stream) {
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  const Operand& x = p[Slot::x];
+  bool on_vectors = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0;
+  for (int d = 0; d < p.outer_rank; ++d) on_vectors = on_vectors && x.strides[static_cast<std::size_t>(d)] % 16 == 0;
+  if (p[Slot::mask].given && on_vectors && p.rows * chunks >= kChunksAtOnce) {
+    if constexpr (sizeof(E) == 2 && !kLog) {
+      if (chunks > 8) return launch_cluster_row<E, kLog, 128, 128, 3>(p, device, stream);
+    }
+    if (sizeof(E) == 4 || chunks > 4) return launch_cluster_row<E, kLog, 64, 512, 1>(p, device, stream);
+  }
+  launch_cluster_row<E, kLog, 32, 512, 2>(p, device, stream);
+}
+
 void run_cluster_row(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const Spread spread = spread_row(p.rows, lift::chunk_count(p.n), traits_of(device.device()));
-  const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
+  const DeviceTraits& traits = traits_of(device.device());
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::log_softmax) {
-      launch("softmax_cluster_row_any", softmax_cluster_row_any<E, true>, grid, stream_of(context), p);
-    } else {
-      launch("softmax_cluster_row_any", softmax_cluster_row_any<E, false>, grid, stream_of(context), p);
-    }
+    if (p.op == Op::log_softmax) return launch_cluster_row<E, true>(p, traits, stream_of(context));
+    launch_cluster_row<E, false>(p, traits, stream_of(context));
   });
 }
 

@@ -1,7 +1,7 @@
 // softmax and log_softmax with one read: the row waits in registers between its sum and its write.
 #pragma once
 
-#include "cuda/rows.cuh"
+#include "cuda/masked.cuh"
 #include "softfold/lift/cluster.cuh"
 
 namespace softfold {
@@ -39,20 +39,21 @@ __device__ __noinline__ void fill(char* y, const char* mask, std::int64_t mask_s
 
 /// Elements to terms; returns what brings them to the frame m. Outside the fast range by a loop that turns the register
 /// array by one place a step, which keeps it in registers without unrolling the body.
-__device__ __forceinline__ float terms_in_frame(float (&v)[lift::kPerLane], float c, double m) {
+template <int kCount>
+__device__ __forceinline__ float terms_in_frame(float (&v)[kCount], float c, double m) {
   using Lse = fold::LogSumExp<float>;
   if (Lse::is_fast(m)) {
     const lift::FrameTerms terms(c, Lse::narrow(m));
 #pragma unroll
-    for (int i = 0; i < lift::kPerLane; ++i) v[i] = terms.term<true>(v[i]);
+    for (int i = 0; i < kCount; ++i) v[i] = terms.term<true>(v[i]);
     return terms.unit;
   }
 #pragma unroll 1
-  for (int i = 0; i < lift::kPerLane; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     const float t = fabsf(v[0]) == fold::infinity<float>() ? 0.F : fold::term_wide(v[0], c, m);
 #pragma unroll
-    for (int j = 0; j + 1 < lift::kPerLane; ++j) v[j] = v[j + 1];
-    v[lift::kPerLane - 1] = t;
+    for (int j = 0; j + 1 < kCount; ++j) v[j] = v[j + 1];
+    v[kCount - 1] = t;
   }
   return 1.F;
 }
@@ -110,16 +111,11 @@ __device__ __forceinline__ void softmax_group(const RowProblem& p, const Row& r,
   using Fold = lift::WarpFold<16 / static_cast<int>(sizeof(E)), kLanes>;
   const auto scale = fold::make_scale<float>(r.scale);
   const lift::Factor factor(scale.c);
-  const Tile<E, kLanes> tile(r.x);
+  MaskedTile<E, kLanes, lift::kPerLane> tile(r.x);
   const int n = static_cast<int>(r.n), length = static_cast<int>(r.length);
+  tile.load(r.x, r.mask, p[Slot::mask].axis_stride, length, n);
   float v[lift::kPerLane];
-  tile.load(v, r.x, r.mask, p[Slot::mask].axis_stride, length, factor);
-  typename Fold::Folded folded;
-  if constexpr (kLog) {
-    folded = Fold::reduce(v, factor.c);
-  } else {
-    folded = Fold::terms(v, factor.c);
-  }
+  const typename Fold::Folded folded = tile.template fold<Fold, kLog>(v, factor);
   if (!writes) return;
   const fold::Normaliser<float> norm(folded.state);
   if (!norm.regular) {
@@ -133,54 +129,62 @@ __device__ __forceinline__ void softmax_group(const RowProblem& p, const Row& r,
 
 /// Several rows a warp (kLanes < 32) or one: rows of at most 32 * kLanes elements.
 template <class E, int kLanes, bool kLog>
-__global__ void __launch_bounds__(256, 4) softmax_warp_rows_any(const __grid_constant__ RowProblem p) {
+__global__ void __launch_bounds__(256, sizeof(E) == 4 ? 3 : 4)
+    softmax_warp_rows_any(const __grid_constant__ RowProblem p) {
   const std::int64_t group = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
   // Lanes without a row of their own take part with the last row and write nothing.
   const bool writes = group < p.rows;
   softmax_group<E, kLanes, kLog>(p, row_at(p, RowPlace(p, writes ? group : p.rows - 1)), writes);
 }
 
-/// A block or a cluster of blocks a row, one chunk a warp; states cross by shared memory.
-template <class E, bool kLog>
-__global__ void __launch_bounds__(512, 2) softmax_cluster_row_any(const __grid_constant__ RowProblem p) {
-  using Fold = lift::WarpFold<16 / static_cast<int>(sizeof(E))>;
-  using Lse = fold::LogSumExp<float>;
-  __shared__ lift::ClusterFold<256>::Storage storage;
+/// A block or a cluster of blocks a row, a chunk a group of lanes with kCount elements each; states cross by shared
+/// memory.
+template <class E, bool kLog, int kCount, int kThreads, int kMinBlocks>
+__global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row_any(const __grid_constant__ RowProblem p) {
+  constexpr int kLanes = lift::kChunk / kCount, kSize = static_cast<int>(sizeof(E));
+  using Elements = MaskedTile<E, kLanes, kCount>;
+  using Fold = lift::WarpFold<Elements::kWidth, kLanes, kCount>;
+  using Exchange = lift::ClusterFold<256>;
+  __shared__ typename Exchange::Storage storage;
+  __shared__ Row row;  // found once: the warps' registers are for elements
   const unsigned blocks = lift::Cluster::size();
-  lift::ClusterFold<256>::begin();
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  const int chunk = static_cast<int>(lift::Cluster::rank()) * warps + static_cast<int>(threadIdx.x) / 32;
-  const RowPlace place(p, blockIdx.x / blocks);
-  const Row r = row_at(p, place);
-  const auto scale = fold::make_scale<float>(r.scale);
-  const lift::Factor factor(scale.c);
+  Exchange::begin();
+  if (threadIdx.x == 0) row = row_at(p, RowPlace(p, blockIdx.x / blocks));
+  __syncthreads();
+  const int chunk = static_cast<int>((lift::Cluster::rank() * blockDim.x + threadIdx.x) / kLanes);
   const std::int64_t begin = static_cast<std::int64_t>(chunk) * lift::kChunk;
-  const int n = static_cast<int>(clamp(r.n - begin, lift::kChunk));
-  const int length = static_cast<int>(clamp(r.length - begin, lift::kChunk));
-  const char* x = r.x + begin * static_cast<std::int64_t>(sizeof(E));
-  const char* mask = r.mask == nullptr ? nullptr : r.mask + begin * p[Slot::mask].axis_stride;
-  const Tile<E, 32> tile(r.x);
-  float v[lift::kPerLane];
-  typename Fold::Folded own{Lse::identity(), 1.F, false};
-  if (length > 0) {
-    tile.load(v, x, mask, p[Slot::mask].axis_stride, length, factor);
-    own = kLog ? Fold::reduce(v, factor.c) : Fold::terms(v, factor.c);
+  const int n = static_cast<int>(clamp(row.n - begin, lift::kChunk));
+  const int length = static_cast<int>(clamp(row.length - begin, lift::kChunk));
+  const char* mask = row.mask == nullptr ? nullptr : row.mask + begin * p[Slot::mask].axis_stride;
+  const auto factor = [&] { return lift::Factor(fold::make_scale<float>(row.scale).c); };
+  float v[kCount];
+  typename Fold::Folded own{fold::LogSumExp<float>::identity(), 1.F, true, {lift::kNone, 0.F}};
+  // What no element of can exist is written at once, unless the whole row may become NaN.
+  const bool hidden = __all_sync(lift::kWholeWarp, length == 0), known = hidden && p.empty == Empty::zero;
+  if (!hidden) {
+    const char* x = row.x + begin * kSize;
+    Elements tile(x);
+    tile.load(x, mask, p[Slot::mask].axis_stride, length, n);
+    own = tile.template fold<Fold, kLog>(v, factor());
   } else {
 #pragma unroll
-    for (int i = 0; i < lift::kPerLane; ++i) v[i] = kLog ? lift::absent(factor.c) : 0.F;
+    for (int i = 0; i < kCount; ++i) v[i] = known ? nothing<kLog>() : kLog ? lift::absent(factor().c) : 0.F;
+    if (known && n > 0) Tile<E, kLanes, kCount>(row.y).store(row.y + begin * kSize, n, v);
   }
-  const int chunks = static_cast<int>(lift::chunk_count(r.length));
-  lift::ClusterFold<256>::ready();
-  const auto row = lift::ClusterFold<256>::fold(storage, own.state, chunk, chunks);
-  if (n == 0) return;
-  char* y = r.y + begin * static_cast<std::int64_t>(sizeof(E));
-  const fold::Normaliser<float> norm(row);
-  if (!norm.regular) {
-    fill<E, kLog>(y, mask, p[Slot::mask].axis_stride, tile.lane, 32, length, n, constant_of<kLog>(row, p.empty));
+  Exchange::ready();
+  const auto chunks = static_cast<int>(lift::chunk_count(row.length));
+  const auto root = Exchange::template fold<kLanes>(storage, own.node, own.state, chunk, chunks);
+  if (n == 0 || known) return;
+  char* y = row.y + begin * kSize;
+  const ChunkMultiplier multiplier(root, own.node, own.state.m);
+  if (!multiplier.regular) {
+    fill<E, kLog>(y, mask, p[Slot::mask].axis_stride, static_cast<int>(threadIdx.x) % kLanes, kLanes, length, n,
+                  constant_of<kLog>(root.state(), p.empty));
     return;
   }
-  finish<kLog>(v, own.dense, factor, fold::Scalar<float>::mul(norm.multiplier(own.state.m), own.unit), row, scale);
-  tile.store(y, n, v);
+  finish<kLog>(v, own.dense, factor(), fold::Scalar<float>::mul(multiplier.value, own.unit), root.state(),
+               fold::make_scale<float>(row.scale));
+  Tile<E, kLanes, kCount>(y).store(y, n, v);
 }
 
 }  // namespace cuda

@@ -1,0 +1,75 @@
+// Neighbouring rows' elements as words, for rows that lie side by side.
+#pragma once
+
+#include "cuda/rows.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// kRows neighbouring elements as one word.
+template <class E, int kRows>
+struct AcrossWord;
+
+template <class E>
+struct AcrossWord<E, 1> {
+  using Word = E;
+  static __device__ __forceinline__ void unpack(const E& word, float (&v)[1]) { v[0] = fold::widen(word); }
+  static __device__ __forceinline__ E pack(const float (&v)[1]) { return Packed<E>::narrow(v[0]); }
+  template <int kCount>
+  static __device__ __forceinline__ void extremes(const E (&raw)[kCount], lift::Extremes (&e)[1]) {
+    float v[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) v[j] = fold::widen(raw[j]);
+    e[0] = lift::extremes_of(v);
+  }
+};
+
+template <>
+struct AcrossWord<float, 2> {
+  using Word = float2;
+  static __device__ __forceinline__ void unpack(const float2& word, float (&v)[2]) { v[0] = word.x, v[1] = word.y; }
+  static __device__ __forceinline__ float2 pack(const float (&v)[2]) { return {v[0], v[1]}; }
+  template <int kCount>
+  static __device__ __forceinline__ void extremes(const float2 (&raw)[kCount], lift::Extremes (&e)[2]) {
+    e[0] = {raw[0].x, raw[0].x}, e[1] = {raw[0].y, raw[0].y};
+#pragma unroll
+    for (int j = 1; j < kCount; ++j) {
+      e[0] = {lift::least(e[0].low, raw[j].x), lift::most(e[0].high, raw[j].x)};
+      e[1] = {lift::least(e[1].low, raw[j].y), lift::most(e[1].high, raw[j].y)};
+    }
+  }
+};
+
+/// Two 16-bit elements.
+template <class E, class Pair>
+struct AcrossHalves {
+  using Word = unsigned;
+  static __device__ __forceinline__ unsigned pack(const float (&v)[2]) { return Packed<E>::two(v[0], v[1]); }
+  template <int kCount>
+  static __device__ __forceinline__ void extremes(const unsigned (&raw)[kCount], lift::Extremes (&e)[2]) {
+    const auto at = [&](int j) { return *reinterpret_cast<const Pair*>(&raw[j]); };
+    Pair low = at(0), high = at(0);
+#pragma unroll
+    for (int j = 1; j < kCount; ++j) low = __hmin2_nan(low, at(j)), high = __hmax2_nan(high, at(j));
+    e[0] = {static_cast<float>(low.x), static_cast<float>(high.x)};
+    e[1] = {static_cast<float>(low.y), static_cast<float>(high.y)};
+  }
+};
+template <>
+struct AcrossWord<fold::BFloat16, 2> : AcrossHalves<fold::BFloat16, __nv_bfloat162> {
+  static __device__ __forceinline__ void unpack(unsigned word, float (&v)[2]) {
+    v[0] = __uint_as_float(word << 16), v[1] = __uint_as_float(word & 0xFFFF0000U);
+  }
+};
+template <>
+struct AcrossWord<fold::Float16, 2> : AcrossHalves<fold::Float16, __half2> {
+  static __device__ __forceinline__ void unpack(unsigned word, float (&v)[2]) {
+    const float2 f = __half22float2(*reinterpret_cast<const __half2*>(&word));
+    v[0] = f.x, v[1] = f.y;
+  }
+};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,137 @@
+// softmax_across_rows: what blocks and clusters do with their tiles.
+#pragma once
+
+#include "cuda/across.cuh"
+#include "softfold/lift/cluster.cuh"
+
+#include <new>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// Plain rows, two a thread: a block some tiles, rows of more than 1024 elements by a cluster of up to 16 blocks, a
+/// chunk a block.
+template <class E, bool kLog, int kCount>
+__global__ void __launch_bounds__(kAcrossThreads, kCount == 16 ? 4 : 2)
+    softmax_across_pairs(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share) {
+  using Rows = AcrossRows<E, kLog, 2, kCount, true>;
+  using Word = typename Rows::Word;
+  __shared__ typename Rows::Storage storage;
+  const int size = share.columns * share.classes, tiles = kAcrossThreads / size;
+  const unsigned blocks = kCount == 32 ? lift::Cluster::size() : 1U;
+  if (blocks > 1) lift::Cluster::arrive();
+  const std::int64_t tile =
+      static_cast<std::int64_t>(blockIdx.x / blocks) * tiles + static_cast<int>(threadIdx.x) / size;
+  const std::int64_t row = (tile * share.columns + static_cast<int>(threadIdx.x) % share.columns) * 2;
+  // Threads without a row of their own take part with the last row and write nothing.
+  const RowPlace place(p, min(row, p.rows - 2));
+  const std::int64_t n = row < p.rows ? p.n : 0;
+  const Row r{p[Slot::x].data + place.offset(p[Slot::x]),
+              p[Slot::y].data + place.offset(p[Slot::y]),
+              nullptr,
+              n,
+              p.n,
+              p.scale,
+              0};
+  const Rows rows(p, share, storage, r);
+  const std::int64_t begin = std::int64_t{blocks > 1 ? lift::Cluster::rank() : 0U} * lift::kChunk;
+  const std::int64_t axis_stride = p[Slot::x].axis_stride;
+  const int there = rows.count_of(p.n - begin);
+  const char* first = r.x + (begin + rows.first) * axis_stride;
+  // All loads before any use: they are on their way together.
+  Word raw[kCount];
+  const auto look = [&](int j, const char* at) { raw[j] = *reinterpret_cast<const Word*>(at); };
+  if (there == kCount) {
+    rows.for_each_place(first, axis_stride, look);
+  } else {
+    rows.for_each_place(first, axis_stride, [&](int j, const char* at) {
+      if (j < there) look(j, at);
+    });
+  }
+  typename Rows::Chunk chunk;
+  lift::Extremes e[2];
+  rows.unpack(chunk.v, e, raw, there);
+  rows.fold_chunk(chunk, e, there);
+  typename Rows::State states[2] = {chunk.states[0], chunk.states[1]};
+  if constexpr (kCount == 32) {
+    if (blocks > 1) {
+      lift::Cluster::wait();
+      rows.over_blocks(states);
+    }
+  }
+  rows.write(chunk, begin, states);
+}
+
+/// Rows of more chunks than a cluster has blocks: a block's chunks to one state, and after the exchange again.
+template <class Rows>
+__device__ __forceinline__ void run_twice(const Rows& rows, std::int64_t begin) {
+  using State = typename Rows::State;
+  constexpr int kRows = Rows::kOfThread;
+  const RowProblem& p = rows.p;
+  typename Rows::Chunk chunk;
+  State states[kRows];
+  const std::int64_t end = min(begin + std::int64_t{rows.share.chunks} * lift::kChunk, p.n);
+#pragma unroll 1
+  for (std::int64_t at = begin; at < end; at += lift::kChunk) {
+    rows.fold_chunk(chunk, at);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      if (rows.first != 0) continue;
+      auto& tree = rows.storage.tree(rows.column * kRows + row);
+      if (at == begin) new (&tree) typename Rows::Storage::Tree;
+      tree.push(chunk.states[row]);
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int row = 0; row < kRows; ++row)
+    states[row] = begin < end ? rows.storage.tree(rows.column * kRows + row).root() : Rows::Lse::identity();
+  rows.over_blocks(states);
+#pragma unroll 1
+  for (std::int64_t at = end > begin ? (end - 1) / lift::kChunk * lift::kChunk : -1; at >= begin; at -= lift::kChunk) {
+    lift::Extremes unused[kRows];
+    const int there = rows.load(chunk.v, unused, at);
+    chunk.dense = false;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      chunk.states[row].m = states[row].m;
+      const bool regular = states[row].m < fold::infinity<double>() && states[row].d > 0.F;
+      chunk.units[row] = 1.F;
+      if (Rows::kLogarithms || !regular) continue;
+      rows.fold_any(chunk.v[row], there, {states[row].m, true}, chunk.units[row]);
+    }
+    rows.write(chunk, at, states);
+  }
+}
+
+/// Any rows: a block some tiles, rows of more than 1024 elements by a cluster of up to 16 blocks, which reads those of
+/// up to 16 chunks once.
+template <class E, bool kLog>
+__global__ void __launch_bounds__(kAcrossThreads, 2)
+    softmax_across_rows(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share) {
+  using Rows = AcrossRows<E, kLog, 1, 32, false>;
+  __shared__ typename Rows::Storage storage;
+  const int tiles = kAcrossThreads / (share.columns * share.classes);
+  const unsigned blocks = lift::Cluster::size();
+  if (blocks > 1) lift::Cluster::arrive();
+  const std::int64_t tile = static_cast<std::int64_t>(blockIdx.x / blocks) * tiles +
+                            static_cast<int>(threadIdx.x) / (share.columns * share.classes);
+  const std::int64_t row = tile * share.columns + static_cast<int>(threadIdx.x) % share.columns;
+  // Threads without a row of their own take part with the last row and write nothing.
+  Row r = row_at(p, RowPlace(p, min(row, p.rows - 1)));
+  if (row >= p.rows) r.n = r.length = 0;
+  const Rows rows(p, share, storage, r);
+  const std::int64_t begin = std::int64_t{lift::Cluster::rank()} * share.chunks * lift::kChunk;
+  if (blocks > 1) lift::Cluster::wait();
+  if (share.chunks > 1) return run_twice(rows, begin);
+  typename Rows::Chunk chunk;
+  rows.fold_chunk(chunk, begin);
+  typename Rows::State states[1] = {chunk.states[0]};
+  if (blocks > 1) rows.over_blocks(states);
+  rows.write(chunk, begin, states);
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,220 @@
+// cpu == cuda, bit for bit: rows of which something is hidden, by masks, lengths and causal limits, and rows along an
+// outer axis, at the edges of their kernels' regimes.
+#include "cuda/both.hpp"
+
+namespace softfold_test {
+namespace {
+
+using softfold::DType;
+using softfold::Op;
+
+constexpr DType kNarrow[] = {DType::float32, DType::bfloat16, DType::float16};
+
+class CudaHidden : public Cuda {
+ protected:
+  /// softmax and log_softmax of x on both backends.
+  static void expect_same(Tensor& x, const softfold::RowOptions& cpu, const softfold::RowOptions& cuda,
+                          const std::string& what) {
+    for (const Op op : {Op::softmax, Op::log_softmax}) {
+      Tensor y(x.dtype(), x.shape());
+      std::string kernel;
+      for (const bool gpu : {false, true}) {
+        const softfold::View in = x.view(gpu), out = y.view(gpu);
+        const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, gpu ? cuda : cpu);
+        plan.run();
+        kernel = plan.kernel();
+      }
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what << " by " << kernel;
+      ASSERT_EQ(difference(y.host(), y.download(), y.size()), "")
+          << what << " " << name_of(op) << " " << name_of(x.dtype()) << " by " << kernel;
+    }
+  }
+};
+
+enum class Hides { mask, length, both, broadcast_mask, strided_mask, causal, count };
+
+bool has_mask(Hides h) { return h != Hides::length && h != Hides::causal; }
+bool has_length(Hides h) { return h == Hides::length || h == Hides::both; }
+
+/// Row 0 is whole, row 1 has nothing, of row 2 a single element is left, row 3 has whole chunks hidden; a NaN and
+/// infinities stand in hidden places.
+bool is_masked_in(std::int64_t row, std::int64_t i, std::int64_t n) {
+  if (row == 0) return true;
+  if (row == 1) return false;
+  if (row == 2) return i == n - 1;
+  if (row == 3 && i / 1024 % 2 == 0 && n > 1024) return false;
+  return Random(static_cast<std::uint64_t>(row * 7 + i * 31)).next() % 4 != 0;
+}
+std::int64_t length_in(std::int64_t row, std::int64_t n) {
+  const std::int64_t some[] = {n, 0, 1, n - 1, n / 2, n * 2 / 3};
+  return some[row % 6];
+}
+double planted(std::int64_t row, std::int64_t i) {
+  constexpr double wild[] = {NAN, INFINITY, -INFINITY, 3e38};
+  return wild[(row + i) % 4];
+}
+
+TEST_F(CudaHidden, EveryRegimeEdge) {
+  for (const DType t : kNarrow)
+    for (const std::int64_t n :
+         {1,    7,     31,    33,    127,   128,   129,   255,   256,   257,   511,    512,   513,
+          1000, 1023,  1024,  1025,  2047,  2048,  2049,  4095,  4096,  4097,  5120,   8191,  8192,
+          8193, 16383, 16384, 16385, 17408, 32767, 32768, 32769, 50257, 65537, 131072, 262144})
+      for (int h = 0; h < static_cast<int>(Hides::count); ++h) {
+        const auto hides = static_cast<Hides>(h);
+        if (n > 40000 && h > 1) continue;
+        const std::int64_t rows = n > 20000 ? 8 : 14;
+        const bool one_mask = hides == Hides::broadcast_mask;
+        Tensor mask(DType::boolean, one_mask ? std::vector<std::int64_t>{1, n} : std::vector<std::int64_t>{rows, n},
+                    hides == Hides::strided_mask ? std::vector<std::int64_t>{2 * n, 2} : std::vector<std::int64_t>{});
+        Tensor length(DType::int32, {rows}), x(t, {rows, n});
+        const auto mask_row = [&](std::int64_t row) { return one_mask ? 5 : row; };
+        mask.fill([&](std::int64_t i) { return is_masked_in(mask_row(i / n), i % n, n) ? 1. : 0.; });
+        length.fill([&](std::int64_t row) { return static_cast<double>(length_in(row, n)); });
+        x.fill([&](std::int64_t at) {
+          const std::int64_t row = at / n, i = at % n;
+          const bool shown = (!has_mask(hides) || is_masked_in(mask_row(row), i, n)) &&
+                             (!has_length(hides) || i < length_in(row, n)) &&
+                             (hides != Hides::causal || i < row + 1 + n - rows);
+          return shown ? value_of(row >= 6 && row < 14 ? Values::specials : Values::normal, row, i, n)
+                       : planted(row, i);
+        });
+        softfold::RowOptions cpu, cuda;
+        if (has_mask(hides)) cpu.mask = mask.cpu(), cuda.mask = mask.cuda();
+        if (has_length(hides)) cpu.length = length.cpu(), cuda.length = length.cuda();
+        cpu.causal = cuda.causal = hides == Hides::causal;
+        cpu.scale = cuda.scale = n % 5 == 2 ? -0.5 : 1.;
+        cpu.empty = cuda.empty = n % 4 < 2 ? softfold::Empty::zero : softfold::Empty::nan;
+        expect_same(x, cpu, cuda, "hidden " + std::to_string(h) + " of " + std::to_string(n));
+        if (HasFatalFailure()) return;
+      }
+}
+
+/// Rows enough for clusters to stay.
+TEST_F(CudaHidden, ManyLongRows) {
+  struct Some {
+    std::int64_t n;
+    Hides hides;
+  };
+  for (const DType t : kNarrow)
+    for (const Some& some : {Some{17409, Hides::mask},
+                             {17409, Hides::length},
+                             {33001, Hides::both},
+                             {50257, Hides::both},
+                             {50264, Hides::broadcast_mask},
+                             {131072, Hides::length},
+                             {131072, Hides::mask}}) {
+      const std::int64_t n = some.n;
+      const Hides hides = some.hides;
+      const std::int64_t rows = 6600 * 1024 / n;
+      const bool one_mask = hides == Hides::broadcast_mask;
+      Tensor mask(DType::boolean, {one_mask ? 1 : rows, n}), length(DType::int64, {rows}), x(t, {rows, n});
+      mask.fill([&](std::int64_t i) { return is_masked_in(one_mask ? 5 : i / n, i % n, n) ? 1. : 0.; });
+      length.fill([&](std::int64_t row) { return static_cast<double>(length_in(row, n)); });
+      x.fill([&](std::int64_t at) {
+        const std::int64_t row = at / n, i = at % n;
+        const bool shown = (!has_mask(hides) || is_masked_in(one_mask ? 5 : row, i, n)) &&
+                           (!has_length(hides) || i < length_in(row, n));
+        return shown ? value_of(row >= 6 && row < 14 ? Values::specials : Values::normal, row, i, n) : planted(row, i);
+      });
+      softfold::RowOptions cpu, cuda;
+      if (has_mask(hides)) cpu.mask = mask.cpu(), cuda.mask = mask.cuda();
+      if (has_length(hides)) cpu.length = length.cpu(), cuda.length = length.cuda();
+      expect_same(x, cpu, cuda, "hidden " + std::to_string(static_cast<int>(hides)) + " of " + std::to_string(n));
+      if (HasFatalFailure()) return;
+    }
+}
+
+/// Bytes of a mask other than 0 and 1, a mask that does not lie as the elements do, a scale of 0.
+TEST_F(CudaHidden, MasksOfAnyByteAnywhere) {
+  for (const DType t : kNarrow)
+    for (const std::int64_t n : {100, 1024, 5000, 20000})
+      for (const std::int64_t offset : {0, 1, 3})
+        for (const double scale : {1., 0.}) {
+          Tensor mask(DType::boolean, {9, n}, {n + 3, 1}, offset), x(t, {9, n});
+          mask.poison(0x80);  // no byte is 0: all is shown
+          softfold::RowOptions cpu, cuda;
+          cpu.mask = mask.cpu(), cuda.mask = mask.cuda();
+          cpu.scale = cuda.scale = scale;
+          x.fill([&](std::int64_t i) { return value_of(Values::specials, i / n, i % n, n); });
+          const std::string what = std::to_string(n) + " mask offset " + std::to_string(offset);
+          expect_same(x, cpu, cuda, "bytes " + what);
+          mask.fill([&](std::int64_t i) { return is_masked_in(i / n, i % n, n) ? 1. : 0.; });
+          expect_same(x, cpu, cuda, what);
+          if (HasFatalFailure()) return;
+        }
+}
+
+TEST_F(CudaHidden, EveryOuterAxisEdge) {
+  for (const DType t : kNarrow)
+    for (const std::int64_t n :
+         {2,   7,   16,  17,  21,   24,   25,   32,   33,   48,   49,   64,   65,   100,  255,   256,   257,   511,
+          512, 513, 768, 769, 1023, 1024, 1025, 2047, 2048, 2049, 3000, 4096, 5120, 8193, 15361, 16384, 16385, 33000})
+      for (const std::int64_t inner : {2, 35, 64, 130, 517}) {
+        if (n * inner > 2000000 && inner != 35 && inner != 64) continue;
+        Tensor x(t, {2, n, inner});
+        x.fill([&](std::int64_t at) {
+          const std::int64_t column = at % inner, i = at / inner % n;
+          const Values kind = column % 9 == 7 ? Values::specials : column % 9 == 4 ? Values::wide : Values::normal;
+          return value_of(kind, column / 9 + at / inner / n, i, n);
+        });
+        softfold::RowOptions o;
+        o.axis = 1;
+        o.scale = n % 3 == 2 ? -0.5 : 1;
+        expect_same(x, o, o, "axis of " + std::to_string(n) + " inner " + std::to_string(inner));
+        if (HasFatalFailure()) return;
+      }
+}
+
+/// Small enough for the sanitizers: tiles by blocks that stay, and clusters.
+TEST_F(CudaHidden, AFewOuterAxes) {
+  for (const DType t : {DType::float32, DType::bfloat16})
+    for (const std::int64_t n : {40, 1025, 3000}) {
+      Tensor x(t, {3, n, 66});
+      x.fill([&](std::int64_t i) { return value_of(Values::normal, i % 66, i / 66 % n, n); });
+      softfold::RowOptions o;
+      o.axis = 1;
+      expect_same(x, o, o, "a few axes of " + std::to_string(n));
+      if (HasFatalFailure()) return;
+    }
+}
+
+/// The same for masks and lengths.
+TEST_F(CudaHidden, AFewHiddenRows) {
+  for (const DType t : {DType::float32, DType::bfloat16})
+    for (const std::int64_t n : {100, 1000, 5001, 20000}) {
+      const std::int64_t rows = n == 20000 ? 3 : 5;
+      Tensor mask(DType::boolean, {rows, n}), length(DType::int32, {rows}), x(t, {rows, n});
+      mask.fill([&](std::int64_t i) { return is_masked_in(i / n, i % n, n) ? 1. : 0.; });
+      length.fill([&](std::int64_t row) { return static_cast<double>(length_in(row, n)); });
+      x.fill([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+      softfold::RowOptions cpu, cuda;
+      cpu.mask = mask.cpu(), cuda.mask = mask.cuda();
+      expect_same(x, cpu, cuda, "a few masked rows of " + std::to_string(n));
+      cpu.mask = cuda.mask = {}, cpu.length = length.cpu(), cuda.length = length.cuda();
+      expect_same(x, cpu, cuda, "a few short rows of " + std::to_string(n));
+      if (HasFatalFailure()) return;
+    }
+}
+
+/// A scale of 0, and an outer axis that something is hidden of.
+TEST_F(CudaHidden, OuterAxesThatAreNotPlain) {
+  for (const DType t : kNarrow)
+    for (const std::int64_t n : {7, 100, 1025, 5000}) {
+      const std::int64_t inner = 36;
+      Tensor mask(DType::boolean, {2, n, inner}), x(t, {2, n, inner});
+      x.fill([&](std::int64_t i) { return value_of(Values::specials, i % inner, i / inner % n, n); });
+      mask.fill([&](std::int64_t i) { return is_masked_in(i % inner, i / inner % n, n) ? 1. : 0.; });
+      for (const bool masked : {false, true}) {
+        softfold::RowOptions cpu, cuda;
+        cpu.axis = cuda.axis = 1;
+        if (masked) cpu.mask = mask.cpu(), cuda.mask = mask.cuda();
+        if (!masked) cpu.scale = cuda.scale = 0;
+        expect_same(x, cpu, cuda, "outer axis " + std::to_string(n) + (masked ? " masked" : " scale 0"));
+        if (HasFatalFailure()) return;
+      }
+    }
+}
+
+}  // namespace
+}  // namespace softfold_test
