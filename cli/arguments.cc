@@ -40,6 +40,12 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
 
 constexpr const char* kFloating = "float32, float64, float16, bfloat16";
 
+io::ArrayFile floating(io::ArrayFile file) {
+  if (is_floating(file.dtype())) return file;
+  throw Error(Code::dtype, fmt::format("'{}': an array of {}", file.file().path(), name_of(file.dtype())), kFloating,
+              "x.astype(numpy.float32) in NumPy");
+}
+
 /// float32 for float23, but no narrower or wider type than was meant: not float64 for fp8.
 bool same_digits(std::string_view a, std::string_view b) {
   const auto digits = [](std::string_view text) {
@@ -208,11 +214,34 @@ io::ArrayFile InputOptions::open_floating(const std::string& path) const {
       throw Error(error.code, error.got, kFloating, fix);
     }
   };
-  io::ArrayFile file = opened();
-  if (!is_floating(file.dtype()))
-    throw Error(Code::dtype, fmt::format("'{}': an array of {}", path, name_of(file.dtype())), kFloating,
-                "x.astype(numpy.float32) in NumPy");
-  return file;
+  return floating(opened());
+}
+
+io::ArrayFile open_operand(const std::string& text, bool any_dtype) {
+  constexpr std::string_view ending = ".safetensors:";
+  const std::size_t at = text.find(ending);
+  std::error_code unreachable;  // it is refused when it is opened
+  const bool plain = at == std::string::npos || std::filesystem::exists(text, unreachable);
+  const std::string file = plain ? text : text.substr(0, at + ending.size() - 1);
+  try {
+    io::ArrayFile opened = io::open_array(file, plain ? "" : text.substr(at + ending.size()));
+    return any_dtype ? std::move(opened) : floating(std::move(opened));
+  } catch (const Error& error) {
+    std::string fix = error.fix;
+    if (fix.starts_with("--as ")) fix = "store it as .safetensors, which names its dtype";
+    if (fix.starts_with('\'')) fix = fmt::format("{}:{}", file, fix.substr(1, fix.size() - 2));  // a tensor's name
+    throw Error(error.code, error.got, !any_dtype && error.code == Code::dtype ? kFloating : error.allowed, fix);
+  }
+}
+
+void check_unchanged(std::span<const io::ArrayFile> files) {
+  for (const io::ArrayFile& file : files) file.file().check_unchanged();
+}
+
+std::vector<io::FileId> ids_of(std::span<const io::ArrayFile> files) {
+  std::vector<io::FileId> ids;
+  for (const io::ArrayFile& file : files) ids.push_back(file.file().id());
+  return ids;
 }
 
 void RunOptions::declare(Command& command, bool with_memory) {
@@ -220,6 +249,12 @@ void RunOptions::declare(Command& command, bool with_memory) {
   if (with_memory) command.option("--memory", memory, "resident memory that may be used, as 256M; default 1G");
   command.option("--backend", backend, "where it is computed: cpu or cuda; default cpu");
   command.flag("--json", json, "print the summary as JSON");
+}
+
+void commit_all(std::span<io::ArrayOutput> outputs) {
+  std::vector<io::ArrayOutput*> all;
+  for (io::ArrayOutput& output : outputs) all.push_back(&output);
+  io::commit_all(all);
 }
 
 void require_apart(std::initializer_list<std::string_view> outputs) {

@@ -4,6 +4,7 @@
 #include "command.hpp"
 
 #include "softfold/io/array_file.hpp"
+#include "softfold/io/array_output.hpp"
 #include "softfold/options.hpp"
 
 #include <initializer_list>
@@ -61,6 +62,14 @@ struct InputOptions {
   io::ArrayFile open_floating(const std::string& path) const;
 };
 
+/// An array that an option names as FILE or FILE.safetensors:TENSOR. Throws Error{Code::dtype} for one that cannot be
+/// folded, unless it may have any dtype.
+io::ArrayFile open_operand(const std::string& text, bool any_dtype = false);
+
+/// Refuses files that were written to since they were opened.
+void check_unchanged(std::span<const io::ArrayFile> files);
+std::vector<io::FileId> ids_of(std::span<const io::ArrayFile> files);
+
 /// How work is done: nothing here changes a result.
 struct RunOptions {
   int threads = 0;
@@ -72,6 +81,8 @@ struct RunOptions {
   std::uint64_t memory_bytes() const { return parse_bytes(memory); }
 };
 
+/// io::commit_all of a verb's outputs.
+void commit_all(std::span<io::ArrayOutput> outputs);
 /// Refuses two outputs with one path. Empty ones are not wanted.
 void require_apart(std::initializer_list<std::string_view> outputs);
 

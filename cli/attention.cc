@@ -111,8 +111,8 @@ void AttentionVerb::declare(Command& command) {
 }
 
 Work AttentionVerb::load() const {
-  const io::ArrayFile q = q_reading.open_floating(q_path), k = k_reading.open_floating(k_path),
-                      v = v_reading.open_floating(v_path);
+  io::ArrayFile q = q_reading.open_floating(q_path), k = k_reading.open_floating(k_path),
+                v = v_reading.open_floating(v_path);
   std::vector<std::int64_t> shape(q.shape().begin(), q.shape().end());
   if (!shape.empty() && !v.shape().empty()) shape.back() = v.shape().back();
   Work w{AttentionOperands(arguments),
@@ -122,7 +122,6 @@ Work AttentionVerb::load() const {
          Loaded(dtype.empty() ? q.dtype() : parse_dtype(dtype), shape),
          {},
          {}};
-  w.given.files.insert(w.given.files.end(), {q.file().id(), k.file().id(), v.file().id()});
   std::vector<std::int64_t> rows(shape.begin(), shape.end() - (shape.empty() ? 0 : 1));
   if (w.given.options.layout == Layout::bthd && rows.size() >= 2)
     std::swap(rows[rows.size() - 1], rows[rows.size() - 2]);
@@ -133,14 +132,16 @@ Work AttentionVerb::load() const {
     w.given.options.state = w.state.emplace(folded, rows).view();
   }
   if (std::holds_alternative<Varlen>(w.given.options.kv)) w.clear();
+  for (io::ArrayFile* file : {&q, &k, &v}) w.given.files.push_back(std::move(*file));
   return w;
 }
 
 std::vector<io::ArrayOutput> AttentionVerb::create(const Work& w) const {
   require_apart({out_path, lse_path, state_path});
+  const std::vector<io::FileId> read = ids_of(w.given.files);
   std::vector<io::ArrayOutput> files;
   const auto add = [&](const std::string& path, const char* name, const Loaded& from) {
-    files.push_back(io::create_array(path, {name, from.dtype, from.shape}, w.given.files));
+    files.push_back(io::create_array(path, {name, from.dtype, from.shape}, read));
   };
   add(out_path, "out", w.out);
   if (w.lse) add(lse_path, "lse", *w.lse);
@@ -153,8 +154,9 @@ void AttentionVerb::write(const Work& w, std::vector<io::ArrayOutput>& files) co
   for (const auto* also : {&w.lse, &w.state})
     if (*also) arrays.push_back(&**also);
   for (std::size_t i = 0; i < files.size(); ++i) files[i].write(0, arrays[i]->all());
+  check_unchanged(w.given.files);
   check_interrupt();
-  for (io::ArrayOutput& file : files) file.commit();
+  commit_all(files);
   note_bfloat16(out_path, w.out.dtype);
 }
 

@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 
 namespace softfold::cli {
@@ -73,23 +72,6 @@ Loaded list_of(const char* name, const std::string& text, DType dtype) {
 Loaded list_of(const char* name, const std::string& text, DType dtype) {
   if (dtype == DType::int64) return list_of<std::int64_t>(name, text, dtype);
   return dtype == DType::float32 ? list_of<float>(name, text, dtype) : list_of<double>(name, text, dtype);
-}
-
-/// FILE, or FILE.safetensors:TENSOR.
-io::ArrayFile open_operand(const std::string& text) {
-  constexpr std::string_view ending = ".safetensors:";
-  const std::size_t at = text.find(ending);
-  std::error_code unreachable;  // it is refused when it is opened
-  const bool plain = at == std::string::npos || std::filesystem::exists(text, unreachable);
-  const std::string file = plain ? text : text.substr(0, at + ending.size() - 1);
-  try {
-    return io::open_array(file, plain ? "" : text.substr(at + ending.size()));
-  } catch (const Error& error) {
-    std::string fix = error.fix;
-    if (fix.starts_with("--as ")) fix = "store it as .safetensors, which names its dtype";
-    if (fix.starts_with('\'')) fix = fmt::format("{}:{}", file, fix.substr(1, fix.size() - 2));  // a tensor's name
-    throw Error(error.code, error.got, error.allowed, fix);
-  }
 }
 
 bool is_shape(std::string_view text) {
@@ -182,9 +164,7 @@ View AttentionOperands::read(const char* name, const std::string& text, std::opt
   if (fabricated != nullptr && is_shape(text))
     return fabricated->add(std::strcmp(name, "--mask") == 0 ? DType::boolean : DType::float32, parse_shape(text));
   if (list && is_list(text)) return arrays_.emplace_back(list_of(name, text, *list)).view();
-  const io::ArrayFile file = open_operand(text);
-  files.push_back(file.file().id());
-  return arrays_.emplace_back(file).view();
+  return arrays_.emplace_back(files.emplace_back(open_operand(text, true))).view();
 }
 
 }  // namespace softfold::cli

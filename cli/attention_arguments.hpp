@@ -5,7 +5,7 @@
 #include "fabricated.hpp"
 #include "loaded.hpp"
 
-#include "softfold/io/input_file.hpp"
+#include "softfold/io/array_file.hpp"
 
 #include <deque>
 #include <optional>
@@ -42,7 +42,7 @@ class AttentionOperands {
   void move_to(Device device);
 
   AttentionOptions options;
-  std::vector<io::FileId> files;  ///< all that was read: no output may be one of them
+  std::vector<io::ArrayFile> files;  ///< all that was read: no output may be one of them, and none may change
 
  private:
   View read(const char* name, const std::string& text, std::optional<DType> list, Fabricated* fabricated);

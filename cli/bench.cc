@@ -115,13 +115,17 @@ void BenchVerb::run_attention() const {
 }
 
 std::vector<Data> BenchVerb::data() const {
-  const auto make = [](DType dtype, std::int64_t m, std::int64_t n) {
+  if (rows < 0)
+    throw Error(Code::option, fmt::format("--rows {}", rows), "1 or more; 0, the default: as many as make 64 MB",
+                "--rows 64");
+  const auto make = [this](DType dtype, std::int64_t m, std::int64_t n) {
     std::int64_t bytes = 0;
     if (m < 1 || n < 1 || __builtin_mul_overflow(m, n, &bytes) ||
         __builtin_mul_overflow(bytes, static_cast<std::int64_t>(size_of(dtype)), &bytes) ||
         bytes > machine().available_memory / 3)
       throw Error(Code::option, fmt::format("{} of {}", counted(m, "row"), n),
-                  "at least one row, in a third of the free memory", "--rows 1");
+                  "at least one row of at least one element, in a third of the free memory",
+                  words.size() == 2 ? "another file" : "--rows 1 --n 1024");
     const auto size = static_cast<std::size_t>(bytes), room = std::max(size, static_cast<std::size_t>(m) * 32);
     return Data{dtype, m, n, Buffer(size), Buffer(room), size, room};
   };

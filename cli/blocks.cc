@@ -15,8 +15,11 @@
 namespace softfold::cli {
 namespace {
 
-/// What the process needs beside its blocks: code, libraries, stacks, headers.
+/// What the process needs beside its blocks: code, libraries, headers, and the stacks of the first threads.
 constexpr std::uint64_t kProcessBytes = std::uint64_t{16} << 20;
+constexpr int kFirstThreads = 64;
+/// Of every further thread: its stack as far as it is used, and what its kernels keep.
+constexpr std::uint64_t kThreadBytes = std::uint64_t{24} << 10;
 /// Larger blocks gain nothing, and progress, interrupts and the overlap of reading and writing want small ones.
 constexpr std::uint64_t kBlockBytes = std::uint64_t{32} << 20;
 /// Across an axis that is not the last, one read takes at least this much of each row of the file.
@@ -48,8 +51,15 @@ std::future<void> begin(const std::function<void(std::int64_t)>& step, std::int6
   }
 }
 
+/// Without the blocks.
+std::uint64_t process_bytes(const Room& room) {
+  return kProcessBytes + static_cast<std::uint64_t>(std::max(0, room.threads - kFirstThreads)) * kThreadBytes;
+}
+
+std::uint64_t whole_mebibytes(std::uint64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
+
 [[noreturn]] void refuse_memory(const Geometry& g, std::uint64_t needed, std::uint64_t given) {
-  const std::uint64_t mebibytes = (needed >> 20) + 1;
+  const std::uint64_t mebibytes = whole_mebibytes(needed);
   throw Error(Code::option,
               fmt::format("--memory {}M for rows of {} elements that lie {} elements apart", given >> 20, g.n, g.inner),
               fmt::format("at least {}M: rows are streamed only along the last axis", mebibytes),
@@ -85,15 +95,21 @@ Geometry geometry_of(std::span<const std::int64_t> shape, int axis) {
 }
 
 Schedule make_schedule(const Geometry& g, const Needs& needs) {
-  if (needs.memory < 2 * kProcessBytes)
-    throw Error(Code::option, "--memory " + memory_text(needs.memory),
-                fmt::format("at least {}M", 2 * kProcessBytes >> 20),
-                fmt::format("--memory {}M", 2 * kProcessBytes >> 20));
+  const std::uint64_t process = process_bytes(needs.room), memory = needs.room.memory;
+  const std::uint64_t least = std::max(2 * kProcessBytes, process + kProcessBytes / 4);
+  if (memory < least)
+    throw Error(Code::option,
+                least == 2 * kProcessBytes
+                    ? "--memory " + memory_text(memory)
+                    : fmt::format("--memory {} for {} threads", memory_text(memory), needs.room.threads),
+                fmt::format("at least {}M", whole_mebibytes(least)),
+                fmt::format("--memory {}M{}", whole_mebibytes(least),
+                            least == 2 * kProcessBytes ? "" : ", or fewer --threads"));
   const auto element = static_cast<std::int64_t>(needs.in_bytes + needs.out_bytes);
-  const auto available =
-      static_cast<std::int64_t>((needs.memory - kProcessBytes) / static_cast<std::uint64_t>(element));
+  const auto available = static_cast<std::int64_t>((memory - process) / static_cast<std::uint64_t>(element));
   const auto preferred = std::min(available / 2, static_cast<std::int64_t>(kBlockBytes) / element);
-  const std::int64_t slice = std::max<std::int64_t>(1, g.n * g.inner);
+  const std::int64_t n = std::max<std::int64_t>(1, g.n);  // rows of no elements have results
+  const std::int64_t slice = std::max<std::int64_t>(1, n * g.inner);
   if (slice <= preferred)
     return {false, std::clamp<std::int64_t>(preferred / slice, 1, std::max<std::int64_t>(1, g.outer)), g.n, g.inner, 2};
   const int slots = slice <= available / 2 ? 2 : 1;
@@ -104,11 +120,20 @@ Schedule make_schedule(const Geometry& g, const Needs& needs) {
   }
   const std::int64_t narrowest =
       std::min(g.inner, std::max<std::int64_t>(1, kNarrowestRead / static_cast<std::int64_t>(needs.in_bytes)));
-  const std::int64_t inners = available / 2 / g.n;
+  const std::int64_t inners = available / 2 / n;
   if (inners >= narrowest) return {false, 1, g.n, inners, 2};
-  if (available / g.n >= narrowest) return {false, 1, g.n, available / g.n, 1};
-  refuse_memory(g, kProcessBytes + static_cast<std::uint64_t>(narrowest * g.n) * static_cast<std::uint64_t>(element),
-                needs.memory);
+  if (available / n >= narrowest) return {false, 1, g.n, available / n, 1};
+  refuse_memory(g, process + static_cast<std::uint64_t>(narrowest * n) * static_cast<std::uint64_t>(element), memory);
+}
+
+Schedule make_row_schedule(const Geometry& g, const Needs& needs) {
+  const Schedule s = make_schedule(g, needs);
+  if (!s.streamed) return s;
+  const std::uint64_t enough =
+      whole_mebibytes(process_bytes(needs.room) + static_cast<std::uint64_t>(g.n) * (needs.in_bytes + needs.out_bytes));
+  throw Error(Code::option, "--memory " + memory_text(needs.room.memory),
+              fmt::format("at least {}M: room for a row of {} elements", enough, g.n),
+              fmt::format("--memory {}M", enough));
 }
 
 std::vector<std::pair<std::int64_t, std::int64_t>> column_pieces(std::int64_t begin, std::int64_t end,
@@ -123,14 +148,19 @@ std::vector<std::pair<std::int64_t, std::int64_t>> column_pieces(std::int64_t be
   return pieces;
 }
 
-std::vector<Box> boxes_of(const Geometry& g, const Schedule& s) {
-  std::vector<Box> boxes;
-  const auto pieces = column_pieces(0, g.n, 0, s.columns);
-  for (std::int64_t o = 0; o < g.outer; o += s.outers)
-    for (std::int64_t i = 0; i < g.inner; i += s.inners)
-      for (const auto& [begin, end] : pieces)
-        boxes.push_back({o, std::min(s.outers, g.outer - o), begin, end - begin, i, std::min(s.inners, g.inner - i)});
-  return boxes;
+Boxes::Boxes(const Geometry& geometry, const Schedule& schedule) : g_(geometry), s_(schedule) {
+  const auto cut = [](std::int64_t size, std::int64_t step) { return size == 0 ? 0 : (size - 1) / step + 1; };
+  outers_ = cut(g_.outer, s_.outers);
+  inners_ = cut(g_.inner, s_.inners);
+  pieces_ = std::max<std::int64_t>(1, cut(g_.n, s_.columns));
+}
+
+Box Boxes::operator[](std::size_t index) const {
+  const auto at = static_cast<std::int64_t>(index);
+  const std::int64_t outer = at / pieces_ / inners_ * s_.outers, inner = at / pieces_ % inners_ * s_.inners,
+                     column = at % pieces_ * s_.columns;
+  return {outer, std::min(s_.outers, g_.outer - outer), column, std::min(s_.columns, g_.n - column),
+          inner, std::min(s_.inners, g_.inner - inner)};
 }
 
 void read_box(const io::ArrayFile& file, const Geometry& g, const Box& box, std::span<std::byte> into) {

@@ -40,16 +40,35 @@ struct Schedule {
   int slots = 1;                                     ///< boxes in memory at once: 2 overlaps reading, work and writing
 };
 
-/// What a schedule has to fit into `memory` bytes.
+/// What a process may take, and the threads that take their part of it.
+struct Room {
+  std::uint64_t memory;  ///< bytes, as the user gave them; what the process itself needs is left free
+  int threads;
+};
+/// What a schedule has to fit into its room.
 struct Needs {
   std::size_t in_bytes, out_bytes;  ///< of an element that is read, and of the result held for it
-  std::uint64_t memory;             ///< as the user gave it; what the process itself needs is left free
+  Room room;
 };
 /// Throws Error{Code::option} if not even one row of an array with inner > 1 fits; the fix says how much would.
 Schedule make_schedule(const Geometry& geometry, const Needs& needs);
+/// The same, never streamed: what also refuses a row of the last axis that does not fit.
+Schedule make_row_schedule(const Geometry& geometry, const Needs& needs);
 
-/// Every box of the array, in the file's order; rows of no elements have boxes of no columns.
-std::vector<Box> boxes_of(const Geometry& geometry, const Schedule& schedule);
+/// Every box of the array, in the file's order; rows of no elements have boxes of no columns. None is made before it
+/// is asked for: a header of a few bytes may speak of 2^60 rows.
+class Boxes {
+ public:
+  Boxes(const Geometry& geometry, const Schedule& schedule);
+  bool empty() const { return size() == 0; }
+  std::size_t size() const { return static_cast<std::size_t>(outers_ * inners_ * pieces_); }
+  Box operator[](std::size_t index) const;
+
+ private:
+  Geometry g_;
+  Schedule s_;
+  std::int64_t outers_, inners_, pieces_;  ///< how many there are
+};
 /// The columns [begin, end), cut where (offset + column) is a multiple of `step`; no columns are one empty piece.
 std::vector<std::pair<std::int64_t, std::int64_t>> column_pieces(std::int64_t begin, std::int64_t end,
                                                                  std::int64_t offset, std::int64_t step);

@@ -36,9 +36,9 @@ std::string Compute::run(Op op, std::span<const View> inputs, std::span<const Vi
       options);
 }
 
-std::uint64_t Compute::memory(std::uint64_t allowed) const {
+Room Compute::room(std::uint64_t allowed) const {
   // The rest is for workspaces, and for others on the device.
-  return cuda_ ? std::min(allowed, cuda_->free_bytes() / 4 * 3) : allowed;
+  return {cuda_ ? std::min(allowed, cuda_->free_bytes() / 4 * 3) : allowed, threads()};
 }
 
 }  // namespace softfold::cli

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "arguments.hpp"
+#include "blocks.hpp"
 #include "cuda.hpp"
 
 #include "softfold/plan.hpp"
@@ -28,7 +29,7 @@ class Compute {
   /// "cpu" or "cuda".
   const char* backend() const { return cuda_ ? "cuda" : "cpu"; }
   /// Of the memory that may be used, what blocks may take: no more than a GPU has free.
-  std::uint64_t memory(std::uint64_t allowed) const;
+  Room room(std::uint64_t allowed) const;
   /// The host's threads.
   Executor& executor() const { return workers_.executor(); }
   int threads() const { return workers_.threads(); }

@@ -8,6 +8,7 @@
 #include "verbs.hpp"
 
 #include "softfold/fold/logsumexp.hpp"
+#include "softfold/io/array_output.hpp"
 #include "softfold/lift/tree.hpp"
 #include "softfold/softfold.hpp"
 
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 namespace softfold::cli {
 namespace {
@@ -59,18 +61,15 @@ std::vector<double> CrossEntropyVerb::losses(const io::ArrayFile& file, const Lo
                                              std::vector<std::byte>& log_probabilities) const {
   const Geometry g = geometry_of(file.shape(), -1);
   const std::size_t element = size_of(file.dtype());
-  const Schedule s = make_schedule({g.rows(), g.n, 1}, {element, 0, compute.memory(running.memory_bytes())});
-  if (s.streamed)
-    throw Error(Code::option, "--memory " + running.memory, fmt::format("room for a row of {} logits", g.n),
-                "--memory 1G");
-  const std::vector<Box> boxes = boxes_of(g, s);
+  const Schedule s = make_row_schedule({g.rows(), g.n, 1}, {element, 0, compute.room(running.memory_bytes())});
+  const Boxes boxes(g, s);
   std::vector<double> all(static_cast<std::size_t>(g.rows()));
   if (boxes.empty()) return all;
   const DType out = file.dtype() == DType::float64 ? DType::float64 : DType::float32;
   log_probabilities.resize(all.size() * size_of(out));
   const Slots slots(s.slots, static_cast<std::size_t>(boxes[0].elements()) * element);
   Progress progress(file.bytes());
-  const auto at = [&](std::int64_t i) -> const Box& { return boxes[static_cast<std::size_t>(i)]; };
+  const auto at = [&](std::int64_t i) { return boxes[static_cast<std::size_t>(i)]; };
   const auto bytes = [&](std::int64_t i) { return static_cast<std::size_t>(at(i).elements()) * element; };
   run_steps(std::ssize(boxes), s.slots,
             {[&](std::int64_t i) {
@@ -86,15 +85,12 @@ std::vector<double> CrossEntropyVerb::losses(const io::ArrayFile& file, const Lo
                options.label_smoothing = label_smoothing;
                options.z_loss = z_loss;
                options.log_probability = View(log_probabilities.data() + first * size_of(out), out, rows);
-               std::int32_t stray = 0;
-               options.status = View(&stray, DType::int32, {});
                const View inputs[] = {
                    View(static_cast<const void*>(slots[i]), file.dtype(), shape),
                    View(static_cast<const void*>(classes.bytes.data() + first * size_of(classes.dtype)), classes.dtype,
                         rows)};
                const View loss(all.data() + first, DType::float64, rows);
                compute.run(Op::cross_entropy, inputs, {&loss, 1}, options);
-               if (stray != 0) refuse_stray(stray, g.n);
                progress.add(bytes(i));
              },
              [](std::int64_t) {}});
@@ -108,18 +104,22 @@ void CrossEntropyVerb::run() const {
   const Geometry g = geometry_of(file.shape(), -1);
   const std::vector<std::int64_t> rows = rows_of_targets(class_file, file);
   const Loaded classes(class_file);
+  check_targets(classes.view(), ignore_index, g.n);
+  std::optional<io::ArrayOutput> result;
+  const DType out = file.dtype() == DType::float64 ? DType::float64 : DType::float32;
+  if (!output.empty())
+    result.emplace(
+        io::create_array(output, {"log_probability", out, rows}, std::array{file.file().id(), class_file.file().id()}));
 
   const Stopwatch watch;
   std::vector<std::byte> log_probabilities;
   const std::vector<double> each = losses(file, classes, compute, log_probabilities);
   const std::int64_t counted = counted_targets(classes.view(), ignore_index);
   const double sum = sum_of(each), mean = counted == 0 ? 0. : sum / static_cast<double>(counted);
-  if (!output.empty()) {
-    const DType out = file.dtype() == DType::float64 ? DType::float64 : DType::float32;
-    io::ArrayOutput result =
-        io::create_array(output, {"log_probability", out, rows}, std::array{file.file().id(), class_file.file().id()});
-    result.write(0, log_probabilities);
-    result.commit();
+  class_file.file().check_unchanged();
+  if (result) {
+    result->write(0, log_probabilities);
+    result->commit();
   }
   if (running.json)
     return print({{"rows", g.rows()},

@@ -48,22 +48,17 @@ void RowNumbers::run() const {
   const Geometry g = geometry_of(first.shape(), -1);
   std::size_t element = 0;
   std::uint64_t bytes = 0;
-  std::vector<io::FileId> read;
   for (const io::ArrayFile& file : files) {
     element += size_of(file.dtype());
     bytes += file.bytes();
-    read.push_back(file.file().id());
   }
   const DType real = first.dtype() == DType::float64 ? DType::float64 : DType::float32;
   // A row's result is held beside its logits: an element's share of it, at most.
   const Schedule s =
-      make_schedule({g.rows(), g.n, 1}, {element, size_of(real), compute.memory(running.memory_bytes())});
-  if (s.streamed)
-    throw Error(Code::option, "--memory " + running.memory, fmt::format("room for a row of {} logits", g.n),
-                "--memory 1G");
-  const std::vector<Box> boxes = boxes_of(g, s);
+      make_row_schedule({g.rows(), g.n, 1}, {element, size_of(real), compute.room(running.memory_bytes())});
+  const Boxes boxes(g, s);
   io::ArrayOutput file = io::create_array(
-      output, {std::string(name_of(op)), real, {first.shape().begin(), first.shape().end() - 1}}, read);
+      output, {std::string(name_of(op)), real, {first.shape().begin(), first.shape().end() - 1}}, ids_of(files));
   const Stopwatch watch;
   std::vector<Slots> slots;
   for (const io::ArrayFile& f : files)
@@ -71,7 +66,7 @@ void RowNumbers::run() const {
                        (boxes.empty() ? 0 : static_cast<std::size_t>(boxes[0].elements())) * size_of(f.dtype()));
   const Slots results(s.slots, boxes.empty() ? 0 : static_cast<std::size_t>(boxes[0].outers) * size_of(real));
   Progress progress(bytes);
-  const auto at = [&](std::int64_t i) -> const Box& { return boxes[static_cast<std::size_t>(i)]; };
+  const auto at = [&](std::int64_t i) { return boxes[static_cast<std::size_t>(i)]; };
   run_steps(std::ssize(boxes), s.slots,
             {[&](std::int64_t i) {
                for (std::size_t f = 0; f < files.size(); ++f)
@@ -88,7 +83,7 @@ void RowNumbers::run() const {
                file.write(static_cast<std::uint64_t>(at(i).outer) * size_of(real),
                           {results[i], static_cast<std::size_t>(at(i).outers) * size_of(real)});
              }});
-  for (const io::ArrayFile& f : files) f.file().check_unchanged();
+  check_unchanged(files);
   file.commit();
   if (running.json)
     return print({{"op", name_of(op)},

@@ -98,8 +98,8 @@ class Shard {
 
   void finish(io::ArrayOutput& output, std::uint64_t memory, Progress& progress) const {
     const Geometry shard = geometry();
-    const Schedule s = make_schedule(shard, {size_of(file_.dtype()), size_of(out_type_), compute_.memory(memory)});
-    const std::vector<Box> boxes = boxes_of(shard, s);
+    const Schedule s = make_schedule(shard, {size_of(file_.dtype()), size_of(out_type_), compute_.room(memory)});
+    const Boxes boxes(shard, s);
     if (boxes.empty()) return;
     const std::size_t most = index(boxes[0].elements());
     const Slots in(s.slots, most * size_of(file_.dtype())), out(s.slots, most * size_of(out_type_));

@@ -83,18 +83,15 @@ void LinearCrossEntropyVerb::run() const {
   const Compute compute(running);
   require_apart({log_probability, dx, dweight, dbias});
   if (!dbias.empty() && bias.empty()) throw Error(Code::option, "--dbias " + dbias, "with --bias alone", "--bias FILE");
-  const io::ArrayFile x_file = reading.open_floating(input), weight_file = weight_reading.open_floating(weight),
-                      target_file = target_reading.open(targets);
-  const std::vector<std::int64_t> rows = rows_of_targets(target_file, x_file);
-  std::vector<io::FileId> read{x_file.file().id(), weight_file.file().id(), target_file.file().id()};
-  const Loaded x(x_file), w(weight_file), classes(target_file);
+  std::vector<io::ArrayFile> read;
+  read.push_back(reading.open_floating(input));
+  read.push_back(weight_reading.open_floating(weight));
+  read.push_back(target_reading.open(targets));
+  if (!bias.empty()) read.push_back(open_operand(bias));
+  const std::vector<std::int64_t> rows = rows_of_targets(read[2], read[0]);
+  const Loaded x(read[0]), w(read[1]), classes(read[2]);
   std::optional<Loaded> b;
-  std::optional<io::ArrayFile> bias_file;
-  if (!bias.empty()) {
-    bias_file.emplace(InputOptions().open_floating(bias));
-    read.push_back(bias_file->file().id());
-    o.bias = b.emplace(*bias_file).view();
-  }
+  if (!bias.empty()) o.bias = b.emplace(read[3]).view();
   LinearResult gradients[] = {{dx, "dx", &LinearCrossEntropyOptions::dx},
                               {dweight, "dweight", &LinearCrossEntropyOptions::dweight},
                               {dbias, "dbias", &LinearCrossEntropyOptions::dbias}};
@@ -108,16 +105,15 @@ void LinearCrossEntropyVerb::run() const {
   std::optional<Loaded> log_p;
   if (!log_probability.empty()) o.loss.log_probability = log_p.emplace(real, rows).view();
   double mean = 0;
-  std::int32_t stray = 0;
-  if (std::string_view(compute.backend()) != "cpu") o.loss.status = View(&stray, DType::int32, {});
   const View inputs[] = {x.view(), w.view(), classes.view()}, loss(&mean, DType::float64, {});
   plan(Op::linear_cross_entropy, inputs, {&loss, 1}, o);  // on the host: shapes, dtypes and options, before any file
+  check_targets(classes.view(), ignore_index, w.shape[0]);
 
   std::vector<io::ArrayOutput> files;
   std::vector<const Loaded*> arrays;
   const auto create = [&](const std::string& path, const char* name, const std::optional<Loaded>& from) {
     if (!from) return;
-    files.push_back(io::create_array(path, {name, from->dtype, from->shape}, read));
+    files.push_back(io::create_array(path, {name, from->dtype, from->shape}, ids_of(read)));
     arrays.push_back(&*from);
   };
   create(log_probability, "log_probability", log_p);
@@ -125,12 +121,10 @@ void LinearCrossEntropyVerb::run() const {
   const Stopwatch watch;
   const std::string kernel = compute.run(Op::linear_cross_entropy, inputs, {&loss, 1}, o);
   const double seconds = watch.seconds();
-  if (stray != 0) refuse_stray(stray, w.shape[0]);
   for (std::size_t i = 0; i < files.size(); ++i) files[i].write(0, arrays[i]->all());
-  for (const io::ArrayFile* file : {&x_file, &weight_file, &target_file}) file->file().check_unchanged();
-  if (bias_file) bias_file->file().check_unchanged();
+  check_unchanged(read);
   check_interrupt();
-  for (io::ArrayOutput& file : files) file.commit();
+  commit_all(files);
   for (const LinearResult& g : gradients)
     if (g.array) note_bfloat16(g.path, g.array->dtype);
 

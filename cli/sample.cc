@@ -53,8 +53,10 @@ struct Drawn {
   std::int64_t top;
 
   void commit() {
+    std::vector<io::ArrayOutput*> given;
     for (auto* file : {&tokens, &lp, &top_tokens, &top_lp})
-      if (*file) (*file)->commit();
+      if (*file) given.push_back(&**file);
+    io::commit_all(given);
   }
 };
 
@@ -63,7 +65,7 @@ void draw(const io::ArrayFile& file, const Schedule& s, const SampleOptions& o, 
   const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, one{g.rows(), 1, 1},
                  some{g.rows(), to.top, 1};
   const std::size_t element = size_of(file.dtype());
-  const std::vector<Box> boxes = boxes_of(rows, s);
+  const Boxes boxes(rows, s);
   const auto bytes = [](std::int64_t count, std::size_t size) { return static_cast<std::size_t>(count) * size; };
   if (boxes.empty()) return;
   const Slots in(s.slots, bytes(boxes[0].elements(), element)), at(s.slots, bytes(boxes[0].outers, 8));
@@ -119,11 +121,10 @@ void SampleVerb::run() const {
   const io::ArrayFile file = reading.open_floating(input);
   const Geometry g = geometry_of(file.shape(), -1);
   if (top > g.n) throw Error(Code::option, fmt::format("--top-logprobs {}", top), fmt::format("0 .. {}", g.n));
-  const std::size_t element = size_of(file.dtype()), out = element + (top > 0 ? 12 : 0);
-  const Schedule s = make_schedule({g.rows(), g.n, 1}, {element, out, compute.memory(running.memory_bytes())});
-  if (s.streamed)
-    throw Error(Code::option, "--memory " + running.memory, fmt::format("room for a row of {} elements", g.n),
-                "--memory 1G");
+  const std::size_t element = size_of(file.dtype()), n = std::max<std::size_t>(1, static_cast<std::size_t>(g.n));
+  // What a row gives, and its number, beside its logits: an element's share of it, at most.
+  const std::size_t out = element + (20 + 12 * static_cast<std::size_t>(top) + n - 1) / n;
+  const Schedule s = make_row_schedule({g.rows(), g.n, 1}, {element, out, compute.room(running.memory_bytes())});
   const std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end() - 1);
   std::vector<std::int64_t> some = shape;
   some.push_back(top);

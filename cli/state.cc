@@ -101,7 +101,7 @@ io::PartialFile StateVerb::fold(const io::ArrayFile& file, const Range& columns,
   // The shard as an array of its own decides how many rows, or which piece of one, a block has.
   const Geometry shard{g.outer, columns.length(), 1};
   const std::size_t element = size_of(file.dtype());
-  const Schedule s = make_schedule(shard, {element, 1, compute.memory(running.memory_bytes())});
+  const Schedule s = make_schedule(shard, {element, 1, compute.room(running.memory_bytes())});
   const Slots slots(s.slots, static_cast<std::size_t>(s.outers * std::min(s.columns, shard.n)) * element);
   const auto pieces =
       column_pieces(columns.begin, columns.end, offset, s.streamed ? s.columns : std::max<std::int64_t>(1, g.n));

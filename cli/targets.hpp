@@ -34,10 +34,18 @@ inline std::int64_t counted_targets(const View& targets, std::int64_t ignored) {
   return counted;
 }
 
-/// What a GPU counted of targets that are no class: the CPU refuses them before any work.
-[[noreturn]] inline void refuse_stray(std::int32_t stray, std::int64_t classes) {
-  throw Error(Code::data, fmt::format("{} TARGETS that are no class", stray),
-              fmt::format("0 .. {}, or --ignore-index", classes - 1));
+/// Refuses a target that is no class, before any work and on any device. Throws Error{Code::data}.
+inline void check_targets(const View& targets, std::int64_t ignored, std::int64_t classes) {
+  std::int64_t rows = 1;
+  for (const std::int64_t n : targets.shape) rows *= n;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t target = integer_at(targets, r);
+    if (target == ignored || (target >= 0 && target < classes)) continue;
+    throw Error(Code::data, fmt::format("target {} for row {}", target, r),
+                classes == 0 ? fmt::format("--ignore-index {} alone: there are no classes", ignored)
+                             : fmt::format("0 .. {}, or --ignore-index {}", classes - 1, ignored),
+                fmt::format("--ignore-index {}, if rows with this target are not to count", target));
+  }
 }
 
 }  // namespace softfold::cli

@@ -9,6 +9,7 @@
 #include "softfold/softfold.hpp"
 
 #include <fmt/format.h>
+#include <array>
 
 namespace softfold::cli {
 namespace {
@@ -44,16 +45,13 @@ void TopkVerb::run() const {
   if (k < 1 || k > g.n) throw Error(Code::option, fmt::format("-k {}", k), fmt::format("1 .. {}", g.n), "-k 1");
   const std::size_t element = size_of(file.dtype());
   const Schedule s =
-      make_schedule(rows, {element, 2 * element + sizeof(std::int64_t), compute.memory(running.memory_bytes())});
-  if (s.streamed)
-    throw Error(Code::option, "--memory " + running.memory, fmt::format("room for a row of {} elements", g.n),
-                "--memory 1G");
+      make_row_schedule(rows, {element, 2 * element + sizeof(std::int64_t), compute.room(running.memory_bytes())});
   std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end());
   shape.back() = k;
   io::ArrayOutput best = io::create_array(values, {"values", file.dtype(), shape}, {&file.file().id(), 1});
   io::ArrayOutput places = io::create_array(indices, {"indices", DType::int64, shape}, {&file.file().id(), 1});
   const Stopwatch watch;
-  const std::vector<Box> boxes = boxes_of(rows, s);
+  const Boxes boxes(rows, s);
   const auto taken = [&](std::int64_t i) {
     Box b = boxes[static_cast<std::size_t>(i)];
     b.columns = k;
@@ -87,8 +85,7 @@ void TopkVerb::run() const {
                }});
   }
   file.file().check_unchanged();
-  best.commit();
-  places.commit();
+  io::commit_all(std::array{&best, &places});
   if (running.json)
     return print({{"input", input},
                   {"shape", shape},

@@ -21,9 +21,9 @@ std::string planned_kernel(const io::ArrayFile& input, const Job& job) {
   return std::string(job.compute.plan(job.op, {&in, 1}, {&out, 1}, job.options).kernel());
 }
 
-std::size_t result_bytes(const Job& job, const Geometry& g, const Box& b) {
+std::size_t result_bytes(const Job& job, const Box& b) {
   const std::int64_t count = job.op != Op::logsumexp ? b.elements() : b.outers * b.inners;
-  return static_cast<std::size_t>(g.elements() == 0 && job.op != Op::logsumexp ? 0 : count) * size_of(job.output);
+  return static_cast<std::size_t>(count) * size_of(job.output);
 }
 
 std::size_t input_bytes(const io::ArrayFile& input, const Box& b) {
@@ -38,10 +38,10 @@ class Run {
   }
 
   void whole_rows() {
-    const std::vector<Box> boxes = boxes_of(g_, s_);
-    if (boxes.empty()) return;
+    const Boxes boxes(g_, s_);
+    if (boxes.empty() || (g_.n == 0 && job_.op != Op::logsumexp)) return;
     in_ = Slots(s_.slots, input_bytes(input_, boxes[0]));
-    out_ = Slots(s_.slots, result_bytes(job_, g_, boxes[0]));
+    out_ = Slots(s_.slots, result_bytes(job_, boxes[0]));
     run_steps(std::ssize(boxes), s_.slots,
               {[&](std::int64_t i) { read(boxes[at(i)], in_[i]); },
                [&](std::int64_t i) { compute(boxes[at(i)], in_[i], out_[i]); },
@@ -77,7 +77,7 @@ class Run {
     const View in(x, input_.dtype(), shape);
     const View out = job_.op == Op::logsumexp ? View(y, job_.output, rows) : View(y, job_.output, shape);
     job_.compute.run(job_.op, {&in, 1}, {&out, 1}, options);
-    progress_.add(input_bytes(input_, b) + result_bytes(job_, g_, b));
+    progress_.add(input_bytes(input_, b) + result_bytes(job_, b));
   }
 
   std::vector<Box> pieces(std::int64_t row) const {
@@ -114,7 +114,7 @@ class Run {
                  options.axis = 0;
                  const Op op = job_.op == Op::softmax ? Op::finish_softmax : Op::finish_log_softmax;
                  job_.compute.run(op, operands, {&y, 1}, options);
-                 progress_.add(input_bytes(input_, boxes[at(i)]) + result_bytes(job_, g_, boxes[at(i)]));
+                 progress_.add(input_bytes(input_, boxes[at(i)]) + result_bytes(job_, boxes[at(i)]));
                },
                [&](std::int64_t i) { consume_(boxes[at(i)], in_[i], out_[i]); }});
   }
@@ -139,7 +139,7 @@ Outline outline_of(const io::ArrayFile& input, const Job& job) {
   const std::int64_t n = std::max<std::int64_t>(1, o.geometry.n);
   o.schedule = make_schedule(
       o.geometry, {size_of(input.dtype()), static_cast<std::size_t>(one_a_row ? (result + n - 1) / n : result),
-                   job.compute.memory(job.memory)});
+                   job.compute.room(job.memory)});
   if (o.schedule.streamed && job.options.rung != Rung::automatic)
     throw Error(
         Code::option, fmt::format("a rung for rows of {} elements that do not fit into --memory", n),

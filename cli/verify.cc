@@ -151,7 +151,7 @@ void read_result(const io::ArrayFile& file, const io::ArrayFile& result, const J
   const Geometry rows{o.geometry.outer, one ? 1 : o.geometry.n, o.geometry.inner};
   Geometry cut = o.geometry;
   if (streamed_lse) cut.n = 0;  // the truth comes from the file, a row at a time
-  const std::vector<Box> boxes = boxes_of(cut, o.schedule);
+  const Boxes boxes(cut, o.schedule);
   if (boxes.empty()) return;
   const auto elements = static_cast<std::size_t>(boxes[0].elements());
   const auto results = one ? static_cast<std::size_t>(boxes[0].outers * boxes[0].inners) : elements;
@@ -239,7 +239,9 @@ void VerifyVerb::verify(Op which, const io::ArrayFile& file, const std::optional
   job.options.scale = scale;
   job.options.empty = parse_empty(empty);
   job.options.rung = parse_rung(rung);
-  const Outline outline = outline_of(file, job);
+  Outline outline = outline_of(file, job);
+  if (Geometry& g = outline.geometry; !given && g.n == 0)  // such rows are all alike: one tells of all
+    g.outer = std::min<std::int64_t>(1, g.outer), g.inner = std::min<std::int64_t>(1, g.inner);
   std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end());
   if (which == Op::logsumexp) shape.erase(shape.begin() + (axis < 0 ? axis + std::ssize(shape) : axis));
   if (given && !std::ranges::equal(given->shape(), shape))

@@ -63,6 +63,20 @@ ArrayOutput create_array(const std::string& destination, const TensorSpec& tenso
               nearest_output(destination));
 }
 
+void commit_all(std::span<ArrayOutput* const> outputs) {
+  std::string standing;
+  for (ArrayOutput* const output : outputs) {
+    try {
+      output->commit();
+    } catch (const Error& error) {
+      if (standing.empty()) throw;
+      throw Error(error.code, error.got + "; of the outputs of this call " + standing + " stand and the others do not",
+                  error.allowed, error.fix + "; then once more, all of them");
+    }
+    standing += (standing.empty() ? "" : ", ") + in_quotes(output->path());
+  }
+}
+
 }  // namespace io
 }  // namespace v0
 }  // namespace softfold

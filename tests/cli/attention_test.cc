@@ -288,5 +288,19 @@ TEST_F(AttentionVerb, TheLadderMeasuresMemory) {
   }
 }
 
+TEST_F(AttentionVerb, InputsThatChangeMeanwhileAreRefused) {
+  write("x.npy", {8, 1500, 64}, 1);
+  const std::vector<float> bias(1500);
+  write_array(at("bias.npy"), DType::float32, {1, 1500}, std::as_bytes(std::span(bias)));
+  for (const std::string changed : {"x.npy", "bias.npy"}) {
+    const Result result = run_while(
+        {"attention", "@x.npy", "@x.npy", "@x.npy", "@y.npy", "--bias", "@bias.npy", "--threads", "1"},
+        [&] { std::filesystem::last_write_time(at(changed), std::filesystem::file_time_type::clock::now()); });
+    EXPECT_EQ(result.status, static_cast<int>(Code::file)) << result.err;
+    EXPECT_NE(result.err.find(changed + "', which was written to"), std::string::npos) << result.err;
+    EXPECT_FALSE(std::filesystem::exists(at("y.npy")));
+  }
+}
+
 }  // namespace
 }  // namespace softfold_test

@@ -117,5 +117,82 @@ TEST_F(CommandTest, EntropyAndDivergenceHaveTheLibrarysBitsInBlocksOfAnySize) {
   EXPECT_FALSE(std::filesystem::exists(at("no.npy")));
 }
 
+/// Logits whose loss takes a while, and targets.
+class LongLoss : public CommandTest {
+ protected:
+  static constexpr std::int64_t kRows = 2000, kClasses = 10000;
+
+  void SetUp() override {
+    write_array(at("x.npy"), DType::float32, {kRows, kClasses}, random_elements(DType::float32, kRows * kClasses, 2));
+    write_targets();
+  }
+  void write_targets() { write_array(at("t.npy"), DType::int64, {kRows}, std::as_bytes(std::span(targets_))); }
+
+  std::vector<std::int64_t> targets_ = std::vector<std::int64_t>(kRows, 1);
+};
+
+TEST_F(LongLoss, TheRowOfABadTargetIsCountedInTheFileAndRefusedBeforeAnyWork) {
+  targets_.back() = kClasses;
+  write_targets();
+  const Words words{"cross-entropy", "@x.npy", "@t.npy"};
+  expect_refused(Code::data, "target 10000 for row 1999\n", words);
+  EXPECT_TRUE(kSanitized || run(words).peak_rss < 30 << 20) << "logits were read";
+}
+
+TEST_F(LongLoss, AnOutputThatCannotBeIsRefusedBeforeAnyWork) {
+  targets_.back() = -100;
+  write_targets();
+  for (const char* out : {"@no/lp.npy", "@t.npy", "@lp.txt"}) {
+    const Result result = run({"cross-entropy", "@x.npy", "@t.npy", out});
+    EXPECT_NE(result.status, 0) << out;
+    EXPECT_TRUE(kSanitized || result.peak_rss < 30 << 20) << "logits were read: " << result.peak_rss;
+  }
+}
+
+TEST_F(LongLoss, TargetsThatChangeMeanwhileAreRefused) {
+  const Result result = run_while({"cross-entropy", "@x.npy", "@t.npy", "@lp.npy", "--threads", "1"}, [&] {
+    std::filesystem::last_write_time(at("t.npy"), std::filesystem::file_time_type::clock::now());
+  });
+  EXPECT_EQ(result.status, static_cast<int>(Code::file)) << result.err;
+  EXPECT_NE(result.err.find("t.npy', which was written to"), std::string::npos) << result.err;
+  EXPECT_FALSE(std::filesystem::exists(at("lp.npy")));
+}
+
+class LinearLoss : public CommandTest {
+ protected:
+  void SetUp() override {
+    write_array(at("x.npy"), DType::float32, {500, 256}, random_elements(DType::float32, 500 * 256, 1));
+    write_array(at("w.npy"), DType::float32, {4000, 256}, random_elements(DType::float32, 4000 * 256, 1, 2));
+    const std::vector<std::int64_t> targets(500, 1);
+    write_array(at("t.npy"), DType::int64, {500}, std::as_bytes(std::span(targets)));
+  }
+};
+
+TEST_F(LinearLoss, ABiasMayBeOneOfSeveralTensors) {
+  const std::vector<softfold::io::TensorSpec> tensors{{"lm.bias", DType::float32, {4000}},
+                                                      {"lm.other", DType::float32, {1}}};
+  auto file = softfold::io::create_safetensors(at("b.safetensors"), tensors);
+  const auto b = random_elements(DType::float32, 4000, 1, 3);
+  file.write(0, b, 0);
+  file.write(0, std::span(b).first(4), 1);
+  file.commit();
+  write_array(at("b.npy"), DType::float32, {4000}, b);
+  Words words{"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy", "--bias", "@b.npy", "--json"};
+  const auto mean = nlohmann::json::parse(expect_ok(words))["mean"];
+  words[5] = "@b.safetensors:lm.bias";
+  EXPECT_EQ(nlohmann::json::parse(expect_ok(words))["mean"], mean);
+  words[5] = "@b.safetensors";
+  expect_refused(Code::option, "b.safetensors:lm.bias", words);
+}
+
+// Each file appears whole; of several, what stands is said.
+TEST_F(LinearLoss, OfSeveralOutputsItIsSaidWhichStand) {
+  const Result result = run_while(
+      {"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy", "--dx", "@a.npy", "--dweight", "@b.npy", "--threads", "1"},
+      [&] { std::filesystem::create_directory(at("b.npy")); });
+  EXPECT_EQ(result.status, static_cast<int>(Code::io)) << result.err;
+  EXPECT_NE(result.err.find("a.npy' stand"), std::string::npos) << result.err;
+}
+
 }  // namespace
 }  // namespace softfold_test

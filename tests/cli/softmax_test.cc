@@ -184,25 +184,10 @@ TEST_F(LargeFile, LongARowOfManyGigabytesStaysInItsMemory) {
   }
 }
 
-/// Waits until the command has begun to write; false if it ended before.
-bool wait_for_temporary(const std::string& folder, pid_t child) {
-  const std::string mark = std::to_string(child) + "-";
-  for (;;) {
-    for (const auto& entry : std::filesystem::directory_iterator(folder))
-      if (entry.path().filename().string().find(mark) != std::string::npos) return true;
-    siginfo_t info{};
-    if (::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0)
-      return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
 // Work that takes more than the bar's patience: 2 GiB that no disk holds, and a pause of half a second for a machine
 // that reads them faster.
 TEST_F(LargeFile, ATerminalSeesHowFarHowFastAndHowLongStill) {
-  std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (536870912,), }";
-  header.resize(117, ' ');
-  std::ofstream(at("x.npy"), std::ios::binary) << std::string("\x93NUMPY\x01\x00\x76\x00", 10) << header << '\n';
+  write_header("x.npy", "536870912,");
   std::filesystem::resize_file(at("x.npy"), 128 + (std::uintmax_t{1} << 31));
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
   ASSERT_GE(terminal, 0);
@@ -210,7 +195,7 @@ TEST_F(LargeFile, ATerminalSeesHowFarHowFastAndHowLongStill) {
   ASSERT_EQ(::unlockpt(terminal), 0);
   const std::string seen_by = ::ptsname(terminal);
   const pid_t child = start({"logsumexp", "@x.npy", "@y.npy", "--memory", "32M"}, seen_by);
-  ASSERT_TRUE(wait_for_temporary(folder(), child));
+  ASSERT_TRUE(wait_for_temporary(child));
   ::kill(child, SIGSTOP);
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   ::kill(child, SIGCONT);
@@ -231,7 +216,7 @@ TEST_F(LargeFile, KilledWhileWritingLeavesTheOldResult) {
   const std::string before = contents(at("y.npy"));
   for (const int signal : {SIGKILL, SIGTERM, SIGINT}) {
     const pid_t child = start({"softmax", "@x.npy", "@y.npy", "--memory", "32M"});
-    ASSERT_TRUE(wait_for_temporary(folder(), child));
+    ASSERT_TRUE(wait_for_temporary(child));
     ::kill(child, signal);
     const Result result = wait_for(child);
     EXPECT_EQ(result.status, signal == SIGKILL ? -SIGKILL : 130) << result.err;

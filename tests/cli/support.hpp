@@ -9,15 +9,18 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <chrono>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace softfold_test {
@@ -62,6 +65,13 @@ class CommandTest : public ::testing::Test {
         std::distance(std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator()));
   }
 
+  /// An .npy file of float32 of this shape, as "5, 0", and no data.
+  void write_header(const std::string& name, const std::string& shape) const {
+    std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + shape + "), }";
+    header.resize(117, ' ');
+    std::ofstream(at(name), std::ios::binary) << std::string("\x93NUMPY\x01\x00\x76\x00", 10) << header << '\n';
+  }
+
   struct Result {
     int status;             ///< exit status, or -signal
     std::string out, err;   ///< what it printed
@@ -94,6 +104,30 @@ class CommandTest : public ::testing::Test {
     ::unlink((folder_ + ".out").c_str());
     ::unlink((folder_ + ".err").c_str());
     return result;
+  }
+
+  /// Waits until the command has begun to write; false if it ended before.
+  bool wait_for_temporary(pid_t child) const {
+    const std::string mark = std::to_string(child) + "-";
+    for (;;) {
+      for (const auto& entry : std::filesystem::directory_iterator(folder_))
+        if (entry.path().filename().string().find(mark) != std::string::npos) return true;
+      siginfo_t info{};
+      if (::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0)
+        return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  /// Runs it, and does something meanwhile: once it has begun to write, and stands still for that long.
+  template <class Meanwhile>
+  Result run_while(const Words& words, const Meanwhile& meanwhile) const {
+    const pid_t child = start(words);
+    EXPECT_TRUE(wait_for_temporary(child));
+    ::kill(child, SIGSTOP);
+    meanwhile();
+    ::kill(child, SIGCONT);
+    return wait_for(child);
   }
 
   Result run(const Words& words) const { return wait_for(start(words)); }

@@ -44,6 +44,10 @@ SOFTFOLD_API ArrayOutput create_safetensors(const std::string& destination, std:
 SOFTFOLD_API ArrayOutput create_array(const std::string& destination, const TensorSpec& tensor,
                                       std::span<const FileId> inputs = {});
 
+/// Commits one after the other. Each file appears whole or not at all, but the files of one call are several: where one
+/// fails, the Error says which of them stand already.
+SOFTFOLD_API void commit_all(std::span<ArrayOutput* const> outputs);
+
 }  // namespace io
 }  // namespace v0
 }  // namespace softfold
