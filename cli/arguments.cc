@@ -144,11 +144,12 @@ Empty parse_empty(const std::string& text) {
   return look_up<Empty>(text, "value of --empty", names, 2);
 }
 
-Rung parse_rung(const std::string& text) {
+Rung parse_rung(const std::string& text, bool of_attention) {
   static constexpr std::pair<std::string_view, Rung> names[] = {
       {"automatic", Rung::automatic}, {"naive", Rung::naive}, {"safe", Rung::safe},    {"online", Rung::online},
       {"tiled", Rung::tiled},         {"fused", Rung::fused}, {"merged", Rung::merged}};
-  return look_up<Rung>(text, "rung", names, 7);
+  const Names<Rung> known = Names<Rung>(names).first(of_attention ? 7 : 6);
+  return look_up<Rung>(text, "rung", known, known.size());
 }
 
 DeviceKind parse_backend(const std::string& text) {
@@ -191,16 +192,23 @@ std::string human_bytes(double bytes) {
   return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.3g} {}", bytes, units[unit]);
 }
 
-void InputOptions::declare(Command& command, const std::string& prefix) {
-  const std::string whose = prefix.empty() ? "the input's" : "the " + prefix + "'s";
-  command.option("--" + (prefix.empty() ? "" : prefix + "-") + "tensor", tensor,
-                 whose + " tensor in a .safetensors file (needed where there are several)");
+void InputOptions::declare(Command& command, const std::string& prefix, bool may_be_floating) {
+  const std::string whose = prefix.empty() ? "the input's" : "the " + prefix + (prefix.ends_with('s') ? "'" : "'s");
+  if (!prefix.empty()) tensor_option = "--" + prefix + "-tensor";
+  command.option(tensor_option, tensor, whose + " tensor in a .safetensors file (needed where there are several)");
   if (!prefix.empty()) as_option = "--" + prefix + "-as";
-  command.option(as_option, as, whose + " dtype, where the file cannot say it: bfloat16 in .npy");
+  if (may_be_floating) command.option(as_option, as, whose + " dtype, where the file cannot say it: bfloat16 in .npy");
 }
 
 io::ArrayFile InputOptions::open(const std::string& path) const {
-  return io::open_array(path, tensor, as.empty() ? std::nullopt : std::optional(parse_dtype(as)));
+  const auto dtype = as.empty() ? std::nullopt : std::optional(parse_dtype(as));
+  try {
+    return io::open_array(path, tensor, dtype);
+  } catch (const Error& error) {
+    if (!error.fix.starts_with('\'')) throw;  // a tensor's name
+    throw Error(error.code, error.got, error.allowed,
+                fmt::format("{} {}", tensor_option, error.fix.substr(1, error.fix.size() - 2)));
+  }
 }
 
 io::ArrayFile InputOptions::open_floating(const std::string& path) const {
@@ -211,6 +219,7 @@ io::ArrayFile InputOptions::open_floating(const std::string& path) const {
       if (error.code != Code::dtype || !error.got.starts_with('\'')) throw;  // --as itself, not the file
       std::string fix = error.fix;
       if (fix.starts_with("--as ")) fix.replace(0, 4, as_option);
+      if (fix.starts_with("x.astype(numpy.int64)")) fix = "x.astype(numpy.float32) in NumPy";
       throw Error(error.code, error.got, kFloating, fix);
     }
   };

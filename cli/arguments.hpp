@@ -31,7 +31,7 @@ std::vector<std::int64_t> parse_shape(const std::string& text);
 /// "float32", also "f32", "fp32", "bf16", ... Throws Error{Code::dtype}.
 DType parse_dtype(const std::string& text);
 Empty parse_empty(const std::string& text);
-Rung parse_rung(const std::string& text);
+Rung parse_rung(const std::string& text, bool of_attention = false);  ///< attention alone merges
 /// "cpu" or "cuda".
 DeviceKind parse_backend(const std::string& text);
 /// A name of Op; "-" stands for "_". Throws Error{Code::option}.
@@ -52,10 +52,10 @@ std::string human_bytes(double bytes);
 /// Where an array is and how it is to be read.
 struct InputOptions {
   std::string tensor, as;
-  std::string as_option = "--as";  ///< its name, with the prefix
+  std::string tensor_option = "--tensor", as_option = "--as";  ///< their names, with the prefix
 
   /// `prefix`: of the options' names, where a verb reads two arrays.
-  void declare(Command& command, const std::string& prefix = "");
+  void declare(Command& command, const std::string& prefix = "", bool may_be_floating = true);
   /// An array of any dtype.
   io::ArrayFile open(const std::string& path) const;
   /// An array that can be folded. Throws Error{Code::dtype}, with the file's name, for others.

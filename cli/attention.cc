@@ -198,7 +198,6 @@ void AttentionVerb::tell(const Work& w, const Told& told) const {
                 {"flops", flops},
                 {"score_bytes", score_bytes},
                 {"peak_memory_bytes", told.peak}};
-    const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(fmt::format("{}", x)); };
     if (c) object["largest_error"] = number(c->largest_error), object["largest_value"] = number(c->largest_value);
     return print(object);
   }

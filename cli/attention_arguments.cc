@@ -129,8 +129,9 @@ AttentionOperands::AttentionOperands(const AttentionArguments& a, Fabricated* fa
   const double softcap = a.softcap.value_or(0);
   options.softcap = static_cast<float>(softcap);
   if (softcap != 0 && options.softcap == 0)
-    options.softcap = std::numeric_limits<float>::denorm_min();  // refused, and not "none"
-  options.rung = parse_rung(a.rung);
+    throw Error(Code::option, fmt::format("--softcap {}", softcap), "0 (none), or 8.67e-19 (2^-60) to 1.15e18 (2^60)",
+                "--softcap 30");
+  options.rung = parse_rung(a.rung, true);
   if (a.q_offsets.empty() != a.kv_offsets.empty())
     throw Error(Code::option,
                 a.q_offsets.empty() ? "--kv-offsets without --q-offsets" : "--q-offsets without --kv-offsets",

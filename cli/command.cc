@@ -2,6 +2,7 @@
 
 #include "arguments.hpp"
 #include "interrupt.hpp"
+#include "wording.hpp"
 
 #include "softfold/error.hpp"
 #include "softfold/softfold.hpp"
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <limits>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -68,11 +70,15 @@ std::string joined(const std::vector<std::string>& words) { return fmt::format("
 /// Where the output is an argument of its own, nothing that looks like -o is meant.
 void refuse_output_option(std::string_view verb, const std::string& name) {
   constexpr std::pair<std::string_view, std::string_view> usages[] = {
-      {"softmax", "IN OUT"},      {"log-softmax", "IN OUT"}, {"logsumexp", "IN OUT"},
-      {"attention", "Q K V OUT"}, {"state", "IN PARTIAL"},   {"finish", "SHARD PARTIAL OUT"}};
+      {"softmax", "IN OUT"},          {"log-softmax", "IN OUT"},
+      {"logsumexp", "IN OUT"},        {"cross-entropy", "LOGITS TARGETS OUT"},
+      {"entropy", "LOGITS OUT"},      {"kl-divergence", "P Q OUT"},
+      {"topk", "IN VALUES INDICES"},  {"sample", "IN TOKENS"},
+      {"attention", "Q K V OUT"},     {"state", "IN PARTIAL"},
+      {"finish", "SHARD PARTIAL OUT"}};
   for (const auto& [known, usage] : usages)
     if (verb == known)
-      throw Error(Code::usage, fmt::format("the option '{}'", name), "the output as the last argument, without option",
+      throw Error(Code::usage, fmt::format("the option '{}'", name), "outputs as the last arguments, without option",
                   fmt::format("softfold {} {}", verb, usage));
 }
 
@@ -123,17 +129,31 @@ void check_words(const CLI::App& app, int count, char** arguments) {
 template <class Number, class Into>
 void add_number(CLI::App& app, const std::string& names, Into& into, const std::string& help) {
   constexpr bool whole = std::is_integral_v<Number>;
-  constexpr const char *allowed = whole ? "a whole number" : "a number", *type = whole ? "INT" : "NUMBER";
+  static constexpr const char *kind = whole ? "a whole number" : "a number", *type = whole ? "INT" : "NUMBER";
   const auto read = [names, &into](const std::string& text) {
     const char* const end = text.data() + text.size();
     Number value{};
     const auto [at, error] = std::from_chars(text.data(), end, value);
-    if (error != std::errc{} || at != end)
-      throw Error(Code::usage, fmt::format("the value '{}' of {}", text, names), allowed,
-                  names + (names == "--axis" ? " -1" : " 1"));
-    into = value;
+    if (error == std::errc{} && at == end) {
+      into = value;
+      return;
+    }
+    using Limits = std::numeric_limits<Number>;
+    const bool beyond = error == std::errc::result_out_of_range && at == end;
+    throw Error(Code::usage, fmt::format("the value '{}' of {}", text, names),
+                beyond ? fmt::format("{}, {} .. {}", kind, Limits::lowest(), Limits::max()) : kind,
+                names + (names == "--axis" ? " -1" : " 1"));
   };
   app.add_option_function<std::string>(names, read, help)->type_name(type);
+}
+
+/// What takes less memory, of the options that a verb has and is given.
+std::string less_memory(const CLI::App& verb) {
+  const CLI::Option* const threads = verb.get_option_no_throw("--threads");
+  const bool many = threads != nullptr && !threads->empty();
+  const bool bounded = verb.get_option_no_throw("--memory") != nullptr;
+  return fmt::format("{}{}", many ? "fewer --threads, or " : "",
+                     bounded ? "a smaller --memory" : "smaller arrays: all of them are in memory");
 }
 
 /// CLI11's own refusals, in our words.
@@ -159,7 +179,12 @@ void Command::positionals(const std::string& name, std::vector<std::string>& int
   app_.add_option(name, into, help)->required();
 }
 void Command::option(const std::string& names, std::string& into, const std::string& help) {
-  app_.add_option(names, into, help);
+  const auto read = [names, &into](const std::string& text) {
+    if (text.empty())  // nothing given is to leave the option out
+      throw Error(Code::usage, fmt::format("the value '' of {}", names), "a value", "leave out " + names);
+    into = text;
+  };
+  app_.add_option_function<std::string>(names, read, help)->type_name("TEXT");
 }
 void Command::option(const std::string& names, double& into, const std::string& help) {
   add_number<double>(app_, names, into, help);
@@ -220,12 +245,13 @@ int Program::attempt(int count, char** arguments) {
   } catch (const CLI::ParseError& error) {
     return report(refusal_of(error, arguments[1]), json);
   } catch (const Error& error) {
-    return report(error, json);
+    return report(in_words_of_the_command(error, arguments[1]), json);
   } catch (const Interrupted&) {
     fmt::print(stderr, "softfold: interrupted; nothing was written\n");
     return 130;
   } catch (const std::bad_alloc&) {
-    return report(Error(Code::out_of_memory, "more memory than this process may have", "less", "a smaller --memory"),
+    return report(Error(Code::out_of_memory, "more memory than this process may have", "less",
+                        less_memory(*app_->get_subcommand(arguments[1]))),
                   json);
   } catch (const std::system_error& error) {
     if (std::ferror(stdout) != 0) return report(unprintable(), false);  // fmt could not print

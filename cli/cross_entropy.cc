@@ -37,7 +37,7 @@ struct CrossEntropyVerb {
     command.option("--z-loss", z_loss, "what lse^2 is multiplied by in a row's loss; default 0");
     command.option("--scale", scale, "every logit is multiplied by it (1/temperature); default 1");
     reading.declare(command);
-    target_reading.declare(command, "targets");
+    target_reading.declare(command, "targets", false);
     running.declare(command);
     command.footer("Prints the mean loss, the sum, and the perplexity exp(mean), of the rows that count.");
   }
@@ -125,9 +125,9 @@ void CrossEntropyVerb::run() const {
     return print({{"rows", g.rows()},
                   {"counted", counted},
                   {"classes", g.n},
-                  {"sum", sum},
-                  {"mean", mean},
-                  {"perplexity", std::exp(mean)},
+                  {"sum", number(sum)},
+                  {"mean", number(mean)},
+                  {"perplexity", number(std::exp(mean))},
                   {"backend", compute.backend()},
                   {"seconds", watch.seconds()},
                   {"peak_memory_bytes", peak_memory()}});

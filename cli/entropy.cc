@@ -74,6 +74,7 @@ void RowNumbers::run() const {
                           {slots[f][i], static_cast<std::size_t>(at(i).elements()) * size_of(files[f].dtype())});
              },
              [&](std::int64_t i) {
+               if (g.n == 0 && i >= s.slots) return;  // rows of nothing are alike
                std::vector<std::byte*> logits(slots.size());
                std::ranges::transform(slots, logits.begin(), [&](const Slots& of) { return of[i]; });
                compute_block(compute, at(i), logits, View(static_cast<void*>(results[i]), real, {}));
@@ -138,7 +139,7 @@ struct KlDivergenceVerb {
     files.push_back(q_reading.open_floating(q));
     if (!std::ranges::equal(files[0].shape(), files[1].shape()))
       throw Error(Code::shape, fmt::format("Q of shape {}", text_of(files[1].shape())),
-                  fmt::format("that of P: {}", text_of(files[0].shape())));
+                  fmt::format("that of P: {}", text_of(files[0].shape())), "logits of the same rows and classes");
     RowNumbers{Op::kl_divergence, files, scale, output, running}.run();
   }
 };

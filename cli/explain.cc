@@ -141,7 +141,7 @@ void ExplainVerb::tell(Op which, const Plan& plan) const {
   const DType in = parse_dtype(dtype_text), out = output.empty() ? in : parse_dtype(output);
   const auto traffic = traffic_of(which, plan.kernel(), size_of(in), size_of(out));
   const auto rejected = plan.rejected();
-  const std::string why = reason_for(plan.kernel(), parse_rung(arguments.rung), rejected);
+  const std::string why = reason_for(plan.kernel(), parse_rung(arguments.rung, which == Op::attention), rejected);
   if (json) {
     Json others = Json::object();
     for (const auto& [name, reason] : rejected) others[name] = reason;

@@ -2,9 +2,11 @@
 #include "arguments.hpp"
 #include "blocks.hpp"
 #include "compute.hpp"
+#include "elements.hpp"
 #include "folder.hpp"
 #include "progress.hpp"
 #include "report.hpp"
+#include "tasks.hpp"
 #include "verbs.hpp"
 
 #include <fmt/format.h>
@@ -113,6 +115,7 @@ class Shard {
                [&](std::int64_t i) {
                  with_views(in[i], out[i], boxes[index(i)],
                             [&](auto from, auto to) { compute_.run(op_, from, to, options_); });
+                 refuse_uncovered(boxes[index(i)], out[i]);
                  progress.add(index(boxes[index(i)].elements()) * (size_of(file_.dtype()) + size_of(out_type_)));
                },
                [&](std::int64_t i) {
@@ -124,6 +127,30 @@ class Shard {
 
  private:
   static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+  /// The library gives NaN for an element that a row's state cannot have seen. What comes of a row with NaN or +inf is
+  /// NaN too, and its state says so.
+  void refuse_uncovered(const Box& b, const std::byte* y) const {
+    constexpr std::int64_t segment = 1 << 16;
+    const std::int64_t segments = (b.columns + segment - 1) / segment;
+    run_tasks(compute_.executor(), b.outers * segments, [&](std::int64_t task) {
+      const std::int64_t row = task / segments, first = task % segments * segment;
+      const double* const state = states_.data() + 4 * (b.outer + row);
+      if (!std::isfinite(state[0]) || !std::isfinite(state[1])) return;
+      const bool strange = with_floating(out_type_, [&]<class S>(S) {
+        const S* const from = reinterpret_cast<const S*>(y) + row * b.columns + first;
+        bool nan = false;
+        for (std::int64_t i = 0; i < std::min(segment, b.columns - first); ++i) nan |= std::isnan(fold::widen(from[i]));
+        return nan;
+      });
+      if (strange)
+        throw Error(Code::state,
+                    fmt::format("'{}', with an element in row {} that no partial of this row has seen",
+                                file_.file().path(), b.outer + row),
+                    "the shards that the partial was folded from",
+                    "softfold state of these shards, merge, then finish");
+    });
+  }
 
   Geometry geometry() const { return {geometry_of(file_.shape(), -1).outer, columns_.length(), 1}; }
 
@@ -219,8 +246,8 @@ void FinishVerb::finish_lse(const io::InputFile& partial, const io::PartialFile&
   std::vector<double> lse(rows);
   finish_to(reinterpret_cast<std::byte*>(lse.data()), DType::float64);
   if (running.json) {
-    Json list = Json::array();  // JSON has no infinities and no NaN: texts then
-    for (const double value : lse) list.push_back(std::isfinite(value) ? Json(value) : Json(fmt::to_string(value)));
+    Json list = Json::array();
+    for (const double value : lse) list.push_back(number(value));
     return print({{"logsumexp", list}});
   }
   // A float32 fold's result is a float32: printed as such, with as many digits as tell it from its neighbours.

@@ -57,12 +57,12 @@ void LinearCrossEntropyVerb::declare(Command& command) {
   command.option("--z-loss", z_loss, "what lse^2 is multiplied by in a row's loss; default 0");
   command.option("--scale", scale, "every logit is multiplied by it (1/temperature); default 1");
   command.option("--log-probability", log_probability, "write the rows' log-probabilities of their targets there");
-  command.option("--dx", dx, "write the mean's gradient by X there; likewise --dweight and --dbias");
-  command.option("--dweight", dweight, "");
-  command.option("--dbias", dbias, "");
+  command.option("--dx", dx, "write the mean's gradient by X there");
+  command.option("--dweight", dweight, "write the mean's gradient by WEIGHT there");
+  command.option("--dbias", dbias, "write the mean's gradient by the bias there; with --bias");
   reading.declare(command);
   weight_reading.declare(command, "weight");
-  target_reading.declare(command, "targets");
+  target_reading.declare(command, "targets", false);
   running.declare(command, false);
   command.footer("Prints the mean loss and the perplexity exp(mean) of the rows that count. All arrays are in memory.");
 }
@@ -133,8 +133,8 @@ void LinearCrossEntropyVerb::run() const {
     return print({{"rows", classes.count()},
                   {"counted", taken},
                   {"classes", w.shape[0]},
-                  {"mean", mean},
-                  {"perplexity", std::exp(mean)},
+                  {"mean", number(mean)},
+                  {"perplexity", number(std::exp(mean))},
                   {"backend", compute.backend()},
                   {"kernel", kernel},
                   {"seconds", seconds},

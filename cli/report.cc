@@ -1,9 +1,12 @@
 #include "report.hpp"
 
 #include <fmt/format.h>
+#include <cmath>
 #include <fstream>
 
 namespace softfold::cli {
+
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(fmt::to_string(value)); }
 
 void print(const Json& object) { fmt::print("{}\n", object.dump(2, ' ', false, Json::error_handler_t::replace)); }
 

@@ -11,7 +11,9 @@ namespace softfold::cli {
 
 using Json = nlohmann::ordered_json;
 
-/// Prints the object with two spaces of indentation. NaN and infinities become null, as JSON has none.
+/// A number, or where JSON has none a text: "inf", "-inf", "nan".
+Json number(double value);
+/// Prints the object with two spaces of indentation.
 void print(const Json& object);
 
 /// Tells on standard error, in one line, what the caller may not expect.

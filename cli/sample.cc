@@ -79,6 +79,7 @@ void draw(const io::ArrayFile& file, const Schedule& s, const SampleOptions& o, 
                read_box(file, rows, b, {in[i], bytes(b.elements(), element)});
              },
              [&](std::int64_t i) {
+               if (g.n == 0 && i >= s.slots) return;  // rows of nothing are alike: no token
                const Box& b = boxes[static_cast<std::size_t>(i)];
                const std::int64_t whole[] = {b.outers, g.n}, per_row[] = {b.outers}, few[] = {b.outers, to.top};
                std::iota(ids.begin(), ids.end(), b.outer);  // a row draws by its place in the file
@@ -120,7 +121,9 @@ void SampleVerb::run() const {
                 "--top-logprobs 5 --top-tokens t.npy --top-lp p.npy");
   const io::ArrayFile file = reading.open_floating(input);
   const Geometry g = geometry_of(file.shape(), -1);
-  if (top > g.n) throw Error(Code::option, fmt::format("--top-logprobs {}", top), fmt::format("0 .. {}", g.n));
+  if (top > g.n)
+    throw Error(Code::option, fmt::format("--top-logprobs {}", top), fmt::format("0 .. {}", g.n),
+                fmt::format("--top-logprobs {}", g.n));
   const std::size_t element = size_of(file.dtype()), n = std::max<std::size_t>(1, static_cast<std::size_t>(g.n));
   // What a row gives, and its number, beside its logits: an element's share of it, at most.
   const std::size_t out = element + (20 + 12 * static_cast<std::size_t>(top) + n - 1) / n;

@@ -17,12 +17,14 @@ namespace softfold::cli {
 /// The shape of the targets: that of `of` without its last axis. Throws Error: Code::dtype, Code::shape.
 inline std::vector<std::int64_t> rows_of_targets(const io::ArrayFile& targets, const io::ArrayFile& of) {
   if (targets.dtype() != DType::int32 && targets.dtype() != DType::int64)
-    throw Error(Code::dtype, fmt::format("TARGETS of {}", name_of(targets.dtype())), "int32, int64");
+    throw Error(Code::dtype, fmt::format("TARGETS of {}", name_of(targets.dtype())), "int32, int64",
+                "x.astype(numpy.int64) in NumPy");
   if (of.shape().empty()) throw Error(Code::shape, "one number without an axis", "an array (..., n)");
   const auto rows = of.shape().first(of.shape().size() - 1);
   if (!std::ranges::equal(targets.shape(), rows))
     throw Error(Code::shape, fmt::format("TARGETS of shape {}", text_of(targets.shape())),
-                fmt::format("one a row: {}", text_of(rows)));
+                fmt::format("one a row: {}", text_of(rows)),
+                "targets of that shape, or logits of theirs and one axis more");
   return {rows.begin(), rows.end()};
 }
 

@@ -42,6 +42,9 @@ void TopkVerb::run() const {
   require_apart({values, indices});
   const io::ArrayFile file = reading.open(input);
   const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, few{g.rows(), k, 1};
+  if (g.n == 0)
+    throw Error(Code::shape, fmt::format("rows of 0 elements: {}", text_of(file.shape())),
+                "rows of at least one element", "an array whose last axis is not empty");
   if (k < 1 || k > g.n) throw Error(Code::option, fmt::format("-k {}", k), fmt::format("1 .. {}", g.n), "-k 1");
   const std::size_t element = size_of(file.dtype());
   const Schedule s =

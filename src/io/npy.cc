@@ -153,7 +153,10 @@ DType dtype_of(const std::string& descr, std::optional<DType> as) {
                  "x.astype(x.dtype.newbyteorder('<')) in NumPy");
   if (descr.starts_with("|O"))
     refuse_dtype("an .npy file of pickled Python objects, which are never loaded", "x.astype(numpy.float32) in NumPy");
-  refuse_dtype("an .npy file of dtype " + in_quotes(descr), "x.astype(numpy.float32) in NumPy");
+  const bool whole = descr.size() > 1 && (descr[1] == 'u' || descr[1] == 'i');
+  refuse_dtype("an .npy file of dtype " + in_quotes(descr),
+               whole ? "x.astype(numpy.int64) in NumPy, if it holds indices or targets; else numpy.float32"
+                     : "x.astype(numpy.float32) in NumPy");
 }
 
 /// Fortran order differs from C order only where two axes have more than one element.

@@ -199,15 +199,15 @@ TEST_F(AttentionVerb, RefusesOperandsBeforeAnyWork) {
   refused(Code::option, "'x' in --lengths", {"--lengths", "1,x"});
   refused(Code::option, "whole numbers", {"--starts", "1.5"});
   refused(Code::file, "none.npy", {"--index", "@none.npy"});
-  refused(Code::data, "kv_lengths[0] = 71", {"--lengths", "71"});
-  refused(Code::data, "kv_starts[0] = 9", {"--lengths", "8", "--starts", "9"});
-  refused(Code::data, "kv_index[0] = 1", {"--index", "1"});
+  refused(Code::data, "--lengths[0] = 71", {"--lengths", "71"});
+  refused(Code::data, "--starts[0] = 9", {"--lengths", "8", "--starts", "9"});
+  refused(Code::data, "--index[0] = 1", {"--index", "1"});
   refused(Code::shape, "[4]", {"--sink", "1,2"});
   refused(Code::dtype, "float32", {"--slopes", "@wide.npy"});
   refused(Code::dtype, "bool", {"--mask", "@q.npy"});
   refused(Code::option, "both of them", {"--q-offsets", "0,9"});
-  refused(Code::data, "q_offsets[1] = 10", {"--q-offsets", "0,10", "--kv-offsets", "0,70"});
-  refused(Code::data, "kv_offsets[1] = 3", {"--q-offsets", "0,1,9", "--kv-offsets", "5,3,70"});
+  refused(Code::data, "--q-offsets[1] = 10", {"--q-offsets", "0,10", "--kv-offsets", "0,70"});
+  refused(Code::data, "--kv-offsets[1] = 3", {"--q-offsets", "0,1,9", "--kv-offsets", "5,3,70"});
   refused(Code::option, "Varlen", {"--q-offsets", "0,9", "--kv-offsets", "0,70", "--index", "0"});
   refused(Code::usage, "try: --q-offsets", {"--cu-seqlens-q", "0,9"});
   refused(Code::usage, "try: --lengths", {"--seqused-k", "9"});
@@ -259,7 +259,7 @@ TEST_F(AttentionVerb, IsExplained) {
                 .find("attention_fused"),
             std::string::npos);
   expect_refused(Code::shape, "mask", {"explain", "attention", "1x2x8x16", "f32", "--mask", "9x8"});
-  expect_refused(Code::data, "kv_lengths", {"explain", "attention", "1x2x8x16", "f32", "--lengths", "9"});
+  expect_refused(Code::data, "got --lengths[0] = 9", {"explain", "attention", "1x2x8x16", "f32", "--lengths", "9"});
   expect_refused(Code::option, "--axis for attention", {"explain", "attention", "1x2x8x16", "f32", "--axis", "-1"});
   for (const Words& more :
        {Words{"--keys", "5"}, Words{"--kv-heads", "1"}, Words{"--dv", "0"}, Words{"--left", "-1"},

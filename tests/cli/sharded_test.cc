@@ -213,5 +213,22 @@ TEST_F(Sharded, RefusedBeforeTheShardIsRead) {
   expect_ok({"state", "@x.npy", "@y.part", "--offset", "9007199254740982", "--row-length", "9007199254740992"});
 }
 
+TEST_F(CommandTest, FinishRefusesAShardWithMoreThanThePartialHasSeen) {
+  const Shape shape{3, 70'000};
+  auto x = random_elements(DType::float32, 210'000, 2);
+  write_array(at("x.npy"), DType::float32, shape, x);
+  expect_ok({"state", "@x.npy", "@x.part"});
+  const float above = 50;
+  std::memcpy(x.data() + 4 * 139'999, &above, sizeof above);
+  write_array(at("other.npy"), DType::float32, shape, x);
+  for (const Words& more : {Words{}, Words{"--log"}, Words{"--dtype", "f16", "--memory", "32M"}}) {
+    Words words{"finish", "@other.npy", "@x.part", "@y.npy"};
+    words.insert(words.end(), more.begin(), more.end());
+    expect_refused(Code::state, "row 1 ", words);
+    EXPECT_FALSE(std::filesystem::exists(at("y.npy")));
+  }
+  expect_ok({"finish", "@x.npy", "@x.part", "@y.npy"});
+}
+
 }  // namespace
 }  // namespace softfold_test

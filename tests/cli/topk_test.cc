@@ -27,6 +27,8 @@ TEST_F(CommandTest, TopkHasTheLibrarysBitsInBlocksOfAnySize) {
     expect_ok({"topk", "@x.npy", "@p.npy", "@i.npy", "-k", "6", "--probabilities", "--memory", memory});
     expect_file("p.npy", p);
   }
+  write_header("e.npy", "5, 0");
+  expect_refused(Code::shape, "at least one element", {"topk", "@e.npy", "@v.npy", "@i.npy"});
   expect_refused(Code::option, "1 .. 4000", {"topk", "@x.npy", "@v.npy", "@i.npy", "-k", "4001"});
 }
 

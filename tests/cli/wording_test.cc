@@ -1,0 +1,169 @@
+// Refusals in the command's words: each says what to try, and names options, not the library's fields.
+#include "cli/support.hpp"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+namespace softfold_test {
+namespace {
+
+using softfold::io::TensorSpec;
+
+class Wording : public CommandTest {
+ protected:
+  void SetUp() override {
+    write_array(at("x.npy"), DType::float32, {4, 5}, random_elements(DType::float32, 20, 1));
+    write_array(at("w.npy"), DType::float32, {7, 5}, random_elements(DType::float32, 35, 1));
+    const std::vector<std::int64_t> targets(4, 1);
+    write_array(at("t.npy"), DType::int64, {4}, std::as_bytes(std::span(targets)));
+    write_array(at("q.npy"), DType::float32, {1, 2, 4, 5}, random_elements(DType::float32, 40, 1));
+    write_array(at("five.npy"), DType::float32, {5}, random_elements(DType::float32, 5, 1));
+  }
+  /// Refused, with something to try, and `part` in the message.
+  void expect_try(Code code, const std::string& part, const Words& words) const {
+    expect_refused(code, part, words);
+    expect_refused(code, "try: ", words);
+  }
+};
+
+TEST_F(Wording, EveryRefusalSaysWhatToTry) {
+  const Words ce{"cross-entropy", "@x.npy", "@t.npy"}, linear{"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy"},
+      attention{"attention", "@q.npy", "@q.npy", "@q.npy", "@o.npy"}, sample{"sample", "@x.npy", "@o.npy"};
+  const auto with = [](Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  expect_try(Code::dtype, "int64", {"cross-entropy", "@x.npy", "@x.npy"});
+  expect_try(Code::shape, "TARGETS of shape", {"cross-entropy", "@w.npy", "@t.npy"});
+  expect_try(Code::option, "got --label-smoothing 1.1", with(ce, {"--label-smoothing", "1.1"}));
+  expect_try(Code::option, "got --z-loss -1", with(ce, {"--z-loss", "-1"}));
+  expect_try(Code::option, "got --softcap -1", with(linear, {"--softcap", "-1"}));
+  expect_try(Code::shape, "X of shape", {"linear-cross-entropy", "@x.npy", "@q.npy", "@t.npy"});
+  expect_try(Code::shape, "--bias of shape", with(linear, {"--bias", "@five.npy"}));
+  expect_try(Code::shape, "--lengths", with(attention, {"--lengths", "5,13"}));
+  expect_try(Code::data, "got --lengths[0] = 13", with(attention, {"--lengths", "13"}));
+  expect_try(Code::shape, "--index", with(attention, {"--index", "0,5"}));
+  expect_try(Code::dtype, "--mask", with(attention, {"--mask", "@five.npy"}));
+  expect_try(Code::dtype, "--dtype float16", with(attention, {"--dtype", "f16"}));
+  expect_try(Code::option, "1e-50", with(attention, {"--softcap", "1e-50"}));
+  expect_try(Code::option, "got --temperature -1", with(sample, {"--temperature", "-1"}));
+  expect_try(Code::option, "got --top-p 1.5", with(sample, {"--top-p", "1.5"}));
+  expect_try(Code::option, "--top-logprobs 502",
+             with(sample, {"--top-logprobs", "502", "--top-tokens", "@a.npy", "--top-lp", "@b.npy"}));
+  expect_try(Code::shape, "axis", {"explain", "softmax", "4x5", "f32", "--axis", "5"});
+  expect_try(Code::shape, "Q of shape", {"kl-divergence", "@x.npy", "@w.npy", "@o.npy"});
+  expect_try(Code::option, "--rows -1", {"bench", "softmax", "--n", "10", "--rows", "-1"});
+}
+
+TEST_F(Wording, ANumberThatIsTooLargeMeetsItsRange) {
+  const std::string whole = "-9223372036854775808 .. 9223372036854775807", narrow = "-2147483648 .. 2147483647";
+  expect_try(Code::usage, whole, {"cross-entropy", "@x.npy", "@t.npy", "--ignore-index", "9223372036854775808"});
+  expect_try(Code::usage, whole, {"sample", "@x.npy", "@o.npy", "--seed", "18446744073709551615"});
+  expect_try(Code::usage, narrow, {"softmax", "@x.npy", "@o.npy", "--threads", "99999999999"});
+  expect_try(Code::usage, narrow, {"softmax", "@x.npy", "@o.npy", "--axis", "2147483648"});
+  expect_try(Code::usage, "e+308", {"softmax", "@x.npy", "@o.npy", "--scale", "1e400"});
+}
+
+TEST_F(Wording, AnOutputOfferedAsAnOptionMeetsTheUsage) {
+  for (const Words& words :
+       {Words{"entropy", "@x.npy"}, Words{"kl-divergence", "@x.npy", "@x.npy"},
+        Words{"cross-entropy", "@x.npy", "@t.npy"}, Words{"topk", "@x.npy"}, Words{"sample", "@x.npy"}}) {
+    for (const char* option : {"-o", "--out", "--output"}) {
+      Words all = words;
+      all.insert(all.end(), {option, "@o.npy"});
+      expect_try(Code::usage, "softfold " + words[0] + " ", all);
+      expect_try(Code::usage, "without option", all);
+    }
+  }
+}
+
+TEST_F(Wording, AnEmptyValueIsNotNothing) {
+  expect_try(Code::usage, "'' of --dtype", {"softmax", "@x.npy", "@o.npy", "--dtype", ""});
+  EXPECT_FALSE(std::filesystem::exists(at("o.npy")));
+}
+
+TEST_F(Wording, TargetsAreIntegersAndNothingElseIsSuggested) {
+  std::string u4 = contents(at("t.npy"));
+  u4.replace(u4.find("<i8"), 3, "<u8");
+  std::ofstream(at("u.npy"), std::ios::binary) << u4;
+  expect_try(Code::dtype, "x.astype(numpy.int64)", {"cross-entropy", "@x.npy", "@u.npy"});
+  expect_try(Code::dtype, "x.astype(numpy.float32) in NumPy\n", {"softmax", "@u.npy", "@o.npy"});
+  EXPECT_EQ(expect_ok({"cross-entropy", "--help"}).find("--targets-as"), std::string::npos);
+  expect_refused(Code::usage, "--targets-as", {"cross-entropy", "@x.npy", "@t.npy", "--targets-as", "int32"});
+}
+
+TEST_F(Wording, OfSeveralTensorsTheOptionThatChoosesIsNamed) {
+  const std::vector<TensorSpec> tensors{{"a", DType::float32, {1}}, {"b", DType::float32, {1}}};
+  auto file = softfold::io::create_safetensors(at("s.safetensors"), tensors);
+  for (const std::size_t i : {0u, 1u}) file.write(0, std::vector<std::byte>(4), i);
+  file.commit();
+  expect_try(Code::option, "try: --tensor a", {"softmax", "@s.safetensors", "@o.npy"});
+  expect_try(Code::option, "try: --weight-tensor a", {"linear-cross-entropy", "@x.npy", "@s.safetensors", "@t.npy"});
+  expect_try(Code::option, "try: --targets-tensor a", {"cross-entropy", "@x.npy", "@s.safetensors"});
+}
+
+TEST_F(Wording, OnlyAttentionMerges) {
+  for (const Words& words :
+       {Words{"softmax", "@x.npy", "@o.npy"}, Words{"verify", "@x.npy"}, Words{"explain", "softmax", "4x5", "f32"}}) {
+    Words all = words;
+    all.insert(all.end(), {"--rung", "merged"});
+    expect_try(Code::option, "allowed: automatic, naive, safe, online, tiled, fused\n", all);
+  }
+  expect_ok({"attention", "@q.npy", "@q.npy", "@q.npy", "@o.npy", "--rung", "merged"});
+}
+
+TEST_F(Wording, WhatIsNotFiniteIsATextInJson) {
+  std::vector<float> x(20, 0);
+  x[1] = -INFINITY;
+  write_array(at("x.npy"), DType::float32, {4, 5}, std::as_bytes(std::span(x)));
+  const auto told = nlohmann::json::parse(expect_ok({"cross-entropy", "@x.npy", "@t.npy", "--json"}));
+  EXPECT_EQ(told.at("mean"), "inf");
+  EXPECT_EQ(told.at("sum"), "inf");
+  EXPECT_EQ(told.at("perplexity"), "inf");
+}
+
+TEST_F(Wording, TheMemoryThatARowNeedsIsNamed) {
+  write_header("long.npy", "20000000,");
+  std::filesystem::resize_file(at("long.npy"), 128 + 80'000'000);
+  for (const Words& words :
+       {Words{"entropy", "@long.npy", "@o.npy"}, Words{"kl-divergence", "@long.npy", "@long.npy", "@o.npy"},
+        Words{"topk", "@long.npy", "@v.npy", "@i.npy"}, Words{"sample", "@long.npy", "@o.npy"}}) {
+    Words all = words;
+    all.insert(all.end(), {"--memory", "32M"});
+    const Result refused = run(all);
+    EXPECT_EQ(refused.status, static_cast<int>(Code::option)) << refused.err;
+    const std::size_t found = refused.err.find("try: --memory ");
+    ASSERT_NE(found, std::string::npos) << refused.err;
+    all.back() = refused.err.substr(found + 14, refused.err.find('\n', found) - found - 14);
+    expect_ok(all);
+  }
+}
+
+TEST_F(Wording, ThreadsHaveTheirPartOfTheMemory) {
+  expect_try(Code::option, "for 1000 threads", {"softmax", "@x.npy", "@o.npy", "--threads", "1000", "--memory", "32M"});
+  if (kSanitized) return;
+  write_header("wide.npy", "1000, 20000");
+  std::filesystem::resize_file(at("wide.npy"), 128 + 80'000'000);
+  const Result many = run({"entropy", "@wide.npy", "@o.npy", "--threads", "1000", "--memory", "48M"});
+  EXPECT_EQ(many.status, 0) << many.err;
+  EXPECT_LE(many.peak_rss, 48 << 20);
+}
+
+// An address space that the arrays do not fit into.
+TEST_F(Wording, WithoutMemoryAnOptionThatTheVerbHasIsNamed) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs its address space";
+  write_header("big.npy", "500000, 500");
+  std::filesystem::resize_file(at("big.npy"), 128 + 1'000'000'000);
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  const struct rlimit narrow { rlim_t{512} << 20, before.rlim_max };
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &narrow), 0);
+  const Result result = run({"attention", "@big.npy", "@big.npy", "@big.npy", "@o.npy", "--threads", "1"});
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(result.status, static_cast<int>(Code::out_of_memory)) << result.err;
+  EXPECT_EQ(result.err.find("--memory"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace softfold_test
