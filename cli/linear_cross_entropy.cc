@@ -42,6 +42,7 @@ struct LinearCrossEntropyVerb {
 
   void declare(Command& command);
   void run() const;
+  std::vector<io::ArrayFile> open() const;
   LinearCrossEntropyOptions options() const;
 };
 
@@ -78,16 +79,22 @@ LinearCrossEntropyOptions LinearCrossEntropyVerb::options() const {
   return o;
 }
 
+/// X, WEIGHT, TARGETS, and the bias if there is one.
+std::vector<io::ArrayFile> LinearCrossEntropyVerb::open() const {
+  std::vector<io::ArrayFile> files;
+  files.push_back(reading.open_floating(input));
+  files.push_back(weight_reading.open_floating(weight));
+  files.push_back(target_reading.open(targets));
+  if (!bias.empty()) files.push_back(open_operand(bias));
+  return files;
+}
+
 void LinearCrossEntropyVerb::run() const {
   LinearCrossEntropyOptions o = options();
   const Compute compute(running);
   require_apart({log_probability, dx, dweight, dbias});
   if (!dbias.empty() && bias.empty()) throw Error(Code::option, "--dbias " + dbias, "with --bias alone", "--bias FILE");
-  std::vector<io::ArrayFile> read;
-  read.push_back(reading.open_floating(input));
-  read.push_back(weight_reading.open_floating(weight));
-  read.push_back(target_reading.open(targets));
-  if (!bias.empty()) read.push_back(open_operand(bias));
+  const std::vector<io::ArrayFile> read = open();
   const std::vector<std::int64_t> rows = rows_of_targets(read[2], read[0]);
   const Loaded x(read[0]), w(read[1]), classes(read[2]);
   std::optional<Loaded> b;

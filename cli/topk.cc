@@ -35,17 +35,22 @@ struct TopkVerb {
   }
 
   void run() const;
+  void check_k(std::int64_t n) const;
 };
+
+void TopkVerb::check_k(std::int64_t n) const {
+  if (n == 0)
+    throw Error(Code::shape, fmt::format("'{}': rows of 0 elements", input), "rows of at least one element",
+                "an array whose last axis is not empty");
+  if (k < 1 || k > n) throw Error(Code::option, fmt::format("-k {}", k), fmt::format("1 .. {}", n), "-k 1");
+}
 
 void TopkVerb::run() const {
   const Compute compute(running);
   require_apart({values, indices});
   const io::ArrayFile file = reading.open(input);
   const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, few{g.rows(), k, 1};
-  if (g.n == 0)
-    throw Error(Code::shape, fmt::format("rows of 0 elements: {}", text_of(file.shape())),
-                "rows of at least one element", "an array whose last axis is not empty");
-  if (k < 1 || k > g.n) throw Error(Code::option, fmt::format("-k {}", k), fmt::format("1 .. {}", g.n), "-k 1");
+  check_k(g.n);
   const std::size_t element = size_of(file.dtype());
   const Schedule s =
       make_row_schedule(rows, {element, 2 * element + sizeof(std::int64_t), compute.room(running.memory_bytes())});
