@@ -268,6 +268,7 @@ typedef struct softfold_context {
   void* stream;           /* a cudaStream_t */
   void* workspace;        /* softfold_plan_workspace_bytes() bytes at a multiple of 256, or null */
   size_t workspace_bytes;
+  int overlap; /* not 0: kernels may begin while the one before them ends */
 } softfold_context;
 
 /* A checked operation, bound to a kernel: a plain value of fixed size that owns nothing and is never freed.

@@ -155,7 +155,7 @@ class LinearRun {
     for_logits(count, [&](std::int64_t row, std::int64_t j, std::int64_t n) {
       const T* z = logits_.data() + row * p_.n + j;
       T* g = gradients_.data() + row * p_.n + j;
-      for (std::int64_t i = 0; i < n; ++i) g[i] = fold::Scalar<T>::mul(g[i], fold::soft_cap_slope(z[i], cap));
+      for (std::int64_t i = 0; i < n; ++i) g[i] = fold::soft_cap_gradient(g[i], z[i], cap);
     });
   }
 

@@ -56,13 +56,13 @@ AcrossShare share_of(const RowProblem& p, int rows, int count, int most_blocks) 
           static_cast<int>(chunks), ceil(p.rows, std::int64_t{kAcrossThreads} / classes * rows)};
 }
 void launch_kernel(const RowProblem& p, void (*kernel)(RowProblem, AcrossShare), const AcrossShare& share,
-                   cudaStream_t stream) {
+                   Stream stream) {
   const auto blocks = static_cast<int>((lift::chunk_count(p.n) + share.chunks - 1) / share.chunks);
   launch("softmax_across_rows", kernel, {share.groups * blocks, kAcrossThreads, blocks}, stream, p, share);
 }
 
 template <class E, bool kLog>
-void launch_across(const RowProblem& p, int most_blocks, cudaStream_t stream) {
+void launch_across(const RowProblem& p, int most_blocks, Stream stream) {
   const auto pairs = [&](auto kernel, int count) {
     launch_kernel(p, kernel, share_of(p, 2, count, most_blocks), stream);
   };

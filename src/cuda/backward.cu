@@ -33,14 +33,14 @@ const char* refuses_cluster_row(const RowProblem& p, const Context&) {
 }
 
 template <class E, template <class> class Gradient, int kLanes>
-void launch_warp_rows(const RowProblem& p, cudaStream_t stream) {
+void launch_warp_rows(const RowProblem& p, Stream stream) {
   const int per_block = kThreads / kLanes;
   launch("backward_warp_rows", backward_warp_rows<E, kLanes, Gradient>,
          Grid{(p.rows + per_block - 1) / per_block, kThreads}, stream, p);
 }
 
 template <class E, template <class> class Gradient>
-void warp_rows(const RowProblem& p, cudaStream_t stream) {
+void warp_rows(const RowProblem& p, Stream stream) {
   if (p.n <= 128) return launch_warp_rows<E, Gradient, 4>(p, stream);
   if (p.n <= 256) return launch_warp_rows<E, Gradient, 8>(p, stream);
   if (p.n <= 512) return launch_warp_rows<E, Gradient, 16>(p, stream);

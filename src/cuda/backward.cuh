@@ -1,6 +1,7 @@
 // The gradients of softmax and log_softmax with one read: y and dy wait in registers between their sum and the write.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/rows.cuh"
 #include "softfold/fold/gradient.hpp"
 #include "softfold/lift/cluster.cuh"
@@ -75,6 +76,7 @@ __device__ __forceinline__ const char* gradient_at(const RowProblem& p, const Ro
 /// Several rows a warp (kLanes < 32) or one: rows of at most 32 * kLanes elements.
 template <class E, int kLanes, template <class> class Gradient>
 __global__ void __launch_bounds__(256, 2) backward_warp_rows(const __grid_constant__ RowProblem p) {
+  begin_in_order();
   const std::int64_t group = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
   // Lanes without a row of their own take part with the last row and write nothing.
   const bool writes = group < p.rows;
@@ -92,6 +94,7 @@ __global__ void __launch_bounds__(256, 2) backward_warp_rows(const __grid_consta
 /// A block or a cluster of blocks a row, one chunk a warp; sums cross by shared memory.
 template <class E, template <class> class Gradient>
 __global__ void __launch_bounds__(512, 1) backward_cluster_row(const __grid_constant__ RowProblem p) {
+  begin_in_order();
   using Exchange = lift::ClusterSum<256>;
   __shared__ typename Exchange::Storage storage;
   Exchange::begin();

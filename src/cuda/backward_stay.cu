@@ -34,7 +34,7 @@ const char* refuses(const RowProblem& p, const Context&) {
 }
 
 template <class E, template <class> class Gradient>
-void launch_stays(const RowProblem& p, cudaStream_t stream) {
+void launch_stays(const RowProblem& p, Stream stream) {
   using Shape = GradientShape<E>;
   const StaySpread s = fewest_blocks(lift::chunk_count(p.n), of_warp(p));
   const Operand& dy = p[Slot::dy];

@@ -2,6 +2,7 @@
 // registers between their sum and dx, while those of the next row arrive in shared memory.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/stay.cuh"
 #include "softfold/fold/gradient.hpp"
 
@@ -98,6 +99,7 @@ struct GradientVectors {
 template <class E, template <class> class Gradient>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     backward_cluster_stays(const __grid_constant__ GradientRows p, int clusters) {
+  begin_in_order();
   using Shape = GradientShape<E>;
   using Place = typename Shape::Place;
   using Cluster = lift::Cluster;

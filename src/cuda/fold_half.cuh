@@ -2,6 +2,7 @@
 // frame that is guessed, so that the first elements are folded while the last are on their way.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/softmax_long.cuh"
 
 namespace softfold {
@@ -139,6 +140,7 @@ inline constexpr int kHalfThreads = 128, kHalfChunks = kHalfThreads / 16;  ///< 
 template <class E>
 __global__ void __launch_bounds__(kHalfThreads, 8)
     fold_half_tiles(const __grid_constant__ PlainRows p, std::int64_t chunks, fold::LogSumExp<float>::State* states) {
+  begin_in_order();
   using Half = HalfChunk<E>;
   const std::int64_t own = static_cast<std::int64_t>(blockIdx.x) * kHalfChunks + threadIdx.x / Half::kLanes;
   const std::int64_t item = min(own, p.rows * chunks - 1);

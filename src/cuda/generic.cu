@@ -1,6 +1,7 @@
 // The general kernels: how their three steps follow each other on a stream.
 #include "cuda/generic.cuh"
 
+#include "cuda/in_order.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
 
@@ -11,6 +12,7 @@ namespace {
 
 /// finish_logsumexp: the states carry their own scale and precision.
 __global__ void __launch_bounds__(128) write_logsumexp(const __grid_constant__ RowProblem p) {
+  begin_in_order();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (row >= p.rows) return;
   const RowPlace place(p, row);
@@ -31,7 +33,7 @@ std::size_t lse_bytes(const RowProblem& p) {
 }
 
 template <class T>
-const typename fold::LogSumExp<T>::State* fold_rows(const RowProblem& p, char* memory, cudaStream_t stream) {
+const typename fold::LogSumExp<T>::State* fold_rows(const RowProblem& p, char* memory, Stream stream) {
   using Lse = fold::LogSumExp<T>;
   auto* states = reinterpret_cast<typename Lse::State*>(memory);
   const std::int64_t items = p.rows * lift::chunk_count(p.n);
@@ -45,7 +47,7 @@ const typename fold::LogSumExp<T>::State* fold_rows(const RowProblem& p, char* m
 }
 
 template <class T>
-void write_softmax_rows(const RowProblem& p, const typename fold::LogSumExp<T>::State* states, cudaStream_t stream) {
+void write_softmax_rows(const RowProblem& p, const typename fold::LogSumExp<T>::State* states, Stream stream) {
   const bool across = is_across(p);
   const std::int64_t items = write_items(p, across);
   if (p.op == Op::log_softmax || p.op == Op::finish_log_softmax) {
@@ -67,7 +69,7 @@ std::size_t fold_workspace(const RowProblem& p, const Context&) {
 void run_fold(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(fold_workspace(p, context), context);
-  const cudaStream_t stream = stream_of(context);
+  const Stream stream = stream_of(context);
   with_fold_type(p, [&]<class T>(T) {
     const auto* states = fold_rows<T>(p, scratch.data(), stream);
     if (p.op == Op::softmax || p.op == Op::log_softmax) {
@@ -80,7 +82,7 @@ void run_fold(const RowProblem& p, const Context& context) {
 
 void run_finish(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::states].data);
-  const cudaStream_t stream = stream_of(context);
+  const Stream stream = stream_of(context);
   if (p.op == Op::finish_logsumexp)
     return launch("write_logsumexp", write_logsumexp, {ceil_div(p.rows, kThreads), kThreads}, stream, p);
   with_fold_type(p, [&]<class T>(T) { write_softmax_rows<T>(p, nullptr, stream); });
@@ -91,7 +93,7 @@ std::size_t backward_workspace(const RowProblem& p, const Context&) {
 }
 
 template <class T, template <class> class Gradient>
-void backward(const RowProblem& p, char* memory, cudaStream_t stream) {
+void backward(const RowProblem& p, char* memory, Stream stream) {
   const std::int64_t chunks = p.rows * lift::chunk_count(p.n);
   if (chunks == 0) return;
   auto* states = reinterpret_cast<GradientState<T>*>(memory);

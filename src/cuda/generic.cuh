@@ -3,6 +3,7 @@
 // canonical tree, 32 nodes a step), and the results from the row's state.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/operand_at.cuh"
 #include "cuda/rows.cuh"
 #include "softfold/fold/gradient.hpp"
@@ -156,6 +157,7 @@ __device__ __forceinline__ typename fold::LogSumExp<T>::State chunk_state(const 
 template <class T>
 __global__ void __launch_bounds__(128)
     fold_chunks(const __grid_constant__ RowProblem p, std::int64_t items, typename fold::LogSumExp<T>::State* states) {
+  begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, false);
@@ -168,6 +170,7 @@ __global__ void __launch_bounds__(128)
 template <class T, template <class> class Gradient>
 __global__ void __launch_bounds__(128)
     sum_chunks(const __grid_constant__ RowProblem p, std::int64_t items, GradientState<T>* states) {
+  begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, false);
@@ -195,6 +198,7 @@ __global__ void __launch_bounds__(128)
 template <class F>
 __global__ void __launch_bounds__(128) merge_nodes(const typename F::State* from, std::int64_t from_count,
                                                    typename F::State* to, std::int64_t to_count, std::int64_t items) {
+  begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -227,6 +231,7 @@ __device__ __forceinline__ typename F::State merge_few(const typename F::State* 
 template <class F>
 __global__ void __launch_bounds__(128)
     merge_few_nodes(const typename F::State* from, int count, typename F::State* to, std::int64_t rows) {
+  begin_in_order();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (row < rows) to[row] = merge_few<F>(from + row * count, count);
 }
@@ -277,6 +282,7 @@ __device__ __forceinline__ void write_row(const RowProblem& p, std::int64_t row,
 template <class T>
 __global__ void __launch_bounds__(128)
     write_row_results(const __grid_constant__ RowProblem p, const typename fold::LogSumExp<T>::State* states) {
+  begin_in_order();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (row < p.rows) write_row<T>(p, row, states[row]);
 }
@@ -286,6 +292,7 @@ __global__ void __launch_bounds__(128)
 template <class T, bool kLog>
 __global__ void __launch_bounds__(128) write_softmax(const __grid_constant__ RowProblem p, std::int64_t items,
                                                      bool across, const typename fold::LogSumExp<T>::State* states) {
+  begin_in_order();
   using Lse = fold::LogSumExp<T>;
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
@@ -329,6 +336,7 @@ __global__ void __launch_bounds__(128) write_softmax(const __grid_constant__ Row
 template <class T, template <class> class Gradient>
 __global__ void __launch_bounds__(128) write_gradient(const __grid_constant__ RowProblem p, std::int64_t items,
                                                       bool across, const GradientState<T>* states) {
+  begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, across);
@@ -355,6 +363,7 @@ __global__ void __launch_bounds__(128) write_gradient(const __grid_constant__ Ro
 template <class T>
 __global__ void __launch_bounds__(128)
     write_lse_gradient(const __grid_constant__ RowProblem p, std::int64_t items, bool across) {
+  begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, across);

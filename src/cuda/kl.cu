@@ -94,7 +94,7 @@ class KlRun {
   const KlProblem& p_;
   const Context& context_;
   Parts parts_;
-  cudaStream_t stream_;
+  Stream stream_;
   KlNode<T>* sums_;
   KlPlainRow* rows_ = nullptr;
   RowStates p_states_, q_states_;

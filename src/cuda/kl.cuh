@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/generic.cuh"
+#include "cuda/in_order.cuh"
 #include "front/kl_problem.hpp"
 #include "softfold/fold/kl_divergence.hpp"
 
@@ -184,6 +185,7 @@ __device__ __forceinline__ KlNode<T> kl_chunk_sums(const KlProblem& p, const KlR
 template <class T>
 __global__ void __launch_bounds__(128)
     sum_kl_chunks(const __grid_constant__ KlProblem p, std::int64_t items, KlNode<T>* sums) {
+  begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, false);
@@ -196,6 +198,7 @@ __global__ void __launch_bounds__(128)
 /// One number a row. sums: null where rows have no elements.
 template <class T>
 __global__ void __launch_bounds__(128) finish_kl(const __grid_constant__ KlProblem p, const KlNode<T>* sums) {
+  begin_in_order();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
   const KlRows<T> r(p, index);
@@ -234,6 +237,7 @@ __device__ __forceinline__ void write_kl_share(const KlProblem& p, const KlRows<
 template <class T>
 __global__ void __launch_bounds__(128)
     write_kl_gradients(const __grid_constant__ KlProblem p, std::int64_t items, bool across, const KlNode<T>* sums) {
+  begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, across);

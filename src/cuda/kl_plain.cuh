@@ -2,6 +2,7 @@
 // the sums, and the gradients by a read of their own. Every step keeps all processors busy, however long the rows are.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/kl_rows.cuh"
 #include "cuda/plain_chunk.cuh"
 
@@ -20,6 +21,7 @@ struct alignas(16) KlPlainRow {
 /// A thread a row. sums: null before they are there; after it, the rows' divergences are written too.
 static __global__ void __launch_bounds__(128)
     prepare_plain_kl(const __grid_constant__ KlProblem p, const KlNode<float>* sums, KlPlainRow* rows) {
+  begin_in_order();
   using Kind = KlPlainRow::Kind;
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
@@ -50,6 +52,7 @@ template <class E>
 __global__ void __launch_bounds__(256, 2)
     sum_plain_kl(const __grid_constant__ KlProblem p, std::int64_t chunks, lift::Factor factor, const KlPlainRow* rows,
                  KlNode<float>* sums) {
+  begin_in_order();
   using Kind = KlPlainRow::Kind;
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= p.rows * chunks) return;
@@ -69,6 +72,7 @@ template <class E>
 __global__ void __launch_bounds__(256, 2)
     write_plain_kl(const __grid_constant__ KlProblem p, std::int64_t chunks, lift::Factor factor,
                    const KlPlainRow* rows, const KlNode<float>* sums) {
+  begin_in_order();
   const std::int64_t item =
       p.rows * chunks - 1 - (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item < 0) return;

@@ -2,6 +2,7 @@
 // write.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/kl.cuh"
 #include "cuda/plain_chunk.cuh"
 #include "softfold/lift/cluster.cuh"
@@ -142,6 +143,7 @@ struct KlExchange {
 /// A block or a cluster of blocks a pair of rows, one chunk of both a warp.
 template <class E>
 __global__ void __launch_bounds__(512, 1) kl_cluster_rows(const __grid_constant__ KlProblem p) {
+  begin_in_order();
   using States = lift::ClusterFold<256>;
   using Fold = lift::WarpFold<KlTile<E>::kWidth>;
   using State = fold::LogSumExp<float>::State;

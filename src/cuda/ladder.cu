@@ -2,6 +2,7 @@
 // each thread every 256th element; the exponentials are the library's, the sums in an order of the block's own.
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
+#include "cuda/in_order.cuh"
 #include "cuda/kernels.hpp"
 #include "softfold/fold/logsumexp.hpp"
 
@@ -48,6 +49,7 @@ struct LadderRow {
 /// exp(x) / sum exp(x), two reads: overflows from scale x = 88.7 on.
 template <class E>
 __global__ void __launch_bounds__(kLadderThreads) softmax_naive(const __grid_constant__ LadderRows r) {
+  begin_in_order();
   __shared__ float sums[kLadderThreads];
   const LadderRow<E> row(r);
   const float c = r.scale.c;
@@ -78,6 +80,7 @@ __device__ void write_row(const LadderRows& r, const LadderRow<E>& row, const Ls
 /// The maximum, then the sum in its frame, then the write: three reads.
 template <class E>
 __global__ void __launch_bounds__(kLadderThreads) softmax_safe(const __grid_constant__ LadderRows r) {
+  begin_in_order();
   __shared__ Lse::State states[kLadderThreads];
   const LadderRow<E> row(r);
   const Lse lse{r.scale};
@@ -106,6 +109,7 @@ __global__ void __launch_bounds__(kLadderThreads) softmax_safe(const __grid_cons
 /// Maximum and sum together, an element at a time (the fold's push), then the write: two reads.
 template <class E>
 __global__ void __launch_bounds__(kLadderThreads) softmax_online(const __grid_constant__ LadderRows r) {
+  begin_in_order();
   __shared__ Lse::State states[kLadderThreads];
   const LadderRow<E> row(r);
   const Lse lse{r.scale};

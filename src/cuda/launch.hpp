@@ -17,7 +17,17 @@ namespace cuda {
 /// that is not sticky does not reach the next call.
 void check(cudaError_t status, const char* what);
 
-inline cudaStream_t stream_of(const Context& context) { return static_cast<cudaStream_t>(context.stream); }
+/// The stream of a call, and whether its kernels may begin while the one before them ends (in_order.cuh).
+struct Stream {
+  Stream(cudaStream_t of, bool overlaps_ = false) : handle(of), overlaps(overlaps_) {}
+  operator cudaStream_t() const { return handle; }
+  /// For a kernel after another one of the same call, whether the caller asks for overlap or not.
+  Stream following() const { return {handle, true}; }
+  cudaStream_t handle;
+  bool overlaps;
+};
+
+inline Stream stream_of(const Context& context) { return {static_cast<cudaStream_t>(context.stream), context.overlap}; }
 
 /// Makes the device that `data` lies on current, for as long as it lives.
 class DeviceOf {
@@ -75,7 +85,7 @@ void allow_shared_memory(const char* name, const void* kernel);
 void check_blocks(const char* name, std::int64_t blocks);
 
 template <class... Parameters, class... Arguments>
-void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, cudaStream_t stream,
+void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
             Arguments&&... arguments) {
   if (grid.blocks == 0) return;
   check_blocks(name, grid.blocks);
@@ -83,8 +93,8 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, c
   config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
   config.blockDim = dim3(static_cast<unsigned>(grid.threads));
   config.dynamicSmemBytes = static_cast<std::size_t>(grid.shared_bytes);
-  config.stream = stream;
-  cudaLaunchAttribute attributes[2];
+  config.stream = stream.handle;
+  cudaLaunchAttribute attributes[3];
   config.attrs = attributes;
   if (grid.cluster > 1) {
     auto& a = attributes[config.numAttrs++];
@@ -97,6 +107,11 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, c
     auto& a = attributes[config.numAttrs++];
     a.id = cudaLaunchAttributeCooperative;
     a.val.cooperative = 1;
+  }
+  if (stream.overlaps && !grid.cooperative) {
+    auto& a = attributes[config.numAttrs++];
+    a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    a.val.programmaticStreamSerializationAllowed = 1;
   }
   if (grid.shared_bytes > 0) allow_shared_memory(name, reinterpret_cast<const void*>(kernel));
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), name);

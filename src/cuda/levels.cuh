@@ -65,16 +65,17 @@ std::size_t state_bytes(const RowProblem& p) {
   return static_cast<std::size_t>(states) * sizeof(State);
 }
 
-/// From the chunks' states at `states` to one a row; returns where they are.
+/// From the chunks' states at `states`, which a kernel of the same call wrote, to one a row; returns where they are.
 template <class F>
-const typename F::State* merge_levels(const RowProblem& p, typename F::State* states, cudaStream_t stream) {
+const typename F::State* merge_levels(const RowProblem& p, typename F::State* states, Stream stream) {
   for_levels(p, [&](std::int64_t count, std::int64_t next) {
     typename F::State* to = states + p.rows * count;
     if (count <= kFewNodes) {
-      launch("merge_few_nodes", merge_few_nodes<F>, {ceil_div(p.rows, kThreads), kThreads}, stream, states, count, to,
-             p.rows);
+      launch("merge_few_nodes", merge_few_nodes<F>, {ceil_div(p.rows, kThreads), kThreads}, stream.following(), states,
+             count, to, p.rows);
     } else {
-      launch("merge_nodes", merge_nodes<F>, warps_for(p.rows * next), stream, states, count, to, next, p.rows * next);
+      launch("merge_nodes", merge_nodes<F>, warps_for(p.rows * next), stream.following(), states, count, to, next,
+             p.rows * next);
     }
     states = to;
   });

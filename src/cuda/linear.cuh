@@ -4,6 +4,7 @@
 
 #include "cuda/cublas_lt.hpp"
 #include "cuda/elements.hpp"
+#include "cuda/in_order.cuh"
 #include "cuda/levels.cuh"
 #include "cuda/states.hpp"
 #include "front/linear_problem.hpp"
@@ -37,6 +38,7 @@ struct Run {
 template <class E, class T = fold::FoldType<E>>
 __global__ void __launch_bounds__(Run::kThreads)
     finish_logits(E* logits, std::int64_t n, std::int64_t stride, const Operand bias, T cap) {
+  begin_in_order();
   Run(n, stride).each([&](std::int64_t at, std::int64_t column) {
     T z = fold::widen(logits[at]);
     if (bias.given) z = fold::Scalar<T>::add(z, element_at<T>(bias.dtype, bias.data + column * bias.axis_stride));
@@ -49,9 +51,10 @@ __global__ void __launch_bounds__(Run::kThreads)
 template <class E, class T = fold::FoldType<E>>
 __global__ void __launch_bounds__(Run::kThreads)
     uncap(const E* logits, E* gradients, std::int64_t n, std::int64_t stride, T cap) {
+  begin_in_order();
   Run(n, stride).each([&](std::int64_t at, std::int64_t) {
-    const T slope = fold::soft_cap_slope<T>(fold::widen(logits[at]), cap);
-    gradients[at] = fold::narrow<E>(fold::Scalar<T>::mul(fold::widen(gradients[at]), slope));
+    gradients[at] =
+        fold::narrow<E>(fold::soft_cap_gradient<T>(fold::widen(gradients[at]), fold::widen(logits[at]), cap));
   });
 }
 
@@ -59,6 +62,7 @@ __global__ void __launch_bounds__(Run::kThreads)
 template <class E>
 __global__ void __launch_bounds__(256)
     sum_columns(const E* gradients, std::int64_t rows, std::int64_t n, std::int64_t stride, const Operand sums) {
+  begin_in_order();
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (column >= n) return;
   double sum = 0;
@@ -99,7 +103,7 @@ inline Matrix placed(Parts& parts, const Operand& o, std::int64_t rows, std::int
   return {parts.bytes_for<char>(bytes), o.dtype, rows, columns, columns};
 }
 /// From the one to the other, unless they are the same.
-inline void copy_rows(const Matrix& from, const Matrix& to, cudaStream_t stream) {
+inline void copy_rows(const Matrix& from, const Matrix& to, Stream stream) {
   if (from.data == to.data || from.rows == 0) return;
   const std::size_t size = size_of(from.dtype);
   check(cudaMemcpy2DAsync(to.data, static_cast<std::size_t>(to.stride) * size, from.data,
@@ -126,7 +130,7 @@ struct LogitsBlock {
        *gradients = nullptr;  ///< of x's dtype, a row every `stride` bytes; the same memory where there is no softcap
   std::int64_t first = 0, classes, stride = 0;
   char* room = nullptr;  ///< of products
-  cudaStream_t stream;
+  Stream stream;
   Algorithms with{};
 
   /// Bytes from row to row of so many logits: every row begins at a multiple of 128.

@@ -4,6 +4,7 @@
 #include "cuda/linear_lean.hpp"
 
 #include "cuda/choose.hpp"
+#include "cuda/in_order.cuh"
 #include "cuda/linear.cuh"
 #include "cuda/loss_rows.cuh"
 #include "cuda/states.hpp"
@@ -27,6 +28,7 @@ template <class E>
 __global__ void __launch_bounds__(kThreads)
     take_targets(const __grid_constant__ LossProblem p, const E* logits, std::int64_t stride, std::int64_t first,
                  std::int64_t classes, E* taken) {
+  begin_in_order();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (row >= p.rows) return;
   const Operand& o = p[LossSlot::targets];
@@ -38,6 +40,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     move_targets(CrossEntropyRow<T>* rows, std::int64_t count, std::int64_t by) {
+  begin_in_order();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (row < count) rows[row].target += by;
 }
@@ -45,6 +48,7 @@ __global__ void __launch_bounds__(kThreads)
 /// Sums as dx stores them.
 template <class T>
 __global__ void __launch_bounds__(Run::kThreads) put_dx(const T* sums, std::int64_t depth, const Operand dx) {
+  begin_in_order();
   Run(depth, depth).each([&](std::int64_t at, std::int64_t column) {
     put(dx.dtype, dx.data + at / depth * dx.strides[0] + column * dx.axis_stride, sums[at]);
   });
@@ -242,7 +246,7 @@ class LeanRun {
 
   const LinearProblem& p_;
   const Context& context_;
-  cudaStream_t stream_;
+  Stream stream_;
   std::int64_t block_, blocks_;
   Matrix x_{};
   char *room_ = nullptr, *logits_ = nullptr, *gradients_ = nullptr, *taken_ = nullptr;

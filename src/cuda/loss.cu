@@ -26,7 +26,7 @@ struct CrossEntropySteps {
   static bool counts(const LossProblem& p) {
     return p.label_smoothing > 0 && (p[Slot::mask].given || p[LossSlot::weight].given);
   }
-  static void finish(const LossProblem& p, const LossWork<T, RowResult>& work, cudaStream_t stream) {
+  static void finish(const LossProblem& p, const LossWork<T, RowResult>& work, Stream stream) {
     launch("finish_cross_entropy", finish_cross_entropy<T>, {ceil_div(p.rows, kThreads), kThreads}, stream, p, work);
   }
 };
@@ -39,7 +39,7 @@ struct ProbabilitySteps {
   static constexpr bool is_entropy = false, has_shares = true;
   static bool sums(const LossProblem& p) { return p.op == Op::cross_entropy; }
   static bool counts(const LossProblem& p) { return p.label_smoothing > 0 && p[Slot::mask].given; }
-  static void finish(const LossProblem& p, const LossWork<T, RowResult>& work, cudaStream_t stream) {
+  static void finish(const LossProblem& p, const LossWork<T, RowResult>& work, Stream stream) {
     launch("finish_probabilities", finish_probabilities<T>, {ceil_div(p.rows, kThreads), kThreads}, stream, p, work);
   }
 };
@@ -51,7 +51,7 @@ struct EntropySteps {
   static constexpr bool is_entropy = true, has_shares = false;
   static bool sums(const LossProblem&) { return true; }
   static bool counts(const LossProblem&) { return false; }
-  static void finish(const LossProblem& p, const LossWork<T, RowResult>& work, cudaStream_t stream) {
+  static void finish(const LossProblem& p, const LossWork<T, RowResult>& work, Stream stream) {
     launch("finish_entropy", finish_entropy<T>, {ceil_div(p.rows, kThreads), kThreads}, stream, p, work);
   }
 };
@@ -257,7 +257,7 @@ class LossRun {
   const Context& context_;
   Parts parts_;
   LossMemory<T, Steps> memory_;
-  cudaStream_t stream_;
+  Stream stream_;
   RowStates states_;
 };
 

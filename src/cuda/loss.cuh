@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/generic.cuh"
+#include "cuda/in_order.cuh"
 #include "front/targets.hpp"
 #include "softfold/fold/cross_entropy.hpp"
 #include "softfold/fold/entropy.hpp"
@@ -140,6 +141,7 @@ struct EntropyLeaves {
 template <class T, class Leaves>
 __global__ void __launch_bounds__(128)
     sum_row_leaves(const __grid_constant__ LossProblem p, std::int64_t items, const RowsSum* classes, T* sums) {
+  begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, false);
@@ -166,6 +168,7 @@ __global__ void __launch_bounds__(128)
 template <class T>
 __global__ void __launch_bounds__(128)
     sum_classes(const __grid_constant__ LossProblem p, std::int64_t items, RowsSum* sums) {
+  begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, false);
@@ -253,23 +256,27 @@ struct StoredLoss {
 template <class T>
 __global__ void __launch_bounds__(128)
     sum_targets(const __grid_constant__ LossProblem p, std::int64_t items, RowsSum* sums) {
+  begin_in_order();
   sum_rows(p.rows, items, sums, TargetWeight<T>{p});
 }
 template <class T>
 __global__ void __launch_bounds__(kThreadsAtOnce)
     sum_targets_at_once(const __grid_constant__ LossProblem p, RowsSum* sum) {
+  begin_in_order();
   const RowsSum all = sum_rows_at_once(p.rows, TargetWeight<T>{p});
   if (threadIdx.x == 0) *sum = all;
 }
 
 static __global__ void __launch_bounds__(128)
     sum_losses(const double* losses, std::int64_t rows, std::int64_t items, RowsSum* sums) {
+  begin_in_order();
   sum_rows(rows, items, sums, StoredLoss{losses});
 }
 
 /// The one number that a sum or a mean is. sum: of the rows' losses; null: they are few enough to be added up here.
 static __global__ void __launch_bounds__(kThreadsAtOnce)
     put_total(const __grid_constant__ LossProblem p, const RowsSum* sum, const double* losses, const RowsSum* weights) {
+  begin_in_order();
   const RowsSum all = sum != nullptr ? *sum : sum_rows_at_once(p.rows, StoredLoss{losses});
   if (threadIdx.x != 0) return;
   const bool mean = p.reduction == Reduction::mean;
@@ -341,6 +348,7 @@ __device__ __forceinline__ CrossEntropyRow<T> finish_row(const LossProblem& p, s
 template <class T>
 __global__ void __launch_bounds__(128)
     finish_cross_entropy(const __grid_constant__ LossProblem p, LossWork<T, CrossEntropyRow<T>> work) {
+  begin_in_order();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
   const LossRow<T> r(p, index);
@@ -351,6 +359,7 @@ __global__ void __launch_bounds__(128)
 template <class T>
 __global__ void __launch_bounds__(128)
     finish_entropy(const __grid_constant__ LossProblem p, LossWork<T, EntropyRow<T>> work) {
+  begin_in_order();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
   const LossRow<T> r(p, index);
@@ -372,6 +381,7 @@ __global__ void __launch_bounds__(128)
 template <class T, class RowResult>
 __global__ void __launch_bounds__(128)
     write_loss_gradient(const __grid_constant__ LossProblem p, std::int64_t items, bool across, const RowResult* rows) {
+  begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, across);

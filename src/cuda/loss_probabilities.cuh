@@ -2,6 +2,7 @@
 // the target. For any dtype, stride, axis, mask and length.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/loss.cuh"
 
 namespace softfold {
@@ -46,6 +47,7 @@ struct ProbabilityRow {
 template <class T>
 __global__ void __launch_bounds__(128)
     sum_shares(const __grid_constant__ LossProblem p, std::int64_t items, const RowsSum* counts, RowsSum* sums) {
+  begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, false);
@@ -80,6 +82,7 @@ struct ProbabilityLeaves {
 template <class T>
 __global__ void __launch_bounds__(128)
     finish_probabilities(const __grid_constant__ LossProblem p, LossWork<T, ProbabilityRow<T>> work) {
+  begin_in_order();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
   const LossRow<T> r(p, index);

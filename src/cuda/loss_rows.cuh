@@ -2,6 +2,7 @@
 // read, a chunk a warp, at the speed of a copy.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/loss.cuh"
 #include "cuda/plain_chunk.cuh"
 #include "cuda/softmax_plain.cuh"
@@ -58,6 +59,7 @@ __device__ __forceinline__ void for_each_turned(float (&v)[lift::kPerLane], cons
 template <class E, class Leaves>
 __global__ void __launch_bounds__(256, 3)
     sum_plain_leaves(const __grid_constant__ LossProblem p, std::int64_t chunks, lift::Factor factor, float* sums) {
+  begin_in_order();
   using Elements = Tile<E, 32>;
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= p.rows * chunks) return;
@@ -99,6 +101,7 @@ struct PlainEntropy {
 /// What the rows' elements are added up with, a thread a row.
 static __global__ void __launch_bounds__(128)
     prepare_entropy(const __grid_constant__ LossProblem p, fold::Entropy<float>* rows) {
+  begin_in_order();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
   const LossRow<float> r(p, index);
@@ -110,6 +113,7 @@ template <class E>
 __global__ void __launch_bounds__(256, 3)
     sum_plain_entropy(const __grid_constant__ LossProblem p, std::int64_t chunks, lift::Factor factor,
                       const fold::Entropy<float>* rows, float* sums) {
+  begin_in_order();
   using Elements = Tile<E, 32>;
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= p.rows * chunks) return;
@@ -162,6 +166,7 @@ template <class E, class RowResult>
 __global__ void __launch_bounds__(256, 4)
     write_plain_gradient(const __grid_constant__ LossProblem p, std::int64_t chunks, lift::Factor factor,
                          const RowResult* rows) {
+  begin_in_order();
   using Elements = Tile<E, 32>;
   const std::int64_t item =
       p.rows * chunks - 1 - (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
@@ -204,6 +209,7 @@ __global__ void __launch_bounds__(256, 4)
 static __global__ void __launch_bounds__(128)
     prepare_gradients(const __grid_constant__ LossProblem p, const RowsSum* weights, GradientRow* gradients,
                       float* elements) {
+  begin_in_order();
   using Kind = GradientRow::Kind;
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
@@ -227,6 +233,7 @@ static __global__ void __launch_bounds__(128)
 static __global__ void __launch_bounds__(128)
     finish_targets(const __grid_constant__ LossProblem p, const LossWork<float, CrossEntropyRow<float>> work,
                    const fold::LogSumExp<float>::State* states, const float* elements) {
+  begin_in_order();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
   const LossRow<float> r(p, index, states[index]);

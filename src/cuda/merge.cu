@@ -1,4 +1,5 @@
 // merge_states, merge_attention and merge_blocks: parts' weights in double as fold/parts.hpp has them.
+#include "cuda/in_order.cuh"
 #include "cuda/launch.hpp"
 #include "cuda/merge.cuh"
 
@@ -20,6 +21,7 @@ __device__ StoredState merged(const StoredState* parts, int count) {
 }
 
 __global__ void __launch_bounds__(kThreads) merge_states_rows(const __grid_constant__ MergeProblem p) {
+  begin_in_order();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (row >= p.rows) return;
   StoredState parts[kMaxParts];
@@ -54,6 +56,7 @@ __device__ T rescale(const MergeProblem& p, double share, const char* at) {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) merge_parts_rows(const __grid_constant__ MergeProblem p) {
+  begin_in_order();
   const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (row >= p.rows) return;

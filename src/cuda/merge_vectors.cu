@@ -5,6 +5,7 @@
 // it would be local memory, and its traffic a sixth of the whole. Of few parts a row's shares are worked out in
 // registers, all parts beside each other: a loop over the parts through shared memory leaves memory idle for a quarter
 // of the time.
+#include "cuda/in_order.cuh"
 #include "cuda/launch.hpp"
 #include "cuda/merge.cuh"
 
@@ -169,6 +170,7 @@ struct RankedRows {
 template <class E, int kParts, int kDepth>
 __global__ void __launch_bounds__(kThreads, kParts <= 2 ? 8 : 6)
     merge_attention_ring(const __grid_constant__ MergeProblem p, int log_vectors) {
+  begin_in_order();
   constexpr int kEach = VectorRows<E>::kEach;
   extern __shared__ __align__(16) char memory[];
   const WarpRows warp(p, log_vectors, E());
@@ -219,6 +221,7 @@ __global__ void __launch_bounds__(kThreads, kParts <= 2 ? 8 : 6)
 template <class E>
 __global__ void __launch_bounds__(kThreads, 8)
     merge_attention_vectors(const __grid_constant__ MergeProblem p, int log_vectors) {
+  begin_in_order();
   using Rows = VectorRows<E>;
   constexpr int kAhead = 2;
   extern __shared__ __align__(16) char memory[];
@@ -268,7 +271,7 @@ __global__ void __launch_bounds__(kThreads, 8)
 }
 
 template <class E, int kParts, int kDepth>
-void run_ring(const MergeProblem& p, cudaStream_t stream, int log_vectors) {
+void run_ring(const MergeProblem& p, Stream stream, int log_vectors) {
   constexpr int kRing = kThreads * kDepth * kParts * static_cast<int>(sizeof(uint4));
   const Grid grid{(p.rows + kThreads - 1) / kThreads, kThreads, 1,
                   kRing + static_cast<int>(sizeof(RankedRows<kParts>))};
@@ -279,7 +282,7 @@ template <class E>
 void run_as(const MergeProblem& p, const Context& context) {
   const auto vectors = static_cast<unsigned>(p.n) / VectorRows<E>::kEach;
   const int log_vectors = std::has_single_bit(vectors) ? std::countr_zero(vectors) : -1;
-  const cudaStream_t stream = stream_of(context);
+  const Stream stream = stream_of(context);
   if (p.statistics == Statistics::lse && p.parts <= kFewParts) {
     if (p.parts <= 2) return run_ring<E, 2, 4>(p, stream, log_vectors);
     if (p.parts <= 4) return run_ring<E, 4, 4>(p, stream, log_vectors);

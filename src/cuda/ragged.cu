@@ -38,7 +38,7 @@ RaggedSpread spread_rows(const RowProblem& p, int processors) {
 }
 
 template <class E, RaggedLeaves kLeaves>
-void launch_rows(const RowProblem& p, int processors, cudaStream_t stream) {
+void launch_rows(const RowProblem& p, int processors, Stream stream) {
   if (p.rows == 0) return;
   const RaggedSpread spread = spread_rows(p, processors);
   const std::int64_t blocks = spread.long_blocks + ceil_div(p.rows, spread.warp_rows * kRaggedWarps);
@@ -49,7 +49,7 @@ void launch_rows(const RowProblem& p, int processors, cudaStream_t stream) {
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const int processors = traits_of(device.device()).processors;
-  const cudaStream_t stream = stream_of(context);
+  const Stream stream = stream_of(context);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     switch (p.op) {
       case Op::softmax: return launch_rows<E, RaggedLeaves::softmax>(p, processors, stream);

@@ -3,6 +3,7 @@
 // of their own.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/ragged_team.cuh"
 
 namespace softfold {
@@ -178,6 +179,7 @@ __device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSprea
 template <class E, RaggedLeaves kLeaves>
 __global__ void __launch_bounds__(32 * kRaggedWarps, kRaggedBlocks)
     ragged_rows(const __grid_constant__ RowProblem p, const __grid_constant__ RaggedSpread spread) {
+  begin_in_order();
   extern __shared__ __align__(16) RaggedParking parking[];
   __shared__ typename RaggedTeam<E, kLeaves, kRaggedWarps>::Storage of_block;
   __shared__ typename RaggedTeam<E, kLeaves, 1>::Storage of_warp[kRaggedWarps];

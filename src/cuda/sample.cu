@@ -34,10 +34,9 @@ std::int64_t room_for(const SampleProblem& p) { return 2 * lift::chunk_count(p.n
 
 State* lay_out_rows(const SampleProblem& p, Parts& parts) { return parts.take<State>(blocks_for(p) * room_for(p)); }
 
-void launch_rows(const SampleProblem& p, State* nodes, const unsigned* left, cudaStream_t stream) {
+void launch_rows(const SampleProblem& p, State* nodes, const unsigned* left, Stream stream) {
   const Grid grid{blocks_for(p), kSampleThreads};
-  if (left == nullptr) return launch("sample_rows", sample_rows, grid, stream, p, nodes, room_for(p), left);
-  launch_following("sample_rows", sample_rows, grid, stream, p, nodes, room_for(p), left);
+  launch("sample_rows", sample_rows, grid, left == nullptr ? stream : stream.following(), p, nodes, room_for(p), left);
 }
 
 std::size_t rows_workspace(const SampleProblem& p, const Context&) {
@@ -123,7 +122,7 @@ std::size_t draw_workspace(const SampleProblem& p, const Context&) {
   return parts.used();
 }
 
-void launch_draw(const SampleJob& job, cudaStream_t stream) {
+void launch_draw(const SampleJob& job, Stream stream) {
   const std::int64_t rows = job.p.rows;
   if (job.work.share.segments > 1) {
     launch("sample_draw", sample_draw<true>, {rows, kJoinThreads, 1, joined_draw_bytes(job)}, stream, job);
@@ -134,7 +133,7 @@ void launch_draw(const SampleJob& job, cudaStream_t stream) {
 }
 
 /// The read, which also draws where clusters join the segments of rows.
-void launch_filter(const SampleJob& job, cudaStream_t stream) {
+void launch_filter(const SampleJob& job, Stream stream) {
   with_element(job.p[Slot::x].dtype, [&]<class E>() {
     Grid grid = filter_grid<E>(job.p, job.work.share);
     if (job.work.share.joins) grid.shared_bytes = std::max(grid.shared_bytes, joined_draw_bytes(job));
@@ -148,7 +147,7 @@ void run_draw(const SampleProblem& p, const Context& context) {
   Parts parts(scratch.data());
   const DrawMemory memory(p, parts);
   const SampleWork& work = memory.work;
-  const cudaStream_t stream = stream_of(context);
+  const Stream stream = stream_of(context);
   const SampleJob job(p, work, !has_options_of_rows(p));
   const auto fold = [&](State* nodes, double scale) {
     RowProblem q = p;

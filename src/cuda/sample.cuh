@@ -2,7 +2,7 @@
 // the draw goes down the row's tree. A row is read several times, from the L2 cache after the first.
 #pragma once
 
-#include "cuda/kernel_order.cuh"
+#include "cuda/in_order.cuh"
 #include "cuda/sample_row.cuh"
 #include "cuda/topk_row.cuh"
 
@@ -272,8 +272,8 @@ __device__ inline void sample_row(const SampleProblem& p, std::int64_t index, Sa
 static __global__ void __launch_bounds__(kSampleThreads, 2)
     sample_rows(const __grid_constant__ SampleProblem p, SampleBlock::State* nodes, std::int64_t room,
                 const unsigned* left) {
+  begin_in_order();
   __shared__ SampleBlock::Shared shared;
-  KernelOrder::wait();
 #pragma unroll 1
   for (std::int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     if (left != nullptr && left[row] == 0) continue;

@@ -2,6 +2,7 @@
 // A row that these do not decide is left to sample_rows.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/sample_kept.cuh"
 #include "cuda/sample_row.cuh"
 #include "cuda/topk_filter.cuh"
@@ -304,6 +305,7 @@ class JoinedDraw {
 template <bool kJoin>
 __global__ void __launch_bounds__(kJoin ? kJoinThreads : kDrawWarps * 32)
     sample_draw(const __grid_constant__ SampleJob job) {
+  begin_in_order();
   extern __shared__ __align__(16) char memory[];
   __shared__ typename BlockSelect<1>::Shared shared;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;

@@ -2,6 +2,7 @@
 // rows or of what the filters left.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
 #include "cuda/sample_row.cuh"
@@ -15,6 +16,7 @@ namespace cuda {
 
 /// What the logits of each row that is drawn from are multiplied by.
 static __global__ void __launch_bounds__(128) put_scales(const __grid_constant__ SampleProblem p, double* scales) {
+  begin_in_order();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
   const Draw draw(SampleRow(p, index), index);
@@ -24,6 +26,7 @@ static __global__ void __launch_bounds__(128) put_scales(const __grid_constant__
 /// After topk, a thread a row: an element of -inf has no place among the largest, and of a row without a distribution
 /// none has; at temperature 0 what is drawn from is one element. values: those of the entries.
 static __global__ void __launch_bounds__(128) finish_top(const __grid_constant__ SampleProblem p, const float* values) {
+  begin_in_order();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
   const SampleRow row(p, index);
@@ -86,7 +89,7 @@ class SampleTop {
   }
 
   void run() {
-    const cudaStream_t stream = stream_of(context_);
+    const Stream stream = stream_of(context_);
     const Grid a_thread_a_row{ceil_div(p_.rows, kThreads), kThreads};
     Context own = context_;
     own.workspace = &lent_;

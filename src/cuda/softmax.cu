@@ -27,7 +27,7 @@ const char* refuses_warp_rows(const RowProblem& p, const Context&) {
 }
 
 template <class E, int kLanes>
-void launch_warp_rows(const RowProblem& p, cudaStream_t stream) {
+void launch_warp_rows(const RowProblem& p, Stream stream) {
   const int per_block = kThreads / kLanes;
   const Grid grid{(p.rows + per_block - 1) / per_block, kThreads};
   if (p.op == Op::log_softmax) {
@@ -39,7 +39,7 @@ void launch_warp_rows(const RowProblem& p, cudaStream_t stream) {
 
 void run_warp_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const cudaStream_t stream = stream_of(context);
+  const Stream stream = stream_of(context);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     if (p.n <= 128) return launch_warp_rows<E, 4>(p, stream);
     if (p.n <= 256) return launch_warp_rows<E, 8>(p, stream);
@@ -58,7 +58,7 @@ const char* refuses_cluster_row(const RowProblem& p, const Context&) {
 
 /// kCount elements a lane, blocks of up to kThreads; what kMinBlocks of them leave of the registers.
 template <class E, bool kLog, int kCount, int kThreads, int kMinBlocks>
-void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, cudaStream_t stream) {
+void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, Stream stream) {
   constexpr int groups = kCount / lift::kPerLane;  // chunks a warp
   const Spread spread = spread_row(p.rows, (lift::chunk_count(p.n) + groups - 1) / groups, device, kThreads / 32);
   const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
@@ -69,7 +69,7 @@ void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, cudaStr
 /// length cuts short it is better that whole warps have nothing to do, and rows that begin inside vectors want few
 /// elements a lane.
 template <class E, bool kLog>
-void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, cudaStream_t stream) {
+void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, Stream stream) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   const Operand& x = p[Slot::x];
   bool on_vectors = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/across.cuh"
+#include "cuda/in_order.cuh"
 #include "softfold/lift/cluster.cuh"
 
 #include <new>
@@ -15,6 +16,7 @@ namespace cuda {
 template <class E, bool kLog, int kCount>
 __global__ void __launch_bounds__(kAcrossThreads, kCount == 16 ? 4 : 2)
     softmax_across_pairs(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share) {
+  begin_in_order();
   using Rows = AcrossRows<E, kLog, 2, kCount, true>;
   using Word = typename Rows::Word;
   __shared__ typename Rows::Storage storage;
@@ -110,6 +112,7 @@ __device__ __forceinline__ void run_twice(const Rows& rows, std::int64_t begin) 
 template <class E, bool kLog>
 __global__ void __launch_bounds__(kAcrossThreads, 2)
     softmax_across_rows(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share) {
+  begin_in_order();
   using Rows = AcrossRows<E, kLog, 1, 32, false>;
   __shared__ typename Rows::Storage storage;
   const int tiles = kAcrossThreads / (share.columns * share.classes);

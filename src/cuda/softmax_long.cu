@@ -79,7 +79,7 @@ std::size_t tiles_workspace(const RowProblem& p, const Context&) { return state_
 
 /// The states of all rows' chunks.
 template <class E>
-void fold_plain(const RowProblem& p, const PlainRows& rows, State* states, cudaStream_t stream) {
+void fold_plain(const RowProblem& p, const PlainRows& rows, State* states, Stream stream) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (p.n <= 512 || (sizeof(E) == 2 && p.n < lift::kChunk)) {
     PlainRows to = rows;
@@ -100,7 +100,7 @@ void fold_plain(const RowProblem& p, const PlainRows& rows, State* states, cudaS
 }
 
 /// logsumexp and state from the chunks' states: levels of the tree while a row has more of them than one warp merges.
-void write_results(const RowProblem& p, State* states, cudaStream_t stream) {
+void write_results(const RowProblem& p, State* states, Stream stream) {
   constexpr std::int64_t kMostNodes = 256;
   std::int64_t count = lift::chunk_count(p.n);
   while (count > kMostNodes) {
@@ -123,23 +123,24 @@ void write_results(const RowProblem& p, State* states, cudaStream_t stream) {
 void run_tiles(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(tiles_workspace(p, context), context);
-  const cudaStream_t stream = stream_of(context);
+  const Stream stream = stream_of(context);
   const PlainRows rows = plain_rows(p);
   const std::int64_t chunks = lift::chunk_count(p.n);
   auto* states = reinterpret_cast<State*>(scratch.data());
   with_element(p[Slot::x].dtype, [&]<class E>() {
     fold_plain<E>(p, rows, states, stream);
-    if (p.op != Op::softmax && p.op != Op::log_softmax) return write_results(p, states, stream);
+    if (p.op != Op::softmax && p.op != Op::log_softmax) return write_results(p, states, stream.following());
     const State* roots = merge_levels<fold::LogSumExp<float>>(p, states, stream);
     const Grid grid{ceil_div(p.rows * chunks, 8), 256, 1, 8 * Landing<E, 32>::kBytes};
-    if (p.op == Op::softmax) return launch("write_tiles", write_tiles<E, false>, grid, stream, rows, chunks, roots);
-    launch("write_tiles", write_tiles<E, true>, grid, stream, rows, chunks, roots);
+    if (p.op == Op::softmax)
+      return launch("write_tiles", write_tiles<E, false>, grid, stream.following(), rows, chunks, roots);
+    launch("write_tiles", write_tiles<E, true>, grid, stream.following(), rows, chunks, roots);
   });
 }
 
 }  // namespace
 
-void fold_plain_chunks(const RowProblem& p, State* states, cudaStream_t stream) {
+void fold_plain_chunks(const RowProblem& p, State* states, Stream stream) {
   with_element(p[Slot::x].dtype, [&]<class E>() { fold_plain<E>(p, plain_rows(p), states, stream); });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/generic.cuh"
+#include "cuda/in_order.cuh"
 #include "cuda/softmax_plain.cuh"
 #include "softfold/lift/grid.cuh"
 
@@ -74,6 +75,7 @@ __device__ __forceinline__ void write_waiting(const PlainRows& p, const lift::Fa
 template <class E, bool kLog>
 __global__ void __launch_bounds__(kGridWarps * 32, 3)
     softmax_grid_row(const __grid_constant__ PlainRows p, const __grid_constant__ GridShare share) {
+  begin_in_order();
   using Place = Landing<E, 32>;
   using Fold = lift::WarpFold<Place::kWidth>;
   using State = fold::LogSumExp<float>::State;
@@ -173,6 +175,7 @@ inline constexpr int kFoldRuns = sizeof(E) == 2 ? 3 : 1;
 template <class E>
 __global__ void __launch_bounds__(256, 4)
     fold_tiles(const __grid_constant__ PlainRows p, std::int64_t chunks, fold::LogSumExp<float>::State* states) {
+  begin_in_order();
   using Place = Landing<E, 32>;
   constexpr int kRuns = kFoldRuns<E>;
   extern __shared__ __align__(16) char memory[];
@@ -203,6 +206,7 @@ __global__ void __launch_bounds__(256, 4)
 template <bool kFew>
 __global__ void __launch_bounds__(128)
     write_merged_results(const __grid_constant__ RowProblem p, const fold::LogSumExp<float>::State* states, int count) {
+  begin_in_order();
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const std::int64_t row = kFew ? thread : thread / 32;
   if (row >= p.rows) return;
@@ -219,6 +223,7 @@ __global__ void __launch_bounds__(128)
 template <class E, bool kLog>
 __global__ void __launch_bounds__(256, 4)
     write_tiles(const __grid_constant__ PlainRows p, std::int64_t chunks, const fold::LogSumExp<float>::State* rows) {
+  begin_in_order();
   using Place = Landing<E, 32>;
   extern __shared__ __align__(16) char memory[];
   __shared__ CopyBarrier barriers[8];

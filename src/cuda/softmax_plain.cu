@@ -27,7 +27,7 @@ const char* refuses_warp_rows(const RowProblem& p, const Context&) {
 }
 
 template <class E, int kLanes>
-void launch_warp_rows(const RowProblem& p, const PlainRows& plain, cudaStream_t stream) {
+void launch_warp_rows(const RowProblem& p, const PlainRows& plain, Stream stream) {
   constexpr int rows_per_block = kThreads / kLanes, resident = sizeof(E) == 4 ? 3 : 4;
   using Place = Landing<E, kLanes>;
   constexpr int landed = rows_per_block * kRowRuns<E>;
@@ -65,7 +65,7 @@ const char* refuses_cluster_row(const RowProblem& p, const Context&) {
 
 /// kCount elements a lane, blocks of up to kThreads; what kMinBlocks of them leave of the registers.
 template <class E, int kCount, int kThreads, int kMinBlocks>
-void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, cudaStream_t stream) {
+void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, Stream stream) {
   constexpr int groups = kCount / lift::kPerLane;  // chunks a warp
   const std::int64_t chunks = lift::chunk_count(p.n);
   const Spread spread = spread_row(p.rows, (chunks + groups - 1) / groups, device, kThreads / 32);
@@ -83,7 +83,7 @@ void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, cudaStr
 void run_cluster_row(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const DeviceTraits& traits = traits_of(device.device());
-  const cudaStream_t stream = stream_of(context);
+  const Stream stream = stream_of(context);
   const std::int64_t chunks = lift::chunk_count(p.n);
   const bool many = p.rows * chunks >= kChunksAtOnce;  // rows enough for blocks with few warps to fill the device
   with_element(p[Slot::x].dtype, [&]<class E>() {
@@ -114,7 +114,7 @@ PlainRows plain_rows(const RowProblem& p) {
           on_vectors};
 }
 
-void launch_warp_rows(const RowProblem& p, const PlainRows& rows, cudaStream_t stream) {
+void launch_warp_rows(const RowProblem& p, const PlainRows& rows, Stream stream) {
   with_element(p[Slot::x].dtype, [&]<class E>() {
     if (p.n <= 128) return launch_warp_rows<E, 4>(p, rows, stream);
     if (p.n <= 256) return launch_warp_rows<E, 8>(p, rows, stream);

@@ -2,6 +2,7 @@
 // warp has its elements brought to shared memory by the copy engine, folds them in registers, and writes them.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/launch.hpp"
 #include "cuda/sm90.cuh"
 #include "cuda/softmax_rows.cuh"
@@ -50,9 +51,9 @@ struct PlainRows {
 
 PlainRows plain_rows(const RowProblem& p);
 /// softmax_warp_rows for p's op; logsumexp and state leave states at rows.y.
-void launch_warp_rows(const RowProblem& p, const PlainRows& rows, cudaStream_t stream);
+void launch_warp_rows(const RowProblem& p, const PlainRows& rows, Stream stream);
 /// The states of all chunks of p's rows, [rows][chunks].
-void fold_plain_chunks(const RowProblem& p, fold::LogSumExp<float>::State* states, cudaStream_t stream);
+void fold_plain_chunks(const RowProblem& p, fold::LogSumExp<float>::State* states, Stream stream);
 
 /// Null if p's gradients can be written by the read that folds its rows' states, else why not.
 const char* refuses_gradient(const RowProblem& p);
@@ -61,7 +62,7 @@ void launch_gradient(const RowProblem& p, const GradientRow* gradients, fold::Lo
                      const Context& context);
 /// Its part of rows for which clusters stay.
 bool stays_for_gradient(const RowProblem& p);
-void launch_stays_gradient(const PlainRows& rows, DType dtype, cudaStream_t stream);
+void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream);
 
 /// What leaves a kernel: results of x's shape, or the rows' states (y is then an array of them).
 enum class Leaves { softmax, log_softmax, state, gradient };
@@ -225,6 +226,7 @@ inline constexpr int kRowRuns = sizeof(E) == 2 ? 2 : 1;
 /// other warps work; a landing place holds 32 / kLanes rows, as one run where they lie end to end in memory.
 template <class E, int kLanes, Leaves kLeaves, int kMinBlocks>
 __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __grid_constant__ PlainRows p) {
+  begin_in_order();
   using Place = Landing<E, kLanes>;
   using Fold = lift::WarpFold<Place::kWidth, kLanes>;
   constexpr int kRows = 32 / kLanes, kWarps = 8, kRuns = kRowRuns<E>;
@@ -340,6 +342,7 @@ __device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int 
 /// elements, so with many of them instructions are saved, with few of them warps are ready while others wait.
 template <class E, Leaves kLeaves, int kCount, int kThreads, int kMinBlocks>
 __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(const __grid_constant__ PlainRows p) {
+  begin_in_order();
   constexpr bool kLog = kLeaves == Leaves::log_softmax;
   constexpr int kLanes = lift::kChunk / kCount, kSize = static_cast<int>(sizeof(E));
   using Elements = Tile<E, kLanes, kCount>;

@@ -1,6 +1,7 @@
 // softmax and log_softmax with one read: the row waits in registers between its sum and its write.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/masked.cuh"
 #include "softfold/lift/cluster.cuh"
 
@@ -131,6 +132,7 @@ __device__ __forceinline__ void softmax_group(const RowProblem& p, const Row& r,
 template <class E, int kLanes, bool kLog>
 __global__ void __launch_bounds__(256, sizeof(E) == 4 ? 3 : 4)
     softmax_warp_rows_any(const __grid_constant__ RowProblem p) {
+  begin_in_order();
   const std::int64_t group = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
   // Lanes without a row of their own take part with the last row and write nothing.
   const bool writes = group < p.rows;
@@ -141,6 +143,7 @@ __global__ void __launch_bounds__(256, sizeof(E) == 4 ? 3 : 4)
 /// memory.
 template <class E, bool kLog, int kCount, int kThreads, int kMinBlocks>
 __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row_any(const __grid_constant__ RowProblem p) {
+  begin_in_order();
   constexpr int kLanes = lift::kChunk / kCount, kSize = static_cast<int>(sizeof(E));
   using Elements = MaskedTile<E, kLanes, kCount>;
   using Fold = lift::WarpFold<Elements::kWidth, kLanes, kCount>;

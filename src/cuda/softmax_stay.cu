@@ -59,7 +59,7 @@ const char* refuses(const RowProblem& p, const Context&) {
 }
 
 template <Leaves kLeaves>
-void launch_leaves(const PlainRows& p, DType dtype, cudaStream_t stream) {
+void launch_leaves(const PlainRows& p, DType dtype, Stream stream) {
   with_element(dtype, [&]<class E>() {
     const auto chunks = static_cast<int>(lift::chunk_count(p.n));
     const StaySpread s = spread(chunks, sizeof(E));
@@ -79,7 +79,7 @@ void run(const RowProblem& p, const Context& context) {
 
 bool stays_for_gradient(const RowProblem& p) { return refuses(p, {}) == nullptr; }
 
-void launch_stays_gradient(const PlainRows& rows, DType dtype, cudaStream_t stream) {
+void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream) {
   launch_leaves<Leaves::gradient>(rows, dtype, stream);
 }
 

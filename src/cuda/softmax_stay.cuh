@@ -3,6 +3,7 @@
 // the row's chunks send it.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/stay.cuh"
 
 namespace softfold {
@@ -63,6 +64,7 @@ __device__ __forceinline__ void keep_packed(uint4 (&raw)[kVectors]) {
 template <class E, Leaves kLeaves>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_stays(const __grid_constant__ PlainRows p, int clusters) {
+  begin_in_order();
   constexpr bool kLog = kLeaves == Leaves::log_softmax;
   using Shape = StayShape<E>;
   using Place = typename Shape::Place;

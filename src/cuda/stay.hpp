@@ -46,7 +46,7 @@ int clusters_at_once(const char* name, void (*kernel)(Parameters...), const Grid
 /// As many clusters as run at once, or as there are rows; their number is the kernel's last argument.
 template <class Problem>
 void launch_to_stay(const char* name, void (*kernel)(Problem, int), const StaySpread& spread, int shared_bytes,
-                    std::int64_t rows, cudaStream_t stream, const Problem& problem) {
+                    std::int64_t rows, Stream stream, const Problem& problem) {
   Grid grid{spread.blocks, spread.warps * 32, spread.blocks, shared_bytes};
   const auto clusters = std::min<std::int64_t>(clusters_at_once(name, kernel, grid), rows);
   grid.blocks = clusters * spread.blocks;

@@ -75,7 +75,7 @@ const char* refuses_warp_rows(const TopkProblem& p, const Context& context) {
 }
 
 template <class E, int kLanes>
-void launch_warp_rows(const TopkProblem& p, cudaStream_t stream) {
+void launch_warp_rows(const TopkProblem& p, Stream stream) {
   const Grid grid{ceil_div(p.rows, kWarpTopkWarps * (32 / kLanes)), kWarpTopkWarps * 32};
   const float c = fold::make_scale<float>(p.scale).c;
   launch("topk_warp_rows", topk_warp_rows<E, kLanes>, grid, stream, p, wants_states(p), c);
@@ -83,7 +83,7 @@ void launch_warp_rows(const TopkProblem& p, cudaStream_t stream) {
 
 void run_warp_rows(const TopkProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const cudaStream_t stream = stream_of(context);
+  const Stream stream = stream_of(context);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     if (p.n <= 256 && p.k <= 8) return launch_warp_rows<E, 8>(p, stream);
     if (p.n <= 512 && p.k <= 16) return launch_warp_rows<E, 16>(p, stream);
@@ -113,7 +113,7 @@ void run_filter(const TopkProblem& p, const Context& context) {
   const Scratch scratch(filter_workspace(p, context), context);
   Parts parts(scratch.data());
   const TopkShare share = share_topk(p, parts);
-  const cudaStream_t stream = stream_of(context);
+  const Stream stream = stream_of(context);
   const TopkJob job{p, wants_states(p), lift::Factor(fold::make_scale<float>(p.scale).c)};
   with_element(p[Slot::x].dtype, [&]<class E>() {
     launch("topk_filter", topk_filter<E, TopkJob>, filter_grid<E>(p, share), stream, job, plain_rows(p), share);

@@ -2,7 +2,7 @@
 // segment of it: a power of two of chunks, so that its state is a node of the row's tree.
 #pragma once
 
-#include "cuda/kernel_order.cuh"
+#include "cuda/in_order.cuh"
 #include "cuda/softmax_plain.cuh"
 #include "cuda/topk_row.cuh"
 #include "cuda/topk_select.cuh"
@@ -260,6 +260,7 @@ template <class E, class Job>
 __global__ void __launch_bounds__(kFilterWarps * 32, 4)
     topk_filter(const __grid_constant__ Job job, const __grid_constant__ PlainRows rows,
                 const __grid_constant__ TopkShare share) {
+  begin_in_order();
   using Fold = lift::WarpFold<Tile<E, 32>::kWidth>;
   using Select = BlockSelect<lift::kPerLane>;
   using State = fold::LogSumExp<float>::State;
@@ -267,7 +268,6 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 4)
   __shared__ typename Select::Shared shared;
   __shared__ State nodes[kMostSegmentChunks], root;
   __shared__ CopyBarrier barriers[kFilterWarps];
-  KernelOrder::release();
   const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(share.segments);
   const int segment = static_cast<int>(blockIdx.x % static_cast<unsigned>(share.segments));
@@ -359,6 +359,7 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 4)
 template <class Job>
 __global__ void __launch_bounds__(kJoinThreads)
     topk_join(const __grid_constant__ Job job, const __grid_constant__ TopkShare share) {
+  begin_in_order();
   extern __shared__ __align__(16) char memory[];
   __shared__ fold::LogSumExp<float>::State root;
   typename Job::Finish finish(job, blockIdx.x);

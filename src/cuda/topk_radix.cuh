@@ -2,6 +2,7 @@
 // collects what is not behind it in the row's order, and sorts that.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/topk_row.cuh"
 
 namespace softfold {
@@ -141,6 +142,7 @@ __device__ void sort_best_first(fold::Ranked<T>* a, std::int64_t count) {
 template <class T>
 __global__ void __launch_bounds__(kRadixThreads)
     topk_radix(const __grid_constant__ TopkProblem p, bool with_states, fold::Ranked<T>* entries) {
+  begin_in_order();
   using Lse = fold::LogSumExp<T>;
   __shared__ unsigned long long bins[256];
   fold::Ranked<T>* mine = entries + blockIdx.x * p.k;

@@ -2,6 +2,7 @@
 // elements bounds the k-th of all, so few elements are left to be ranked against each other.
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/topk_row.cuh"
 #include "cuda/topk_select.cuh"
 
@@ -193,6 +194,7 @@ struct GroupTopk {
 template <class E, int kLanes>
 __global__ void __launch_bounds__(kWarpTopkWarps * 32, 8)
     topk_warp_rows(const __grid_constant__ TopkProblem p, bool with_states, float c) {
+  begin_in_order();
   using Elements = Tile<E, kLanes>;
   constexpr int kGroups = kWarpTopkWarps * 32 / kLanes, kHalf = Elements::kVectors / 2;
   __shared__ TopkCandidates<kLanes> candidates[kGroups];

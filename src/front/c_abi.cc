@@ -131,7 +131,9 @@ using namespace softfold::c_abi;
 void softfold_row_options_init(softfold_row_options* options) { *options = default_row_options(); }
 void softfold_merge_options_init(softfold_merge_options* options) { *options = {sizeof(*options), 0, 0}; }
 void softfold_attention_options_init(softfold_attention_options* options) { *options = default_attention_options(); }
-void softfold_context_init(softfold_context* context) { *context = {sizeof(*context), nullptr, nullptr, nullptr, 0}; }
+void softfold_context_init(softfold_context* context) {
+  *context = {sizeof(*context), nullptr, nullptr, nullptr, 0, 0};
+}
 
 softfold_status softfold_plan_rows(softfold_plan* plan, int op, const softfold_tensor* inputs, size_t input_count,
                                    const softfold_tensor* outputs, size_t output_count,

@@ -82,9 +82,10 @@ View view_from(const softfold_tensor* t) {
 
 void read_context(ContextStorage& to, const softfold_context* given) {
   if (given == nullptr) return;
-  const auto c = read_struct(given, {sizeof(softfold_context), nullptr, nullptr, nullptr, 0}, "context");
+  const auto c = read_struct(given, {sizeof(softfold_context), nullptr, nullptr, nullptr, 0, 0}, "context");
   to.context.cpu = c.cpu != nullptr ? c.cpu->impl.get() : nullptr;
   to.context.stream = c.stream;
+  to.context.overlap = c.overlap != 0;
   to.workspace = {c.workspace, c.workspace_bytes};
   if (c.workspace != nullptr) to.context.workspace = &to.workspace;
 }

@@ -172,6 +172,18 @@ TEST(LinearCrossEntropy, RowsThatAreIgnoredMaskedAwayOrNotThere) {
   EXPECT_EQ(number(ignored.loss, 0), 0.);
   for (std::int64_t k = 0; k < ignored.dweight.count(); ++k) EXPECT_EQ(number(ignored.dweight, k), 0.);
 
+  // Nor has what an ignored row holds, with a cap or without: its part of dx is 0, and 0 * NaN stays in its column.
+  for (const double cap : {0., 2.5}) {
+    LinearCase hostile(DType::float32, 6, 8, 10, Reduction::mean);
+    hostile.options.softcap = cap;
+    hostile.targets.set_value(2, -100.);
+    hostile.x.set_value(2 * 8 + 3, std::numeric_limits<double>::quiet_NaN());
+    hostile.plan_here().run();
+    for (std::int64_t k = 0; k < hostile.dx.count(); ++k) EXPECT_TRUE(std::isfinite(number(hostile.dx, k))) << k;
+    for (std::int64_t k = 0; k < hostile.dweight.count(); ++k)
+      EXPECT_TRUE(k % 8 == 3 || std::isfinite(number(hostile.dweight, k))) << "cap " << cap << ", element " << k;
+  }
+
   LinearCase none(DType::float32, 0, 8, 10, Reduction::mean);
   none.plan_here().run();
   EXPECT_EQ(number(none.loss, 0), 0.);

@@ -93,6 +93,52 @@ TEST_F(CudaStreams, ARowAloneIsTheRowInABatch) {
   }
 }
 
+/// Calls that read what the one before wrote, over every kernel of plain rows.
+void chain(Tensor* const (&t)[4], Tensor& lse, const softfold::Context& context) {
+  softfold::softmax(t[0]->cuda(), t[1]->cuda(), {}, context);
+  softfold::log_softmax(t[1]->cuda(), t[2]->cuda(), {}, context);
+  softfold::softmax_backward(t[1]->cuda(), t[2]->cuda(), t[3]->cuda(), {}, context);
+  softfold::softmax(t[3]->cuda(), t[1]->cuda(), {}, context);  // over what the calls before it read
+  softfold::logsumexp(t[1]->cuda(), lse.cuda(), {}, context);
+}
+
+TEST_F(CudaStreams, LaunchesThatOverlapReadWhatCameBefore) {
+  softfold::Context in_turn, overlapping;
+  cudaStream_t stream = nullptr;
+  cuda_check(cudaStreamCreate(&stream));
+  in_turn.stream = overlapping.stream = stream;
+  overlapping.overlap = true;
+  for (const auto dtype : {DType::float32, DType::bfloat16, DType::float64}) {
+    for (const auto& [rows, n] : kShapes) {
+      if (dtype == DType::float64 && rows * n > 1000000) continue;
+      Tensor x(dtype, {rows, n}), p(dtype, {rows, n}), lp(dtype, {rows, n}), dx(dtype, {rows, n}), lse(dtype, {rows});
+      Tensor* const t[] = {&x, &p, &lp, &dx};
+      x.fill([&, n = n](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+      chain(t, lse, in_turn);
+      cuda_check(cudaStreamSynchronize(stream));
+      const auto expected = p.download(), expected_lse = lse.download();
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t ready = nullptr;
+      cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+      for (int i = 0; i < 3; ++i) chain(t, lse, overlapping);
+      cuda_check(cudaStreamEndCapture(stream, &graph));
+      cuda_check(cudaGraphInstantiate(&ready, graph, 0));
+      for (int i = 0; i < 20; ++i) {
+        for (Tensor* written : {&p, &lp, &dx, &lse}) written->poison(0xA5);
+        if (i % 2 == 0) cuda_check(cudaGraphLaunch(ready, stream));
+        if (i % 2 == 1) chain(t, lse, overlapping);
+        cuda_check(cudaStreamSynchronize(stream));
+        const auto size = static_cast<std::size_t>(softfold::size_of(dtype));
+        ASSERT_EQ(difference(expected, p.download(), size), "") << rows << "x" << n << " turn " << i;
+        ASSERT_EQ(difference(expected_lse, lse.download(), size), "") << rows << "x" << n << " turn " << i;
+      }
+      cudaGraphExecDestroy(ready);
+      cudaGraphDestroy(graph);
+    }
+  }
+  cudaStreamDestroy(stream);
+}
+
 TEST_F(CudaStreams, AWorkspaceIsUsedAndItsSizeChecked) {
   Tensor x(DType::float32, {20, 300000}), y(DType::float32, {20, 300000});
   x.fill([](std::int64_t i) { return value_of(Values::normal, 1, i, 300000); });

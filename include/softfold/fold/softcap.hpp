@@ -12,11 +12,11 @@ SOFTFOLD_HD T soft_capped(T z, T cap) {
   return Scalar<T>::mul(cap, tanh<Scalar<T>>(Scalar<T>::div(z, cap)));
 }
 
-/// ds/dz, from s.
+/// dL/dz from g = dL/ds. 0 where g is 0, whatever s holds: a row that takes no part may be NaN.
 template <class T>
-SOFTFOLD_HD T soft_cap_slope(T s, T cap) {
+SOFTFOLD_HD T soft_cap_gradient(T g, T s, T cap) {
   const T t = Scalar<T>::div(s, cap);
-  return Scalar<T>::fma(-t, t, T(1));
+  return g == T(0) ? g : Scalar<T>::mul(g, Scalar<T>::fma(-t, t, T(1)));
 }
 
 }  // namespace fold
