@@ -5,7 +5,8 @@ usage: flash4_kernels.py OUT [--sizes 64,128,256]
 
 Needs flash-attn-4 with nvidia-cutlass-dsl and its cu13 libraries. flash-attn-4 compiles under torch's fake tensors and
 keeps what it compiled; this links each kernel into OUT/SIZE.so or OUT/SIZE_causal.so, beside the runtime that they call,
-and writes the package's name and version to OUT/version. `gpu_attention.py --flash4 OUT` calls them through tvm_ffi.
+and writes the package's name and version to OUT/version. `gpu_attention.py --flash4 OUT` calls them through tvm_ffi,
+which must be whole there: both of its libraries, libtvm_ffi.so and libtvm_ffi_testing.so, and typing_extensions 4.13.
 """
 import argparse
 import importlib.metadata
