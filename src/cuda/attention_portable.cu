@@ -224,10 +224,11 @@ const char* refuses(const AttentionProblem& p, const Context&) {
 
 void run(const AttentionProblem& p, const Context& context) {
   const DeviceOf device(p.out.data);
+  const cudaStream_t stream = stream_of(context);  // never overlapping: the kernel does not wait by itself
   with_tile(p, [&]<class C>() {
     const std::int64_t tiles = (p.tq + C::kBlockRows - 1) / C::kBlockRows;
     launch("attention_portable", attention_portable<C>,
-           {p.sequences * p.q_heads * tiles, kThreads, 1, C::shared_bytes(p)}, stream_of(context), p);
+           {p.sequences * p.q_heads * tiles, kThreads, 1, C::shared_bytes(p)}, stream, p);
   });
 }
 

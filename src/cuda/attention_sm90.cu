@@ -95,6 +95,7 @@ std::size_t workspace(const AttentionProblem& p, const Context&) { return is_une
 template <class C, bool kCaps>
 void run_tile(const AttentionProblem& p, const Context& context) {
   const DeviceOf device(p.out.data);
+  const cudaStream_t stream = stream_of(context);  // never overlapping: the kernel does not wait by itself
   const Scratch counter(workspace(p, context), context);
   AttentionCut cut = cut_of(p, C::kRows);
   const std::int64_t batches = p.packed ? 1 : p.sequences;
@@ -107,11 +108,11 @@ void run_tile(const AttentionProblem& p, const Context& context) {
   const CUtensorMap v_map = tile_map(v, kv_batches, p.kv_heads, p.kv_tokens, p.dv, C::kKeys);
   if (counter.data() != nullptr) {
     cut.counter = reinterpret_cast<int*>(counter.data());
-    check(cudaMemsetAsync(cut.counter, 0, sizeof(int), stream_of(context)), "cudaMemsetAsync");
+    check(cudaMemsetAsync(cut.counter, 0, sizeof(int), stream), "cudaMemsetAsync");
   }
   launch("attention_forward_sm90", attention_forward_sm90<C, kCaps>,
-         {std::min(cut.tiles, traits_of(device.device()).processors), C::kThreads, 1, C::kShared}, stream_of(context),
-         q, k_map, v_map, p, cut);
+         {std::min(cut.tiles, traits_of(device.device()).processors), C::kThreads, 1, C::kShared}, stream, q, k_map,
+         v_map, p, cut);
 }
 
 template <class C>

@@ -5,9 +5,10 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// First in every kernel. Lets the next kernel of the stream begin once all blocks of this one have begun, then waits
-/// until the kernel before this one has ended and its writes are seen. Since every kernel waits, one that has ended has
-/// all that came before it behind it. Costs nothing in a kernel that was launched without overlap.
+/// First in every kernel that is launched on a Stream; attention's are not, and begin when all before them has ended.
+/// Lets the next kernel of the stream begin once all blocks of this one have begun, then waits until the kernel before
+/// this one has ended and its writes are seen. Since every kernel waits, one that has ended has all that came before it
+/// behind it. Costs nothing in a kernel that was launched without overlap.
 __device__ __forceinline__ void begin_in_order() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
