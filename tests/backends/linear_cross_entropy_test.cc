@@ -84,15 +84,16 @@ TEST(LinearCrossEntropy, GradientsAreTheLosssDerivatives) {
 }
 
 TEST(LinearCrossEntropy, ARowIsTheSameAloneInAnyBatchOnAnyThreads) {
+  constexpr std::int64_t kDepth = 70 / kShrink;
   for (const DType t : {DType::float32, DType::bfloat16}) {
-    LinearCase all(t, 530, 70, 1300, Reduction::none);
+    LinearCase all(t, 530, kDepth, 1300, Reduction::none);
     set_options(all, 1 | 16);
     all.plan_here().run();
     for (const int threads : {1, 3}) {
       const auto executor = softfold::make_thread_executor(threads);
       softfold::Context context;
       context.cpu = executor.get();
-      LinearCase again(t, 530, 70, 1300, Reduction::none);
+      LinearCase again(t, 530, kDepth, 1300, Reduction::none);
       set_options(again, 1 | 16);
       again.plan_here(context).run();
       EXPECT_EQ(again.dweight.bytes(), all.dweight.bytes()) << threads << " threads";
@@ -101,15 +102,15 @@ TEST(LinearCrossEntropy, ARowIsTheSameAloneInAnyBatchOnAnyThreads) {
       EXPECT_EQ(again.loss.bytes(), all.loss.bytes()) << threads << " threads";
     }
     for (const std::int64_t row : {0, 5, 255, 256, 529}) {
-      LinearCase one(t, 1, 70, 1300, Reduction::none);
+      LinearCase one(t, 1, kDepth, 1300, Reduction::none);
       set_options(one, 1 | 16);
-      for (std::int64_t d = 0; d < 70; ++d) one.x.set_value(d, number(all.x, row * 70 + d));
+      for (std::int64_t d = 0; d < kDepth; ++d) one.x.set_value(d, number(all.x, row * kDepth + d));
       one.weight = all.weight, one.bias = all.bias;
       one.targets.set_value(0, number(all.targets, row));
       one.plan_here().run();
       EXPECT_EQ(number(one.loss, 0), number(all.loss, row)) << row;
       for (int i = 0; i < 4; ++i) EXPECT_EQ(number(one.states, i), number(all.states, row * 4 + i)) << row;
-      for (std::int64_t d = 0; d < 70; ++d) EXPECT_EQ(number(one.dx, d), number(all.dx, row * 70 + d)) << row;
+      for (std::int64_t d = 0; d < kDepth; ++d) EXPECT_EQ(number(one.dx, d), number(all.dx, row * kDepth + d)) << row;
     }
   }
 }

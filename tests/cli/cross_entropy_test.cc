@@ -161,10 +161,11 @@ TEST_F(LongLoss, TargetsThatChangeMeanwhileAreRefused) {
 class LinearLoss : public CommandTest {
  protected:
   void SetUp() override {
-    write_array(at("x.npy"), DType::float32, {500, 256}, random_elements(DType::float32, 500 * 256, 1));
+    constexpr std::int64_t kRows = 500 / kShorter;
+    write_array(at("x.npy"), DType::float32, {kRows, 256}, random_elements(DType::float32, kRows * 256, 1));
     write_array(at("w.npy"), DType::float32, {4000, 256}, random_elements(DType::float32, 4000 * 256, 1, 2));
-    const std::vector<std::int64_t> targets(500, 1);
-    write_array(at("t.npy"), DType::int64, {500}, std::as_bytes(std::span(targets)));
+    const std::vector<std::int64_t> targets(kRows, 1);
+    write_array(at("t.npy"), DType::int64, {kRows}, std::as_bytes(std::span(targets)));
   }
 };
 
