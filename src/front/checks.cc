@@ -84,6 +84,11 @@ std::int64_t stride_of(const View& v, int i) {
   return s;
 }
 
+std::int64_t byte_stride(const View& v, int i) {
+  if (v.shape[static_cast<std::size_t>(i)] <= 1) return 0;
+  return stride_of(v, i) * static_cast<std::int64_t>(size_of(v.dtype));
+}
+
 std::int64_t element_count(const View& v) {
   std::int64_t n = 1;
   for (const auto s : v.shape) n *= s;

@@ -25,6 +25,8 @@ void check_device(const View& reference, const View& v, const char* what);
 
 /// The stride of axis i in elements.
 std::int64_t stride_of(const View& v, int i);
+/// The same in bytes, 0 where there is no step to take: such a stride may be any number.
+std::int64_t byte_stride(const View& v, int i);
 std::int64_t element_count(const View& v);
 
 /// Refuses an output whose elements share memory with each other, or with an input that is not the very same view.

@@ -9,12 +9,6 @@ namespace {
 using checks::describe;
 using Operands = MergeProblem::Operands;
 
-/// 0 where there is no step to take: such a stride may be any number.
-std::int64_t byte_stride(const View& v, int i) {
-  if (v.shape[static_cast<std::size_t>(i)] <= 1) return 0;
-  return checks::stride_of(v, i) * static_cast<std::int64_t>(size_of(v.dtype));
-}
-
 /// The axes of a statistic that are rows: all, or all but the (m, d) or state vector at its end.
 int row_rank(const MergeProblem& p, const View& v) {
   const bool vector = p.op == Op::merge_states || p.statistics == Statistics::max_sum;
@@ -25,8 +19,8 @@ void set_view(Operands& to, const View& v, int outer_rank, bool has_values) {
   to.view.given = true;
   to.view.dtype = v.dtype;
   to.view.data = nullptr;
-  to.view.axis_stride = has_values ? byte_stride(v, outer_rank) : 0;
-  for (int i = 0; i < outer_rank; ++i) to.view.strides[static_cast<std::size_t>(i)] = byte_stride(v, i);
+  to.view.axis_stride = has_values ? checks::byte_stride(v, outer_rank) : 0;
+  for (int i = 0; i < outer_rank; ++i) to.view.strides[static_cast<std::size_t>(i)] = checks::byte_stride(v, i);
 }
 
 /// Every part has the shape, dtype and strides of the first, so that one description serves all.

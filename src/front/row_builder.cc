@@ -85,12 +85,6 @@ void check_lengths(const RowProblem& p) {
   }
 }
 
-/// 0 where there is no step to take: such a stride may be any number.
-std::int64_t byte_stride(const View& v, int i) {
-  if (v.shape[static_cast<std::size_t>(i)] <= 1) return 0;
-  return checks::stride_of(v, i) * static_cast<std::int64_t>(size_of(v.dtype));
-}
-
 Operand& begin(Operand& o, const View& v) {
   o.data = static_cast<char*>(v.data);
   o.dtype = v.dtype;
@@ -108,7 +102,7 @@ RowBuilder::RowBuilder(RowProblem& problem, const View& x, const RowOptions& o)
     return;
   }
   set_ragged(p, x, o);
-  begin(p[Slot::offsets], o.offsets).strides[0] = byte_stride(o.offsets, 0);
+  begin(p[Slot::offsets], o.offsets).strides[0] = checks::byte_stride(o.offsets, 0);
 }
 
 RowBuilder::RowBuilder(RowProblem& problem, std::span<const std::int64_t> rows) : p(problem), axis(-1), ragged(false) {
@@ -131,7 +125,8 @@ void RowBuilder::full(Operand& o, const char* name, const View& v, bool broadcas
   o.strides[0] = 0;  // ragged rows are reached through their offsets
   for (int i = 0, j = 0; i < rank; ++i) {
     const bool absent = i < lead || (v.shape[static_cast<std::size_t>(i - lead)] == 1 && size(i) != 1);
-    (i == axis ? o.axis_stride : o.strides[static_cast<std::size_t>(j++)]) = absent ? 0 : byte_stride(v, i - lead);
+    (i == axis ? o.axis_stride : o.strides[static_cast<std::size_t>(j++)]) =
+        absent ? 0 : checks::byte_stride(v, i - lead);
   }
 }
 
@@ -147,7 +142,7 @@ void RowBuilder::per_row(Operand& o, const char* name, const View& v, int traili
     const auto outer = p.outer[static_cast<std::size_t>(j)];
     const auto n = k < 0 ? 1 : v.shape[static_cast<std::size_t>(k)];
     fits = n == outer || (broadcast && n == 1);
-    o.strides[static_cast<std::size_t>(j)] = n == 1 && outer != 1 ? 0 : k < 0 ? 0 : byte_stride(v, k);
+    o.strides[static_cast<std::size_t>(j)] = n == 1 && outer != 1 ? 0 : k < 0 ? 0 : checks::byte_stride(v, k);
   }
   if (!fits)
     throw Error(Code::shape, std::string(name) + " of shape " + describe(v.shape),
