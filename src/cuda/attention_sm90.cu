@@ -77,9 +77,8 @@ AttentionCut cut_of(const AttentionProblem& p, int rows) {
   cut.tiles = cut.heads * cut.q_tiles;
   constexpr std::int64_t kCache = std::int64_t{32} << 20;
   const std::int64_t bytes = p.sequences * p.kv_heads * p.tk * 2 * (p.d + p.dv);
-  cut.sections = cut.heads;
-  if (is_uneven(p))
-    cut.sections = static_cast<int>(std::clamp<std::int64_t>((bytes + kCache - 1) / kCache, 1, cut.heads));
+  const std::int64_t sections = std::max<std::int64_t>((bytes + kCache - 1) / kCache, 1);
+  cut.section = is_uneven(p) ? std::max(static_cast<int>((cut.heads + sections - 1) / sections), 1) : 1;
   const auto bound = [](std::int64_t x) {
     return x < 0 || x > kMaxTokens ? AttentionCut::kNoBound : static_cast<int>(x);
   };
