@@ -10,6 +10,7 @@ import pathlib
 from readme_tables import HERE, put, records, size
 
 NAMES = {"softfold": "**softfold**", "cuDNN": "cuDNN", "fa3-fwd": "FlashAttention-3", "flash-attn-4": "FlashAttention-4"}
+PEERS = list(NAMES.values())[1:]
 
 
 def by_point(rows):
@@ -22,8 +23,8 @@ def by_point(rows):
     return points
 
 
-def share(rates):
-    return rates[NAMES["softfold"]] / max(rate for name, rate in rates.items() if name != NAMES["softfold"])
+def share(rates, peers=PEERS):
+    return rates[NAMES["softfold"]] / max(rates[name] for name in peers if name in rates)
 
 
 def summary(shares):
@@ -35,7 +36,8 @@ def sizes(points):
     lengths = sorted({shape[3] for _, shape, case in points if case == "full" and shape[1] * shape[6] == 2048})
     lines = ["| TFLOP/s full / causal | " + " | ".join(f"T = {size(n)}" for n in lengths) + " |",
              "|---|" + "---:|" * len(lengths)]
-    means = ["| share of the best peer: geometric mean, least | full | causal | both |", "|---|---:|---:|---:|"]
+    means = ["| geometric mean, least | of the best, full | causal | both | " + " | ".join(f"of {p}" for p in PEERS) + " |",
+             "|---|" + "---:|" * (3 + len(PEERS))]
     for d in (64, 128, 256):
         cells = {(n, case): points["bfloat16", (16384 // n, 2048 // d, 2048 // d, n, n, d, d), case]
                  for n in lengths for case in ("full", "causal")}
@@ -45,7 +47,8 @@ def sizes(points):
         lines.append(f"| D = {d}, share of the best peer | " + " | ".join(
             "/".join(f"{share(cells[n, case]):.2f}" for case in ("full", "causal")) for n in lengths) + " |")
         full, causal = ([share(cells[n, case]) for n in lengths] for case in ("full", "causal"))
-        means.append(f"| D = {d} | {summary(full)} | {summary(causal)} | {summary(full + causal)} |")
+        means.append(f"| D = {d} | " + " | ".join(map(summary, (
+            full, causal, full + causal, *([share(rates, [p]) for rates in cells.values()] for p in PEERS)))) + " |")
     return lines + [""] + means
 
 
