@@ -25,6 +25,7 @@ struct AttentionCut {
   int left, right;     ///< query i sees keys i + shift - left .. i + shift + right; kNoBound
   float scale_log2;    ///< scale * log2(e), > 0; of a soft cap: cap * log2(e)
   SoftCap cap;
+  int look;      ///< a tile's blocks that are still to be loaded when the next tile is taken, or all but one
   int* counter;  ///< how many tiles were taken beyond each block's first; null: they are dealt in turn
   static constexpr int kNoBound = INT_MAX;
 };
@@ -119,7 +120,6 @@ struct Ring {
 /// By one thread: brings every tile's Q and blocks of K and V, as far ahead as the stages allow.
 template <class C>
 struct Producer {
-  static constexpr int kLook = 4;  ///< blocks that are still to be loaded when the next of uneven tiles is taken
   const AttentionProblem& p;
   const AttentionCut& cut;
   const CUtensorMap &q_map, &k_map, &v_map;
@@ -191,9 +191,8 @@ struct Producer {
       const int first = work(tile).first, blocks = work(tile).blocks;
       if (blocks < 0) return;
       int block = first + blocks - 1;
-      // The next tile is taken while the engine is busy. Uneven ones as late as that: a block that takes one a whole
-      // long tile ahead comes to it long after others have nothing left.
-      const int look = max(cut.counter == nullptr ? block - 1 : min(first + kLook, block - 1), first);
+      // The next tile is taken while the engine is busy.
+      const int look = max(min(first + cut.look, block - 1), first);
       for (; block > look; --block) load_k(source, block - 1), load_v(source, block);
       index = tile_after(index);
       if (cut.counter != nullptr && block > first)  // it takes its time to answer
