@@ -33,7 +33,7 @@ class RowOptions(C.Structure):
 
 class Context(C.Structure):
     _fields_ = [("struct_size", C.c_size_t), ("cpu", C.c_void_p), ("stream", C.c_void_p), ("workspace", C.c_void_p),
-                ("workspace_bytes", C.c_size_t)]
+                ("workspace_bytes", C.c_size_t), ("overlap", C.c_int)]
 
 
 CODES = {torch.float32: (2, 32), torch.float64: (2, 64), torch.float16: (2, 16), torch.bfloat16: (4, 16),

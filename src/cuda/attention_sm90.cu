@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kLog2E = 1.4426950408889634;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 29;  ///< sums of three fit into an int
+constexpr int kMaxBlocks = 1 << 29;
 
 const char* refuses_problem(const AttentionProblem& p) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
@@ -70,16 +71,18 @@ SoftCap soft_cap_of(double scale) {
 
 /// In a section are as many heads as have their keys and values in L2 together; without a mask the tiles of one head
 /// are neighbours.
-AttentionCut cut_of(const AttentionProblem& p, int rows) {
+AttentionCut cut_of(const AttentionProblem& p, int rows, int processors) {
   AttentionCut cut{};
   cut.q_tiles = static_cast<int>((p.tq + rows - 1) / rows);
   cut.heads = static_cast<int>(p.sequences * p.q_heads);
   cut.tiles = cut.heads * cut.q_tiles;
   constexpr std::int64_t kCache = std::int64_t{32} << 20;
   const std::int64_t bytes = p.sequences * p.kv_heads * p.tk * 2 * (p.d + p.dv);
-  cut.sections = cut.heads;
-  if (is_uneven(p))
-    cut.sections = static_cast<int>(std::clamp<std::int64_t>((bytes + kCache - 1) / kCache, 1, cut.heads));
+  const std::int64_t sections = std::max<std::int64_t>((bytes + kCache - 1) / kCache, 1);
+  cut.section = is_uneven(p) ? std::max(static_cast<int>((cut.heads + sections - 1) / sections), 1) : 1;
+  // A block that takes one of few uneven tiles a whole tile ahead comes to it when others have nothing left. Of many
+  // the last ones are short beside the whole, and looking costs least while a tile begins.
+  cut.look = is_uneven(p) && cut.tiles <= 16 * processors ? 4 : kMaxBlocks;
   const auto bound = [](std::int64_t x) {
     return x < 0 || x > kMaxTokens ? AttentionCut::kNoBound : static_cast<int>(x);
   };
@@ -97,7 +100,8 @@ void run_tile(const AttentionProblem& p, const Context& context) {
   const DeviceOf device(p.out.data);
   const cudaStream_t stream = stream_of(context);  // never overlapping: the kernel does not wait by itself
   const Scratch counter(workspace(p, context), context);
-  AttentionCut cut = cut_of(p, C::kRows);
+  const int processors = traits_of(device.device()).processors;
+  AttentionCut cut = cut_of(p, C::kRows, processors);
   const std::int64_t batches = p.packed ? 1 : p.sequences;
   const CUtensorMap q = tile_map(p.q, batches, p.q_heads, p.q_tokens, p.d, C::kRows);
   // Without keys no tile is read, but a map needs an address.
@@ -111,8 +115,7 @@ void run_tile(const AttentionProblem& p, const Context& context) {
     check(cudaMemsetAsync(cut.counter, 0, sizeof(int), stream), "cudaMemsetAsync");
   }
   launch("attention_forward_sm90", attention_forward_sm90<C, kCaps>,
-         {std::min(cut.tiles, traits_of(device.device()).processors), C::kThreads, 1, C::kShared}, stream, q, k_map,
-         v_map, p, cut);
+         {std::min(cut.tiles, processors), C::kThreads, 1, C::kShared}, stream, q, k_map, v_map, p, cut);
 }
 
 template <class C>

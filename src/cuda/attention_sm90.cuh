@@ -20,11 +20,12 @@ struct SoftCap {
 
 /// How a problem is cut, and its factors in base 2.
 struct AttentionCut {
-  int tiles, q_tiles;   ///< tiles in all; of a head
-  int heads, sections;  ///< heads of all sequences, and the sections that they are cut into
-  int left, right;      ///< query i sees keys i + shift - left .. i + shift + right; kNoBound
-  float scale_log2;     ///< scale * log2(e), > 0; of a soft cap: cap * log2(e)
+  int tiles, q_tiles;  ///< tiles in all; of a head
+  int heads, section;  ///< heads of all sequences; of a section, the last one may have fewer
+  int left, right;     ///< query i sees keys i + shift - left .. i + shift + right; kNoBound
+  float scale_log2;    ///< scale * log2(e), > 0; of a soft cap: cap * log2(e)
   SoftCap cap;
+  int look;      ///< a tile's blocks that are still to be loaded when the next tile is taken, or all but one
   int* counter;  ///< how many tiles were taken beyond each block's first; null: they are dealt in turn
   static constexpr int kNoBound = INT_MAX;
 };
@@ -87,11 +88,8 @@ __device__ __forceinline__ AttentionWork work_at(const AttentionProblem& p, cons
     w.blocks = -1;
     return w;
   }
-  const std::int64_t heads = cut.heads, sections = cut.sections, about = index / cut.q_tiles;
-  const std::int64_t section = ((about + 1) * sections - 1) / heads;
-  const int from = static_cast<int>(section * heads / sections),
-            to = static_cast<int>((section + 1) * heads / sections);
-  const int rest = index - from * cut.q_tiles, tile = rest / (to - from), head = from + rest - tile * (to - from);
+  const int from = index / cut.q_tiles / cut.section * cut.section, heads = min(cut.section, cut.heads - from);
+  const int rest = index - from * cut.q_tiles, tile = rest / heads, head = from + rest - tile * heads;
   const int q_heads = static_cast<int>(p.q_heads), b = head / q_heads;
   const AttentionSequence s = sequence_of(p, b);
   w.batch = static_cast<int>(s.q_batch), w.begin = static_cast<int>(s.q_begin), w.head = head - b * q_heads;
@@ -105,6 +103,9 @@ __device__ __forceinline__ AttentionWork work_at(const AttentionProblem& p, cons
   w.blocks = (high + C::kKeys - 1) / C::kKeys - w.first;
   return w;
 }
+
+/// Whether the tile begins after its sequence's last row: as many are counted for each as the longest one has.
+__device__ __forceinline__ bool is_past_end(const AttentionWork& w) { return w.blocks >= 0 && w.row >= w.rows; }
 
 /// Which of the stages is next, and the parity of the phase that fills it.
 template <int kStages>
@@ -169,20 +170,34 @@ struct Producer {
       load_tile(shared.q + i * C::kQPanel, q_map, full, 64 * i, w.begin + w.row, w.head, w.batch);
   }
 
+  __device__ __forceinline__ int tile_after(int index) const {
+    const int grid = static_cast<int>(gridDim.x);
+    return cut.counter == nullptr ? index + grid : grid + atomicAdd(cut.counter, 1);
+  }
+  /// Tile `index`, or the block's next one that is not past the end of its sequence: those are nobody's.
+  __device__ __forceinline__ void look_at(int tile, int& index) const {
+    for (;; index = tile_after(index)) {
+      work(tile) = work_at<C>(p, cut, index);
+      if (!is_past_end(work(tile))) return;
+    }
+  }
+
   __device__ __forceinline__ void run() {
     int index = static_cast<int>(blockIdx.x);
-    const int grid = static_cast<int>(gridDim.x);
-    work(0) = work_at<C>(p, cut, index);
+    look_at(0, index);
     Source source = source_of(work(0));
     begin(0, source);
     for (int tile = 0;; ++tile) {
       const int first = work(tile).first, blocks = work(tile).blocks;
       if (blocks < 0) return;
       int block = first + blocks - 1;
-      if (block > first) load_k(source, block - 1), load_v(source, block), --block;
-      // The engine is busy: time to look at the next tile.
-      index = cut.counter == nullptr ? index + grid : grid + atomicAdd(cut.counter, 1);
-      work(tile + 1) = work_at<C>(p, cut, index);
+      // The next tile is taken while the engine is busy.
+      const int look = max(min(first + cut.look, block - 1), first);
+      for (; block > look; --block) load_k(source, block - 1), load_v(source, block);
+      index = tile_after(index);
+      if (cut.counter != nullptr && block > first)  // it takes its time to answer
+        load_k(source, block - 1), load_v(source, block), --block;
+      look_at(tile + 1, index);
       for (; block > first; --block) load_k(source, block - 1), load_v(source, block);
       if (blocks > 0) load_v(source, first);
       source = source_of(work(tile + 1));
