@@ -47,6 +47,16 @@ struct PlainRows {
   bool joined;  ///< rows lie on 16-byte boundaries; in softmax_warp_rows also end to end: a warp's rows are one copy
   const GradientRow* gradients = nullptr;           ///< a row, for Leaves::gradient
   fold::LogSumExp<float>::State* states = nullptr;  ///< a row: goes there beside its gradient
+  /// LogNormaliser's, which takes a division in double.
+  float two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa;
+
+  /// How a row's log-probabilities are found.
+  __device__ __forceinline__ fold::LogNormaliser<float> log_normaliser(const fold::LogSumExp<float>::State& row) const {
+    fold::LogNormaliser<float> norm(row, scale);
+    norm.set_c(factor.c);
+    norm.two_kappa = two_kappa;
+    return norm;
+  }
 };
 
 PlainRows plain_rows(const RowProblem& p);
@@ -127,9 +137,7 @@ struct Landing {
     const bool patched = needs_patch(first, p);
     if (patched) patch(place, tile, n, first, lift::absent(factor.c), p.x_begin, p.x_end);
     uint4 raw[Elements::kVectors];
-#pragma unroll
-    for (int j = 0; j < Elements::kVectors; ++j) raw[j] = reinterpret_cast<const uint4*>(place)[tile.lane + kLanes * j];
-    if (kLanes == 32 && !patched && tile.shift != 0) rotate(raw[0]);
+    take(raw, first, p);
     if (patched) {
       // The copy engine, or lanes with results, may soon write over what was read: lanes without a row of their own
       // read another group's.
@@ -137,6 +145,13 @@ struct Landing {
       __syncwarp();
     }
     return tile.unpack(v, raw, n, factor);
+  }
+  /// The same elements once more, by lanes with a row of their own, before they store.
+  __device__ __forceinline__ void read_again(float (&v)[lift::kPerLane], const char* first, const lift::Factor& factor,
+                                             const PlainRows& p) const {
+    uint4 raw[Elements::kVectors];
+    take(raw, first, p);
+    tile.unpack(v, raw, n, factor);
   }
 
   /// Writes results to y, which lies to 16-byte boundaries as x does. Call drain() before the block ends.
@@ -166,6 +181,12 @@ struct Landing {
     }
   }
 
+  __device__ __forceinline__ void take(uint4 (&raw)[Elements::kVectors], const char* first, const PlainRows& p) const {
+#pragma unroll
+    for (int j = 0; j < Elements::kVectors; ++j) raw[j] = reinterpret_cast<const uint4*>(place)[tile.lane + kLanes * j];
+    if constexpr (kLanes == 32)
+      if (tile.shift != 0 && !needs_patch(first, p)) rotate(raw[0]);
+  }
   /// The elements behind the last slot go to the slots before the first element, all in lane 0's first vector.
   __device__ __forceinline__ void rotate(uint4& raw) const {
     const uint4 behind = reinterpret_cast<const uint4*>(place)[kSlots / kWidth];
@@ -275,7 +296,7 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
     float v[lift::kPerLane];
     barriers[warp][run].wait(0);
     const auto extremes = landing.read(v, first, factor, p);
-    const auto folded = kLog ? Fold::reduce(v, factor.c, extremes) : Fold::terms(v, factor.c, extremes);
+    const auto folded = Fold::terms(v, factor.c, extremes);
     if (row >= p.rows) continue;
     if constexpr (kLeaves == Leaves::state) {
       if (landing.tile.lane == 0) reinterpret_cast<fold::LogSumExp<float>::State*>(p.y)[row] = folded.state;
@@ -283,8 +304,10 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
       char* y = p.y + row * p.y_stride;
       const fold::Normaliser<float> norm(folded.state);
       if (norm.regular) {
-        finish<kLog>(v, folded.dense, factor, fold::Scalar<float>::mul(norm.reciprocal, folded.unit), folded.state,
-                     p.scale);
+        if constexpr (kLog) landing.read_again(v, first, factor, p);
+        finish<kLog, lift::kPerLane>(
+            v, folded.dense, fold::Scalar<float>::mul(norm.reciprocal, folded.unit),
+            [&] { return p.log_normaliser(folded.state); }, [](int) {});
         landing.store(y, v);
       } else {
         fill<E, kLog>(y, nullptr, 0, landing.tile.lane, kLanes, landing.n, landing.n,
@@ -294,25 +317,6 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
   }
   Place::drain();
 }
-
-/// Where a group of lanes of softmax_cluster_row works. It reads the special registers anew each time: what is cheap to
-/// find again need not be kept in registers, of which the terms leave few.
-template <int kLanes>
-struct ClusterChunk {
-  int chunk, n;             ///< n: its elements, 0 beyond the row's end
-  std::int64_t row, begin;  ///< begin: bytes from the row's first element
-
-  __device__ __forceinline__ ClusterChunk(const PlainRows& p, int size) {
-    unsigned thread, block, threads;
-    asm volatile("mov.u32 %0, %%tid.x;\nmov.u32 %1, %%ctaid.x;\nmov.u32 %2, %%ntid.x;"
-                 : "=r"(thread), "=r"(block), "=r"(threads));
-    chunk = static_cast<int>(lift::Cluster::rank() * (threads / kLanes) + thread / kLanes);
-    n = min(max(static_cast<int>(p.n) - chunk * lift::kChunk, 0), lift::kChunk);
-    const unsigned blocks = lift::Cluster::size();
-    row = blocks == 1 ? block : block / blocks;
-    begin = static_cast<std::int64_t>(chunk) * (lift::kChunk * size);
-  }
-};
 
 /// Terms to the gradient of cross-entropy, but for the target's. multiplier: of the terms.
 template <class E, class Elements, int kCount>
@@ -335,54 +339,6 @@ __device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int 
   }
   if (row.kind == Kind::regular) return tile.store(y, n, v);
   tile.store_any(y, n, v);
-}
-
-/// A block or a cluster of blocks a row, a chunk a group of lanes with kCount elements each: a warp, or 16 or 8 lanes
-/// of one. Everything that is not needed for each element counts here: what a warp does once is done for 32 kCount
-/// elements, so with many of them instructions are saved, with few of them warps are ready while others wait.
-template <class E, Leaves kLeaves, int kCount, int kThreads, int kMinBlocks>
-__global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(const __grid_constant__ PlainRows p) {
-  begin_in_order();
-  constexpr bool kLog = kLeaves == Leaves::log_softmax;
-  constexpr int kLanes = lift::kChunk / kCount, kSize = static_cast<int>(sizeof(E));
-  using Elements = Tile<E, kLanes, kCount>;
-  using Fold = lift::WarpFold<Elements::kWidth, kLanes, kCount>;
-  using Exchange = lift::ClusterFold<256>;
-  using Chunk = ClusterChunk<kLanes>;
-  __shared__ typename Exchange::Storage storage;
-  Exchange::begin();
-  float v[kCount];
-  typename Fold::Folded own{{}, 1.F, false, {lift::kNone, 0.F}};
-  const Chunk at(p, kSize);
-  if (__any_sync(lift::kWholeWarp, at.n > 0)) {
-    const char* first = p.x + at.row * p.x_stride + at.begin;
-    uint4 raw[Elements::kVectors];
-    const Elements tile(first);
-    tile.gather(raw, first, at.n, lift::absent(p.factor.c));
-    const auto extremes = tile.unpack(v, raw, at.n, p.factor);
-    own = kLog ? Fold::reduce(v, p.factor.c, extremes) : Fold::terms(v, p.factor.c, extremes);
-  }
-  [[maybe_unused]] const GradientWords gradient(kLeaves == Leaves::gradient ? p.gradients + Chunk(p, kSize).row
-                                                                            : nullptr);
-  Exchange::ready();
-  const Chunk here(p, kSize);
-  const auto root = Exchange::template fold<kLanes>(storage, own.node, own.state, here.chunk,
-                                                    (static_cast<int>(p.n) + lift::kChunk - 1) / lift::kChunk);
-  if (here.n == 0) return;
-  char* y = p.y + here.row * p.y_stride + here.begin;
-  const ChunkMultiplier multiplier(root, own.node, own.state.m);
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  if constexpr (kLeaves == Leaves::gradient) {
-    if (here.chunk == 0 && lane == 0) p.states[here.row] = root.state();
-    const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
-    return put_gradient<E>(Elements(y), y, here.n, v, own.dense, unit, gradient.row(), root);
-  }
-  if (!multiplier.regular) {
-    fill<E, kLog>(y, nullptr, 0, lane, kLanes, here.n, here.n, constant_of<kLog>(root.state(), p.empty));
-    return;
-  }
-  finish<kLog>(v, own.dense, p.factor, fold::Scalar<float>::mul(multiplier.value, own.unit), root.state(), p.scale);
-  Elements(y).store(y, here.n, v);
 }
 
 }  // namespace cuda

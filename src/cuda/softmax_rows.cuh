@@ -59,35 +59,48 @@ __device__ __forceinline__ float terms_in_frame(float (&v)[kCount], float c, dou
   return 1.F;
 }
 
-/// Terms (softmax) or elements (log_softmax) to results, in registers.
-template <bool kLog, int kCount>
-__device__ __forceinline__ void finish(float (&v)[kCount], bool dense, const lift::Factor& factor, float multiplier,
-                                       const fold::LogSumExp<float>::State& row, const fold::Scale<float>& scale) {
+/// Terms (softmax) or elements (log_softmax) to results, in registers. log_norm() is the row's LogNormaliser; put(j) is
+/// called as soon as the j-th kWidth results are there.
+template <bool kLog, int kWidth, int kCount, class LogNorm, class Put>
+__device__ __forceinline__ void finish(float (&v)[kCount], bool dense, float multiplier, const LogNorm& log_norm,
+                                       const Put& put) {
   using S = fold::Scalar<float>;
-  if constexpr (kLog) {
-    fold::LogNormaliser<float> log_norm(row, scale);
-    log_norm.set_c(factor.c);
-    if (log_norm.fast) {  // asked once, not by every element
+  const auto each = [&](const auto& result) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) v[i] = log_norm.log_probability(v[i]);
-      return;
+    for (int i = 0; i < kCount; ++i) {
+      v[i] = result(v[i]);
+      if (i % kWidth == kWidth - 1) put(i / kWidth);
     }
+  };
+  if constexpr (kLog) {
+    const fold::LogNormaliser<float> norm = log_norm();
+    // Asked once, not by every element. The largest has t - m <= 1/2: where log2 d is above 1 all results are below 0.
+    if (norm.fast && norm.half_log2_d > 0.5F)
+      return each([&](float x) { return S::mul(norm.two_kappa, S::sub(norm.half_distance(x), norm.half_log2_d)); });
+    if (norm.fast) return each([&](float x) { return norm.log_probability(x); });
 #pragma unroll 1
     for (int i = 0; i < kCount; ++i) {
-      const float last = log_norm.log_probability(v[0]);
+      const float last = norm.log_probability(v[0]);
 #pragma unroll
       for (int j = 0; j + 1 < kCount; ++j) v[j] = v[j + 1];
       v[kCount - 1] = last;
     }
+    each([](float x) { return x; });
   } else {
-    if (dense && multiplier >= 0x1p-60F) {  // no result can be below kSmallest
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) v[i] = S::mul(v[i], multiplier);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) v[i] = fold::Normaliser<float>::probability(v[i], multiplier);
-    }
+    // Dense: no result can be below kSmallest.
+    if (dense && multiplier >= 0x1p-60F) return each([&](float x) { return S::mul(x, multiplier); });
+    each([&](float x) { return fold::Normaliser<float>::probability(x, multiplier); });
   }
+}
+template <bool kLog, int kCount>
+__device__ __forceinline__ void finish(float (&v)[kCount], bool dense, const lift::Factor& factor, float multiplier,
+                                       const fold::LogSumExp<float>::State& row, const fold::Scale<float>& scale) {
+  const auto log_norm = [&] {
+    fold::LogNormaliser<float> norm(row, scale);
+    norm.set_c(factor.c);
+    return norm;
+  };
+  finish<kLog, kCount>(v, dense, multiplier, log_norm, [](int) {});
 }
 
 /// What a chunk's terms are multiplied by, once its row's root is known.

@@ -151,9 +151,10 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
 #pragma unroll
         for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
       }
-      finish<kLog>(v, own.dense, p.factor, unit, root.state(), p.scale);
-      write_vectors<E, kLanes, Place::kVectors>(y, count,
-                                                [&](int j) { return Packed<E>::pack(v + j * Place::kWidth); });
+      finish<kLog, Place::kWidth>(
+          v, own.dense, unit, [&] { return p.log_normaliser(root.state()); },
+          [&](int j) { raw[j] = Packed<E>::pack(v + j * Place::kWidth); });
+      write_vectors<E, kLanes, Place::kVectors>(y, count, [&](int j) { return raw[j]; });
     }
   }
   Cluster::arrive();  // nobody leaves while others still send

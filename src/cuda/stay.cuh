@@ -11,6 +11,14 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// threadIdx.x, read anew: where registers are for elements, what follows from it need not be kept in others.
+__device__ __forceinline__ unsigned thread_index() {
+  unsigned i;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
+  return i;
+}
+__device__ __forceinline__ int lane_index() { return static_cast<int>(thread_index() % 32); }
+
 /// Warps of a cluster share a row's chunks evenly.
 struct ChunkShare {
   int chunk, chunks;  ///< the warp's first chunk, and how many it has
@@ -84,36 +92,43 @@ __device__ __forceinline__ lift::Extremes extremes_by_integers(const uint4 (&raw
 template <class E, int kLanes, int kCount>
 struct WarpPart {
   static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = kCount / kWidth;
-  static constexpr int kBytes = 32 * kCount * kSize + 16;
-  static_assert(kLanes * kCount == lift::kChunk);
+  static constexpr int kGroups = 32 / kLanes;
+  static constexpr int kBytes = 32 * kCount * kSize + 16 + 16 * kGroups;
+  static_assert(kLanes * kCount == lift::kChunk && kGroups * kWidth <= 32);
 
   char* place;
   const char* first;  ///< the part's first element
   int n, chunks;
+  bool whole = false;  ///< known: all of its chunks are full, and begin at vectors
 
   __device__ __forceinline__ int shift() const {
-    return static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16) / kSize;
+    return whole ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16) / kSize;
   }
   using Span = typename Landing<E, 32>::Span;
 
   /// By one lane. What lies outside [begin, end), the operand's memory, is not touched.
   __device__ __forceinline__ void fetch(CopyBarrier& barrier, const char* begin, const char* end) const {
+    if (whole) return barrier.copy(place, first, bytes(begin, end));
     const Span span(first, n, begin, end);
     if (span.bytes() > 0)
       barrier.copy(place + (span.begin - span.from), reinterpret_cast<const void*>(span.begin), span.bytes());
   }
   __device__ __forceinline__ int bytes(const char* begin, const char* end) const {
-    return Span(first, n, begin, end).bytes();
+    return whole ? kGroups * (lift::kChunk * kSize) : Span(first, n, begin, end).bytes();
   }
 
   /// Once it has landed, by all lanes: the vectors of the lane's chunk. `missing` stands where no element is. Lanes
   /// without a chunk get the vectors of the first.
   __device__ __forceinline__ void read(uint4 (&raw)[kVectors], float missing, const char* begin,
                                        const char* end) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, group_lane = lane % kLanes;
-    const int group = lane / kLanes < chunks ? lane / kLanes : 0;
     const auto cut = [&] { return first < begin + 16 || first + chunks * (lift::kChunk * kSize) + 16 > end; };
-    if (n < chunks * lift::kChunk || (shift() != 0 && cut())) repair(missing, cut());
+    if (!whole && (n < chunks * lift::kChunk || (shift() != 0 && cut()))) repair(missing, cut());
+    read_again(raw);
+  }
+  /// The same vectors, as long as nothing else is fetched there.
+  __device__ __forceinline__ void read_again(uint4 (&raw)[kVectors]) const {
+    const int lane = lane_index(), group_lane = lane % kLanes;
+    const int group = whole || lane / kLanes < chunks ? lane / kLanes : 0;
     const uint4* at = reinterpret_cast<const uint4*>(place) + group * (lift::kChunk / kWidth);
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) raw[j] = at[group_lane + kLanes * j];
@@ -123,10 +138,45 @@ struct WarpPart {
     if (group_lane == 0) raw[0] = joined(raw[0], behind, shift() * kSize);
   }
 
+  /// Results to y, which lies to 16-byte boundaries as x does; they are where read() gave the elements. What is not
+  /// whole goes by the place where the elements landed: call bulk_drain() before the block ends.
+  __device__ __forceinline__ void write(char* y, const uint4 (&raw)[kVectors]) const {
+    const int lane = lane_index(), group_lane = lane % kLanes, group = lane / kLanes;
+    const auto put = [&](uint4* to, uint4* top) {
+      to += group * (lift::kChunk / kWidth) + group_lane;
+      *(top == nullptr ? to : top) = raw[0];
+#pragma unroll
+      for (int j = 1; j < kVectors; ++j) to[kLanes * j] = raw[j];
+    };
+    if (whole || (n == kGroups * lift::kChunk && shift() == 0)) return put(reinterpret_cast<uint4*>(y), nullptr);
+    put(reinterpret_cast<uint4*>(place), group_lane == 0 ? tops(place) + group : nullptr);
+    send(place, n, shift(), y);
+  }
+
  private:
+  /// Where results wait of chunks that begin inside their first vector: its first bytes belong behind the chunk's end.
+  static __device__ __forceinline__ uint4* tops(char* place) {
+    return reinterpret_cast<uint4*>(place + kBytes) - kGroups;
+  }
+  /// From the place to y: whole vectors by the copy engine, the ends an element at a time.
+  static __device__ __noinline__ void send(char* place, int n, int shift, char* y) {
+    const int lane = lane_index(), group = lane / kWidth, k = lane % kWidth;
+    E* e = reinterpret_cast<E*>(place);
+    E* to = reinterpret_cast<E*>(y);
+    __syncwarp();
+    if (group < kGroups)
+      e[group * lift::kChunk + k + (k < shift ? lift::kChunk : 0)] = reinterpret_cast<const E*>(tops(place) + group)[k];
+    e += shift;
+    fence_for_copy();
+    __syncwarp();
+    const int head = min(n, (kWidth - shift) % kWidth), tail = max(head, (n + shift) / kWidth * kWidth - shift);
+    if (lane == 0 && tail > head) bulk_store(to + head, e + head, (tail - head) * kSize);
+    if (lane < head) to[lane] = e[lane];
+    if (tail + lane < n) to[tail + lane] = e[tail + lane];
+  }
   /// What the copy may have left out, of a part at the ends of the operand's memory, and what is beyond the row's end.
   __device__ __forceinline__ void repair(float missing, bool cut) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, begin = shift(), end = n + begin;
+    const int lane = lane_index(), begin = shift(), end = n + begin;
     E* e = reinterpret_cast<E*>(place);
     const E nothing = Packed<E>::narrow(missing);
     if (cut && lane < kWidth) {

@@ -120,6 +120,26 @@ TEST_F(CudaRows, ManyLongRows) {
       }
 }
 
+TEST_F(CudaRows, ManyRowsOfABlock) {
+  for (const Op op : {Op::softmax, Op::log_softmax})
+    for (const DType t : kNarrow)
+      for (const std::int64_t n : {1025, 2048, 5000, 9001, 16384})
+        for (int variant = 0; variant < 4; ++variant) {
+          Case c{op, t, t};
+          c.n = n;
+          // From 1056 rows of over 8192 elements on, a block takes two: the last one has none beside it.
+          c.rows = n > 8192 ? (variant < 2 ? 1057 : 500) : 4096 / ((n + 1023) / 1024) + 1;
+          c.row_stride = variant == 1 ? n + 5 : variant == 2 ? n + 7 - (n + 7) % 8 : n;
+          c.x_offset = c.y_offset = variant == 1 ? 3 : 0;
+          c.in_place = variant == 1;
+          c.values = variant == 0 ? Values::normal : variant == 3 ? Values::huge : Values::specials;
+          c.scale = variant == 3 ? -0.5 : 1.;
+          c.empty = variant == 2 ? Empty::nan : Empty::zero;
+          expect_same(c);
+          if (HasFatalFailure()) return;
+        }
+}
+
 TEST_F(CudaRows, ManyLongUnalignedRows) {
   for (const Op op : {Op::softmax, Op::log_softmax, Op::logsumexp})
     for (const DType t : kNarrow)
