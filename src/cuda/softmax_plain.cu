@@ -15,6 +15,8 @@ constexpr int kThreads = 256;
 constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
 /// About as many chunks as clusters of 16-warp blocks hold on the device at one time.
 constexpr std::int64_t kChunksAtOnce = 4096;
+/// Threads that blocks of softmax for few rows may have.
+constexpr int kFewThreads = 288;
 
 const char* refuses_rung(const RowProblem& p) {
   return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
@@ -64,22 +66,22 @@ const char* refuses_cluster_row(const RowProblem& p, const Context&) {
   return refuses_plain(p);
 }
 
-/// A row's blocks, of up to kThreads with kCount elements a lane.
-template <int kCount, int kThreads>
+/// A row's blocks, of up to kWarps with kCount elements a lane.
+template <int kCount, int kWarps>
 Grid cluster_grid(const RowProblem& p, const DeviceTraits& device) {
   constexpr int groups = kCount / lift::kPerLane;  // chunks a warp
-  const Spread spread = spread_row(p.rows, (lift::chunk_count(p.n) + groups - 1) / groups, device, kThreads / 32);
+  const Spread spread = spread_row(p.rows, (lift::chunk_count(p.n) + groups - 1) / groups, device, kWarps);
   return {p.rows * spread.blocks, spread.warps * 32, spread.blocks};
 }
 
-/// kCount elements a lane (of log_softmax in 16 bit always 32), blocks of up to kThreads; what kMinBlocks of them leave
-/// of the registers.
-template <class E, int kCount, int kThreads, int kMinBlocks>
+/// kCount elements a lane, blocks of up to kThreads, where that is enough of kWarps; what kMinBlocks of them leave of
+/// the registers.
+template <class E, int kCount, int kThreads, int kMinBlocks, int kWarps = kThreads / 32>
 void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, Stream stream) {
-  const Grid grid = cluster_grid<kCount, kThreads>(p, device);
+  const Grid grid = cluster_grid<kCount, kWarps>(p, device);
   const PlainRows rows = plain_rows(p);
   const auto go = [&](auto kernel) { launch("softmax_cluster_row", kernel, grid, stream, rows); };
-  if constexpr (sizeof(E) == 4 || kCount == lift::kPerLane)
+  if constexpr (kThreads != kFewThreads)
     if (p.op == Op::log_softmax) return go(softmax_cluster_row<E, Leaves::log_softmax, kCount, kThreads, kMinBlocks>);
   go(softmax_cluster_row<E, Leaves::softmax, kCount, kThreads, kMinBlocks>);
 }
@@ -91,18 +93,15 @@ void run_cluster_row(const RowProblem& p, const Context& context) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   const bool many = p.rows * chunks >= kChunksAtOnce;  // rows enough for blocks with few warps to fill the device
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if constexpr (sizeof(E) == 2) {
-      if (many && chunks > 4 && chunks <= 16 && p.op == Op::softmax)
-        return launch_cluster_row<E, 128, 128, 3>(p, traits, stream);
-    } else {
+    if constexpr (sizeof(E) == 4) {
       if (many && chunks > 16 && chunks <= 32) return launch_cluster_row<E, 64, 512, 1>(p, traits, stream);
       if (many && chunks > 32 && takes_wide_cluster(p)) return launch_cluster_row<E, 128, 128, 3>(p, traits, stream);
     }
     // Clusters of many warps may have no place all at once where processors would have: then of few warps.
     if (!many && chunks > 16 && chunks <= 128 && p.op == Op::softmax) {
       const auto kernel = softmax_cluster_row<E, Leaves::softmax, 32, 512, 2>;
-      if (p.rows > clusters_at_once("softmax_cluster_row", kernel, cluster_grid<32, 512>(p, traits)))
-        return launch_cluster_row<E, 64, 128, 4>(p, traits, stream);
+      if (p.rows > clusters_at_once("softmax_cluster_row", kernel, cluster_grid<32, 16>(p, traits)))
+        return launch_cluster_row<E, 64, kFewThreads, 2, 4>(p, traits, stream);
     }
     launch_cluster_row<E, 32, 512, 2>(p, traits, stream);
   });
