@@ -1,4 +1,4 @@
-// Tiles of rows of which something is hidden, by a mask or beyond a length: which slots hold an element is found four
+// Tiles of rows of which a mask, and perhaps a length, hides something: which slots hold an element is found four
 // at a time, and hidden slots are left out of the extremes and of the sum instead of holding -inf, which would make
 // every chunk a sparse one.
 #pragma once
@@ -105,13 +105,12 @@ struct MaskedTile : Tile<E, kLanes, kCount> {
 
   using Base::Base;
 
-  /// Of a row of n elements from x on, those in front of `length` that the mask, if there is one, shows.
+  /// Of a row of n elements from x on, those in front of `length` that the mask shows.
   __device__ __forceinline__ void load(const char* x, const char* mask, std::int64_t mask_stride, int length, int n) {
     const E* e = reinterpret_cast<const E*>(x);
     // A vector's mask bytes lie as its elements do: side by side, and in one aligned word or two.
-    const bool words = mask == nullptr ||
-                       (mask_stride == 1 &&
-                        (reinterpret_cast<std::uintptr_t>(mask) - static_cast<unsigned>(this->shift)) % kWidth == 0);
+    const bool words =
+        mask_stride == 1 && (reinterpret_cast<std::uintptr_t>(mask) - static_cast<unsigned>(this->shift)) % kWidth == 0;
     if (words && this->shift == 0 && length == kSlots) {
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) raw[j] = reinterpret_cast<const uint4*>(e)[this->lane + kLanes * j];
@@ -167,9 +166,8 @@ struct MaskedTile : Tile<E, kLanes, kCount> {
 #pragma unroll
     for (int w = 0; w < kWords; ++w) flags[j * kWords + w] = to;
   }
-  /// The flags of vector j, whose mask bytes lie in words; a null mask shows all.
+  /// The flags of vector j, whose mask bytes lie in words.
   __device__ __forceinline__ void load_flags(int j, const char* mask) {
-    if (mask == nullptr) return set_flags(j, 0x80808080U);
     const char* at = mask + this->first_of(j);
     if constexpr (kWords == 1) {
       flags[j] = flags_of(*reinterpret_cast<const unsigned*>(at));
@@ -195,7 +193,7 @@ struct MaskedTile : Tile<E, kLanes, kCount> {
       part[k] = E{};
       if (i >= length) continue;
       if (elements) part[k] = e[i];
-      if (mask == nullptr || mask[i * mask_stride] != 0) bits |= 1U << k;
+      if (mask[i * mask_stride] != 0) bits |= 1U << k;
     }
     if (elements) raw[j] = Packed<E>::join(part);
 #pragma unroll

@@ -1,10 +1,10 @@
 // Ragged rows, whose lengths only the device knows. Rows of up to a few chunks are taken by warps, each some
 // neighbouring rows in order of length: short ones a few lanes each, the others a warp. Longer ones are taken by blocks
-// of their own.
+// of their own, and those too long for a block by all of them (ragged_long.cuh).
 #pragma once
 
 #include "cuda/in_order.cuh"
-#include "cuda/ragged_team.cuh"
+#include "cuda/ragged_long.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -15,6 +15,7 @@ namespace cuda {
 struct RaggedSpread {
   std::int64_t long_blocks, long_rows;
   int warp_rows;
+  RaggedList list;  ///< of rows that are too long for a block
 };
 
 /// Up to 32 neighbouring rows, one a lane, in order of length; rows beyond kWarpElements are left to others.
@@ -154,6 +155,7 @@ __device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSprea
     for (int i = 0; i < count; ++i) {
       const std::int64_t row = base + found[i];
       const RaggedRow r = ragged_row(p, row);
+      if (r.n > kBlockElements && spread.list.append(row, r.n)) continue;
       if (threadIdx.x == 0) {
         constexpr int kMost = Team::kAhead * kRaggedWarps * lift::kChunk;
         if (i == 0) fetch_ahead<E>(p, r, 0, kMost);

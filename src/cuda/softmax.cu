@@ -3,6 +3,7 @@
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/softmax_rows.cuh"
+#include "cuda/softmax_short.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -16,6 +17,26 @@ constexpr std::int64_t kChunksAtOnce = 4096;
 
 const char* refuses_rung(const RowProblem& p) {
   return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
+}
+
+/// A problem without a mask, and the memory of its rows.
+ShortRows short_rows(const RowProblem& p) {
+  const Operand& x = p[Slot::x];
+  const char *begin = x.data, *end = x.data + p.n * static_cast<std::int64_t>(size_of(x.dtype));
+  for (int d = 0; d < p.outer_rank; ++d) {
+    const auto at = static_cast<std::size_t>(d);
+    const std::int64_t reach = (p.outer[at] - 1) * x.strides[at];
+    (reach < 0 ? begin : end) += reach;
+  }
+  const auto scale = fold::make_scale<float>(p.scale);
+  return {p, {begin, end}, scale, lift::Factor(scale.c)};
+}
+
+bool on_vectors(const RowProblem& p) {
+  const Operand& x = p[Slot::x];
+  bool on = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0;
+  for (int d = 0; d < p.outer_rank; ++d) on = on && x.strides[static_cast<std::size_t>(d)] % 16 == 0;
+  return on;
 }
 
 const char* refuses_warp_rows(const RowProblem& p, const Context&) {
@@ -37,10 +58,27 @@ void launch_warp_rows(const RowProblem& p, Stream stream) {
   }
 }
 
+template <class E, int kLanes>
+void launch_short_rows(const RowProblem& p, Stream stream) {
+  using Place = ShortPlace<E, kLanes>;
+  constexpr int warps = kThreads / 32;
+  const Grid grid{(p.rows + warps * Place::kPlaces - 1) / (warps * Place::kPlaces), kThreads, 1,
+                  warps * Place::kPlaces * Place::kBytes};
+  launch("softmax_warp_rows_any", softmax_warp_rows_short<E, kLanes>, grid, stream, short_rows(p));
+}
+
 void run_warp_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Stream stream = stream_of(context);
   with_element(p[Slot::x].dtype, [&]<class E>() {
+    if (!p[Slot::mask].given) {
+      // Groups of lanes have no slots for what begins inside a vector to be rotated to.
+      const std::int64_t slots = on_vectors(p) ? p.n : p.n + 16 / static_cast<int>(sizeof(E)) - 1;
+      if (slots <= 128) return launch_short_rows<E, 4>(p, stream);
+      if (slots <= 256) return launch_short_rows<E, 8>(p, stream);
+      if (slots <= 512) return launch_short_rows<E, 16>(p, stream);
+      return launch_short_rows<E, 32>(p, stream);
+    }
     if (p.n <= 128) return launch_warp_rows<E, 4>(p, stream);
     if (p.n <= 256) return launch_warp_rows<E, 8>(p, stream);
     if (p.n <= 512) return launch_warp_rows<E, 16>(p, stream);
@@ -71,10 +109,12 @@ void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, Stream 
 template <class E, bool kLog>
 void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, Stream stream) {
   const std::int64_t chunks = lift::chunk_count(p.n);
-  const Operand& x = p[Slot::x];
-  bool on_vectors = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0;
-  for (int d = 0; d < p.outer_rank; ++d) on_vectors = on_vectors && x.strides[static_cast<std::size_t>(d)] % 16 == 0;
-  if (p[Slot::mask].given && on_vectors && p.rows * chunks >= kChunksAtOnce) {
+  if (!p[Slot::mask].given) {
+    const Spread spread = spread_row(p.rows, chunks, device);
+    const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
+    return launch("softmax_cluster_row_any", softmax_cluster_row_short<E, kLog>, grid, stream, short_rows(p));
+  }
+  if (on_vectors(p) && p.rows * chunks >= kChunksAtOnce) {
     if constexpr (sizeof(E) == 2 && !kLog) {
       if (chunks > 8) return launch_cluster_row<E, kLog, 128, 128, 3>(p, device, stream);
     }

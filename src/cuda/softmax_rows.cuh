@@ -119,7 +119,7 @@ struct ChunkMultiplier {
   }
 };
 
-/// A row of at most 32 * kLanes elements by a group of lanes. Groups whose row is not theirs to write take part, too.
+/// A masked row of at most 32 * kLanes elements by a group of lanes. Groups whose row is not theirs to write take part.
 template <class E, int kLanes, bool kLog>
 __device__ __forceinline__ void softmax_group(const RowProblem& p, const Row& r, bool writes) {
   using Fold = lift::WarpFold<16 / static_cast<int>(sizeof(E)), kLanes>;
@@ -152,8 +152,8 @@ __global__ void __launch_bounds__(256, sizeof(E) == 4 ? 3 : 4)
   softmax_group<E, kLanes, kLog>(p, row_at(p, RowPlace(p, writes ? group : p.rows - 1)), writes);
 }
 
-/// A block or a cluster of blocks a row, a chunk a group of lanes with kCount elements each; states cross by shared
-/// memory.
+/// A block or a cluster of blocks a masked row, a chunk a group of lanes with kCount elements each; states cross by
+/// shared memory.
 template <class E, bool kLog, int kCount, int kThreads, int kMinBlocks>
 __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row_any(const __grid_constant__ RowProblem p) {
   begin_in_order();
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row_any(
   const std::int64_t begin = static_cast<std::int64_t>(chunk) * lift::kChunk;
   const int n = static_cast<int>(clamp(row.n - begin, lift::kChunk));
   const int length = static_cast<int>(clamp(row.length - begin, lift::kChunk));
-  const char* mask = row.mask == nullptr ? nullptr : row.mask + begin * p[Slot::mask].axis_stride;
+  const char* mask = row.mask + begin * p[Slot::mask].axis_stride;
   const auto factor = [&] { return lift::Factor(fold::make_scale<float>(row.scale).c); };
   float v[kCount];
   typename Fold::Folded own{fold::LogSumExp<float>::identity(), 1.F, true, {lift::kNone, 0.F}};

@@ -189,6 +189,43 @@ TEST_F(CudaOperations, RaggedRowsWithOffsetsOutside) {
   }
 }
 
+/// Long rows that lie over each other are more than the list of such rows has room for.
+TEST_F(CudaOperations, RaggedRowsOverEachOther) {
+  const std::int64_t total = 200000, rows = 6;
+  for (const DType t : {DType::float32, DType::bfloat16}) {
+    Tensor over(DType::int64, {rows + 1}), once(DType::int64, {rows + 1}), x(t, {total}), y(t, {total});
+    over.fill([&](std::int64_t i) { return i % 2 == 0 ? 0. : static_cast<double>(total); });
+    once.fill([&](std::int64_t i) { return i == 0 ? 0. : static_cast<double>(total); });
+    x.fill([&](std::int64_t i) { return value_of(Values::normal, 1, i, total); });
+    softfold::RowOptions cpu, cuda;
+    cpu.offsets = once.cpu();
+    cuda.offsets = over.cuda();
+    for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, "rows over each other");
+    if (HasFatalFailure()) return;
+  }
+}
+
+/// Rows of more groups of chunks than are merged at a time, with something far from all else, and beside them.
+TEST_F(CudaOperations, RaggedRowsOfMillions) {
+  const std::int64_t sizes[] = {70000, 0, 9000000, 100, 65536, 65537}, rows = 6;
+  for (const DType t : {DType::float32, DType::bfloat16})
+    for (const Values kind : {Values::normal, Values::wide, Values::specials}) {
+      Tensor offsets(DType::int64, {rows + 1});
+      std::vector<double> at{0};
+      for (const auto s : sizes) at.push_back(at.back() + static_cast<double>(s));
+      offsets.fill([&](std::int64_t i) { return at[static_cast<std::size_t>(i)]; });
+      const auto total = static_cast<std::int64_t>(at.back());
+      Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3), lse(DType::float32, {rows});
+      x.fill([&](std::int64_t i) { return value_of(kind, i / 5000000, i % 5000000, 5000000); });
+      softfold::RowOptions cpu, cuda;
+      cpu.offsets = offsets.cpu();
+      cuda.offsets = offsets.cuda();
+      for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, "rows of millions");
+      expect_same(Op::logsumexp, {&x}, {&lse}, cpu, cuda, "rows of millions");
+      if (HasFatalFailure()) return;
+    }
+}
+
 /// Scales of their own, of either sign and 0, and values that lie far apart.
 TEST_F(CudaOperations, RaggedRowsWithScales) {
   for (const auto& sizes : ragged_sizes())
