@@ -8,13 +8,15 @@ mapfile -t sources < <(git ls-files 'src/cuda/*.cu' 'src/cuda/*.cuh' | grep -v /
 awk '
   FNR == 1 { open = 0 }
   /__global__/ { open = 1; where = FILENAME ":" FNR; kernels++ }
-  open && /;$/ { open = 0 }
-  open && /\{$/ {
-    do getline; while (/^ *\/\// || /__shared__/)
-    if (!/begin_in_order\(\);/) { print where ": begins with" $0; wrong++ }
+  open && /;$/ { open = 0; kernels-- }  # declared, not defined
+  open && /\{/ {
+    first = $0
+    while ((first ~ /\{$/ || first ~ /^ *\/\// || first ~ /__shared__/) && (getline first) > 0) {}
+    if (first !~ /^ *begin_in_order\(\);/) { print where ": begins with" first; wrong++ }
     open = 0
+    checked++
   }
   END {
-    if (!kernels) { print "no kernel was found"; wrong++ }
+    if (!kernels || checked != kernels) { print checked " of " kernels " kernels were checked"; wrong++ }
     exit wrong > 0
   }' "${sources[@]}"

@@ -267,13 +267,10 @@ void Plan::run() const {
   PlanAccess::visit(*this, [](const auto& b) {
     // Of no rows there is still a sum, and a status.
     if (b.problem.rows == 0 && !is_cross_entropy(b.op) && b.op != Op::linear_cross_entropy) return;
+    const FloatEnv exact;  // of CUDA, too, scales and their like are found on the host
 #if defined(SOFTFOLD_WITH_CUDA)
-    if (b.device.kind != DeviceKind::cpu) {
-      check_cuda_memory(b.device, b.problem);
-      return b.kernel->run(b.problem, b.context);
-    }
+    if (b.device.kind != DeviceKind::cpu) check_cuda_memory(b.device, b.problem);
 #endif
-    const FloatEnv exact;
     b.kernel->run(b.problem, b.context);
   });
 }

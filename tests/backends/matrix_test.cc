@@ -3,17 +3,13 @@
 #include "backends/matrix.hpp"
 #include "cpu/targets.hpp"
 #include "cpu/tuning.hpp"
+#include "support/environment.hpp"
 
 #include "softfold/executor.hpp"
 
 #include <gtest/gtest.h>
 
-#include <cfenv>
 #include <memory>
-
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 namespace softfold_test {
 namespace {
@@ -219,35 +215,6 @@ TEST(Matrix, SameBitsOnEveryRung) {
     EXPECT_GT(ran, 50 / static_cast<int>(kStep)) << static_cast<int>(rung);
   }
 }
-
-/// The caller's floating-point environment, set for a scope.
-class CallersEnvironment {
- public:
-  CallersEnvironment(int rounding, [[maybe_unused]] bool flush) {
-    std::fegetenv(&saved_);
-    std::fesetround(rounding);
-#if defined(__x86_64__)
-    if (flush) _mm_setcsr(_mm_getcsr() | 0x8040U);
-#elif defined(__aarch64__)
-    std::uint64_t fpcr;
-    asm volatile("mrs %0, fpcr" : "=r"(fpcr));
-    if (flush) asm volatile("msr fpcr, %0" ::"r"(fpcr | (std::uint64_t{1} << 24)));
-#endif
-  }
-  ~CallersEnvironment() { std::fesetenv(&saved_); }
-  static std::uint64_t control() {
-#if defined(__x86_64__)
-    return _mm_getcsr() & 0xFFC0U;
-#elif defined(__aarch64__)
-    std::uint64_t fpcr;
-    asm volatile("mrs %0, fpcr" : "=r"(fpcr));
-    return fpcr;
-#endif
-  }
-
- private:
-  std::fenv_t saved_;
-};
 
 // Sixteen environments; each case is run in four of them.
 TEST(Matrix, SameBitsInAnyFloatingPointEnvironmentWhichIsLeftAsItWas) {

@@ -38,7 +38,7 @@ TEST_F(Verify, OwnResultsAreInsideTheContract) {
 TEST_F(Verify, EveryAxisAndRowsLargerThanMemory) {
   write_array(at("x.npy"), DType::float32, {30, 70, 50}, random_elements(DType::float32, 30 * 70 * 50, 5));
   for (const std::string axis : {"0", "1", "2"}) expect_ok({"verify", "@x.npy", "--axis", axis});
-  const std::int64_t length = 5'000'001 / kShorter;
+  const std::int64_t length = 5'000'001;
   write_array(at("row.npy"), DType::float32, {length}, random_elements(DType::float32, length, 5));
   expect_ok({"softmax", "@row.npy", "@y.npy"});
   expect_ok({"verify", "@row.npy", "--memory", "32M"});

@@ -1,6 +1,7 @@
 // What a schedule must not change: graph replays, two streams at once, repeats, a row alone or in a batch, a lent
 // workspace, errors that become softfold::Error.
 #include "cuda/both.hpp"
+#include "support/environment.hpp"
 
 namespace softfold_test {
 namespace {
@@ -137,6 +138,32 @@ TEST_F(CudaStreams, LaunchesThatOverlapReadWhatCameBefore) {
     }
   }
   cudaStreamDestroy(stream);
+}
+
+// Scales and what follows from them are found on the host.
+TEST_F(CudaStreams, SameBitsInAnyFloatingPointEnvironment) {
+  constexpr std::int64_t kLength = 1024;
+  Tensor x(DType::float32, {64, kLength}), y(DType::float32, {64, kLength}), length(DType::int32, {64});
+  x.fill([](std::int64_t i) { return value_of(Values::normal, i / kLength, i % kLength, kLength); });
+  length.fill([](std::int64_t i) { return static_cast<double>(17 * i); });
+  const softfold::View in = x.cuda(), out = y.cuda();
+  for (const double scale : {1., 0.3})
+    for (const Op op : {Op::softmax, Op::log_softmax})
+      for (const bool cut : {false, true}) {
+        softfold::RowOptions o;
+        o.scale = scale;
+        if (cut) o.length = length.cuda();
+        const auto results = [&] {
+          softfold::plan(op, {&in, 1}, {&out, 1}, o).run();
+          return y.download();
+        };
+        const auto expected = results();
+        for (const int rounding : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO})
+          for (const bool flush : {false, true}) {
+            const CallersEnvironment environment(rounding, flush);
+            EXPECT_EQ(difference(expected, results(), 4), "") << " scale " << scale << (cut ? " cut" : "");
+          }
+      }
 }
 
 TEST_F(CudaStreams, AWorkspaceIsUsedAndItsSizeChecked) {
