@@ -190,7 +190,7 @@ TEST_F(LinearLoss, ABiasMayBeOneOfSeveralTensors) {
 TEST_F(LinearLoss, OfSeveralOutputsItIsSaidWhichStand) {
   const Result result = run_while(
       {"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy", "--dx", "@a.npy", "--dweight", "@b.npy", "--threads", "1"},
-      [&] { std::filesystem::create_directory(at("b.npy")); });
+      [&] { std::filesystem::create_directory(at("b.npy")); }, 2);
   EXPECT_EQ(result.status, static_cast<int>(Code::io)) << result.err;
   EXPECT_NE(result.err.find("a.npy' stand"), std::string::npos) << result.err;
 }

@@ -108,12 +108,14 @@ class CommandTest : public ::testing::Test {
     return result;
   }
 
-  /// Waits until the command has begun to write; false if it ended before.
-  bool wait_for_temporary(pid_t child) const {
+  /// Waits until the command has begun to write this many outputs; false if it ended before.
+  bool wait_for_temporary(pid_t child, int outputs = 1) const {
     const std::string mark = std::to_string(child) + "-";
     for (;;) {
+      int begun = 0;
       for (const auto& entry : std::filesystem::directory_iterator(folder_))
-        if (entry.path().filename().string().find(mark) != std::string::npos) return true;
+        if (entry.path().filename().string().find(mark) != std::string::npos) ++begun;
+      if (begun >= outputs) return true;
       siginfo_t info{};
       if (::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0)
         return false;
@@ -123,9 +125,9 @@ class CommandTest : public ::testing::Test {
 
   /// Runs it, and does something meanwhile: once it has begun to write, and stands still for that long.
   template <class Meanwhile>
-  Result run_while(const Words& words, const Meanwhile& meanwhile) const {
+  Result run_while(const Words& words, const Meanwhile& meanwhile, int outputs = 1) const {
     const pid_t child = start(words);
-    EXPECT_TRUE(wait_for_temporary(child));
+    EXPECT_TRUE(wait_for_temporary(child, outputs));
     ::kill(child, SIGSTOP);
     meanwhile();
     ::kill(child, SIGCONT);
