@@ -58,8 +58,7 @@ void run_warp_rows(const RowProblem& p, const Context& context) {
 void run_cluster_row(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   // y and dy fill the registers: blocks of 8 warps leave room for another.
-  const Spread spread = spread_row(p.rows, lift::chunk_count(p.n), traits_of(device.device()), kWarpsPerBlock / 2);
-  const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
+  const Grid grid = cluster_grid(p.rows, lift::chunk_count(p.n), traits_of(device.device()), kWarpsPerBlock / 2);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     if (p.op == Op::softmax_backward) {
       launch("backward_cluster_row", backward_cluster_row<E, fold::SoftmaxGradient>, grid, stream_of(context), p);

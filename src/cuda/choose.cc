@@ -51,12 +51,12 @@ const char* refuses_plain(const RowProblem& p) {
   return refuses_vectors(p);
 }
 
-Spread spread_row(std::int64_t rows, std::int64_t chunks, const DeviceTraits& device, int warps) {
+Grid cluster_grid(std::int64_t rows, std::int64_t chunks, const DeviceTraits& device, int warps) {
   const auto ceil = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   std::int64_t blocks = ceil(chunks, warps);
   const std::int64_t wanted = std::min<std::int64_t>(ceil(device.processors, std::max<std::int64_t>(rows, 1)), chunks);
   blocks = std::min<std::int64_t>(std::max(blocks, wanted), std::max(device.largest_cluster, 1));
-  return {static_cast<int>(blocks), static_cast<int>(ceil(chunks, blocks))};
+  return {rows * blocks, 32 * static_cast<int>(ceil(chunks, blocks)), static_cast<int>(blocks)};
 }
 
 }  // namespace cuda

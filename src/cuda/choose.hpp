@@ -18,16 +18,11 @@ const char* refuses_other_vectors(const RowProblem& p, Slot slot, const char* wh
 /// Null if, further, all rows are alike: one stride between rows, one scale, nothing hidden. Else why not.
 const char* refuses_plain(const RowProblem& p);
 
-/// How a row is spread over blocks of a cluster: `blocks` of `warps` warps, a chunk a warp.
-struct Spread {
-  int blocks, warps;
-};
-
 inline constexpr int kWarpsPerBlock = 16;
 
-/// The fewest blocks of up to `warps` warps that hold a row's chunks, evenly filled; more of them while rows * blocks
-/// leave processors idle.
-Spread spread_row(std::int64_t rows, std::int64_t chunks, const DeviceTraits& device, int warps = kWarpsPerBlock);
+/// A cluster a row: the fewest blocks of up to `warps` warps that hold a row's chunks, a chunk a warp, evenly filled;
+/// more of them while rows * blocks leave processors idle.
+Grid cluster_grid(std::int64_t rows, std::int64_t chunks, const DeviceTraits& device, int warps = kWarpsPerBlock);
 
 }  // namespace cuda
 }  // namespace v0

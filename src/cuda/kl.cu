@@ -161,8 +161,7 @@ void run_plain_rows(const KlProblem& p, const Context& context) {
 void run_cluster(const KlProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   // Both rows fill the registers: blocks of 8 warps leave room for another.
-  const Spread spread = spread_row(p.rows, lift::chunk_count(p.n), traits_of(device.device()), kWarpsPerBlock / 2);
-  const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
+  const Grid grid = cluster_grid(p.rows, lift::chunk_count(p.n), traits_of(device.device()), kWarpsPerBlock / 2);
   with_element(p[Slot::x].dtype,
                [&]<class E>() { launch("kl_cluster_rows", kl_cluster_rows<E>, grid, stream_of(context), p); });
 }

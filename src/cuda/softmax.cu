@@ -98,20 +98,17 @@ const char* refuses_cluster_row(const RowProblem& p, const Context&) {
 template <class E, bool kLog, int kCount, int kThreads, int kMinBlocks>
 void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, Stream stream) {
   constexpr int groups = kCount / lift::kPerLane;  // chunks a warp
-  const Spread spread = spread_row(p.rows, (lift::chunk_count(p.n) + groups - 1) / groups, device, kThreads / 32);
-  const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
+  const Grid grid = cluster_grid(p.rows, (lift::chunk_count(p.n) + groups - 1) / groups, device, kThreads / 32);
   launch("softmax_cluster_row_any", softmax_cluster_row_any<E, kLog, kCount, kThreads, kMinBlocks>, grid, stream, p);
 }
 
-/// Measured: what a warp does once is done for more elements where a mask asks for more instructions. Of rows that a
-/// length cuts short it is better that whole warps have nothing to do, and rows that begin inside vectors want few
-/// elements a lane.
+/// Measured: what a warp does once is done for more elements where a mask asks for more instructions, but rows that
+/// begin inside vectors want few elements a lane.
 template <class E, bool kLog>
 void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, Stream stream) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (!p[Slot::mask].given) {
-    const Spread spread = spread_row(p.rows, chunks, device);
-    const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
+    const Grid grid = cluster_grid(p.rows, chunks, device);
     return launch("softmax_cluster_row_any", softmax_cluster_row_short<E, kLog>, grid, stream, short_rows(p));
   }
   if (on_vectors(p) && p.rows * chunks >= kChunksAtOnce) {

@@ -66,19 +66,18 @@ const char* refuses_cluster_row(const RowProblem& p, const Context&) {
   return refuses_plain(p);
 }
 
-/// A row's blocks, of up to kWarps with kCount elements a lane.
-template <int kCount, int kWarps>
-Grid cluster_grid(const RowProblem& p, const DeviceTraits& device) {
+/// A row's blocks, of up to `warps` warps with kCount elements a lane.
+template <int kCount>
+Grid grid_of(const RowProblem& p, const DeviceTraits& device, int warps) {
   constexpr int groups = kCount / lift::kPerLane;  // chunks a warp
-  const Spread spread = spread_row(p.rows, (lift::chunk_count(p.n) + groups - 1) / groups, device, kWarps);
-  return {p.rows * spread.blocks, spread.warps * 32, spread.blocks};
+  return cluster_grid(p.rows, (lift::chunk_count(p.n) + groups - 1) / groups, device, warps);
 }
 
 /// kCount elements a lane, blocks of up to kThreads, where that is enough of kWarps; what kMinBlocks of them leave of
 /// the registers.
 template <class E, int kCount, int kThreads, int kMinBlocks, int kWarps = kThreads / 32>
 void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, Stream stream) {
-  const Grid grid = cluster_grid<kCount, kWarps>(p, device);
+  const Grid grid = grid_of<kCount>(p, device, kWarps);
   const PlainRows rows = plain_rows(p);
   const auto go = [&](auto kernel) { launch("softmax_cluster_row", kernel, grid, stream, rows); };
   if constexpr (kThreads != kFewThreads)
@@ -100,7 +99,9 @@ void run_cluster_row(const RowProblem& p, const Context& context) {
     // Clusters of many warps may have no place all at once where processors would have: then of few warps.
     if (!many && chunks > 16 && chunks <= 128 && p.op == Op::softmax) {
       const auto kernel = softmax_cluster_row<E, Leaves::softmax, 32, 512, 2>;
-      if (p.rows > clusters_at_once("softmax_cluster_row", kernel, cluster_grid<32, 16>(p, traits)))
+      // One always has; of the others the driver knows.
+      if (p.rows > 1 &&
+          p.rows > clusters_at_once("softmax_cluster_row", kernel, grid_of<32>(p, traits, kWarpsPerBlock)))
         return launch_cluster_row<E, 64, kFewThreads, 2, 4>(p, traits, stream);
     }
     launch_cluster_row<E, 32, 512, 2>(p, traits, stream);
@@ -148,8 +149,7 @@ void launch_gradient(const RowProblem& p, const GradientRow* gradients, fold::Lo
   const DeviceOf device(p[Slot::x].data);
   if (stays_for_gradient(p)) return launch_stays_gradient(rows, p[Slot::x].dtype, stream_of(context));
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    const Spread spread = spread_row(p.rows, lift::chunk_count(p.n), traits_of(device.device()));
-    const Grid grid{p.rows * spread.blocks, spread.warps * 32, spread.blocks};
+    const Grid grid = cluster_grid(p.rows, lift::chunk_count(p.n), traits_of(device.device()));
     launch("softmax_cluster_row", softmax_cluster_row<E, Leaves::gradient, 32, 512, 2>, grid, stream_of(context), rows);
   });
 }
