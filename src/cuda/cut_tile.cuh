@@ -127,18 +127,8 @@ struct CutTile {
                                        const uint4 (&raw)[kVectors], float c) const {
     constexpr float kMagic = fold::Real<float>::kMagic;
     const lift::Extremes e = Packed<E>::extremes(raw);
-    int high = __float_as_int(S::fma(c > 0.F ? e.high : e.low, c, kMagic));
-    int low = __float_as_int(S::fma(c > 0.F ? e.low : e.high, c, kMagic));
-    if constexpr (kLanes == 32) {
-      high = __reduce_max_sync(lift::kWholeWarp, high);
-      low = __reduce_min_sync(lift::kWholeWarp, low);
-    } else {
-#pragma unroll
-      for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-        high = max(high, __shfl_xor_sync(lift::kWholeWarp, high, distance));
-        low = min(low, __shfl_xor_sync(lift::kWholeWarp, low, distance));
-      }
-    }
+    const int high = Fold::largest(__float_as_int(S::fma(c > 0.F ? e.high : e.low, c, kMagic)));
+    const int low = Fold::smallest(__float_as_int(S::fma(c > 0.F ? e.low : e.high, c, kMagic)));
     const float top = __int_as_float(high), bottom = __int_as_float(low);
     const bool near = top >= kMagic + fold::Real<float>::kFastLowest &&
                       top <= kMagic + fold::Real<float>::kFastHighest && bottom >= top - 60.F;

@@ -46,8 +46,9 @@ struct MaskedFold {
                                                 const Present<kCount>& present) {
     constexpr float kMagic = fold::Real<float>::kMagic;
     // As integers positive floats order by value, and what is negative or NaN is not in the fast range: see WarpFold.
-    const float top = over_group<true>(S::fma(c > 0.F ? own.high : own.low, c, kMagic));
-    const float bottom = over_group<false>(S::fma(c > 0.F ? own.low : own.high, c, kMagic));
+    const float top = __int_as_float(Fold::largest(__float_as_int(S::fma(c > 0.F ? own.high : own.low, c, kMagic))));
+    const float bottom =
+        __int_as_float(Fold::smallest(__float_as_int(S::fma(c > 0.F ? own.low : own.high, c, kMagic))));
     const bool fast = top >= kMagic + fold::Real<float>::kFastLowest && top <= kMagic + fold::Real<float>::kFastHighest;
     const bool none = top == -fold::infinity<float>() && bottom == fold::infinity<float>();  // nothing is present
     if (__all_sync(lift::kWholeWarp, none || (fast && bottom >= top - 60.F)))
@@ -57,20 +58,6 @@ struct MaskedFold {
   }
 
  private:
-  template <bool kLargest>
-  static __device__ __forceinline__ float over_group(float z) {
-    int a = __float_as_int(z);
-    if constexpr (kLanes == 32) {
-      a = kLargest ? __reduce_max_sync(lift::kWholeWarp, a) : __reduce_min_sync(lift::kWholeWarp, a);
-    } else {
-#pragma unroll
-      for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-        const int other = __shfl_xor_sync(lift::kWholeWarp, a, distance);
-        a = kLargest ? max(a, other) : min(a, other);
-      }
-    }
-    return __int_as_float(a);
-  }
   static __device__ __forceinline__ void hide(float (&v)[kCount], float c, const Present<kCount>& present) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i)

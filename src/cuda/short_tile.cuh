@@ -102,8 +102,9 @@ struct ShortTile {
                                        float c) const {
     constexpr float kMagic = fold::Real<float>::kMagic;
     const lift::Extremes e = Packed<E>::extremes(raw);
-    const float top = over_group<true>(S::fma(c > 0.F ? e.high : e.low, c, kMagic));
-    const float bottom = over_group<false>(S::fma(c > 0.F ? e.low : e.high, c, kMagic));
+    const int high = Fold::largest(__float_as_int(S::fma(c > 0.F ? e.high : e.low, c, kMagic)));
+    const int low = Fold::smallest(__float_as_int(S::fma(c > 0.F ? e.low : e.high, c, kMagic)));
+    const float top = __int_as_float(high), bottom = __int_as_float(low);
     const bool near = top >= kMagic + fold::Real<float>::kFastLowest &&
                       top <= kMagic + fold::Real<float>::kFastHighest && bottom >= top - 60.F;
     const float m = S::sub(top, kMagic);
@@ -128,7 +129,7 @@ struct ShortTile {
       });
     }
     const float sum = S::mul(d, terms.unit);
-    own = {{static_cast<double>(m), sum}, terms.unit, true, {__float_as_int(top), sum}};
+    own = {{static_cast<double>(m), sum}, terms.unit, true, {high, sum}};
     return near;
   }
 
@@ -181,20 +182,6 @@ struct ShortTile {
   }
 
  private:
-  template <bool kLargest>
-  static __device__ __forceinline__ float over_group(float z) {
-    int a = __float_as_int(z);
-    if constexpr (kLanes == 32) {
-      a = kLargest ? __reduce_max_sync(lift::kWholeWarp, a) : __reduce_min_sync(lift::kWholeWarp, a);
-    } else {
-#pragma unroll
-      for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-        const int other = __shfl_xor_sync(lift::kWholeWarp, a, distance);
-        a = kLargest ? max(a, other) : min(a, other);
-      }
-    }
-    return __int_as_float(a);
-  }
   __device__ __forceinline__ void put_unaligned(char* y, int of, float (&v)[kCount], float none) const {
     const Tile<E, kLanes, kCount> tile(y);
     if (of == kSlots) return tile.store(y, of, v);

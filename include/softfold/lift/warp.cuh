@@ -163,7 +163,7 @@ struct WarpFold {
     return fold<false>(v, c, own);
   }
 
- private:
+  /// Over the lanes of a group.
   static __device__ __forceinline__ int largest(int a) {
     if constexpr (kLanes == 32) {
       return __reduce_max_sync(kWholeWarp, a);
@@ -183,6 +183,7 @@ struct WarpFold {
     }
   }
 
+ private:
   /// The frame and its range come from the extremes: z = x*c + kMagic, rounded, is monotone in x, and n = z - kMagic.
   /// Positive floats order as integers do, NaN and +inf lie above all of them, and negative ones are far below the fast
   /// range, so integer maxima serve.
