@@ -5,6 +5,7 @@
 
 #include "cuda/in_order.cuh"
 #include "cuda/ragged_long.cuh"
+#include "cuda/short_place.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -47,20 +48,7 @@ struct WarpRows {
       begin = r.begin;
       n = static_cast<int>(min(r.n, std::int64_t{(1 << kLengthBits) - 1}));
     }
-    key = n * 32 + lane;
-    sort();
-  }
-  /// Bitonic, over the warp's lanes.
-  __device__ __forceinline__ void sort() {
-#pragma unroll
-    for (int size = 2; size <= 32; size *= 2) {
-#pragma unroll
-      for (int distance = size / 2; distance > 0; distance /= 2) {
-        const int other = __shfl_xor_sync(lift::kWholeWarp, key, distance);
-        const bool low = ((lane & distance) == 0) == ((lane & size) == 0 || size == 32);
-        key = low ? min(key, other) : max(key, other);
-      }
-    }
+    key = ShortOrder::sorted(n * 32 + lane).key;
   }
   /// How many rows have at most n elements.
   __device__ __forceinline__ int up_to(int n) const {
