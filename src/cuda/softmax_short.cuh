@@ -183,12 +183,8 @@ __global__ void __launch_bounds__(256, kShortBlocks<E>)
               slots = length + static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % 16) / Place::kSize;
     const int longest = kLanes == 32 ? slots : __reduce_max_sync(lift::kWholeWarp, slots);
     barriers[warp][run].wait(0);
-    bool done;
-    if (longest <= 16 * kLanes) {
-      done = short_row<E, kLanes, 16>(rows, x, y, length, own_scale);
-    } else {
-      done = short_row<E, kLanes, 32>(rows, x, y, length, own_scale);
-    }
+    const bool done = longest <= 16 * kLanes ? short_row<E, kLanes, 16>(rows, x, y, length, own_scale)
+                                             : short_row<E, kLanes, 32>(rows, x, y, length, own_scale);
     if (!done) left |= 1U << run;
   }
 #pragma unroll 1
