@@ -140,29 +140,111 @@ TEST_F(CudaStreams, LaunchesThatOverlapReadWhatCameBefore) {
   cudaStreamDestroy(stream);
 }
 
+/// softmax, and everything that reads what it has just written: k and a draw of the largest, losses with gradient and
+/// status (which a memset clears), a gradient from saved states, ragged rows, the longest by all blocks (another
+/// memset).
+struct Readers {
+  Tensor x, p, values, indices, tokens, targets, loss, status, states, dx, again, offsets, ragged;
+  Readers(std::int64_t rows, std::int64_t n)
+      : x(DType::bfloat16, {rows, n}),
+        p(DType::bfloat16, {rows, n}),
+        values(DType::float32, {rows, 50}),
+        indices(DType::int32, {rows, 50}),
+        tokens(DType::int32, {rows}),
+        targets(DType::int32, {rows}),
+        loss(DType::float32, {rows}),
+        status(DType::int32, {1}),
+        states(DType::float64, {rows, 4}),
+        dx(DType::bfloat16, {rows, n}),
+        again(DType::bfloat16, {rows, n}),
+        offsets(DType::int64, {4}),
+        ragged(DType::bfloat16, {rows * n}) {
+    x.fill([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+    targets.fill([&](std::int64_t i) { return i % 7 == 3 ? double(n) : double(i * 31 % n); });  // some are no classes
+    const std::int64_t cuts[] = {0, 5, rows * n / 3, rows * n};
+    offsets.fill([&](std::int64_t i) { return static_cast<double>(cuts[i]); });
+  }
+  void run(const softfold::Context& context) {
+    softfold::SampleOptions nucleus;
+    nucleus.top_k = 50, nucleus.top_p = 0.9;
+    softfold::CrossEntropyOptions each, later;
+    each.reduction = later.reduction = softfold::Reduction::none;
+    each.states = states.cuda(), each.dx = dx.cuda(), each.status = status.cuda();
+    softfold::RowOptions cut;
+    cut.offsets = offsets.cuda();
+    const std::int64_t all[] = {ragged.count()};
+    const softfold::View list(again.cuda().data, again.dtype(), all, {}, {softfold::DeviceKind::cuda, 0});
+    softfold::softmax(x.cuda(), p.cuda(), {}, context);
+    softfold::topk(p.cuda(), values.cuda(), indices.cuda(), {}, context);
+    softfold::sample(p.cuda(), tokens.cuda(), nucleus, context);
+    softfold::cross_entropy(p.cuda(), targets.cuda(), loss.cuda(), each, context);
+    softfold::cross_entropy_backward(p.cuda(), targets.cuda(), states.cuda(), loss.cuda(), again.cuda(), later,
+                                     context);
+    softfold::softmax(list, ragged.cuda(), cut, context);
+  }
+  std::array<Tensor*, 9> results() { return {&p, &values, &indices, &tokens, &loss, &status, &dx, &again, &ragged}; }
+};
+
+TEST_F(CudaStreams, ConsumersThatOverlapReadWhatCameBefore) {
+  softfold::Context in_turn, overlapping;
+  cudaStream_t stream = nullptr;
+  cuda_check(cudaStreamCreate(&stream));
+  in_turn.stream = overlapping.stream = stream;
+  overlapping.overlap = true;
+  for (const auto& [rows, n] : {std::pair{300, 1000}, {40, 9000}, {3, 128256}, {600, 20000}}) {
+    Readers all(rows, n);
+    all.run(in_turn);
+    cuda_check(cudaStreamSynchronize(stream));
+    std::vector<std::vector<unsigned char>> expected;
+    for (const Tensor* t : all.results()) expected.push_back(t->download());
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t ready = nullptr;
+    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < 3; ++i) all.run(overlapping);
+    cuda_check(cudaStreamEndCapture(stream, &graph));
+    cuda_check(cudaGraphInstantiate(&ready, graph, 0));
+    for (int i = 0; i < 10; ++i) {
+      for (Tensor* t : all.results()) t->poison(0xA5);
+      if (i % 2 == 0) cuda_check(cudaGraphLaunch(ready, stream));
+      if (i % 2 == 1) all.run(overlapping);
+      cuda_check(cudaStreamSynchronize(stream));
+      for (std::size_t k = 0; k < expected.size(); ++k) {
+        const Tensor& t = *all.results()[k];
+        ASSERT_EQ(difference(expected[k], t.download(), t.size()), "")
+            << rows << "x" << n << " result " << k << " turn " << i;
+      }
+    }
+    cudaGraphExecDestroy(ready);
+    cudaGraphDestroy(graph);
+  }
+  cudaStreamDestroy(stream);
+}
+
 // Scales and what follows from them are found on the host.
 TEST_F(CudaStreams, SameBitsInAnyFloatingPointEnvironment) {
-  constexpr std::int64_t kLength = 1024;
-  Tensor x(DType::float32, {64, kLength}), y(DType::float32, {64, kLength}), length(DType::int32, {64});
-  x.fill([](std::int64_t i) { return value_of(Values::normal, i / kLength, i % kLength, kLength); });
+  Tensor length(DType::int32, {64});
   length.fill([](std::int64_t i) { return static_cast<double>(17 * i); });
-  const softfold::View in = x.cuda(), out = y.cuda();
-  for (const double scale : {1., 0.3})
-    for (const Op op : {Op::softmax, Op::log_softmax})
-      for (const bool cut : {false, true}) {
-        softfold::RowOptions o;
-        o.scale = scale;
-        if (cut) o.length = length.cuda();
-        const auto results = [&] {
-          softfold::plan(op, {&in, 1}, {&out, 1}, o).run();
-          return y.download();
-        };
-        const auto expected = results();
-        for (const int rounding : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO})
-          for (const bool flush : {false, true}) {
-            const CallersEnvironment environment(rounding, flush);
-            EXPECT_EQ(difference(expected, results(), 4), "") << " scale " << scale << (cut ? " cut" : "");
-          }
+  for (const std::int64_t n : {1024, 5000})
+    for (const double scale : {1., 0.3, -1e-30})
+      for (const Op op : {Op::softmax, Op::log_softmax}) {
+        Tensor x(DType::float32, {64, n}), y(DType::float32, {64, n});
+        x.fill([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+        const softfold::View in = x.cuda(), out = y.cuda();
+        for (const bool cut : {false, true}) {
+          softfold::RowOptions o;
+          o.scale = scale;
+          if (cut) o.length = length.cuda();
+          const auto results = [&] {
+            softfold::plan(op, {&in, 1}, {&out, 1}, o).run();
+            return y.download();
+          };
+          const auto expected = results();
+          for (const int rounding : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO})
+            for (const bool flush : {false, true}) {
+              const CallersEnvironment environment(rounding, flush);
+              EXPECT_EQ(difference(expected, results(), 4), "") << n << " scale " << scale << (cut ? " cut" : "");
+            }
+        }
       }
 }
 
