@@ -135,10 +135,10 @@ void add_options(Problem& p, const RowCase& c, Layout layout) {
   Shape shape = c.mask == MaskShape::last_axis ? Shape{c.shape.back()} : c.shape;
   if (c.mask == MaskShape::one_a_row) shape.back() = 1;
   p.mask.emplace(DType::boolean, shape, layout);
+  RowCase unlimited = c;
+  unlimited.length = unlimited.causal = false;
   for (std::int64_t r = 0; r < c.rows(); ++r)
     for (std::int64_t i = 0; i < c.n(); ++i) {
-      RowCase unlimited = c;
-      unlimited.length = unlimited.causal = false;
       const std::int64_t k = c.mask == MaskShape::last_axis   ? i
                              : c.mask == MaskShape::one_a_row ? r
                                                               : index_of(c, r, i);

@@ -25,7 +25,11 @@ ln -s /usr/include/hwy "$work/include/hwy" # the headers alone: with one static 
 
 # Most of what they cost is the headers that they share.
 together() { printf '#include "%s"\n' "$@"; }
+# Of the CPU's sources those that Highway does not compile once for every target go together, as SOFTFOLD_UNITY has them.
+mapfile -t targets < <(grep -l foreach_target "$root"/src/cpu/*.cc)
+mapfile -t drivers < <(grep -L foreach_target "$root"/src/cpu/*.cc)
 together "$root"/src/front/*.cc >"$work/front.cc"
+together "${drivers[@]}" >"$work/drivers.cc"
 together "$root"/tests/*.cc >"$work/cases.cc"
 
 # shellcheck disable=SC2016  # ninja's own variables
@@ -35,7 +39,7 @@ together "$root"/tests/*.cc >"$work/cases.cc"
   printf 'rule compile\n  command = %s $flags -c $in -o $out\n' "$compiler"
   printf 'rule link\n  command = %s -static $in -o $out -pthread\n' "$compiler"
   objects=()
-  for source in "$work"/{front,cases}.cc "$root"/src/cpu/*.cc "$root"/tests/backends/known_bits.cc; do
+  for source in "$work"/{drivers,front,cases}.cc "${targets[@]}" "$root"/tests/backends/known_bits.cc; do
     objects+=("${#objects[@]}.o")
     printf 'build %s: compile %s\n' "${objects[-1]}" "$source"
   done

@@ -122,17 +122,18 @@ const char* rows_refuse(const AttentionProblem& p, const Context&) {
   return p.rung == Rung::tiled ? nullptr : "a rung of the ladder: only when asked for";
 }
 
-constexpr Kernel<AttentionProblem> kKernels[] = {{"attention_fused", tiles_refuse, run, nullptr},
-                                                 {"attention_tiled", rows_refuse, run, nullptr},
-                                                 {"attention_online", online_refuses, run_attention_ladder, nullptr},
-                                                 {"attention_merged", merged_refuses, run_attention_ladder, nullptr},
-                                                 {"attention_safe", safe_refuses, run_attention_ladder, nullptr},
-                                                 {"attention_naive", naive_refuses, run_attention_ladder, nullptr}};
+constexpr Kernel<AttentionProblem> kAttentionKernels[] = {
+    {"attention_fused", tiles_refuse, run, nullptr},
+    {"attention_tiled", rows_refuse, run, nullptr},
+    {"attention_online", online_refuses, run_attention_ladder, nullptr},
+    {"attention_merged", merged_refuses, run_attention_ladder, nullptr},
+    {"attention_safe", safe_refuses, run_attention_ladder, nullptr},
+    {"attention_naive", naive_refuses, run_attention_ladder, nullptr}};
 
 }  // namespace
 }  // namespace cpu
 
-std::span<const Kernel<AttentionProblem>> cpu_attention_kernels() { return cpu::kKernels; }
+std::span<const Kernel<AttentionProblem>> cpu_attention_kernels() { return cpu::kAttentionKernels; }
 
 }  // namespace v0
 }  // namespace softfold

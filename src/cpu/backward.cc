@@ -21,7 +21,7 @@ std::int64_t row_bytes(const RowProblem& p) {
   return p.n * static_cast<std::int64_t>(bytes);
 }
 
-bool streams(const RowProblem& p) {
+bool streams_gradients(const RowProblem& p) {
   const Operand& dx = p[Slot::y];
   const bool in_place = dx.data == p[Slot::x].data || (p[Slot::dy].given && dx.data == p[Slot::dy].data);
   return !in_place && p.elements > tuning().result_stream_bytes / static_cast<std::int64_t>(size_of(dx.dtype));
@@ -62,7 +62,7 @@ void some_rows(const RowProblem& p, std::int64_t from, std::int64_t to, bool str
 
 template <class Worker>
 void all_rows(const RowProblem& p, const Context& context) {
-  const bool stream = streams(p);
+  const bool stream = streams_gradients(p);
   const std::int64_t bytes = std::max<std::int64_t>(1, row_bytes(p));
   const std::int64_t task = tuning().gradient_task_bytes, rows_per_task = std::max<std::int64_t>(1, task / bytes);
   if (p.rows <= rows_per_task && bytes <= 2 * task) return some_rows<Worker>(p, 0, p.rows, stream);
@@ -99,23 +99,23 @@ void run_lse(const RowProblem& p, const Context& context) {
   }
 }
 
-const char* refuses(const RowProblem& p, const Context&) {
+const char* backward_refuses(const RowProblem& p, const Context&) {
   return p.rung == Rung::automatic ? nullptr : "a gradient has no rungs";
 }
 
-constexpr Kernel<RowProblem> kSoftmax[] = {
-    {"softmax_backward_rows", refuses, run_pair<fold::SoftmaxGradient>, nullptr}};
-constexpr Kernel<RowProblem> kLogSoftmax[] = {
-    {"log_softmax_backward_rows", refuses, run_pair<fold::LogSoftmaxGradient>, nullptr}};
-constexpr Kernel<RowProblem> kLogSumExp[] = {{"logsumexp_backward_rows", refuses, run_lse, nullptr}};
+constexpr Kernel<RowProblem> kSoftmaxBackward[] = {
+    {"softmax_backward_rows", backward_refuses, run_pair<fold::SoftmaxGradient>, nullptr}};
+constexpr Kernel<RowProblem> kLogSoftmaxBackward[] = {
+    {"log_softmax_backward_rows", backward_refuses, run_pair<fold::LogSoftmaxGradient>, nullptr}};
+constexpr Kernel<RowProblem> kLogSumExpBackward[] = {{"logsumexp_backward_rows", backward_refuses, run_lse, nullptr}};
 
 }  // namespace
 
 RowKernels backward_kernels(Op op) {
   switch (op) {
-    case Op::softmax_backward: return kSoftmax;
-    case Op::log_softmax_backward: return kLogSoftmax;
-    default: return kLogSumExp;
+    case Op::softmax_backward: return kSoftmaxBackward;
+    case Op::log_softmax_backward: return kLogSoftmaxBackward;
+    default: return kLogSumExpBackward;
   }
 }
 

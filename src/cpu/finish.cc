@@ -8,10 +8,8 @@ inline namespace v0 {
 namespace cpu {
 namespace {
 
-const char* refuses(const RowProblem& p, const Context&) { return refuses_rung(p, Rung::tiled); }
-
 template <Result result>
-void run(const RowProblem& p, const Context& context) {
+void finish(const RowProblem& p, const Context& context) {
   check_states(p);
   with_fold_type(p, [&]<class T>(T) {
     const auto state = [](const Row& r) { return state_of<T>(stored_state(r)); };
@@ -50,17 +48,19 @@ void run_logsumexp(const RowProblem& p, const Context&) {
   }
 }
 
-constexpr Kernel<RowProblem> kSoftmax[] = {{"finish_softmax_tiled", refuses, run<Result::softmax>, nullptr}};
-constexpr Kernel<RowProblem> kLogSoftmax[] = {{"finish_log_softmax_tiled", refuses, run<Result::log_softmax>, nullptr}};
-constexpr Kernel<RowProblem> kLogSumExp[] = {{"finish_logsumexp", refuses, run_logsumexp, nullptr}};
+constexpr Kernel<RowProblem> kFinishSoftmax[] = {
+    {"finish_softmax_tiled", tiled_refuses, finish<Result::softmax>, nullptr}};
+constexpr Kernel<RowProblem> kFinishLogSoftmax[] = {
+    {"finish_log_softmax_tiled", tiled_refuses, finish<Result::log_softmax>, nullptr}};
+constexpr Kernel<RowProblem> kFinishLogSumExp[] = {{"finish_logsumexp", tiled_refuses, run_logsumexp, nullptr}};
 
 }  // namespace
 
 RowKernels finish_kernels(Op op) {
   switch (op) {
-    case Op::finish_softmax: return kSoftmax;
-    case Op::finish_log_softmax: return kLogSoftmax;
-    default: return kLogSumExp;
+    case Op::finish_softmax: return kFinishSoftmax;
+    case Op::finish_log_softmax: return kFinishLogSoftmax;
+    default: return kFinishLogSumExp;
   }
 }
 

@@ -7,19 +7,13 @@ inline namespace v0 {
 namespace cpu {
 namespace {
 
-const char* tiled_refuses(const RowProblem& p, const Context&) { return refuses_rung(p, Rung::tiled); }
-
-void tiled(const RowProblem& p, const Context& context) {
-  with_fold_type(p, [&]<class T>(T) { run_tiled<T>(p, context, Result::log_softmax); });
-}
-
-constexpr Kernel<RowProblem> kKernels[] = {
-    {"log_softmax_tiled", tiled_refuses, tiled, nullptr},
+constexpr Kernel<RowProblem> kLogSoftmaxKernels[] = {
+    {"log_softmax_tiled", tiled_refuses, tiled<Result::log_softmax>, nullptr},
 };
 
 }  // namespace
 
-RowKernels log_softmax_kernels() { return kKernels; }
+RowKernels log_softmax_kernels() { return kLogSoftmaxKernels; }
 
 }  // namespace cpu
 }  // namespace v0

@@ -7,19 +7,13 @@ inline namespace v0 {
 namespace cpu {
 namespace {
 
-const char* tiled_refuses(const RowProblem& p, const Context&) { return refuses_rung(p, Rung::tiled); }
-
-void tiled(const RowProblem& p, const Context& context) {
-  with_fold_type(p, [&]<class T>(T) { run_tiled<T>(p, context, Result::lse); });
-}
-
-constexpr Kernel<RowProblem> kKernels[] = {
-    {"logsumexp_tiled", tiled_refuses, tiled, nullptr},
+constexpr Kernel<RowProblem> kLogSumExpKernels[] = {
+    {"logsumexp_tiled", tiled_refuses, tiled<Result::lse>, nullptr},
 };
 
 }  // namespace
 
-RowKernels logsumexp_kernels() { return kKernels; }
+RowKernels logsumexp_kernels() { return kLogSumExpKernels; }
 
 }  // namespace cpu
 }  // namespace v0

@@ -139,7 +139,7 @@ class MergedRow {
 };
 
 /// Whether results leave past the cache: they are many, and lie where no part does.
-bool streams(const MergeProblem& p) {
+bool streams_results(const MergeProblem& p) {
   const std::int64_t results = p.op == Op::merge_blocks ? p.parts : 1;
   const std::int64_t bytes_each = results * static_cast<std::int64_t>(size_of(p.out_value.view.dtype));
   if (p.rows * p.n <= tuning().result_stream_bytes / bytes_each) return false;
@@ -151,7 +151,7 @@ bool streams(const MergeProblem& p) {
 
 void run(const MergeProblem& p, const Context& context) {
   const MergeOps& ops = merge_ops();
-  const bool stream = streams(p);
+  const bool stream = streams_results(p);
   const std::int64_t piece = tuning().merge_piece_elements;
   if (p.n <= piece) {
     const auto sizes = size_of(p.value.view.dtype) + size_of(p.out_value.view.dtype);
@@ -182,8 +182,6 @@ const char* blocks_refuse(const MergeProblem& p, const Context&) {
         return "a block's result would overwrite another block";
   return nullptr;
 }
-
-const char* never_refuses(const MergeProblem&, const Context&) { return nullptr; }
 
 constexpr Kernel<MergeProblem> kAttention[] = {{"merge_attention_rows", never_refuses, run, nullptr}};
 constexpr Kernel<MergeProblem> kBlocks[] = {{"merge_blocks_rows", blocks_refuse, run, nullptr}};

@@ -11,6 +11,8 @@ namespace cpu {
 
 std::span<const Kernel<MergeProblem>> merge_states_kernels();
 
+inline const char* never_refuses(const MergeProblem&, const Context&) { return nullptr; }
+
 }  // namespace cpu
 }  // namespace v0
 }  // namespace softfold

@@ -37,9 +37,7 @@ void merge_row(const MergeProblem& p, const MergeCursor& row) {
   *reinterpret_cast<StoredState*>(row.out_statistic()) = stored<T>(lift::reduce_nodes<Lse>(states, p.parts), scale);
 }
 
-const char* never_refuses(const MergeProblem&, const Context&) { return nullptr; }
-
-void run(const MergeProblem& p, const Context& context) {
+void run_states(const MergeProblem& p, const Context& context) {
   MergeCursor row(p, 0);
   for (std::int64_t r = 0; r < p.rows; ++r, row.next()) check_row(p, row, r);
   for_merge_rows(p, context, 32 * (p.parts + 1), [&](const MergeCursor& at) {
@@ -51,11 +49,11 @@ void run(const MergeProblem& p, const Context& context) {
   });
 }
 
-constexpr Kernel<MergeProblem> kKernels[] = {{"merge_states_rows", never_refuses, run, nullptr}};
+constexpr Kernel<MergeProblem> kMergeStates[] = {{"merge_states_rows", never_refuses, run_states, nullptr}};
 
 }  // namespace
 
-std::span<const Kernel<MergeProblem>> merge_states_kernels() { return kKernels; }
+std::span<const Kernel<MergeProblem>> merge_states_kernels() { return kMergeStates; }
 
 }  // namespace cpu
 }  // namespace v0

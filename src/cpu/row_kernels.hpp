@@ -28,6 +28,7 @@ void run_ladder(const RowProblem& p, const Context& context);
 inline const char* refuses_rung(const RowProblem& p, Rung own) {
   return p.rung == Rung::automatic || p.rung == own ? nullptr : "another rung was asked for";
 }
+inline const char* tiled_refuses(const RowProblem& p, const Context&) { return refuses_rung(p, Rung::tiled); }
 
 }  // namespace cpu
 }  // namespace v0

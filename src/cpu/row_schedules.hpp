@@ -109,6 +109,12 @@ void run_tiled(const RowProblem& p, const Context& context, Result result) {
   });
 }
 
+/// run_tiled as a kernel's function.
+template <Result kResult>
+void tiled(const RowProblem& p, const Context& context) {
+  with_fold_type(p, [&]<class T>(T) { run_tiled<T>(p, context, kResult); });
+}
+
 /// Calls f with a value of the type that the problem is folded in.
 template <class F>
 void with_fold_type(const RowProblem& p, F&& f) {

@@ -60,7 +60,7 @@ void run(const SampleProblem& p, const Context& context) {
 
 const char* refuses(const SampleProblem&, const Context&) { return nullptr; }
 
-constexpr Kernel<SampleProblem> kKernels[] = {{"sample_rows", refuses, run, nullptr}};
+constexpr Kernel<SampleProblem> kSampleKernels[] = {{"sample_rows", refuses, run, nullptr}};
 
 }  // namespace
 
@@ -102,7 +102,7 @@ void sample_shard(const SampleProblem& p, const Shard& shard, const RowProblem& 
 
 }  // namespace cpu
 
-std::span<const Kernel<SampleProblem>> cpu_sample_kernels() { return cpu::kKernels; }
+std::span<const Kernel<SampleProblem>> cpu_sample_kernels() { return cpu::kSampleKernels; }
 
 }  // namespace v0
 }  // namespace softfold

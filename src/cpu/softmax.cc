@@ -50,21 +50,17 @@ void fused(const RowProblem& p, const Context& context) {
   });
 }
 
-const char* tiled_refuses(const RowProblem& p, const Context&) { return refuses_rung(p, Rung::tiled); }
-
-void tiled(const RowProblem& p, const Context& context) {
-  with_fold_type(p, [&]<class T>(T) { run_tiled<T>(p, context, Result::softmax); });
-}
-
-constexpr Kernel<RowProblem> kKernels[] = {
-    {"softmax_fused", fused_refuses, fused, nullptr},        {"softmax_tiled", tiled_refuses, tiled, nullptr},
-    {"softmax_online", online_refuses, run_ladder, nullptr}, {"softmax_safe", safe_refuses, run_ladder, nullptr},
+constexpr Kernel<RowProblem> kSoftmaxKernels[] = {
+    {"softmax_fused", fused_refuses, fused, nullptr},
+    {"softmax_tiled", tiled_refuses, tiled<Result::softmax>, nullptr},
+    {"softmax_online", online_refuses, run_ladder, nullptr},
+    {"softmax_safe", safe_refuses, run_ladder, nullptr},
     {"softmax_naive", naive_refuses, run_ladder, nullptr},
 };
 
 }  // namespace
 
-RowKernels softmax_kernels() { return kKernels; }
+RowKernels softmax_kernels() { return kSoftmaxKernels; }
 
 }  // namespace cpu
 }  // namespace v0

@@ -7,19 +7,13 @@ inline namespace v0 {
 namespace cpu {
 namespace {
 
-const char* tiled_refuses(const RowProblem& p, const Context&) { return refuses_rung(p, Rung::tiled); }
-
-void tiled(const RowProblem& p, const Context& context) {
-  with_fold_type(p, [&]<class T>(T) { run_tiled<T>(p, context, Result::state); });
-}
-
-constexpr Kernel<RowProblem> kKernels[] = {
-    {"state_tiled", tiled_refuses, tiled, nullptr},
+constexpr Kernel<RowProblem> kStateKernels[] = {
+    {"state_tiled", tiled_refuses, tiled<Result::state>, nullptr},
 };
 
 }  // namespace
 
-RowKernels state_kernels() { return kKernels; }
+RowKernels state_kernels() { return kStateKernels; }
 
 }  // namespace cpu
 }  // namespace v0

@@ -57,12 +57,12 @@ void run(const TopkProblem& p, const Context& context) {
 
 const char* refuses(const TopkProblem&, const Context&) { return nullptr; }
 
-constexpr Kernel<TopkProblem> kKernels[] = {{"topk_filter", refuses, run, nullptr}};
+constexpr Kernel<TopkProblem> kTopkKernels[] = {{"topk_filter", refuses, run, nullptr}};
 
 }  // namespace
 }  // namespace cpu
 
-std::span<const Kernel<TopkProblem>> cpu_topk_kernels() { return cpu::kKernels; }
+std::span<const Kernel<TopkProblem>> cpu_topk_kernels() { return cpu::kTopkKernels; }
 
 }  // namespace v0
 }  // namespace softfold

@@ -13,14 +13,14 @@ inline namespace v0 {
 namespace io {
 namespace {
 
-constexpr std::string_view kMagic{"\x93NUMPY", 6};
-constexpr std::size_t kMaxHeader = std::size_t{1} << 20;
+constexpr std::string_view kNpyMagic{"\x93NUMPY", 6};
+constexpr std::size_t kMaxNpyHeader = std::size_t{1} << 20;
 
 constexpr std::pair<std::string_view, DType> kDescrs[] = {
     {"<f4", DType::float32}, {"<f8", DType::float64}, {"<f2", DType::float16}, {"|b1", DType::boolean},
     {"<i4", DType::int32},   {"<i8", DType::int64},   {"<V2", DType::bfloat16}};
 
-[[noreturn]] void refuse(std::string got) {
+[[noreturn]] void refuse_npy(std::string got) {
   throw Error(Code::file, std::move(got), "an .npy file as numpy.save writes it", "write it again with numpy.save");
 }
 
@@ -48,8 +48,8 @@ class DictParser {
     while (!next_is('}')) {
       const std::string key = string();
       const std::size_t which = key == "descr" ? 0 : key == "fortran_order" ? 1 : key == "shape" ? 2 : 3;
-      if (which == 3) refuse("an .npy header with the unknown key " + in_quotes(key));
-      if (std::exchange(seen[which], true)) refuse("an .npy header with the key " + in_quotes(key) + " twice");
+      if (which == 3) refuse_npy("an .npy header with the unknown key " + in_quotes(key));
+      if (std::exchange(seen[which], true)) refuse_npy("an .npy header with the key " + in_quotes(key) + " twice");
       expect(':');
       if (which == 0) dict.descr = descr();
       if (which == 1) dict.fortran_order = boolean();
@@ -60,13 +60,14 @@ class DictParser {
     expect('}');
     skip_space();
     if (at_ != text_.size()) unreadable();
-    if (seen != std::array{true, true, true}) refuse("an .npy header without all of descr, fortran_order and shape");
+    if (seen != std::array{true, true, true})
+      refuse_npy("an .npy header without all of descr, fortran_order and shape");
     return dict;
   }
 
  private:
   [[noreturn]] void unreadable() const {
-    refuse("an .npy header that cannot be read at " + in_quotes(text_.substr(std::min(at_, text_.size()), 24)));
+    refuse_npy("an .npy header that cannot be read at " + in_quotes(text_.substr(std::min(at_, text_.size()), 24)));
   }
   void skip_space() {
     while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
@@ -106,11 +107,11 @@ class DictParser {
   }
   std::int64_t size() {
     skip_space();
-    if (next_is('-')) refuse("an .npy header with a negative size in its shape");
+    if (next_is('-')) refuse_npy("an .npy header with a negative size in its shape");
     std::int64_t value = 0;
     const char* const first = text_.data() + at_;
     const auto [end, error] = std::from_chars(first, text_.data() + text_.size(), value);
-    if (error == std::errc::result_out_of_range) refuse("an .npy header with a size beyond 2^63 - 1 in its shape");
+    if (error == std::errc::result_out_of_range) refuse_npy("an .npy header with a size beyond 2^63 - 1 in its shape");
     if (error != std::errc{} || (*first == '0' && end - first > 1)) unreadable();
     at_ += static_cast<std::size_t>(end - first);
     take("L");  // Python 2's numpy wrote 3L
@@ -170,21 +171,22 @@ bool order_matters(const std::vector<std::int64_t>& shape) {
 std::size_t npy_header_bytes(std::span<const std::byte> preamble) {
   const auto byte = [&](std::size_t i) { return std::to_integer<std::size_t>(preamble[i]); };
   const std::string_view text(reinterpret_cast<const char*>(preamble.data()), preamble.size());
-  if (!text.starts_with(kMagic)) refuse("a file that does not begin as .npy files do");
-  if (preamble.size() < 10) refuse("an .npy file that ends inside its header");
+  if (!text.starts_with(kNpyMagic)) refuse_npy("a file that does not begin as .npy files do");
+  if (preamble.size() < 10) refuse_npy("an .npy file that ends inside its header");
   const std::size_t version = byte(6);
   if (version < 1 || version > 3 || byte(7) != 0)
-    refuse("an .npy file of format version " + std::to_string(version) + "." + std::to_string(byte(7)));
+    refuse_npy("an .npy file of format version " + std::to_string(version) + "." + std::to_string(byte(7)));
   if (version == 1) return 10 + byte(8) + (byte(9) << 8);
-  if (preamble.size() < 12) refuse("an .npy file that ends inside its header");
+  if (preamble.size() < 12) refuse_npy("an .npy file that ends inside its header");
   const std::size_t length = byte(8) + (byte(9) << 8) + (byte(10) << 16) + (byte(11) << 24);
-  if (length > kMaxHeader) refuse("an .npy header said to have " + std::to_string(length) + " bytes (1 MiB at most)");
+  if (length > kMaxNpyHeader)
+    refuse_npy("an .npy header said to have " + std::to_string(length) + " bytes (1 MiB at most)");
   return 12 + length;
 }
 
 ArrayHeader parse_npy_header(std::span<const std::byte> head, std::uint64_t file_size, std::optional<DType> as) {
   const std::size_t offset = npy_header_bytes(head.first(std::min(head.size(), kNpyPreambleBytes)));
-  if (offset > file_size || offset > head.size()) refuse("an .npy file that ends inside its header");
+  if (offset > file_size || offset > head.size()) refuse_npy("an .npy file that ends inside its header");
   const std::size_t start = std::to_integer<int>(head[6]) == 1 ? 10 : 12;
   Dict dict = DictParser({reinterpret_cast<const char*>(head.data()) + start, offset - start}).parse();
 
@@ -193,15 +195,16 @@ ArrayHeader parse_npy_header(std::span<const std::byte> head, std::uint64_t file
   header.shape = std::move(dict.shape);
   header.offset = offset;
   const auto bytes = bytes_of(header.dtype, header.shape);
-  if (!bytes) refuse("an .npy header with the shape " + in_quotes(text_of(header.shape)) + ", larger than any file");
+  if (!bytes)
+    refuse_npy("an .npy header with the shape " + in_quotes(text_of(header.shape)) + ", larger than any file");
   header.bytes = *bytes;
   if (header.shape.size() > kMaxRank)
     throw Error(Code::shape, "an array of " + std::to_string(header.shape.size()) + " axes", "at most 8 axes",
                 "x.reshape in NumPy, merging neighbouring axes");
   const std::uint64_t present = file_size - offset;
   if (present != header.bytes)
-    refuse("an .npy file " + std::string(present < header.bytes ? "cut short: " : "with bytes after its data: ") +
-           std::to_string(present) + " bytes of data where its header says " + std::to_string(header.bytes));
+    refuse_npy("an .npy file " + std::string(present < header.bytes ? "cut short: " : "with bytes after its data: ") +
+               std::to_string(present) + " bytes of data where its header says " + std::to_string(header.bytes));
   if (dict.fortran_order && order_matters(header.shape))
     throw Error(Code::strides, "an .npy file in Fortran order", "C order", "numpy.save of numpy.ascontiguousarray(x)");
   return header;
@@ -216,7 +219,7 @@ std::string format_npy_header(DType dtype, std::span<const std::int64_t> shape) 
   // NumPy also leaves room to lengthen the first axis; with at most 8 axes that never changes the length, 128 bytes.
   dict.append(kAlign - (10 + dict.size() + 1) % kAlign, ' ');
   dict += '\n';
-  std::string header(kMagic);
+  std::string header(kNpyMagic);
   header += {'\x01', '\0', static_cast<char>(dict.size() & 0xff), static_cast<char>(dict.size() >> 8)};
   return header + dict;
 }

@@ -19,7 +19,8 @@ namespace io {
 namespace {
 
 constexpr std::int64_t kChunk = lift::kChunk;
-constexpr char kMagic[8] = {'S', 'F', 'P', 'A', 'R', 'T', '\r', '\n'};  // a transfer that changes line ends breaks it
+constexpr char kPartialMagic[8] = {'S', 'F', 'P',  'A',
+                                   'R', 'T', '\r', '\n'};  // a transfer that changes line ends breaks it
 constexpr std::uint32_t kFormat = 1;
 
 struct Head {
@@ -62,7 +63,7 @@ class Checksum {
   std::uint64_t hash_ = 0xCBF29CE484222325U;
 };
 
-[[noreturn]] void refuse(const std::string& got) {
+[[noreturn]] void refuse_partial(const std::string& got) {
   throw Error(Code::file, got, "a partial file as `softfold state` writes it", "run `softfold state` again");
 }
 
@@ -103,7 +104,7 @@ class Reader {
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
   template <class T>
   void take(std::span<T> into) {
-    if (into.size_bytes() > bytes_.size()) refuse("a partial file that ends too early");
+    if (into.size_bytes() > bytes_.size()) refuse_partial("a partial file that ends too early");
     if (!into.empty()) std::memcpy(into.data(), bytes_.data(), into.size_bytes());
     checksum_.add(bytes_.first(into.size_bytes()));
     bytes_ = bytes_.subspan(into.size_bytes());
@@ -112,7 +113,7 @@ class Reader {
     const std::uint64_t sum = checksum_.value();
     std::uint64_t stored = 0;
     take(std::span(&stored, 1));
-    if (stored != sum) refuse("a damaged partial file: its checksum does not match");
+    if (stored != sum) refuse_partial("a damaged partial file: its checksum does not match");
   }
 
  private:
@@ -145,7 +146,7 @@ std::vector<Partial<T>> parse_rows(const Head& head, Reader& reader) {
     Partial<T>& row = rows.emplace_back(head.scale, head.offset);
     row.append(before);
     for (std::size_t i = 0; i < m.size(); ++i) {
-      if (!is_state(m[i], d[i], cut.levels[i])) refuse("a partial file with a state that no row has");
+      if (!is_state(m[i], d[i], cut.levels[i])) refuse_partial("a partial file with a state that no row has");
       row.push_node({m[i], d[i]}, cut.levels[i]);
     }
     row.append(after);
@@ -158,7 +159,7 @@ bool is_scale(double scale, std::uint32_t digits) {
 }
 
 void check_head(const Head& head) {
-  if (head.format != kFormat) refuse("a partial file of format " + std::to_string(head.format));
+  if (head.format != kFormat) refuse_partial("a partial file of format " + std::to_string(head.format));
   if (head.bits_version != SOFTFOLD_BITS_VERSION)
     throw Error(Code::state, "a partial file of bits version " + std::to_string(head.bits_version),
                 "version " + std::to_string(SOFTFOLD_BITS_VERSION),
@@ -167,12 +168,12 @@ void check_head(const Head& head) {
   if ((head.digits != 24 && head.digits != 53) || head.chunk != kChunk || head.rows < 1 || head.offset < 0 ||
       head.length < 0 || head.offset > most || head.length > most - head.offset || head.row_length < -1 ||
       (head.row_length >= 0 && head.row_length < head.offset + head.length) || !is_scale(head.scale, head.digits))
-    refuse("a partial file whose head contradicts itself");
+    refuse_partial("a partial file whose head contradicts itself");
 }
 
 Head head_of(const PartialSpan& span) {
   Head head{};
-  std::memcpy(head.magic, kMagic, sizeof kMagic);
+  std::memcpy(head.magic, kPartialMagic, sizeof kPartialMagic);
   head.format = kFormat;
   head.bits_version = SOFTFOLD_BITS_VERSION;
   head.digits = static_cast<std::uint32_t>(span.digits);
@@ -260,7 +261,7 @@ std::uint64_t bytes_of(const PartialSpan& span) {
   const Head head = head_of(span);
   check_head(head);
   const auto bytes = file_bytes(head);
-  if (!bytes) refuse("a partial file of " + std::to_string(span.rows) + " rows, of more than 2^63 bytes");
+  if (!bytes) refuse_partial("a partial file of " + std::to_string(span.rows) + " rows, of more than 2^63 bytes");
   return *bytes;
 }
 
@@ -274,11 +275,12 @@ PartialFile parse_partials(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   Head head{};
   reader.take(std::span(&head, 1));
-  if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0) refuse("a file that does not begin as partial files do");
+  if (std::memcmp(head.magic, kPartialMagic, sizeof kPartialMagic) != 0)
+    refuse_partial("a file that does not begin as partial files do");
   check_head(head);
   reader.check_checksum();
   if (file_bytes(head) != bytes.size())
-    refuse("a partial file of " + std::to_string(bytes.size()) + " bytes, which its head contradicts");
+    refuse_partial("a partial file of " + std::to_string(bytes.size()) + " bytes, which its head contradicts");
   if (head.digits == 24) return {parse_rows<float>(head, reader), head.row_length};
   return {parse_rows<double>(head, reader), head.row_length};
 }
@@ -287,16 +289,16 @@ namespace {
 
 /// Told by its first bytes, before a large file of another kind is read.
 bool begins_as_partials(const InputFile& file) {
-  char magic[sizeof kMagic] = {};
+  char magic[sizeof kPartialMagic] = {};
   file.read(0, std::as_writable_bytes(std::span(magic)).first(std::min<std::uint64_t>(file.size(), sizeof magic)));
-  return std::memcmp(magic, kMagic, sizeof kMagic) == 0;
+  return std::memcmp(magic, kPartialMagic, sizeof kPartialMagic) == 0;
 }
 
 }  // namespace
 
 PartialFile read_partials(const InputFile& file) {
   try {
-    if (!begins_as_partials(file)) refuse("a file that does not begin as partial files do");
+    if (!begins_as_partials(file)) refuse_partial("a file that does not begin as partial files do");
     std::vector<std::byte> bytes(static_cast<std::size_t>(file.size()));
     file.read(0, bytes);
     return parse_partials(bytes);

@@ -15,17 +15,17 @@ inline namespace v0 {
 namespace io {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr std::uint64_t kMaxHeader = 100'000'000;
 
-[[noreturn]] void refuse(std::string got) {
+[[noreturn]] void refuse_safetensors(std::string got) {
   throw Error(Code::file, std::move(got), "a .safetensors file as safetensors' save_file writes it",
               "write it again with safetensors");
 }
 
 /// Takes the parser's events. Offsets are as in the file: from the start of the data.
-class HeaderEvents final : public json::json_sax_t {
+class HeaderEvents final : public Json::json_sax_t {
  public:
   SafetensorsHeader header;
 
@@ -33,7 +33,7 @@ class HeaderEvents final : public json::json_sax_t {
     if (place_ == Place::start) {
       place_ = Place::top;
     } else if (place_ == Place::top && key_ == "__metadata__") {
-      if (std::exchange(metadata_seen_, true)) refuse("a .safetensors header with '__metadata__' twice");
+      if (std::exchange(metadata_seen_, true)) refuse_safetensors("a .safetensors header with '__metadata__' twice");
       place_ = Place::metadata;
     } else if (place_ == Place::top) {
       header.tensors.push_back({.name = key_, .dtype = {}, .shape = {}});
@@ -46,7 +46,8 @@ class HeaderEvents final : public json::json_sax_t {
   }
   bool end_object() override {
     if (place_ == Place::tensor && !(has_.dtype && has_.shape && has_.offsets))
-      refuse("the tensor " + in_quotes(header.tensors.back().name) + " without all of dtype, shape and data_offsets");
+      refuse_safetensors("the tensor " + in_quotes(header.tensors.back().name) +
+                         " without all of dtype, shape and data_offsets");
     place_ = place_ == Place::top ? Place::end : Place::top;
     return true;
   }
@@ -100,9 +101,10 @@ class HeaderEvents final : public json::json_sax_t {
   bool boolean(bool) override { unexpected("a truth value"); }
   bool number_integer(std::int64_t) override { unexpected("a negative number"); }
   bool number_float(double, const std::string& text) override { unexpected("the number " + in_quotes(text)); }
-  bool binary(json::binary_t&) override { unexpected("binary data"); }
+  bool binary(Json::binary_t&) override { unexpected("binary data"); }
   bool parse_error(std::size_t position, const std::string& token, const nlohmann::detail::exception&) override {
-    refuse("a .safetensors header that is not JSON at its byte " + std::to_string(position) + ", " + in_quotes(token));
+    refuse_safetensors("a .safetensors header that is not JSON at its byte " + std::to_string(position) + ", " +
+                       in_quotes(token));
   }
 
  private:
@@ -110,8 +112,8 @@ class HeaderEvents final : public json::json_sax_t {
 
   [[noreturn]] void unexpected(const std::string& what) const {
     const bool inside = place_ == Place::tensor || place_ == Place::shape || place_ == Place::offsets;
-    refuse("a .safetensors header with " + what + " at " + in_quotes(key_) +
-           (inside ? " of the tensor " + in_quotes(header.tensors.back().name) : ""));
+    refuse_safetensors("a .safetensors header with " + what + " at " + in_quotes(key_) +
+                       (inside ? " of the tensor " + in_quotes(header.tensors.back().name) : ""));
   }
 
   Place place_ = Place::start;
@@ -128,7 +130,7 @@ void refuse_equal_names(const std::vector<NamedTensor>& tensors) {
   std::ranges::transform(tensors, names.begin(), &NamedTensor::name);
   std::ranges::sort(names);
   const auto twice = std::ranges::adjacent_find(names);
-  if (twice != names.end()) refuse("a .safetensors header with the tensor " + in_quotes(*twice) + " twice");
+  if (twice != names.end()) refuse_safetensors("a .safetensors header with the tensor " + in_quotes(*twice) + " twice");
 }
 
 /// Every byte of the data belongs to exactly one tensor.
@@ -139,13 +141,14 @@ void refuse_gaps(const std::vector<NamedTensor>& tensors, std::uint64_t data_byt
   std::uint64_t end = 0;
   for (const NamedTensor* const tensor : order) {
     if (tensor->offset != end)
-      refuse("the tensor " + in_quotes(tensor->name) + ", which begins at byte " + std::to_string(tensor->offset) +
-             " of the data; the one before it ends at " + std::to_string(end));
+      refuse_safetensors("the tensor " + in_quotes(tensor->name) + ", which begins at byte " +
+                         std::to_string(tensor->offset) + " of the data; the one before it ends at " +
+                         std::to_string(end));
     end += tensor->bytes;
   }
   if (end != data_bytes)
-    refuse("a .safetensors file with " + std::to_string(data_bytes) + " bytes of data where its header says " +
-           std::to_string(end));
+    refuse_safetensors("a .safetensors file with " + std::to_string(data_bytes) +
+                       " bytes of data where its header says " + std::to_string(end));
 }
 
 void refuse_wrong_sizes(const std::vector<NamedTensor>& tensors) {
@@ -153,8 +156,9 @@ void refuse_wrong_sizes(const std::vector<NamedTensor>& tensors) {
     const std::size_t element = safetensors_element_bytes(tensor.dtype);
     if (element == 0) continue;  // a dtype of another day: never opened, so its size need not be known
     if (bytes_of(element, tensor.shape) != tensor.bytes)
-      refuse("the tensor " + in_quotes(tensor.name) + " of " + in_quotes(tensor.dtype + text_of(tensor.shape)) +
-             " in " + std::to_string(tensor.bytes) + " bytes");
+      refuse_safetensors("the tensor " + in_quotes(tensor.name) + " of " +
+                         in_quotes(tensor.dtype + text_of(tensor.shape)) + " in " + std::to_string(tensor.bytes) +
+                         " bytes");
   }
 }
 
@@ -174,27 +178,28 @@ void refuse_wrong_sizes(const std::vector<NamedTensor>& tensors) {
 }  // namespace
 
 std::size_t safetensors_header_bytes(std::span<const std::byte> preamble, std::uint64_t file_size) {
-  if (preamble.size() < kSafetensorsPreambleBytes) refuse("a .safetensors file that ends inside its header");
+  if (preamble.size() < kSafetensorsPreambleBytes)
+    refuse_safetensors("a .safetensors file that ends inside its header");
   std::uint64_t length = 0;
   std::memcpy(&length, preamble.data(), sizeof length);
   if (length > kMaxHeader)
-    refuse("a .safetensors header said to have " + std::to_string(length) + " bytes (100 MB at most)");
+    refuse_safetensors("a .safetensors header said to have " + std::to_string(length) + " bytes (100 MB at most)");
   if (length > file_size - std::min<std::uint64_t>(file_size, kSafetensorsPreambleBytes))
-    refuse("a .safetensors file that ends inside its header");
+    refuse_safetensors("a .safetensors file that ends inside its header");
   return kSafetensorsPreambleBytes + static_cast<std::size_t>(length);
 }
 
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, std::uint64_t file_size) {
   const auto preamble = head.first(std::min(head.size(), kSafetensorsPreambleBytes));
   const std::size_t data = safetensors_header_bytes(preamble, file_size);
-  if (data > head.size()) refuse("a .safetensors file that ends inside its header");
+  if (data > head.size()) refuse_safetensors("a .safetensors file that ends inside its header");
   const std::string_view text(reinterpret_cast<const char*>(head.data()) + kSafetensorsPreambleBytes,
                               data - kSafetensorsPreambleBytes);
   // The JSON parser takes a zero byte for the end of its input.
   if (!text.starts_with('{') || text.find('\0') != std::string_view::npos)
-    refuse("a .safetensors header that is not a JSON object");
+    refuse_safetensors("a .safetensors header that is not a JSON object");
   HeaderEvents events;
-  json::sax_parse(text.begin(), text.end(), &events);
+  Json::sax_parse(text.begin(), text.end(), &events);
   SafetensorsHeader header = std::move(events.header);
   refuse_equal_names(header.tensors);
   refuse_gaps(header.tensors, file_size - data);

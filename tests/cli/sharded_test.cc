@@ -72,7 +72,7 @@ TEST_F(Sharded, ManyRowsFloat64) { expect_same_bits(DType::float64, 7, {0, 2048,
 TEST_F(Sharded, ManyRowsBFloat16) { expect_same_bits(DType::bfloat16, 33, {0, 700, 700, 1400, 9999}, false, 3); }
 
 TEST_F(Sharded, SmallMemoryManyThreads) {
-  const std::int64_t length = 9'000'001, cut = 4'000'001;
+  const std::int64_t length = 9'000'001 / kShorter, cut = 4'000'001 / kShorter;
   write_array(at("x.npy"), DType::float32, {length}, random_elements(DType::float32, length, 5));
   expect_ok({"softmax", "@x.npy", "@whole.npy"});
   expect_ok({"state", "@x.npy", "@a.part", "--range", "0:" + std::to_string(cut), "--memory", "32M", "--threads", "3"});

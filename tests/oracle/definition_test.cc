@@ -36,7 +36,7 @@ TYPED_TEST_SUITE(DefinitionOracle, Storages);
 TYPED_TEST(DefinitionOracle, ShortRows) { check_short_rows<Definition, TypeParam>(); }
 TYPED_TEST(DefinitionOracle, FaintScales) { check_faint_scales<Definition, TypeParam>(); }
 TYPED_TEST(DefinitionOracle, MediumRows) { check_medium_rows<Definition, TypeParam>(); }
-TYPED_TEST(DefinitionOracle, HugeRows) { check_huge_rows<Definition, TypeParam>(std::int64_t{1} << 20); }
+TYPED_TEST(DefinitionOracle, HugeRows) { check_huge_rows<Definition, TypeParam>(huge<TypeParam>); }
 TYPED_TEST(DefinitionOracle, LongHugeRows) { check_huge_rows<Definition, TypeParam>(std::int64_t{1} << 24); }
 
 // The two oracles agree far below the bounds that they are asked to judge.

@@ -69,7 +69,7 @@ TYPED_TEST_SUITE(PlanOracle, Storages);
 TYPED_TEST(PlanOracle, ShortRows) { check_short_rows<Library, TypeParam>(); }
 TYPED_TEST(PlanOracle, FaintScales) { check_faint_scales<LibraryScales, TypeParam>(); }
 TYPED_TEST(PlanOracle, MediumRows) { check_medium_rows<Library, TypeParam>(); }
-TYPED_TEST(PlanOracle, HugeRows) { check_huge_rows<Library, TypeParam>(std::int64_t{1} << 20); }
+TYPED_TEST(PlanOracle, HugeRows) { check_huge_rows<Library, TypeParam>(huge<TypeParam>); }
 TYPED_TEST(PlanOracle, LongHugeRows) { check_huge_rows<Library, TypeParam>(std::int64_t{1} << 24); }
 
 }  // namespace

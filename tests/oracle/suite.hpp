@@ -79,6 +79,10 @@ void check_medium_rows() {
   contract.measured.print(storage_name<S>());
 }
 
+/// Elements of 16 bits have few values, and their sums are those of float32.
+template <class S>
+inline constexpr std::int64_t huge = std::int64_t{1} << (sizeof(S) == 2 ? 18 : 20);
+
 template <class Compute, class S>
 void check_huge_rows(std::int64_t n) {
   Contract<S> contract;

@@ -7,6 +7,7 @@
 #include "softfold/fold/float16.hpp"
 #include "softfold/tensor.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -43,7 +44,11 @@ class Array {
 
   Array() = default;
   Array(DType dtype, Shape shape, Layout layout = Layout::contiguous)
-      : dtype_(dtype), shape_(std::move(shape)), strides_(shape_.size()), size_(size_of(dtype)) {
+      : dtype_(dtype),
+        shape_(std::move(shape)),
+        strides_(shape_.size()),
+        size_(size_of(dtype)),
+        contiguous_(layout == Layout::contiguous) {
     lay_out(layout);
     std::int64_t low = 0, high = 1;
     for (std::size_t i = 0; i < shape_.size(); ++i)
@@ -92,13 +97,11 @@ class Array {
   /// The elements in the order of a contiguous tensor, without what lies between them.
   std::vector<unsigned char> elements() const {
     std::vector<unsigned char> out(static_cast<std::size_t>(count()) * size_);
-    for (std::int64_t k = 0; k < count(); ++k)
-      std::memcpy(out.data() + static_cast<std::size_t>(k) * size_, bytes_.data() + offset_of(k), size_);
+    for_each_run([&](std::size_t k, std::size_t at, std::size_t n) { std::memcpy(&out[k * size_], &bytes_[at], n); });
     return out;
   }
   void set_elements(const std::vector<unsigned char>& from) {
-    for (std::int64_t k = 0; k < count(); ++k)
-      std::memcpy(bytes_.data() + offset_of(k), from.data() + static_cast<std::size_t>(k) * size_, size_);
+    for_each_run([&](std::size_t k, std::size_t at, std::size_t n) { std::memcpy(&bytes_[at], &from[k * size_], n); });
   }
   /// The same elements in another layout.
   Array relaid(Layout layout) const {
@@ -109,10 +112,8 @@ class Array {
   /// Whether every byte that is no element still is what it was.
   bool only_elements_written() const {
     Array blank = *this;
-    for (std::int64_t k = 0; k < count(); ++k) std::memset(blank.bytes_.data() + offset_of(k), kUntouched, size_);
-    for (const unsigned char b : blank.bytes_)
-      if (b != kUntouched) return false;
-    return true;
+    for_each_run([&](std::size_t, std::size_t at, std::size_t n) { std::memset(&blank.bytes_[at], kUntouched, n); });
+    return std::all_of(blank.bytes_.begin(), blank.bytes_.end(), [](unsigned char b) { return b == kUntouched; });
   }
 
  private:
@@ -131,7 +132,28 @@ class Array {
       for (auto& s : strides_) s = -s;
   }
 
+  /// f(k, at, n): element k, in the order of a contiguous tensor, begins n bytes of elements side by side at byte `at`.
+  /// Half of the matrix's time would go into finding every element's place by itself.
+  template <class F>
+  void for_each_run(F&& f) const {
+    const auto elements = static_cast<std::size_t>(count());
+    if (elements == 0) return;
+    if (contiguous_) return f(std::size_t{0}, origin_, elements * size_);
+    Shape index(shape_.size());
+    std::int64_t at = 0;
+    for (std::size_t k = 0; k < elements; ++k) {
+      f(k, origin_ + static_cast<std::size_t>(at * static_cast<std::int64_t>(size_)), size_);
+      for (std::size_t i = shape_.size(); i-- > 0;) {
+        at += strides_[i];
+        if (++index[i] < shape_[i]) break;
+        at -= index[i] * strides_[i];
+        index[i] = 0;
+      }
+    }
+  }
+
   std::size_t offset_of(std::int64_t k) const {
+    if (contiguous_) return origin_ + static_cast<std::size_t>(k) * size_;
     std::int64_t at = 0;
     for (std::size_t i = shape_.size(); i-- > 0;) {
       at += k % shape_[i] * strides_[i];
@@ -143,6 +165,7 @@ class Array {
   DType dtype_ = DType::float32;
   Shape shape_, strides_;
   std::size_t size_ = 4, origin_ = 0;
+  bool contiguous_ = true;
   std::vector<unsigned char> bytes_;
 };
 
