@@ -75,7 +75,6 @@ class LeanRun {
     part_states_ = parts.take<double>(4 * p.rows * blocks_);
     states_ = p[Slot::states].given ? p[Slot::states] : states_at(parts.take<double>(4 * p.rows));
     if (p.has_gradient()) rows_ = parts.take<CrossEntropyRow<T>>(p.rows);
-    if (p.reduction != Reduction::none) losses_ = parts.take<double>(p.rows);
     const std::size_t sums = state_bytes<RowsSum>(rows_as_row());
     weights_ = parts.bytes_for<RowsSum>(sums);
     totals_ = parts.bytes_for<RowsSum>(sums);
@@ -205,18 +204,18 @@ class LeanRun {
     q.n = p_.n;
     q[LossSlot::weight] = p_[LossSlot::weight];
     q[Slot::x] = {taken_, p_[Slot::x].dtype, true, 0, {static_cast<std::int64_t>(size_of(p_[Slot::x].dtype))}};
-    const std::int64_t items = std::max<std::int64_t>(lift::chunk_count(p_.rows), 1);
+    const Grid grid{lift::chunk_count(p_.rows), kRowThreads};
     const RowProblem line = rows_as_row();
-    LossWork<T, CrossEntropyRow<T>> work{nullptr, nullptr, nullptr, losses_, rows_};
+    LossWork<T, CrossEntropyRow<T>> work;
+    work.rows = rows_;
+    if (p_.reduction != Reduction::none) work.losses = totals_;
     if (p_.reduction == Reduction::mean) {
-      launch("sum_targets", sum_targets<T>, warps_for(items), stream_, q, items, weights_);
-      work.weights = merge_levels<RowsFold>(line, weights_, stream_);
+      launch("sum_targets", sum_targets<T>, grid, stream_, q, weights_);
+      work.weights = total_of(line, weights_, stream_);
     }
-    launch("finish_cross_entropy", finish_cross_entropy<T>, {ceil_div(p_.rows, kThreads), kThreads}, stream_, q, work);
+    launch("finish_cross_entropy", finish_cross_entropy<T>, grid, stream_, q, work);
     if (p_.reduction == Reduction::none) return;
-    launch("sum_losses", sum_losses, warps_for(items), stream_, losses_, p_.rows, items, totals_);
-    const RowsSum* total = merge_levels<RowsFold>(line, totals_, stream_);
-    launch("put_total", put_total, {1, 32}, stream_, q, total, nullptr, work.weights);
+    launch("put_total", put_total, {1, 32}, stream_, q, total_of(line, totals_, stream_), work.weights);
   }
 
   void add_gradients(const LogitsBlock& logits, bool first) const {
@@ -251,7 +250,7 @@ class LeanRun {
   Matrix x_{};
   char *room_ = nullptr, *logits_ = nullptr, *gradients_ = nullptr, *taken_ = nullptr;
   T* dx_ = nullptr;
-  double *part_states_ = nullptr, *losses_ = nullptr;
+  double* part_states_ = nullptr;
   Operand states_{};
   CrossEntropyRow<T>* rows_ = nullptr;
   RowsSum *weights_ = nullptr, *totals_ = nullptr;

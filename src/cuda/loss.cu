@@ -16,6 +16,9 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
+/// A block a chunk of rows.
+Grid chunks_of_rows(const LossProblem& p) { return {lift::chunk_count(p.rows), kRowThreads}; }
+
 template <class T>
 struct CrossEntropySteps {
   using RowResult = CrossEntropyRow<T>;
@@ -27,7 +30,7 @@ struct CrossEntropySteps {
     return p.label_smoothing > 0 && (p[Slot::mask].given || p[LossSlot::weight].given);
   }
   static void finish(const LossProblem& p, const LossWork<T, RowResult>& work, Stream stream) {
-    launch("finish_cross_entropy", finish_cross_entropy<T>, {ceil_div(p.rows, kThreads), kThreads}, stream, p, work);
+    launch("finish_cross_entropy", finish_cross_entropy<T>, chunks_of_rows(p), stream, p, work);
   }
 };
 
@@ -40,7 +43,7 @@ struct ProbabilitySteps {
   static bool sums(const LossProblem& p) { return p.op == Op::cross_entropy; }
   static bool counts(const LossProblem& p) { return p.label_smoothing > 0 && p[Slot::mask].given; }
   static void finish(const LossProblem& p, const LossWork<T, RowResult>& work, Stream stream) {
-    launch("finish_probabilities", finish_probabilities<T>, {ceil_div(p.rows, kThreads), kThreads}, stream, p, work);
+    launch("finish_probabilities", finish_probabilities<T>, chunks_of_rows(p), stream, p, work);
   }
 };
 
@@ -80,8 +83,7 @@ template <class T, template <class> class Steps>
 struct LossMemory {
   using RowResult = typename Steps<T>::RowResult;
   T* sums = nullptr;
-  RowsSum *classes = nullptr, *shares = nullptr, *weights = nullptr, *totals = nullptr;
-  double* losses = nullptr;
+  RowsSum *classes = nullptr, *shares = nullptr, *weights = nullptr, *losses = nullptr;
   RowResult* rows = nullptr;
   GradientRow* gradients = nullptr;
   float* elements = nullptr;
@@ -95,10 +97,7 @@ struct LossMemory {
     if (Steps<T>::counts(p)) classes = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
     if (Steps<T>::has_shares) shares = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
     if (divides(p)) weights = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
-    if (adds_rows(p)) {
-      losses = parts.take<double>(p.rows);
-      totals = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
-    }
+    if (adds_rows(p)) losses = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
     if (reads_once(p)) {
       gradients = parts.take<GradientRow>(p.rows);
       elements = parts.take<float>(p.rows);
@@ -129,35 +128,50 @@ class LossRun {
     if constexpr (std::is_same_v<RowResult, CrossEntropyRow<float>>) {
       if (reads_once(p_)) return read_once();
     }
-    LossWork<T, RowResult> work{nullptr, nullptr, nullptr, memory_.losses, memory_.rows};
+    LossWork<T, RowResult> work = work_of(p_);
     LossProblem p = p_;
     if (!is_backward(p)) {
       states_.lay_out(p, parts_, context_);
       states_.run(context_);
+      stream_ = stream_.following();
       p[Slot::states] = states_.operand();
     }
     const std::int64_t chunks = p.rows * lift::chunk_count(p.n);
     if constexpr (!S::is_entropy) {
       if (memory_.classes != nullptr) work.classes = class_sums(p, chunks);
-      if (memory_.weights != nullptr) work.weights = target_weights(p);
     }
     if constexpr (S::has_shares) work.shares = share_sums(p, chunks, work.classes);
     if (memory_.sums != nullptr) work.sums = leaf_sums(p, chunks, work.classes);
     S::finish(p, work, stream_);
-    if (adds_rows(p)) put_sum(p, work.weights);
+    if (adds_rows(p)) put_sum(p, work);
     if (p[Slot::y].given) write(p);
   }
 
  private:
+  /// What the rows are finished with; gradients want all targets' weights before.
+  LossWork<T, RowResult> work_of(const LossProblem& p) {
+    LossWork<T, RowResult> work;
+    work.losses = memory_.losses, work.rows = memory_.rows;
+    if (memory_.weights == nullptr) return work;
+    if (!p[Slot::y].given) {
+      work.targets = memory_.weights;
+      return work;
+    }
+    launch("sum_targets", sum_targets<T>, chunks_of_rows(p), stream_, p, memory_.weights);
+    stream_ = stream_.following();
+    work.weights = total_of(rows_as_row(p), memory_.weights, stream_);
+    return work;
+  }
+
   void read_once() {
-    LossWork<T, RowResult> work{nullptr, nullptr, nullptr, memory_.losses, nullptr};
-    if (memory_.weights != nullptr) work.weights = target_weights(p_);
+    const LossWork<T, RowResult> work = work_of(p_);
     const Grid grid{ceil_div(p_.rows, kThreads), kThreads};
     launch("prepare_gradients", prepare_gradients, grid, stream_, p_, work.weights, memory_.gradients,
            memory_.elements);
     launch_gradient(p_, memory_.gradients, memory_.states, context_);
-    launch("finish_targets", finish_targets, grid, stream_, p_, work, memory_.states, memory_.elements);
-    if (adds_rows(p_)) put_sum(p_, work.weights);
+    stream_ = stream_.following();
+    launch("finish_targets", finish_targets, chunks_of_rows(p_), stream_, p_, work, memory_.states, memory_.elements);
+    if (adds_rows(p_)) put_sum(p_, work);
   }
 
   void write(const LossProblem& p) {
@@ -231,26 +245,12 @@ class LossRun {
     return merge_levels<RowsFold>(p, memory_.shares, stream_);
   }
 
-  static bool adds_at_once(const LossProblem& p) { return p.rows <= kChunksAtOnce * lift::kChunk; }
-
-  const RowsSum* target_weights(const LossProblem& p) {
-    if (adds_at_once(p)) {
-      launch("sum_targets", sum_targets_at_once<T>, {1, kThreadsAtOnce}, stream_, p, memory_.weights);
-      return memory_.weights;
-    }
-    const std::int64_t items = lift::chunk_count(p.rows);
-    launch("sum_targets", sum_targets<T>, warps_for(items), stream_, p, items, memory_.weights);
-    return merge_levels<RowsFold>(rows_as_row(p), memory_.weights, stream_);
-  }
-
-  void put_sum(const LossProblem& p, const RowsSum* weights) {
-    const RowsSum* total = nullptr;
-    if (!adds_at_once(p)) {
-      const std::int64_t items = lift::chunk_count(p.rows);
-      launch("sum_losses", sum_losses, warps_for(items), stream_, memory_.losses, p.rows, items, memory_.totals);
-      total = merge_levels<RowsFold>(rows_as_row(p), memory_.totals, stream_);
-    }
-    launch("put_total", put_total, {1, kThreadsAtOnce}, stream_, p, total, memory_.losses, weights);
+  void put_sum(const LossProblem& p, const LossWork<T, RowResult>& work) {
+    stream_ = stream_.following();
+    const RowProblem line = rows_as_row(p);
+    const RowsTotal losses = total_of(line, work.losses, stream_);
+    const RowsTotal targets = work.targets != nullptr ? total_of(line, work.targets, stream_) : work.weights;
+    launch("put_total", put_total, {1, 32}, stream_, p, losses, targets);
   }
 
   const LossProblem& p_;

@@ -4,6 +4,7 @@
 
 #include "cuda/generic.cuh"
 #include "cuda/in_order.cuh"
+#include "cuda/loss_sums.cuh"
 #include "front/targets.hpp"
 #include "softfold/fold/cross_entropy.hpp"
 #include "softfold/fold/entropy.hpp"
@@ -11,22 +12,6 @@
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
-
-/// A sum over rows, and how many of them are in it.
-struct RowsSum {
-  double sum;
-  std::int64_t rows;
-};
-__device__ __forceinline__ RowsSum shuffle(RowsSum a, int distance) {
-  return {shuffle(a.sum, distance), shuffle(a.rows, distance)};
-}
-struct RowsFold {
-  using State = RowsSum;
-  static __device__ State identity() { return {fold::Sum<double>::identity(), 0}; }
-  static __device__ State merge(const State& a, const State& b) {
-    return {fold::Sum<double>::merge(a.sum, b.sum), a.rows + b.rows};
-  }
-};
 
 /// What a row's gradient is made with.
 enum class RowKind : int {
@@ -57,12 +42,13 @@ struct EntropyRow {
 /// What the steps of one call leave for each other; null where a call has no such step.
 template <class T, class RowResult>
 struct LossWork {
-  const T* sums;                    ///< a row: sum of w lp (cross-entropy), of p lp (entropy)
-  const RowsSum* classes;           ///< a row: the weights of the classes that exist, and their number
-  const RowsSum* weights;           ///< one: the weights of the targets, and the number of rows that count
-  double* losses;                   ///< a row, to be added up
-  RowResult* rows;                  ///< for the gradient
-  const RowsSum* shares = nullptr;  ///< a row, of targets that are probabilities: what its classes weigh
+  const T* sums = nullptr;           ///< a row: sum of w lp (cross-entropy), of p lp (entropy)
+  const RowsSum* classes = nullptr;  ///< a row: the weights of the classes that exist, and their number
+  RowsTotal weights{};               ///< of the targets, and the number of rows that count, known before
+  RowsSum* losses = nullptr;         ///< a chunk of rows: their losses, added up
+  RowsSum* targets = nullptr;        ///< the same of the targets' weights, where they are not known before
+  RowResult* rows = nullptr;         ///< for the gradient
+  const RowsSum* shares = nullptr;   ///< a row, of targets that are probabilities: what its classes weigh
 };
 
 /// The weight of class i, as the fold's precision has it.
@@ -188,51 +174,6 @@ __global__ void __launch_bounds__(128)
   if (threadIdx.x % 32 == 0) sums[item] = {sum, count};
 }
 
-/// The sum over a chunk of rows, by a warp: leaf(row) gives a RowsSum.
-template <class Leaf>
-__device__ __forceinline__ RowsSum sum_chunk_of_rows(std::int64_t rows, std::int64_t chunk, const Leaf& leaf) {
-  double v[lift::kPerLane];
-  int count = 0;
-#pragma unroll
-  for (int j = 0; j < lift::kPerLane; ++j) {
-    const std::int64_t row = chunk * lift::kChunk + static_cast<int>(threadIdx.x) % 32 + 32 * j;
-    const RowsSum one = row < rows ? leaf(row) : RowsFold::identity();
-    v[j] = one.sum;
-    count += static_cast<int>(one.rows);
-  }
-  count = __reduce_add_sync(lift::kWholeWarp, count);
-  return {add_chunk(v), count};
-}
-
-/// Chunks of rows that one block adds up; of more, each has its own warp, and the tree above them is another step.
-inline constexpr int kChunksAtOnce = 32, kThreadsAtOnce = 256;
-
-/// By a block of kThreadsAtOnce; its first warp gets the sum.
-template <class Leaf>
-__device__ __forceinline__ RowsSum sum_rows_at_once(std::int64_t rows, const Leaf& leaf) {
-  __shared__ RowsSum nodes[kChunksAtOnce];
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll 1
-  for (int chunk = warp; chunk < kChunksAtOnce; chunk += kThreadsAtOnce / 32) {
-    RowsSum sum = RowsFold::identity();
-    if (std::int64_t{chunk} * lift::kChunk < rows) sum = sum_chunk_of_rows(rows, chunk, leaf);
-    if (lane == 0) nodes[chunk] = sum;
-  }
-  __syncthreads();
-  RowsSum all = nodes[lane];
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) all = RowsFold::merge(all, shuffle(all, distance));
-  return all;
-}
-/// By a grid, a warp a chunk.
-template <class Leaf>
-__device__ __forceinline__ void sum_rows(std::int64_t rows, std::int64_t items, RowsSum* sums, const Leaf& leaf) {
-  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
-  const RowsSum sum = sum_chunk_of_rows(rows, item, leaf);
-  if (threadIdx.x % 32 == 0) sums[item] = sum;
-}
-
 /// The weight of a row's target where the row counts; of class probabilities 1. A target that is no class is for
 /// finish_row to report.
 template <class T>
@@ -248,43 +189,41 @@ struct TargetWeight {
     return {static_cast<double>(weight_at<T>(p, t)), 1};
   }
 };
-struct StoredLoss {
-  const double* losses;
-  __device__ __forceinline__ RowsSum operator()(std::int64_t row) const { return {losses[row], 1}; }
-};
 
 template <class T>
-__global__ void __launch_bounds__(128)
-    sum_targets(const __grid_constant__ LossProblem p, std::int64_t items, RowsSum* sums) {
+__global__ void __launch_bounds__(kRowThreads) sum_targets(const __grid_constant__ LossProblem p, RowsSum* chunks) {
   begin_in_order();
-  sum_rows(p.rows, items, sums, TargetWeight<T>{p});
-}
-template <class T>
-__global__ void __launch_bounds__(kThreadsAtOnce)
-    sum_targets_at_once(const __grid_constant__ LossProblem p, RowsSum* sum) {
-  begin_in_order();
-  const RowsSum all = sum_rows_at_once(p.rows, TargetWeight<T>{p});
-  if (threadIdx.x == 0) *sum = all;
+  RowsSum own = RowsFold::identity();
+  for_chunk_of_rows(p.rows, [&](std::int64_t row) { own = RowsFold::merge(own, TargetWeight<T>{p}(row)); });
+  put_chunk(chunks, own);
 }
 
-static __global__ void __launch_bounds__(128)
-    sum_losses(const double* losses, std::int64_t rows, std::int64_t items, RowsSum* sums) {
-  begin_in_order();
-  sum_rows(rows, items, sums, StoredLoss{losses});
+/// Finishes the rows of the block's chunk and adds up what is asked for of them. finish(row) returns the loss.
+template <class T, class RowResult, class Finish>
+__device__ __forceinline__ void finish_rows(const LossProblem& p, const LossWork<T, RowResult>& work,
+                                            const Finish& finish) {
+  RowsSum losses = RowsFold::identity(), targets = losses;
+  for_chunk_of_rows(p.rows, [&](std::int64_t row) {
+    losses = RowsFold::merge(losses, {finish(row), 1});
+    if (work.targets != nullptr) targets = RowsFold::merge(targets, TargetWeight<T>{p}(row));
+  });
+  if (work.losses != nullptr) put_chunk(work.losses, losses);
+  if (work.targets != nullptr) put_chunk(work.targets, targets);
 }
 
-/// The one number that a sum or a mean is. sum: of the rows' losses; null: they are few enough to be added up here.
-static __global__ void __launch_bounds__(kThreadsAtOnce)
-    put_total(const __grid_constant__ LossProblem p, const RowsSum* sum, const double* losses, const RowsSum* weights) {
+/// The one number that a sum or a mean is, by a warp.
+static __global__ void __launch_bounds__(32)
+    put_total(const __grid_constant__ LossProblem p, RowsTotal losses, RowsTotal targets) {
   begin_in_order();
-  const RowsSum all = sum != nullptr ? *sum : sum_rows_at_once(p.rows, StoredLoss{losses});
-  if (threadIdx.x != 0) return;
   const bool mean = p.reduction == Reduction::mean;
-  double total = all.sum;
-  if (mean && weights->rows == 0) {
+  double total = whole_of(losses).sum;
+  __syncwarp();
+  const RowsSum weights = mean ? whole_of(targets) : RowsFold::identity();
+  if (threadIdx.x != 0) return;
+  if (mean && weights.rows == 0) {
     total = p.empty == Empty::nan ? fold::canonical_nan<double>() : 0.;
   } else {
-    total = fold::Scalar<double>::add(mean ? fold::Scalar<double>::div(total, weights->sum) : total, 0.);
+    total = fold::Scalar<double>::add(mean ? fold::Scalar<double>::div(total, weights.sum) : total, 0.);
   }
   const Operand& o = p[LossSlot::loss];
   put(o.dtype, o.data, total);
@@ -301,20 +240,27 @@ __device__ __forceinline__ T target_log_probability(const LossProblem& p, const 
   return r.log_normaliser().log_probability(element());
 }
 
-/// What a row's gradient is multiplied by.
+/// What a row's gradient is multiplied by. weights: of all targets.
 template <class T>
-__device__ __forceinline__ double gradient_factor(const LossProblem& p, const LossRow<T>& r, const RowsSum* weights) {
+__device__ __forceinline__ double gradient_factor(const LossProblem& p, const LossRow<T>& r, double weights) {
   double factor = r.dloss(p);
-  if (p.reduction == Reduction::mean) factor = fold::Scalar<double>::div(factor, weights->sum);
+  if (p.reduction == Reduction::mean) factor = fold::Scalar<double>::div(factor, weights);
   return fold::Scalar<double>::mul(factor, r.row.scale);
 }
 
-/// A row's loss and log-probability are written; returned is what its gradient is made with. A target that is no class
-/// is counted in `status`, read nowhere as an index, and makes its row NaN.
+/// A row that is finished: its loss as it counts in a sum, and what its gradient is made with.
+template <class T>
+struct FinishedRow {
+  double loss;
+  CrossEntropyRow<T> row;
+};
+
+/// Its loss and log-probability are written. A target that is no class is counted in `status`, read nowhere as an
+/// index, and makes its row NaN. all_weights: of all rows' targets.
 template <class T, class Element>
-__device__ __forceinline__ CrossEntropyRow<T> finish_row(const LossProblem& p, std::int64_t index, const LossRow<T>& r,
-                                                         const LossWork<T, CrossEntropyRow<T>>& work,
-                                                         const Element& element) {
+__device__ __forceinline__ FinishedRow<T> finish_row(const LossProblem& p, std::int64_t index, const LossRow<T>& r,
+                                                     const LossWork<T, CrossEntropyRow<T>>& work, double all_weights,
+                                                     const Element& element) {
   const fold::Normaliser<T> norm(r.state);
   const std::int64_t target = r.target(p);
   const bool ignored = target == p.ignore_index, lost = !ignored && (target < 0 || target >= r.row.n);
@@ -323,10 +269,11 @@ __device__ __forceinline__ CrossEntropyRow<T> finish_row(const LossProblem& p, s
     weights = work.classes[index].sum, classes = static_cast<double>(work.classes[index].rows);
   const fold::CrossEntropy terms(p.label_smoothing, p.z_loss,
                                  ignored || lost ? 1. : static_cast<double>(weight_at<T>(p, target)), classes, weights);
-  const double lse = static_cast<double>(fold::LogSumExp<T>{r.factor.scale}.finish(r.state));
+  const double lse = p.z_loss != 0 ? static_cast<double>(fold::LogSumExp<T>{r.factor.scale}.finish(r.state)) : 0.;
   if (lost && p[LossSlot::status].given) atomicAdd(reinterpret_cast<int*>(p[LossSlot::status].data), 1);
+  double loss = 0.;
   if (p.op == Op::cross_entropy) {
-    double lp = 0., loss = 0.;
+    double lp = 0.;
     if (lost) {
       lp = loss = fold::canonical_nan<double>();
     } else if (!ignored) {
@@ -336,24 +283,26 @@ __device__ __forceinline__ CrossEntropyRow<T> finish_row(const LossProblem& p, s
     }
     r.put_number(p, LossSlot::log_probability, lp);
     if (p.reduction == Reduction::none) r.put_number(p, LossSlot::loss, loss);
-    if (work.losses != nullptr) work.losses[index] = ignored ? fold::Sum<double>::identity() : loss;
+    if (ignored) loss = fold::Sum<double>::identity();
   }
-  const double factor = p[Slot::y].given ? gradient_factor(p, r, work.weights) : 0.;
+  const double factor = p[Slot::y].given ? gradient_factor(p, r, all_weights) : 0.;
   const RowKind kind = ignored || (norm.empty && !lost) ? RowKind::zero
                        : lost || !norm.regular          ? RowKind::nan
                                                         : RowKind::regular;
-  return {kind, target, {norm, r.factor.c, terms, lse, factor}};
+  return {loss, {kind, target, {norm, r.factor.c, terms, lse, factor}}};
 }
 
 template <class T>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(kRowThreads)
     finish_cross_entropy(const __grid_constant__ LossProblem p, LossWork<T, CrossEntropyRow<T>> work) {
   begin_in_order();
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index >= p.rows) return;
-  const LossRow<T> r(p, index);
-  const auto row = finish_row(p, index, r, work, [&] { return r.element(p, r.target(p)); });
-  if (work.rows != nullptr) work.rows[index] = row;
+  const double all_weights = whole_of(work.weights).sum;
+  finish_rows(p, work, [&](std::int64_t index) {
+    const LossRow<T> r(p, index);
+    const auto finished = finish_row(p, index, r, work, all_weights, [&] { return r.element(p, r.target(p)); });
+    if (work.rows != nullptr) work.rows[index] = finished.row;
+    return finished.loss;
+  });
 }
 
 template <class T>

@@ -79,31 +79,39 @@ struct ProbabilityLeaves {
   }
 };
 
+/// Writes a row's loss and what its gradient is made with; returns the loss.
 template <class T>
-__global__ void __launch_bounds__(128)
-    finish_probabilities(const __grid_constant__ LossProblem p, LossWork<T, ProbabilityRow<T>> work) {
-  begin_in_order();
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index >= p.rows) return;
+__device__ __forceinline__ double finish_of_probabilities(const LossProblem& p, std::int64_t index,
+                                                          const LossWork<T, ProbabilityRow<T>>& work,
+                                                          double all_weights) {
   const LossRow<T> r(p, index);
   const fold::Normaliser<T> norm(r.state);
   const double weights = work.shares != nullptr ? work.shares[index].sum : fold::Sum<double>::identity();
   fold::CrossEntropy terms(0., p.z_loss, weights, 1., weights);
   terms.hit = 0., terms.spread = 1.;
-  const double lse = static_cast<double>(fold::LogSumExp<T>{r.factor.scale}.finish(r.state));
+  const double lse = p.z_loss != 0 ? static_cast<double>(fold::LogSumExp<T>{r.factor.scale}.finish(r.state)) : 0.;
+  double loss = 0.;
   if (p.op == Op::cross_entropy) {
     double sum = fold::canonical_nan<double>();
     if (norm.empty && p.empty != Empty::nan) sum = -fold::infinity<double>();
     if (norm.regular) sum = static_cast<double>(work.sums[index]);
-    const double loss = terms.loss(0., sum, lse);
+    loss = terms.loss(0., sum, lse);
     if (p.reduction == Reduction::none) r.put_number(p, LossSlot::loss, loss);
-    if (work.losses != nullptr) work.losses[index] = loss;
   }
-  if (work.rows == nullptr) return;
+  if (work.rows == nullptr) return loss;
   const RowKind kind = norm.empty ? RowKind::zero : norm.regular ? RowKind::regular : RowKind::nan;
   work.rows[index] = {kind,
                       ClassShares<T>(p, r.place, classes_of(r.row, index, work.classes)),
-                      {norm, r.factor.c, terms, lse, gradient_factor(p, r, work.weights)}};
+                      {norm, r.factor.c, terms, lse, gradient_factor(p, r, all_weights)}};
+  return loss;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kRowThreads)
+    finish_probabilities(const __grid_constant__ LossProblem p, LossWork<T, ProbabilityRow<T>> work) {
+  begin_in_order();
+  const double all_weights = whole_of(work.weights).sum;
+  finish_rows(p, work, [&](std::int64_t index) { return finish_of_probabilities(p, index, work, all_weights); });
 }
 
 }  // namespace cuda

@@ -207,10 +207,11 @@ __global__ void __launch_bounds__(256, 4)
 /// Before the one read: what it wants to know of a row, and the element at the target, which it may write over. Neither
 /// smoothing nor z-loss is asked for.
 static __global__ void __launch_bounds__(128)
-    prepare_gradients(const __grid_constant__ LossProblem p, const RowsSum* weights, GradientRow* gradients,
+    prepare_gradients(const __grid_constant__ LossProblem p, RowsTotal weights, GradientRow* gradients,
                       float* elements) {
   begin_in_order();
   using Kind = GradientRow::Kind;
+  const double all_weights = whole_of(weights).sum;
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
   const LossRow<float> r(p, index, fold::LogSumExp<float>::identity());
@@ -221,7 +222,7 @@ static __global__ void __launch_bounds__(128)
   if (!ignored && !lost) {
     const fold::CrossEntropy terms(0., 0., static_cast<double>(weight_at<float>(p, target)), 1., 1.);
     const auto pull = static_cast<float>(terms.pull(0.));
-    const auto factor = static_cast<float>(gradient_factor(p, r, weights));
+    const auto factor = static_cast<float>(gradient_factor(p, r, all_weights));
     row = {pull, factor, fabsf(pull) <= 0x1p40F && fabsf(factor) <= 0x1p40F ? Kind::regular : Kind::wild, 0U};
     element = r.element(p, target);
   }
@@ -230,20 +231,23 @@ static __global__ void __launch_bounds__(128)
 }
 
 /// After it: the rows' losses, and the gradients of their targets.
-static __global__ void __launch_bounds__(128)
+static __global__ void __launch_bounds__(kRowThreads)
     finish_targets(const __grid_constant__ LossProblem p, const LossWork<float, CrossEntropyRow<float>> work,
                    const fold::LogSumExp<float>::State* states, const float* elements) {
   begin_in_order();
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index >= p.rows) return;
-  const LossRow<float> r(p, index, states[index]);
-  const float element = elements[index];
-  const auto row = finish_row(p, index, r, work, [&] { return element; });
-  const Operand &dx = p[Slot::y], &o = p[Slot::states];
-  if (row.kind == RowKind::regular)
-    put(dx.dtype, r.row.y + row.target * dx.axis_stride,
-        row.gradient.at_target(element, weight_at<float>(p, row.target)));
-  if (o.given) *reinterpret_cast<StoredState*>(o.data + r.place.offset(o)) = stored_state<float>(r.state, r.row.scale);
+  const double all_weights = whole_of(work.weights).sum;
+  finish_rows(p, work, [&](std::int64_t index) {
+    const LossRow<float> r(p, index, states[index]);
+    const float element = elements[index];
+    const auto [loss, row] = finish_row(p, index, r, work, all_weights, [&] { return element; });
+    const Operand &dx = p[Slot::y], &o = p[Slot::states];
+    if (row.kind == RowKind::regular)
+      put(dx.dtype, r.row.y + row.target * dx.axis_stride,
+          row.gradient.at_target(element, weight_at<float>(p, row.target)));
+    if (o.given)
+      *reinterpret_cast<StoredState*>(o.data + r.place.offset(o)) = stored_state<float>(r.state, r.row.scale);
+    return loss;
+  });
 }
 
 }  // namespace cuda

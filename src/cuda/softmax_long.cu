@@ -3,7 +3,6 @@
 
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
-#include "cuda/fold_half.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
 
@@ -77,26 +76,51 @@ const char* refuses_tiles(const RowProblem& p, const Context&) {
 
 std::size_t tiles_workspace(const RowProblem& p, const Context&) { return state_bytes<State>(p); }
 
-/// The states of all rows' chunks.
+/// The longest row of one run of slots: 16-bit rows of one chunk, float32 ones of up to 512 elements.
 template <class E>
-void fold_plain(const RowProblem& p, const PlainRows& rows, State* states, Stream stream) {
-  const std::int64_t chunks = lift::chunk_count(p.n);
-  if (p.n <= 512 || (sizeof(E) == 2 && p.n < lift::kChunk)) {
-    PlainRows to = rows;
-    to.y = reinterpret_cast<char*>(states);
-    RowProblem fold_only = p;
-    fold_only.op = Op::state;
-    return launch_warp_rows(fold_only, to, stream);
+constexpr std::int64_t kLongestRun = sizeof(E) == 2 ? lift::kChunk : 512;
+
+/// Measured: up to so many chunks are folded by a warp each before the warps of fold_slots have begun.
+constexpr std::int64_t kFewChunks = 4096;
+template <class E>
+bool takes_slots(const RowProblem& p, const DeviceTraits& device) {
+  const bool fits = device.shared_bytes >= kBlockBytes && (sizeof(E) == 2 || p.n <= kLongestRun<E>);
+  return fits && p.rows * lift::chunk_count(p.n) > kFewChunks;
+}
+
+/// The runs of kLanes lanes that p's rows are made of, to `to`.
+template <class E, int kLanes>
+void launch_slots(const PlainRows& rows, const RunResults& to, const DeviceTraits& device, Stream stream) {
+  using At = Slots<E, kLanes>;
+  RunTiles tiles{};
+  tiles.runs = rows.n / At::kSlots;
+  tiles.rest = static_cast<int>(rows.n % At::kSlots);
+  tiles.full = ceil_div(rows.rows * tiles.runs, At::kRuns);
+  tiles.all = tiles.full + (tiles.rest > 0 ? ceil_div(rows.rows, At::kRuns) : 0);
+  tiles.dense = tiles.rest == 0 && rows.joined && (rows.rows == 1 || rows.x_stride == rows.n * At::kSize);
+  const std::int64_t blocks = std::min<std::int64_t>(tiles.all, device.processors);
+  const int warps = static_cast<int>(std::min<std::int64_t>(ceil_div(tiles.all, blocks), kSlotWarps));
+  tiles.looks_up = kLooksUp<E> && TermTable::fits(rows.factor.c);
+  const Grid grid{blocks, warps * 32, 1, Places<E, kLanes>::kAll};
+  launch("fold_slots", fold_slots<E, kLanes>, grid, stream, rows, tiles, to);
+}
+
+/// The states of all rows' chunks, or what rows of one run are asked for.
+template <class E>
+void fold_plain(const RowProblem& p, const RunResults& to, const DeviceTraits& device, Stream stream) {
+  constexpr int slots = 128 * 2 / static_cast<int>(sizeof(E));
+  const PlainRows rows = plain_rows(p);
+  if (!takes_slots<E>(p, device)) {
+    const std::int64_t chunks = lift::chunk_count(p.n);
+    const Grid grid{ceil_div(p.rows * chunks, 8), 256, 1, 8 * Landing<E, 32>::kBytes};
+    return launch("fold_tiles", fold_tiles<E>, grid, stream, rows, chunks, to.states);
   }
   if constexpr (sizeof(E) == 2) {
-    if (rows.factor.plain) {
-      return launch("fold_half_tiles", fold_half_tiles<E>, {ceil_div(p.rows * chunks, kHalfChunks), kHalfThreads},
-                    stream, rows, chunks, states);
-    }
+    if (p.n <= slots) return launch_slots<E, 1>(rows, to, device, stream);
   }
-  constexpr int runs = kFoldRuns<E>;
-  const Grid grid{ceil_div(p.rows * chunks, 8 * runs), 256, 1, 8 * runs * Landing<E, 32>::kBytes};
-  launch("fold_tiles", fold_tiles<E>, grid, stream, rows, chunks, states);
+  if (p.n <= 2 * slots) return launch_slots<E, 2>(rows, to, device, stream);
+  if (p.n <= 4 * slots) return launch_slots<E, 4>(rows, to, device, stream);
+  launch_slots<E, 8>(rows, to, device, stream);
 }
 
 /// logsumexp and state from the chunks' states: levels of the tree while a row has more of them than one warp merges.
@@ -112,11 +136,12 @@ void write_results(const RowProblem& p, State* states, Stream stream) {
     count = next;
   }
   const int left = static_cast<int>(count);
+  const RowResults to(p);
   if (left <= kFewNodes) {
     const Grid grid{ceil_div(p.rows, kThreads), kThreads};
-    launch("write_merged_results", write_merged_results<true>, grid, stream, p, states, left);
+    launch("write_merged_results", write_merged_results<true>, grid, stream, to, p.rows, states, left);
   } else {
-    launch("write_merged_results", write_merged_results<false>, warps_for(p.rows), stream, p, states, left);
+    launch("write_merged_results", write_merged_results<false>, warps_for(p.rows), stream, to, p.rows, states, left);
   }
 }
 
@@ -128,8 +153,12 @@ void run_tiles(const RowProblem& p, const Context& context) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   auto* states = reinterpret_cast<State*>(scratch.data());
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    fold_plain<E>(p, rows, states, stream);
-    if (p.op != Op::softmax && p.op != Op::log_softmax) return write_results(p, states, stream.following());
+    const DeviceTraits& traits = traits_of(device.device());
+    const bool writes = p.op == Op::softmax || p.op == Op::log_softmax;
+    const bool at_once = !writes && p.n <= kLongestRun<E> && takes_slots<E>(p, traits);
+    fold_plain<E>(p, {at_once ? nullptr : states, RowResults(p)}, traits, stream);
+    if (at_once) return;
+    if (!writes) return write_results(p, states, stream.following());
     const State* roots = merge_levels<fold::LogSumExp<float>>(p, states, stream);
     const Grid grid{ceil_div(p.rows * chunks, 8), 256, 1, 8 * Landing<E, 32>::kBytes};
     if (p.op == Op::softmax)
@@ -141,7 +170,10 @@ void run_tiles(const RowProblem& p, const Context& context) {
 }  // namespace
 
 void fold_plain_chunks(const RowProblem& p, State* states, Stream stream) {
-  with_element(p[Slot::x].dtype, [&]<class E>() { fold_plain<E>(p, plain_rows(p), states, stream); });
+  const DeviceOf device(p[Slot::x].data);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    fold_plain<E>(p, {states, RowResults(p)}, traits_of(device.device()), stream);
+  });
 }
 
 const RowKernel softmax_grid_row_kernel{"softmax_grid_row", refuses_grid_row, run_grid_row, grid_workspace};

@@ -1,8 +1,10 @@
 // Long rows of plain problems: one read while a grid holds them on chip, else two.
 #pragma once
 
+#include "cuda/fold_runs.cuh"
 #include "cuda/generic.cuh"
 #include "cuda/in_order.cuh"
+#include "cuda/row_results.cuh"
 #include "cuda/softmax_plain.cuh"
 #include "softfold/lift/grid.cuh"
 
@@ -160,16 +162,7 @@ struct ChunkOf {
         n(static_cast<int>(clamp(p.n - begin, lift::kChunk))) {
     first = p.x + row * p.x_stride + begin * static_cast<std::int64_t>(sizeof(E));
   }
-  /// A 64-bit division costs as much as three elements of every lane.
-  static __device__ __forceinline__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
-    if ((a | b) >> 32 != 0) return a / b;
-    return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
-  }
 };
-
-/// Chunks that a warp of fold_tiles has in flight: 16-bit ones are half as long, and too little would be on its way.
-template <class E>
-inline constexpr int kFoldRuns = sizeof(E) == 2 ? 3 : 1;
 
 /// Chunks to states, at reading speed.
 template <class E>
@@ -177,45 +170,40 @@ __global__ void __launch_bounds__(256, 4)
     fold_tiles(const __grid_constant__ PlainRows p, std::int64_t chunks, fold::LogSumExp<float>::State* states) {
   begin_in_order();
   using Place = Landing<E, 32>;
-  constexpr int kRuns = kFoldRuns<E>;
   extern __shared__ __align__(16) char memory[];
-  __shared__ CopyBarrier barriers[8][kRuns];
+  __shared__ CopyBarrier barriers[8];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const auto item_of = [&](int run) { return (static_cast<std::int64_t>(blockIdx.x) * kRuns + run) * 8 + warp; };
-  const auto place_of = [&](int run) { return memory + (run * 8 + warp) * Place::kBytes; };
-  if (lane < kRuns && item_of(lane) < p.rows * chunks) {
-    const ChunkOf<E> chunk(p, item_of(lane), chunks);
-    barriers[warp][lane].init(1);
+  const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * 8 + warp;
+  if (item >= p.rows * chunks) return;
+  const ChunkOf<E> chunk(p, item, chunks);
+  const Place landing(memory + warp * Place::kBytes, chunk.first, chunk.n);
+  if (lane == 0) {
+    barriers[warp].init(1);
     CopyBarrier::publish();
-    Place(place_of(lane), chunk.first, chunk.n).fetch(barriers[warp][lane], chunk.first, p);
+    landing.fetch(barriers[warp], chunk.first, p);
   }
   __syncwarp();
-  const lift::Factor& factor = p.factor;
-#pragma unroll 1
-  for (int run = 0; run < kRuns && item_of(run) < p.rows * chunks; ++run) {
-    const ChunkOf<E> chunk(p, item_of(run), chunks);
-    float v[lift::kPerLane];
-    barriers[warp][run].wait(0);
-    const auto extremes = Place(place_of(run), chunk.first, chunk.n).read(v, chunk.first, factor, p);
-    const auto folded = lift::WarpFold<Place::kWidth>::terms(v, factor.c, extremes);
-    if (lane == 0) states[item_of(run)] = folded.state;
-  }
+  float v[lift::kPerLane];
+  barriers[warp].wait(0);
+  const auto extremes = landing.read(v, chunk.first, p.factor, p);
+  const auto folded = lift::WarpFold<Place::kWidth>::terms(v, p.factor.c, extremes);
+  if (lane == 0) states[item] = folded.state;
 }
 
 /// From the states of a row's chunks, at most 256, to its result: a thread a row of few chunks, else a warp.
 template <bool kFew>
-__global__ void __launch_bounds__(128)
-    write_merged_results(const __grid_constant__ RowProblem p, const fold::LogSumExp<float>::State* states, int count) {
+__global__ void __launch_bounds__(128) write_merged_results(const __grid_constant__ RowResults to, std::int64_t rows,
+                                                            const fold::LogSumExp<float>::State* states, int count) {
   begin_in_order();
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const std::int64_t row = kFew ? thread : thread / 32;
-  if (row >= p.rows) return;
+  if (row >= rows) return;
   const fold::LogSumExp<float>::State* from = states + row * count;
   if constexpr (kFew) {
-    write_row<float>(p, row, merge_few<fold::LogSumExp<float>>(from, count));
+    to.put_state(row, merge_few<fold::LogSumExp<float>>(from, count));
   } else {
     const auto root = lift::merge_states([&](int i) { return from[i]; }, count);
-    if (threadIdx.x % 32 == 0) write_row<float>(p, row, root);
+    if (threadIdx.x % 32 == 0) to.put_state(row, root);
   }
 }
 

@@ -39,16 +39,20 @@ void launch_warp_rows(const RowProblem& p, const PlainRows& plain, Stream stream
   rows.joined = rows.joined && p.n == Place::kSlots && rows.x_stride == p.n * Place::kSize;
   rows.pitch = rows.joined ? static_cast<int>(rows.x_stride) : Place::kBytes;
   const auto go = [&](auto kernel) { launch("softmax_warp_rows", kernel, grid, stream, rows); };
-  switch (p.op) {
-    case Op::softmax: return go(softmax_warp_rows<E, kLanes, Leaves::softmax, resident>);
-    case Op::log_softmax: return go(softmax_warp_rows<E, kLanes, Leaves::log_softmax, resident>);
-    default: return go(softmax_warp_rows<E, kLanes, Leaves::state, resident>);
-  }
+  if (p.op == Op::log_softmax) return go(softmax_warp_rows<E, kLanes, Leaves::log_softmax, resident>);
+  go(softmax_warp_rows<E, kLanes, Leaves::softmax, resident>);
 }
 
 void run_warp_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  launch_warp_rows(p, plain_rows(p), stream_of(context));
+  const PlainRows rows = plain_rows(p);
+  const Stream stream = stream_of(context);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    if (p.n <= 128) return launch_warp_rows<E, 4>(p, rows, stream);
+    if (p.n <= 256) return launch_warp_rows<E, 8>(p, rows, stream);
+    if (p.n <= 512) return launch_warp_rows<E, 16>(p, rows, stream);
+    launch_warp_rows<E, 32>(p, rows, stream);
+  });
 }
 
 /// Measured: float32 rows of whole blocks of 16 chunks, up to 128.
@@ -123,15 +127,6 @@ PlainRows plain_rows(const RowProblem& p) {
           scale,     lift::Factor(scale.c),
           p.empty,   0,
           on_vectors};
-}
-
-void launch_warp_rows(const RowProblem& p, const PlainRows& rows, Stream stream) {
-  with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.n <= 128) return launch_warp_rows<E, 4>(p, rows, stream);
-    if (p.n <= 256) return launch_warp_rows<E, 8>(p, rows, stream);
-    if (p.n <= 512) return launch_warp_rows<E, 16>(p, rows, stream);
-    launch_warp_rows<E, 32>(p, rows, stream);
-  });
 }
 
 const char* refuses_gradient(const RowProblem& p) {

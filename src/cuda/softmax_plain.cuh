@@ -60,8 +60,6 @@ struct PlainRows {
 };
 
 PlainRows plain_rows(const RowProblem& p);
-/// softmax_warp_rows for p's op; logsumexp and state leave states at rows.y.
-void launch_warp_rows(const RowProblem& p, const PlainRows& rows, Stream stream);
 /// The states of all chunks of p's rows, [rows][chunks].
 void fold_plain_chunks(const RowProblem& p, fold::LogSumExp<float>::State* states, Stream stream);
 
@@ -74,8 +72,8 @@ void launch_gradient(const RowProblem& p, const GradientRow* gradients, fold::Lo
 bool stays_for_gradient(const RowProblem& p);
 void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream);
 
-/// What leaves a kernel: results of x's shape, or the rows' states (y is then an array of them).
-enum class Leaves { softmax, log_softmax, state, gradient };
+/// What leaves a kernel, of x's shape.
+enum class Leaves { softmax, log_softmax, gradient };
 
 /// The first `bytes` bytes of `head`, the rest of `own`; whole 16-bit elements.
 __device__ __forceinline__ uint4 joined(const uint4& own, const uint4& head, int bytes) {
@@ -298,21 +296,17 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
     const auto extremes = landing.read(v, first, factor, p);
     const auto folded = Fold::terms(v, factor.c, extremes);
     if (row >= p.rows) continue;
-    if constexpr (kLeaves == Leaves::state) {
-      if (landing.tile.lane == 0) reinterpret_cast<fold::LogSumExp<float>::State*>(p.y)[row] = folded.state;
+    char* y = p.y + row * p.y_stride;
+    const fold::Normaliser<float> norm(folded.state);
+    if (norm.regular) {
+      if constexpr (kLog) landing.read_again(v, first, factor, p);
+      finish<kLog, lift::kPerLane>(
+          v, folded.dense, fold::Scalar<float>::mul(norm.reciprocal, folded.unit),
+          [&] { return p.log_normaliser(folded.state); }, [](int) {});
+      landing.store(y, v);
     } else {
-      char* y = p.y + row * p.y_stride;
-      const fold::Normaliser<float> norm(folded.state);
-      if (norm.regular) {
-        if constexpr (kLog) landing.read_again(v, first, factor, p);
-        finish<kLog, lift::kPerLane>(
-            v, folded.dense, fold::Scalar<float>::mul(norm.reciprocal, folded.unit),
-            [&] { return p.log_normaliser(folded.state); }, [](int) {});
-        landing.store(y, v);
-      } else {
-        fill<E, kLog>(y, nullptr, 0, landing.tile.lane, kLanes, landing.n, landing.n,
-                      constant_of<kLog>(folded.state, p.empty));
-      }
+      fill<E, kLog>(y, nullptr, 0, landing.tile.lane, kLanes, landing.n, landing.n,
+                    constant_of<kLog>(folded.state, p.empty));
     }
   }
   Place::drain();

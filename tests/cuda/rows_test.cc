@@ -190,6 +190,67 @@ TEST_F(CudaRows, EveryLengthEveryDtype) {
       }
 }
 
+TEST_F(CudaRows, OneResultARow) {
+  for (const Op op : {Op::logsumexp, Op::state})
+    for (const DType t : kNarrow)
+      for (const std::int64_t n : lengths())
+        for (int variant = 0; variant < 5; ++variant) {
+          Case c{op, t, DType::float32};
+          c.n = n;
+          c.rows = n <= 1024 ? 75 : n <= 20000 ? 9 : 2;
+          c.row_stride = variant < 2 ? n : n + (variant == 2 ? 8 : 5);
+          c.x_offset = variant % 2 == 0 ? 0 : variant;
+          c.values = variant == 4 ? Values::specials : variant == 1 ? Values::wide : Values::normal;
+          c.scale = variant == 2 ? -0.7 : variant == 3 ? 0. : 1.;
+          expect_same(c);
+          if (HasFatalFailure()) return;
+        }
+}
+
+TEST_F(CudaRows, OneResultAShortRowOfMany) {
+  for (const DType t : kNarrow)
+    for (const std::int64_t n : {3, 128, 200, 256, 512, 1024})
+      for (const Values v : {Values::normal, Values::specials}) {
+        Case c{Op::logsumexp, t, DType::float32};
+        c.n = n;
+        c.rows = n <= 128 ? 90003 : 11001;  // more tiles than warps
+        c.values = v;
+        expect_same(c);
+        if (HasFatalFailure()) return;
+      }
+}
+
+/// Enough of them for warps that stay: elements of every size, beyond the table of terms, and far below its first
+/// binade; rows that begin and end anywhere.
+TEST_F(CudaRows, OneResultARowOfVeryMany) {
+  struct Shape {
+    std::int64_t rows, n, stride, offset;
+  };
+  struct Kind {
+    Values values;
+    double scale;
+  };
+  const Kind kinds[] = {{Values::normal, 1.}, {Values::bits, 5e-8}, {Values::bits, -5e-8}, {Values::specials, -2.},
+                        {Values::tiny, 1.},   {Values::wide, 0.3},  {Values::ramp, 1.}};
+  std::size_t at = 0;
+  for (const Shape s : {Shape{105001, 128, 0, 0},
+                        {52003, 256, 0, 0},
+                        {26003, 512, 0, 1},
+                        {13501, 1024, 0, 0},
+                        {13501, 1024, 1031, 0},
+                        {6703, 2500, 0, 0},
+                        {3501, 4099, 0, 3},
+                        {270, 50257, 50264, 0}})
+    for (int turn = 0; turn < 3; ++turn) {
+      const Kind kind = kinds[at++ * 3 % std::size(kinds)];
+      Case c{turn == 1 ? Op::state : Op::logsumexp, turn == 2 ? DType::float16 : DType::bfloat16, DType::float32};
+      c.rows = s.rows, c.n = s.n, c.row_stride = s.stride, c.x_offset = s.offset;
+      c.values = kind.values, c.scale = kind.scale;
+      expect_same(c);
+      if (HasFatalFailure()) return;
+    }
+}
+
 TEST_F(CudaRows, EveryKindOfValue) {
   for (const Op op : {Op::softmax, Op::log_softmax})
     for (const DType t : kNarrow)

@@ -31,6 +31,11 @@ struct Scale {
   SOFTFOLD_HD double kappa_low() const {
     return is_faint() ? 0. : Scalar<double>::fma(-kappa(), static_cast<double>(c), value) / static_cast<double>(c);
   }
+  /// Both parts, for whoever finishes many rows: they cost two divisions.
+  struct Kappa {
+    double high, low;
+  };
+  SOFTFOLD_HD Kappa kappas() const { return {kappa(), kappa_low()}; }
 
  private:
   using Bits = typename Real<T>::Bits;
@@ -113,25 +118,27 @@ struct LogSumExp {
 
   /// The natural logarithm of the sum of exp(scale * x). A row of finite numbers has a finite one: beyond the largest
   /// T it is that, for an infinity would say that the row is empty, or that it holds one.
-  SOFTFOLD_HD T finish(const State& s) const {
-    const double lse = log_sum(s), most = static_cast<double>(largest<T>());
+  SOFTFOLD_HD T finish(const State& s) const { return finish(s, scale.kappas()); }
+  SOFTFOLD_HD static T finish(const State& s, const typename Scale<T>::Kappa& kappa) {
+    const double lse = log_sum(s, kappa), most = static_cast<double>(largest<T>());
     if (lse > most && lse < infinity<double>()) return largest<T>();
     if (lse < -most && lse > -infinity<double>()) return -largest<T>();
     return static_cast<T>(lse);
   }
 
   /// finish() before it is rounded to T.
-  SOFTFOLD_HD double log_sum(const State& s) const {
+  SOFTFOLD_HD double log_sum(const State& s) const { return log_sum(s, scale.kappas()); }
+  SOFTFOLD_HD static double log_sum(const State& s, const typename Scale<T>::Kappa& kappa) {
     if (s.m == infinity<double>()) return is_nan(s.d) ? canonical_nan<double>() : s.m;
     if (!(s.d > T(0))) return -infinity<double>();
     const Binade b = binade_of(static_cast<double>(s.d));
     const double unit = Real<T>::kUnit;
-    const double high = unit * scale.kappa();
+    const double high = unit * kappa.high;
     // ln(d * 2^(unit*m)) = kappa * unit * (k + r) + ln g; r is what k's rounding lost, 0 for |m| < 2^51.
     const double k = s.m + b.e / unit;
     const double r = (s.m - k) + b.e / unit;
     const double rest = Scalar<double>::fma(r, high, ln(b.g));
-    const double lse = Scalar<double>::fma(k, high, Scalar<double>::fma(k, unit * scale.kappa_low(), rest));
+    const double lse = Scalar<double>::fma(k, high, Scalar<double>::fma(k, unit * kappa.low, rest));
     const auto most = largest<double>();
     return lse > most ? most : lse < -most ? -most : lse;  // finite inputs have a finite answer
   }

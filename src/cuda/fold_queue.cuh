@@ -1,0 +1,197 @@
+// How plain rows reach the warps that fold them: cut into runs of slots (fold_slots.cuh), several a tile, which the
+// copy engine brings to shared memory ahead of the warps.
+#pragma once
+
+#include "cuda/fold_slots.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// How plain rows are cut into runs of kSlots elements, and what is left of each into one more; a warp takes kRuns of
+/// them at a time, full ones first.
+struct RunTiles {
+  std::int64_t full, all;  ///< tiles
+  std::int64_t runs;       ///< full runs a row
+  int rest;                ///< elements of the last one of each row
+  bool dense;              ///< x is full runs end to end, the first on a vector
+  bool looks_up;           ///< full runs, with terms from a table
+};
+
+/// A 64-bit division costs as much as three elements of every lane.
+__device__ __forceinline__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
+  if ((a | b) >> 32 != 0) return a / b;
+  return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+}
+
+/// A lane's run of a tile.
+template <class E, int kLanes>
+struct RunOf {
+  std::int64_t row, run;
+  const char* first;
+  int n;
+  bool exists;  ///< false: the last one, once more
+
+  __device__ __forceinline__ RunOf(const PlainRows& p, const RunTiles& tiles, std::int64_t tile, int place) {
+    using At = Slots<E, kLanes>;
+    const bool full = tile < tiles.full;
+    const std::int64_t items = full ? p.rows * tiles.runs : p.rows;
+    const std::int64_t wanted = (full ? tile : tile - tiles.full) * At::kRuns + place, item = min(wanted, items - 1);
+    exists = item == wanted;
+    row = !full || tiles.runs == 1 ? item : quotient(item, tiles.runs);
+    run = full ? item - row * tiles.runs : tiles.runs;
+    n = full ? At::kSlots : tiles.rest;
+    first = p.x + row * p.x_stride + run * (At::kSlots * At::kSize);
+  }
+  __device__ __forceinline__ int shift() const {
+    return static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16 / sizeof(E));
+  }
+  __device__ __forceinline__ typename Landing<E, 32>::Span span(const PlainRows& p) const {
+    return {first, n, p.x_begin, p.x_end};
+  }
+};
+
+/// Whether full runs' terms come from a table, beside whose halves the places then lie.
+template <class E>
+inline constexpr bool kLooksUp = std::is_same_v<E, fold::BFloat16>;
+
+/// Shared memory of a block, which is alone on its processor.
+inline constexpr int kBlockBytes = 227 * 1024;
+
+/// The places for tiles in it: as many as there is room for.
+template <class E, int kLanes>
+struct Places {
+  static constexpr int kBytes = Slots<E, kLanes>::kBytes;
+  static constexpr int kRoom = kBlockBytes - 2048;  ///< without what the queue knows of the tiles
+  static constexpr int kBeside = kLooksUp<E> ? (TermTable::kNegative - TermTable::kBytes) / kBytes : 0;
+  static constexpr int kAfter = kLooksUp<E> ? TermTable::kNegative + TermTable::kBytes : 0;
+  static constexpr int kCount = kBeside + (kRoom - kAfter) / kBytes;
+  static constexpr int kAll = kAfter + (kCount - kBeside) * kBytes;
+
+  static __device__ __forceinline__ int at(int place) {
+    return place < kBeside ? TermTable::kBytes + place * kBytes : kAfter + (place - kBeside) * kBytes;
+  }
+};
+
+/// What a block's warps know of the tiles that are on their way.
+template <class E, int kLanes>
+struct TilesUnderWay {
+  static constexpr int kRuns = Slots<E, kLanes>::kRuns;
+  CopyBarrier barriers[Places<E, kLanes>::kCount];
+  unsigned next;                                         ///< ticket
+  unsigned fetched[Places<E, kLanes>::kCount];           ///< the ticket whose tile a place was last sent
+  signed char shifts[Places<E, kLanes>::kCount][kRuns];  ///< a run: elements from a vector to it; -1: not brought
+  bool joined[Places<E, kLanes>::kCount];                ///< the runs lie as in x
+};
+
+/// The tiles of a block, taken by its warps as they come to them: an even share each would leave the slowest at work
+/// alone. The n-th tile flies to place n modulo their number, as soon as the tile before it there has been read: there
+/// are more places than warps, so that what a warp takes has most often landed.
+template <class E, int kLanes>
+class TileQueue {
+ public:
+  using At = Slots<E, kLanes>;
+  using Place = Places<E, kLanes>;
+
+  __device__ __forceinline__ TileQueue(const PlainRows& p, const RunTiles& tiles, char* memory,
+                                       TilesUnderWay<E, kLanes>& shared)
+      : p_(p), tiles_(tiles), memory_(memory), shared_(shared), ticket_(threadIdx.x / 32) {
+    if (threadIdx.x < Place::kCount) {
+      shared.barriers[threadIdx.x].init(1);
+      shared.fetched[threadIdx.x] = threadIdx.x;
+      CopyBarrier::publish();
+    }
+    if (threadIdx.x == 0) shared.next = blockDim.x / 32;
+    __syncthreads();
+#pragma unroll 1
+    for (unsigned ticket = ticket_; ticket < Place::kCount; ticket += blockDim.x / 32) fetch(ticket, ticket);
+  }
+
+  __device__ __forceinline__ std::int64_t tile() const { return tile_of(ticket_); }
+  __device__ __forceinline__ bool has_tile() const { return tile() < tiles_.all; }
+  /// Copies land in any order: the tile before this one may not even have been there, and a barrier tells its own phase
+  /// from the last one, not from the next.
+  __device__ __forceinline__ void wait() {
+    while (*const_cast<volatile unsigned*>(&shared_.fetched[place()]) != ticket_) __nanosleep(40);
+    shared_.barriers[place()].wait(ticket_ / Place::kCount % 2);
+  }
+  /// Elements between a vector and this lane's run of the tile; negative: it has not been brought.
+  __device__ __forceinline__ int shift() const { return tiles_.dense ? 0 : shared_.shifts[place()][own()]; }
+  /// Where this lane's run is.
+  __device__ __forceinline__ const char* run() const {
+    const bool joined = tiles_.dense || shared_.joined[place()];
+    return memory_ + Place::at(static_cast<int>(place())) + own() * (joined ? At::kDense : At::kLoose);
+  }
+  /// The tile has been read: its place is filled again, and the warp takes another one.
+  __device__ __forceinline__ void take_next() {
+    fetch(ticket_ + Place::kCount, place());
+    unsigned ticket = 0;
+    if (threadIdx.x % 32 == 0)  // atomicAdd() would first look for others of the warp who add
+      asm volatile("atom.shared.add.u32 %0, [%1], 1;" : "=r"(ticket) : "r"(shared_address(&shared_.next)) : "memory");
+    ticket_ = __shfl_sync(lift::kWholeWarp, ticket, 0);
+  }
+
+ private:
+  static __device__ __forceinline__ int own() { return static_cast<int>(threadIdx.x) % 32 / kLanes; }
+  __device__ __forceinline__ unsigned place() const { return ticket_ % Place::kCount; }
+  __device__ __forceinline__ std::int64_t tile_of(unsigned ticket) const {
+    return static_cast<std::int64_t>(ticket) * gridDim.x + blockIdx.x;
+  }
+
+  __device__ __forceinline__ void fetch(unsigned ticket, unsigned place) {
+    const std::int64_t tile = tile_of(ticket);
+    if (tile >= tiles_.all) return;
+    CopyBarrier& barrier = shared_.barriers[place];
+    if (threadIdx.x % 32 == 0) *const_cast<volatile unsigned*>(&shared_.fetched[place]) = ticket;
+    char* to = memory_ + Place::at(static_cast<int>(place));
+    if (!tiles_.dense) return fetch_runs(tile, place, barrier, to);
+    if (threadIdx.x % 32 != 0) return;
+    constexpr std::int64_t most = At::kRuns * At::kDense;
+    const char* from = p_.x + tile * most;
+    const int bytes = static_cast<int>(min(most, static_cast<std::int64_t>(p_.x_end - from)));
+    barrier.expect(bytes);
+    barrier.copy(to, from, bytes);
+  }
+
+  __device__ __forceinline__ void fetch_runs(std::int64_t tile, unsigned place, CopyBarrier& barrier, char* to) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (kLanes == 8 && tile < tiles_.full && fetch_joined(tile, place, barrier, to)) return;
+    if (lane == 0) shared_.joined[place] = false;
+    const RunOf<E, kLanes> run(p_, tiles_, tile, min(lane, At::kRuns - 1));
+    const auto span = run.span(p_);
+    const bool lands = span.begin == span.from && span.end == span.up_to;  // else it reaches beyond x's memory
+    if (lane < At::kRuns) shared_.shifts[place][lane] = static_cast<signed char>(lands ? run.shift() : -1);
+    const int bytes = lane < At::kRuns && lands ? span.bytes() : 0, sum = __reduce_add_sync(lift::kWholeWarp, bytes);
+    __syncwarp();
+    if (lane == 0) barrier.expect(sum);
+    __syncwarp();
+    if (bytes > 0) barrier.copy(to + lane * At::kLoose, reinterpret_cast<const void*>(span.from), bytes);
+  }
+
+  /// A tile of neighbours in a row by one copy. False: it is none, or it lies at an end of x's memory.
+  __device__ __forceinline__ bool fetch_joined(std::int64_t tile, unsigned place, CopyBarrier& barrier, char* to) {
+    const RunOf<E, kLanes> run(p_, tiles_, tile, 0);
+    const int lane = static_cast<int>(threadIdx.x) % 32, shift = run.shift();
+    const char* from = run.first - shift * At::kSize;
+    const int bytes = At::kRuns * At::kDense + (shift != 0 ? 16 : 0);
+    if (run.run + At::kRuns > tiles_.runs || from < p_.x_begin || from + bytes > p_.x_end) return false;
+    if (lane < At::kRuns) shared_.shifts[place][lane] = static_cast<signed char>(shift);
+    if (lane == 0) shared_.joined[place] = true;
+    __syncwarp();
+    if (lane == 0) {
+      barrier.expect(bytes);
+      barrier.copy(to, from, bytes);
+    }
+    return true;
+  }
+
+  const PlainRows& p_;
+  const RunTiles& tiles_;
+  char* memory_;
+  TilesUnderWay<E, kLanes>& shared_;
+  unsigned ticket_;
+};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

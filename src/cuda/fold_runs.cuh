@@ -1,0 +1,98 @@
+// logsumexp and states of plain rows in one read: rows of 16-bit elements, and short ones of float32, as runs of slots
+// (fold_slots.cuh), several a warp at a time.
+#pragma once
+
+#include "cuda/fold_queue.cuh"
+#include "cuda/in_order.cuh"
+#include "cuda/row_results.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// Where runs' states go: each to its place in [rows][runs], or rows of one run as what they are asked for.
+struct RunResults {
+  fold::LogSumExp<float>::State* states;  ///< null: to `rows`
+  RowResults rows;
+};
+
+/// Warps of a block, one block a processor.
+inline constexpr int kSlotWarps = 16;
+
+/// Where the state of a lane's run of a tile goes.
+template <class E, int kLanes>
+__device__ __forceinline__ void put_run(const PlainRows& p, const RunTiles& tiles, const RunResults& to,
+                                        std::int64_t tile, const fold::LogSumExp<float>::State& state) {
+  const RunOf<E, kLanes> run(p, tiles, tile, static_cast<int>(threadIdx.x) % 32 / kLanes);
+  if (!run.exists) return;
+  if (to.states == nullptr) return to.rows.put_state(run.row, state);
+  to.states[run.row * (tiles.runs + (tiles.rest > 0 ? 1 : 0)) + run.run] = state;
+}
+
+/// The state of a lane's run of a tile, as far as a frame in which all its terms are normal numbers is found.
+template <class E, int kLanes>
+__device__ __forceinline__ GuessedState fold_run(const char* from, int shift, bool full, const RunTiles& tiles, float c,
+                                                 const TermTable& table) {
+  using At = Slots<E, kLanes>;
+  if constexpr (kLooksUp<E>) {
+    if (full && tiles.looks_up) {
+      const GuessedState state = fold_looked_up<kLanes>(At(from, shift, tiles.dense), c, table);
+      if (__all_sync(lift::kWholeWarp, state.right)) return state;
+    }
+  } else if (full) {
+    return fold_guessed<E, kLanes>(At(from, shift, tiles.dense), c);
+  }
+  return fold_cut<E, kLanes>(from, shift, full ? At::kSlots : tiles.rest, c);
+}
+
+/// States wait in registers until every lane has one: a result costs as much as ten elements of a lane.
+template <class E, int kLanes>
+__global__ void __launch_bounds__(kSlotWarps * 32, 1)
+    fold_slots(const __grid_constant__ PlainRows p, const __grid_constant__ RunTiles tiles,
+               const __grid_constant__ RunResults to) {
+  begin_in_order();
+  using At = Slots<E, kLanes>;
+  using Run = RunOf<E, kLanes>;
+  extern __shared__ __align__(16) char memory[];
+  __shared__ TilesUnderWay<E, kLanes> under_way;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  TileQueue<E, kLanes> queue(p, tiles, memory, under_way);
+  const TermTable table(memory, p.factor.c);
+  if (kLooksUp<E> && tiles.looks_up) {
+    TermTable::fill(memory, p.factor.c);
+    __syncthreads();
+  }
+  fold::LogSumExp<float>::State kept{0., 0.F};
+  std::int64_t kept_tile = -1;
+  int turn = 0;
+#pragma unroll 1
+  while (queue.has_tile()) {
+    queue.wait();
+    const std::int64_t tile = queue.tile();
+    const int shift = queue.shift();
+    const bool landed = shift >= 0 && p.factor.plain;
+    const GuessedState state =
+        fold_run<E, kLanes>(queue.run(), max(shift, 0), tile < tiles.full, tiles, p.factor.c, table);
+    __syncwarp();
+    queue.take_next();
+    if (lane % kLanes == turn) kept = {static_cast<double>(state.m), state.d}, kept_tile = tile;
+    const unsigned right = __ballot_sync(lift::kWholeWarp, landed && state.right);
+    if (right != lift::kWholeWarp) {
+      constexpr unsigned all = (1U << kLanes) - 1U;
+#pragma unroll 1
+      for (int i = 0; i < At::kRuns; ++i) {
+        if ((right >> (kLanes * i) & all) == all) continue;
+        const Run run(p, tiles, tile, i);
+        const auto exact = fold_exactly<E>(run.first, run.n, p);
+        if (lane == i * kLanes + turn) kept = exact;
+      }
+    }
+    if (++turn < kLanes && queue.has_tile()) continue;
+    if (lane % kLanes < turn) put_run<E, kLanes>(p, tiles, to, kept_tile, kept);
+    turn = 0;
+  }
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
