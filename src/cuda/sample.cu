@@ -90,9 +90,9 @@ const char* refuses_draw(const SampleProblem& p, const Context&) {
 /// The call's workspace.
 struct DrawMemory {
   SampleWork work;
-  State *raw, *rows;
+  State* raw;
 
-  DrawMemory(const SampleProblem& p, Parts& parts) : work{}, raw(nullptr), rows(nullptr) {
+  DrawMemory(const SampleProblem& p, Parts& parts) : work{}, raw(nullptr) {
     const int most = most_entries(p);
     const std::int64_t chunks = lift::chunk_count(p.n);
     TopkShare& share = work.share;
@@ -111,8 +111,11 @@ struct DrawMemory {
     }
     share.joins = share.segments > 1 && share.segments <= traits.largest_cluster;
     share.entries = parts.take<Entry>(p.rows * share.segments * most);
-    work.left = parts.take<unsigned>(p.rows);
-    rows = lay_out_rows(p, parts);
+    // The k best decide nearly every row. One that they do not is drawn by the block that found so, but where rows may
+    // all be such by larger blocks.
+    const bool decide = !has_options_of_rows(p) && p.top_k > 0;
+    if (!share.joins || !decide || p.rows > blocks_for(p)) work.left = parts.take<unsigned>(p.rows);
+    work.rows = lay_out_rows(p, parts);
   }
 };
 
@@ -160,7 +163,7 @@ void run_draw(const SampleProblem& p, const Context& context) {
   }
   if (work.share.k > 0) launch_filter(job, stream);
   if (!work.share.joins) launch_draw(job, stream);
-  if (work.left != nullptr) launch_rows(p, memory.rows, work.left, stream);
+  if (work.left != nullptr) launch_rows(p, work.rows, work.left, stream);
 }
 
 constexpr Kernel<SampleProblem> kKernels[] = {{"sample_and_topk", refuses_top, run_top, top_workspace},

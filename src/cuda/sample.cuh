@@ -37,7 +37,7 @@ class SampleBlock {
     if (threadIdx.x == 0) shared_.best = 0;
     __syncthreads();
     unsigned long long best = 0;
-    for (std::int64_t i = threadIdx.x; i < n_; i += kSampleThreads) {
+    for (std::int64_t i = threadIdx.x; i < n_; i += threads()) {
       const std::uint64_t key = fold::Ranked<float>::of(row_.processed(i), 0).key;
       best = max(best, static_cast<unsigned long long>(key << 32 | (0xFFFFFFFFU - static_cast<std::uint32_t>(i))));
     }
@@ -67,7 +67,7 @@ class SampleBlock {
   /// The state of the elements from `from` up; the row's tree is left in nodes.
   __device__ State fold(float c, float from, bool of_raw) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    for (std::int64_t chunk = threadIdx.x / 32; chunk < chunks_; chunk += kSampleThreads / 32) {
+    for (std::int64_t chunk = threadIdx.x / 32; chunk < chunks_; chunk += threads() / 32) {
       float v[lift::kPerLane];
 #pragma unroll
       for (int j = 0; j < lift::kPerLane; ++j) v[j] = kept(chunk * lift::kChunk + lane + 32 * j, from, of_raw);
@@ -75,7 +75,7 @@ class SampleBlock {
       if (lane == 0) nodes_[chunk] = s;
     }
     __syncthreads();
-    return climb(nodes_, chunks_, static_cast<int>(threadIdx.x), kSampleThreads, [] { __syncthreads(); });
+    return climb(nodes_, chunks_, static_cast<int>(threadIdx.x), threads(), [] { __syncthreads(); });
   }
 
   /// One draw from the elements from `from` up.
@@ -99,7 +99,7 @@ class SampleBlock {
     const Operand& o = p[Slot::y];
     const fold::Normaliser<float> norm(s);
     const float multiplier = norm.multiplier(s.m);
-    for (std::int64_t i = threadIdx.x; i < row_.row.n; i += kSampleThreads) {
+    for (std::int64_t i = threadIdx.x; i < row_.row.n; i += threads()) {
       const bool there = i < n_ && is_present(row_.row, p[Slot::mask].axis_stride, i);
       float y = 0.F;
       if (norm.empty) {
@@ -119,7 +119,7 @@ class SampleBlock {
   __device__ void write_masked(float from, std::int64_t only) {
     const Operand& o = row_.p[SampleSlot::masked];
     char* to = o.data + row_.place.offset(o);
-    for (std::int64_t i = threadIdx.x; i < row_.row.n; i += kSampleThreads) {
+    for (std::int64_t i = threadIdx.x; i < row_.row.n; i += threads()) {
       const float v = i < n_ ? row_.processed(i) : kAll;
       put(o.dtype, to + i * o.axis_stride, (only >= 0 ? i != only : v < from) ? kAll : fold::canonical(v));
     }
@@ -130,7 +130,7 @@ class SampleBlock {
     if (threadIdx.x == 0) shared_.total = 0;
     __syncthreads();
     unsigned long long count = 0;
-    for (std::int64_t i = threadIdx.x; i < n_; i += kSampleThreads) count += row_.at(i, of_raw) >= x ? 1 : 0;
+    for (std::int64_t i = threadIdx.x; i < n_; i += threads()) count += row_.at(i, of_raw) >= x ? 1 : 0;
     for (int distance = 16; distance > 0; distance /= 2) count += __shfl_xor_sync(lift::kWholeWarp, count, distance);
     if (threadIdx.x % 32 == 0) atomicAdd(&shared_.total, count);
     __syncthreads();
@@ -140,6 +140,7 @@ class SampleBlock {
   }
 
  private:
+  static __device__ __forceinline__ int threads() { return static_cast<int>(blockDim.x); }
   __device__ __forceinline__ float kept(std::int64_t i, float from, bool of_raw) const {
     const float v = row_.at(i, of_raw);
     return from == kAll || v >= from ? v : kAll;
@@ -152,10 +153,10 @@ class SampleBlock {
     std::uint64_t left = 0;
 #pragma unroll 1
     for (int shift = 24; shift >= 0; shift -= 8) {
-      for (int b = static_cast<int>(threadIdx.x); b < 256; b += kSampleThreads) shared_.bins[b] = 0;
+      for (int b = static_cast<int>(threadIdx.x); b < 256; b += threads()) shared_.bins[b] = 0;
       __syncthreads();
 #pragma unroll 1
-      for (std::int64_t base = 0; base < n_; base += kSampleThreads) {
+      for (std::int64_t base = 0; base < n_; base += threads()) {
         const std::int64_t i = base + threadIdx.x;
         const float v = i < n_ ? row_.processed(i) : kAll;
         const std::uint32_t key = fold::Ranked<float>::of(v, 0).key;
@@ -200,7 +201,7 @@ class SampleBlock {
 
   /// sums[s .. 2 s): the sums of a chunk's terms whose places agree modulo s.
   __device__ void terms_of(std::int64_t chunk, float c, float from, double m) {
-    for (int k = static_cast<int>(threadIdx.x); k < lift::kChunk; k += kSampleThreads) {
+    for (int k = static_cast<int>(threadIdx.x); k < lift::kChunk; k += threads()) {
       const float v = kept(chunk * lift::kChunk + k, from, false);
       shared_.sums[lift::kChunk + k] = v == kAll         ? 0.F
                                        : Lse::is_fast(m) ? fold::term<fold::Scalar<float>>(v, c, Lse::narrow(m))
@@ -208,7 +209,7 @@ class SampleBlock {
     }
     __syncthreads();
     for (int s = lift::kChunk / 2; s > 0; s /= 2) {
-      for (int k = static_cast<int>(threadIdx.x); k < s; k += kSampleThreads)
+      for (int k = static_cast<int>(threadIdx.x); k < s; k += threads())
         shared_.sums[s + k] = fold::Scalar<float>::add(shared_.sums[2 * s + k], shared_.sums[3 * s + k]);
       __syncthreads();
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/in_order.cuh"
+#include "cuda/sample.cuh"
 #include "cuda/sample_kept.cuh"
 #include "cuda/sample_row.cuh"
 #include "cuda/topk_filter.cuh"
@@ -24,7 +25,8 @@ struct SampleWork {
   TopkShare share;                           ///< entries and nodes
   const fold::LogSumExp<float>::State* raw;  ///< nodes by the scale alone; null: share.nodes has them
   fold::LogSumExp<float>::State* trees;      ///< room for all levels a row, of rows of more than kSharedChunks
-  unsigned* left;                            ///< a row: not 0 where it is left to sample_rows
+  unsigned* left;                            ///< a row: not 0 where it is left to sample_rows; null: none is
+  fold::LogSumExp<float>::State* rows;       ///< a row's tree each, for those that sample_rows would have drawn
 };
 
 /// A warp's shared memory: the tree of a row that is not too long, and what it draws with.
@@ -252,7 +254,8 @@ class RowDraw {
 inline constexpr int kDrawWarps = 4;
 
 /// By a warp: one row, whose best elements or whose chunks' states are there. own: job.room.bytes() of shared memory.
-__device__ __forceinline__ void draw_row(const SampleJob& job, RowDraw& draw, std::int64_t row, const Entry* best,
+/// Returns whether these decided it.
+__device__ __forceinline__ bool draw_row(const SampleJob& job, RowDraw& draw, std::int64_t row, const Entry* best,
                                          int taken, char* own) {
   using State = fold::LogSumExp<float>::State;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -279,10 +282,19 @@ __device__ __forceinline__ void draw_row(const SampleJob& job, RowDraw& draw, st
     done = plan.by == DrawnBy::entries && draw.from_entries(best, taken, reinterpret_cast<Kept*>(rest), raw_tree);
   }
   if (work.left != nullptr && lane == 0) work.left[row] = done ? 0 : 1;
+  return done;
 }
 
-/// Bytes of what a block draws with behind the entries that it joins.
-inline int joined_draw_bytes(const SampleJob& job) { return join_bytes(job.most) + job.room.bytes(); }
+/// Bytes of what a block draws with: behind the entries that it joins, or, for sample_row(), instead of them.
+inline int joined_draw_bytes(const SampleJob& job) {
+  return std::max(join_bytes(job.most) + job.room.bytes(), static_cast<int>(sizeof(SampleBlock::Shared)));
+}
+
+/// By a block, in `memory`: a row that its largest elements do not decide.
+__device__ __noinline__ inline void draw_from_all(const SampleProblem& p, std::int64_t row, char* memory,
+                                                  SampleBlock::State* nodes) {
+  sample_row(p, row, *reinterpret_cast<SampleBlock::Shared*>(memory), nodes);
+}
 
 /// By the block of a cluster that joins a row's segments: the draw.
 class JoinedDraw {
@@ -291,8 +303,13 @@ class JoinedDraw {
       : job_(job), row_(row), draw_(job, row) {}
   __device__ __forceinline__ void operator()(const fold::LogSumExp<float>::State&, const Entry* best, int taken) {
     extern __shared__ __align__(16) char memory[];
-    if (job_.work.share.joins && threadIdx.x < 32)
-      draw_row(job_, draw_, row_, best, taken, memory + join_bytes(job_.most));
+    const SampleWork& work = job_.work;
+    if (!work.share.joins) return;
+    bool done = true;
+    if (threadIdx.x < 32) done = draw_row(job_, draw_, row_, best, taken, memory + join_bytes(job_.most));
+    if (work.left != nullptr || __syncthreads_and(done ? 1 : 0) != 0) return;
+    const std::int64_t room = 2 * lift::chunk_count(job_.p.n) + lift::kMaxLevels;
+    draw_from_all(job_.p, row_, memory, work.rows + row_ * room);
   }
 
  private:

@@ -13,6 +13,7 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+inline constexpr int kMostAhead = 2;
 inline constexpr int kFilterWarps = 8, kMostSegmentChunks = 256, kMostFilterK = 256, kJoinThreads = 256;
 
 /// How rows are cut, and where the segments' parts lie.
@@ -24,6 +25,7 @@ struct TopkShare {
                                           ///< segment, and its row is finished at once
   fold::LogSumExp<float>::State* nodes;   ///< [rows][chunks of the row]; null: they are not wanted
   bool joins;                             ///< a row's segments are a cluster, which finishes it
+  int ahead;                              ///< chunks of a warp that are on their way or looked at: 1 or 2
 };
 
 /// As few segments as keep all processors busy, without memory yet.
@@ -32,7 +34,10 @@ inline TopkShare share_rows(std::int64_t rows, std::int64_t n, int k, int proces
   const auto pieces = [&](std::int64_t segment) { return (chunks + segment - 1) / segment; };
   std::int64_t segment = kMostSegmentChunks;
   while (segment > kFilterWarps && (segment / 2 >= chunks || rows * pieces(segment) < processors)) segment /= 2;
-  return {static_cast<int>(segment), static_cast<int>(pieces(segment)), k, nullptr, nullptr, nullptr, false};
+  // Two blocks a processor do not keep its memory busy with one chunk a warp; more blocks would have no room for two.
+  const bool few = rows * pieces(segment) <= 2 * processors && segment > kFilterWarps && k <= kMostFilterK / 2;
+  return {static_cast<int>(segment), static_cast<int>(pieces(segment)), k, nullptr, nullptr, nullptr, false,
+          few ? kMostAhead : 1};
 }
 
 /// Shared memory that joins segments, a multiple of 16 bytes.
@@ -45,7 +50,7 @@ Grid filter_grid(const RowProblem& p, const TopkShare& share) {
   const auto warps = static_cast<int>(std::min<std::int64_t>(kFilterWarps, lift::chunk_count(p.n)));
   const int entries = share.k + BlockSelect<lift::kPerLane>::capacity_for(share.k);
   return {p.rows * share.segments, warps * 32, share.joins ? share.segments : 1,
-          warps * Landing<E, 32>::kBytes + static_cast<int>(sizeof(Entry)) * entries};
+          warps * share.ahead * Landing<E, 32>::kBytes + static_cast<int>(sizeof(Entry)) * entries};
 }
 
 /// What is wanted of a row.
@@ -91,7 +96,7 @@ struct TopkJob {
   };
 };
 
-/// A block's part of a row. Each warp has its chunks, one after the other, brought to a place of its own.
+/// A block's part of a row. Each warp has its chunks, one after the other, brought to places of its own by turns.
 template <class E>
 struct Segment {
   using Place = Landing<E, 32>;
@@ -99,22 +104,26 @@ struct Segment {
   static constexpr int kSize = static_cast<int>(sizeof(E));
   const PlainRows& rows;
   const char* x;
-  std::uint32_t begin;  ///< in its row, of fewer than 2^32 elements
-  int n, chunks;        ///< of the segment
-  char* place;
-  CopyBarrier& barrier;
+  std::uint32_t begin;    ///< in its row, of fewer than 2^32 elements
+  int n, chunks;          ///< of the segment
+  char* places;           ///< `ahead` of them
+  CopyBarrier* barriers;  ///< one a place
+  int ahead;
+  int turn;             ///< chunks that have been read
   lift::Factor factor;  ///< the row's, from when it is known
   Elements tile;
 
   __device__ __forceinline__ Segment(const PlainRows& rows_, const TopkShare& share, std::int64_t row, int segment,
-                                     char* place_, CopyBarrier& barrier_)
+                                     char* places_, CopyBarrier* barriers_)
       : rows(rows_),
         x(rows_.x + row * rows_.x_stride + std::int64_t{segment} * share.chunks * (lift::kChunk * kSize)),
         begin(static_cast<std::uint32_t>(segment) * static_cast<std::uint32_t>(share.chunks * lift::kChunk)),
         n(static_cast<int>(clamp(rows_.n - begin, share.chunks * lift::kChunk))),
         chunks((n + lift::kChunk - 1) / lift::kChunk),
-        place(place_),
-        barrier(barrier_),
+        places(places_),
+        barriers(barriers_),
+        ahead(share.ahead),
+        turn(0),
         factor(1.F),
         tile(x) {}
 
@@ -123,14 +132,21 @@ struct Segment {
     return begin + static_cast<std::uint32_t>(chunk * lift::kChunk);
   }
   __device__ __forceinline__ int size_of(int chunk) const { return min(n - chunk * lift::kChunk, lift::kChunk); }
-  __device__ __forceinline__ Place landing(int chunk) const { return Place(place, at(chunk), size_of(chunk)); }
-  __device__ __forceinline__ void fetch(int chunk) const {
-    if (threadIdx.x % 32 == 0 && chunk < chunks) landing(chunk).fetch(barrier, at(chunk), rows);
+  /// Which of the places the chunk of a turn lies in, and how often that has been filled before, modulo 2.
+  __device__ __forceinline__ int slot_of(int t) const { return t & (ahead - 1); }
+  __device__ __forceinline__ unsigned phase_of(int t) const { return static_cast<unsigned>(t >> (ahead - 1)) & 1U; }
+  __device__ __forceinline__ char* place() const { return places + slot_of(turn) * Place::kBytes; }
+  /// Sends a chunk on its way, for the turn `later` turns from now.
+  __device__ __forceinline__ void fetch(int chunk, int later) const {
+    if (threadIdx.x % 32 != 0 || chunk >= chunks) return;
+    const int slot = slot_of(turn + later);
+    Place(places + slot * Place::kBytes, at(chunk), size_of(chunk)).fetch(barriers[slot], at(chunk), rows);
   }
-  /// The elements of a chunk that has been fetched, and their extremes.
-  __device__ __forceinline__ lift::Extremes read(float (&v)[lift::kPerLane], int chunk, unsigned phase) const {
-    barrier.wait(phase & 1U);
-    return landing(chunk).read(v, at(chunk), factor, rows);
+  __device__ __forceinline__ void arrived() const { barriers[slot_of(turn)].wait(phase_of(turn)); }
+  /// The elements of this turn's chunk, and their extremes.
+  __device__ __forceinline__ lift::Extremes read(float (&v)[lift::kPerLane], int chunk) const {
+    arrived();
+    return Place(place(), at(chunk), size_of(chunk)).read(v, at(chunk), factor, rows);
   }
   /// A bit for each element of the value `least` or more, or for all where that is NaN.
   __device__ __forceinline__ unsigned reach(const float (&v)[lift::kPerLane], int chunk, float least) const {
@@ -159,7 +175,7 @@ struct Segment {
   /// Element i of a chunk that is still in its place: registers have no index.
   __device__ __forceinline__ Entry entry(int chunk, int i) const {
     const int k = element(i);
-    return entry_of(fold::widen(reinterpret_cast<const E*>(place)[k + tile.shift]),
+    return entry_of(fold::widen(reinterpret_cast<const E*>(place())[k + tile.shift]),
                     first_of(chunk) + static_cast<std::uint32_t>(k));
   }
 
@@ -232,13 +248,12 @@ __device__ __forceinline__ void finish_segments(Finish& finish, const TopkShare&
 
 /// One more chunk a warp, read again because it had found no room; `chunks` where a warp has none.
 template <class E>
-__device__ __noinline__ void keep_again(Segment<E> part, int chunk, unsigned phase,
-                                        BlockSelect<lift::kPerLane> select) {
+__device__ __noinline__ void keep_again(Segment<E> part, int chunk, BlockSelect<lift::kPerLane> select) {
   float v[lift::kPerLane];
   Entry highest = 0, best = 0;
   if (chunk < part.chunks) {
-    part.fetch(chunk);
-    const float high = part.read(v, chunk, phase).high;
+    part.fetch(chunk, 0);
+    const float high = part.read(v, chunk).high;
     highest = entry_of(high, part.first_of(chunk));
     // The first of those that equal the largest.
     for (unsigned which = part.reach(v, chunk, high); which != 0; which &= which - 1)
@@ -267,37 +282,38 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 4)
   extern __shared__ __align__(16) char memory[];
   __shared__ typename Select::Shared shared;
   __shared__ State nodes[kMostSegmentChunks], root;
-  __shared__ CopyBarrier barriers[kFilterWarps];
+  __shared__ CopyBarrier barriers[kFilterWarps][kMostAhead];
   const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(share.segments);
   const int segment = static_cast<int>(blockIdx.x % static_cast<unsigned>(share.segments));
-  if (threadIdx.x % 32 == 0) {
-    barriers[warp].init(1);
+  if (threadIdx.x % 32 < kMostAhead) {
+    barriers[warp][threadIdx.x % 32].init(1);
     CopyBarrier::publish();
   }
   __syncwarp();
-  Segment<E> part(rows, share, row, segment, memory + warp * Landing<E, 32>::kBytes, barriers[warp]);
-  part.fetch(warp);
+  const int warp_bytes = share.ahead * Landing<E, 32>::kBytes;
+  Segment<E> part(rows, share, row, segment, memory + warp * warp_bytes, barriers[warp]);
+  for (int i = 0; i < share.ahead; ++i) part.fetch(warp + warps * i, i);
   const FilterRow own = job.row(row);
   part.factor = own.factor;
-  Entry* best = reinterpret_cast<Entry*>(memory + warps * Landing<E, 32>::kBytes);
+  Entry* best = reinterpret_cast<Entry*>(memory + warps * warp_bytes);
   const bool selects = own.k > 0;
   if (!selects && !own.with_states) {
-    if (warp < part.chunks) barriers[warp].wait(0);  // no copy may outlive its block
+    for (; part.turn < share.ahead && warp + warps * part.turn < part.chunks; ++part.turn)
+      part.arrived();  // no copy may outlive its block
     if (share.joins && segment == 0) typename Job::Finish(job, row)(fold::LogSumExp<float>::identity(), nullptr, 0);
     return;
   }
   if (threadIdx.x == 0) root = fold::LogSumExp<float>::identity();
   Select select(shared, best + share.k, own.k);
   unsigned again = 0;  // the warp's turns whose chunk found no room
-  unsigned phase = 0;
   const int turns = (part.chunks + warps - 1) / warps;
 #pragma unroll 1
   for (int turn = 0; turn < turns; ++turn) {
     const int chunk = warp + warps * turn;
     float v[lift::kPerLane];
     lift::Extremes extremes{};
-    if (chunk < part.chunks) extremes = part.read(v, chunk, phase++);
+    if (chunk < part.chunks) extremes = part.read(v, chunk);
     if (turn == 0 && selects)
       select.start(chunk < part.chunks && own.factor.plain ? fold::Ranked<float>::of(extremes.high, 0).key : 0U);
     if (chunk < part.chunks) {
@@ -309,7 +325,8 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 4)
         }
       }
       __syncwarp();
-      part.fetch(chunk + warps);
+      part.fetch(chunk + warps * share.ahead, share.ahead);
+      ++part.turn;
       if (own.with_states) {
         const auto folded = Fold::terms(v, own.factor.c, extremes);
         if (threadIdx.x % 32 == 0) nodes[chunk] = folded.state;
@@ -323,8 +340,8 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 4)
       select.recount();
       do {
         const int chunk = again != 0 ? warp + warps * (__ffs(static_cast<int>(again)) - 1) : part.chunks;
-        keep_again<E>(part, chunk, phase, select);
-        if (again != 0) ++phase;
+        keep_again<E>(part, chunk, select);
+        if (again != 0) ++part.turn;
         again &= again - 1;
       } while (__syncthreads_or(again != 0 ? 1 : 0) != 0);
     }

@@ -59,39 +59,13 @@ class BlockSelect {
     __syncthreads();
   }
 
-  /// Before anything is kept: a bound by the keys of the threads' largest elements; 0: the thread has none. Every warp
-  /// looks at all of them: a barrier a bit would take longer.
+  /// Before anything is kept: a bound by the keys of the threads' largest elements; 0: the thread has none.
   __device__ __forceinline__ void start(std::uint32_t key) {
-    constexpr int kBits = 20, kMostThreads = 256;  // of the key; what is below changes little
-    static_assert(capacity_for(1) * sizeof(Entry) >= kMostThreads * sizeof(key));
-    const int lane = static_cast<int>(threadIdx.x) % 32, threads = static_cast<int>(blockDim.x);
+    static_assert(capacity_for(1) * sizeof(Entry) >= kMostKeys * sizeof(key));
     auto* keys = reinterpret_cast<std::uint32_t*>(places_);
     keys[threadIdx.x] = key;
     __syncthreads();
-    std::uint32_t own[kMostThreads / 32], high = key, low = key;
-#pragma unroll
-    for (int i = 0; i < kMostThreads / 32; ++i) {
-      own[i] = 0;
-      if (32 * i >= threads) continue;
-      own[i] = keys[lane + 32 * i];
-      high = max(high, own[i]), low = min(low, own[i]);
-    }
-    high = __reduce_max_sync(lift::kWholeWarp, high), low = __reduce_min_sync(lift::kWholeWarp, low);
-    int bit = 31 - __clz(static_cast<int>(high ^ low));  // -1: all are one
-    std::uint32_t least = bit < 0 ? high : high & ~((2U << bit) - 1U);
-    if (threads < k_) least = 0, bit = -1;
-#pragma unroll 1
-    for (; bit > 31 - kBits; --bit) {
-      const std::uint32_t trial = least | 1U << bit;
-      int count = 0;
-#pragma unroll
-      for (int i = 0; i < kMostThreads / 32; ++i) count += own[i] >= trial ? 1 : 0;
-      const int reached = __reduce_add_sync(lift::kWholeWarp, count);
-      if (reached < k_) continue;
-      least = trial;
-      if (reached <= k_ + kSlack) break;
-    }
-    start_at(static_cast<Entry>(least) << 32);
+    start_at(static_cast<Entry>(bound_of([&](int i) { return keys[i]; }, static_cast<int>(blockDim.x), k_)) << 32);
   }
 
   /// Raises the bound by what is kept, where that is much more than k.
@@ -168,19 +142,59 @@ class BlockSelect {
   __device__ __forceinline__ int finish(Entry* to) {
     __syncthreads();
     if (settle() > 2 * (k_ + kSlack)) raise<false>(shared_, places_, k_, 0);
-    const int count = shared_.count;
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-      const Entry e = places_[i];
+    // As many neighbouring threads an element as there are enough of; each looks at its part of the others.
+    const int count = shared_.count, threads = static_cast<int>(blockDim.x);
+    int team = 1;
+    while (team < 32 && 2 * team * count <= threads) team *= 2;
+    const int part = static_cast<int>(threadIdx.x) % team;
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x) / team; i - i % 32 < count; i += threads / team) {
+      const Entry e = i < count ? places_[i] : 0;
       int rank = 0;
 #pragma unroll 4
-      for (int j = 0; j < count; ++j) rank += places_[j] > e ? 1 : 0;
-      if (rank < k_) to[rank] = e;
+      for (int j = part; j < count; j += team) rank += places_[j] > e ? 1 : 0;
+      for (int distance = 1; distance < team; distance *= 2) rank += __shfl_xor_sync(lift::kWholeWarp, rank, distance);
+      if (i < count && part == 0 && rank < k_) to[rank] = e;
     }
     __syncthreads();
     return min(count, k_);
   }
 
  private:
+  static constexpr int kMostKeys = 256;
+  static constexpr int kBits = 20;  ///< of a key that bound_of() looks at; what is below changes little
+
+  /// A key that at least k of `count` <= kMostKeys given ones reach, and if the keys' leading bits allow it not many
+  /// more; 0 if there are fewer than k. Every warp looks at all of them: a barrier a bit would take longer.
+  template <class At>
+  static __device__ __forceinline__ std::uint32_t bound_of(const At& at, int count, int k) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    std::uint32_t own[kMostKeys / 32], high = 0, low = ~0U;
+#pragma unroll
+    for (int i = 0; i < kMostKeys / 32; ++i) {
+      own[i] = 0;
+      if (32 * i + lane >= count) continue;
+      own[i] = at(lane + 32 * i);
+      high = max(high, own[i]), low = min(low, own[i]);
+    }
+    high = __reduce_max_sync(lift::kWholeWarp, high), low = __reduce_min_sync(lift::kWholeWarp, low);
+    int bit = 31 - __clz(static_cast<int>(high ^ low));  // -1: all are one
+    std::uint32_t least = bit < 0 ? high : high & ~((2U << bit) - 1U);
+    if (count < k) least = 0, bit = -1;
+#pragma unroll 1
+    for (; bit > 31 - kBits; --bit) {
+      const std::uint32_t trial = least | 1U << bit;
+      int some = 0;
+#pragma unroll
+      for (int i = 0; i < kMostKeys / 32; ++i) some += own[i] >= trial ? 1 : 0;
+      const int reached = __reduce_add_sync(lift::kWholeWarp, some);
+      if (reached < k) continue;
+      least = trial;
+      if (reached <= k + kSlack) break;
+    }
+    return least;
+  }
+
   static __device__ __forceinline__ void set_bound(Shared& shared, Entry bound) {
     shared.bound = bound;
     shared.least = fold::Ranked<float>{static_cast<std::uint32_t>(bound >> 32), 0}.value();
@@ -206,16 +220,19 @@ class BlockSelect {
     return n;
   }
 
-  /// Raises the bound to the k-th of what is kept and of all threads' best, or to somewhat less: a bit at a time from
-  /// the top, until few enough are at least that; then drops what is below.
+  /// Raises the bound to the k-th of what is kept and of all threads' best, or to somewhat less, such that few enough
+  /// are at least that; then drops what is below. Where many are kept a bit at a time from the top.
   template <bool kBest>
   static __device__ __noinline__ void raise(Shared& shared, Entry* places, int k, Entry best) {
     const int count = shared.count;
     if (best < shared.bound) best = 0;
     Entry bound = 0;
-    int have = at_least<kBest>(1, places, count, best);
+    if (!kBest && count <= kMostKeys)
+      bound = static_cast<Entry>(bound_of([&](int i) { return static_cast<std::uint32_t>(places[i] >> 32); }, count, k))
+              << 32;
+    int have = at_least<kBest>(max(bound, Entry{1}), places, count, best);
 #pragma unroll 1
-    for (int bit = 63; bit >= 0 && have > k + kSlack; --bit) {
+    for (int bit = bound == 0 ? 63 : 63 - kBits; bit >= 0 && have > k + kSlack; --bit) {
       const Entry trial = bound | Entry{1} << bit;
       const int n = at_least<kBest>(trial, places, count, best);
       if (n < k) continue;

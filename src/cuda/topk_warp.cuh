@@ -166,15 +166,24 @@ struct GroupTopk {
     __syncwarp();
   }
 
-  /// The k best, one after the other: for rows with so many equal elements that the bound leaves too many.
-  __device__ __forceinline__ void extract(const float (&v)[lift::kPerLane], const char* x) const {
+  /// The k best, one after the other: for rows with so many equal elements that the bound leaves too many. The
+  /// elements are read again.
+  static __device__ __noinline__ void extract(const char* x, int n, int k, Candidates& own) {
+    const Elements tile(x);
+    const GroupTopk group{tile, n, k, own};
+    uint4 raw[Elements::kVectors];
+    tile.gather(raw, x, n, 0.F);
+    float v[lift::kPerLane];
+#pragma unroll
+    for (int j = 0; j < Elements::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Elements::kWidth);
     Entry last = ~Entry{0};
 #pragma unroll 1
     for (int j = 0; j < k; ++j) {
       Entry top = 0;
 #pragma unroll
       for (unsigned i = 0; i < lift::kPerLane; ++i) {
-        const Entry e = element(i) < n ? entry_of(v[i], static_cast<std::uint32_t>(element(i))) : 0;
+        const int place = group.element(i);
+        const Entry e = place < n ? entry_of(v[i], static_cast<std::uint32_t>(place)) : 0;
         if ((j == 0 || e < last) && e > top) top = e;
       }
 #pragma unroll
@@ -216,17 +225,17 @@ __global__ void __launch_bounds__(kWarpTopkWarps * 32, 8)
   const lift::Extremes a = Packed<E>::extremes(runs[0]), b = Packed<E>::extremes(runs[1]);
   const GroupTopk<E, kLanes> group{tile, n, k, candidates[place]};
   const unsigned which = group.reach(v, group.bound(group.key_of(a.high), group.key_of(b.high)));
-  const int count = group.collect(which, x);
-  if (__any_sync(lift::kWholeWarp, count > TopkCandidates<kLanes>::kRoom)) {
-    group.extract(v, x);
-  } else if (!__all_sync(lift::kWholeWarp, group.rank(count))) {
-    group.rank_exactly(count);
-  }
-  auto state = fold::LogSumExp<float>::identity();
+  auto state = fold::LogSumExp<float>::identity();  // now: what follows needs the elements' registers
   if (with_states)
     state =
         lift::WarpFold<Elements::kWidth, kLanes>::terms(v, c, {lift::least(a.low, b.low), lift::most(a.high, b.high)})
             .state;
+  const int count = group.collect(which, x);
+  if (__any_sync(lift::kWholeWarp, count > TopkCandidates<kLanes>::kRoom)) {
+    group.extract(x, n, k, candidates[place]);
+  } else if (!__all_sync(lift::kWholeWarp, group.rank(count))) {
+    group.rank_exactly(count);
+  }
   if (wanted >= p.rows) return;
   const TopkRow<float, PlainPlace> result(p, row, state);
   const auto& own = candidates[place];

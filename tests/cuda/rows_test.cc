@@ -120,6 +120,34 @@ TEST_F(CudaRows, ManyLongRows) {
       }
 }
 
+/// All on the device at a time, by blocks of 8 or 16 chunks.
+TEST_F(CudaRows, FewLongRows) {
+  for (const Op op : {Op::softmax, Op::log_softmax})
+    for (const DType t : kNarrow)
+      for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{32, 128256},
+                                    {9, 99999},
+                                    {40, 65537},
+                                    {4, 1000000},
+                                    {2, 262144},
+                                    {1, 140000},
+                                    {1, 600000},
+                                    {1, 4194304}})
+        for (int variant = 0; variant < 4; ++variant) {
+          if (rows * n > 3000000 && variant % 2 != (op == Op::softmax ? 0 : 1)) continue;
+          Case c{op, t, t};
+          c.rows = rows;
+          c.n = n;
+          c.row_stride = variant == 1 ? n + 5 : n;
+          c.x_offset = c.y_offset = variant == 1 ? 3 : 0;
+          c.in_place = variant == 1;
+          c.values = variant == 0 ? Values::normal : variant == 3 ? Values::huge : Values::specials;
+          c.scale = variant == 3 ? -0.5 : 1.;
+          c.empty = variant == 2 ? Empty::nan : Empty::zero;
+          expect_same(c);
+          if (HasFatalFailure()) return;
+        }
+}
+
 TEST_F(CudaRows, ManyRowsOfABlock) {
   for (const Op op : {Op::softmax, Op::log_softmax})
     for (const DType t : kNarrow)

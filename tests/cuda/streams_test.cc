@@ -21,8 +21,8 @@ class CudaStreams : public Cuda {
   }
 };
 
-const std::pair<std::int64_t, std::int64_t> kShapes[] = {{300, 100},   {40, 1000},   {20, 9000},
-                                                         {300, 20000}, {150, 50257}, {3, 1000000}};
+const std::pair<std::int64_t, std::int64_t> kShapes[] = {{300, 100},   {40, 1000},   {20, 9000},  {300, 20000},
+                                                         {150, 50257}, {3, 1000000}, {20, 100000}};
 
 TEST_F(CudaStreams, GraphReplaysAndRepeatsGiveTheSameBits) {
   cudaStream_t stream = nullptr;
