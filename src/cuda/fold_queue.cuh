@@ -55,6 +55,9 @@ struct RunOf {
 template <class E>
 inline constexpr bool kLooksUp = std::is_same_v<E, fold::BFloat16>;
 
+/// Warps of a block, one block a processor.
+inline constexpr int kSlotWarps = 16;
+
 /// Shared memory of a block, which is alone on its processor.
 inline constexpr int kBlockBytes = 227 * 1024;
 
@@ -92,6 +95,10 @@ class TileQueue {
  public:
   using At = Slots<E, kLanes>;
   using Place = Places<E, kLanes>;
+
+  // One warp makes the places ready, and no warp waits for a place that another has yet to empty.
+  static_assert(Place::kCount <= 32 && Place::kCount > kSlotWarps);
+  static_assert(sizeof(TilesUnderWay<E, kLanes>) <= kBlockBytes - Place::kRoom);
 
   __device__ __forceinline__ TileQueue(const PlainRows& p, const RunTiles& tiles, char* memory,
                                        TilesUnderWay<E, kLanes>& shared)
@@ -155,7 +162,7 @@ class TileQueue {
 
   __device__ __forceinline__ void fetch_runs(std::int64_t tile, unsigned place, CopyBarrier& barrier, char* to) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if (kLanes == 8 && tile < tiles_.full && fetch_joined(tile, place, barrier, to)) return;
+    if (kLanes == 8 && sizeof(E) == 2 && tile < tiles_.full && fetch_joined(tile, place, barrier, to)) return;
     if (lane == 0) shared_.joined[place] = false;
     const RunOf<E, kLanes> run(p_, tiles_, tile, min(lane, At::kRuns - 1));
     const auto span = run.span(p_);

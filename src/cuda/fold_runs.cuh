@@ -16,9 +16,6 @@ struct RunResults {
   RowResults rows;
 };
 
-/// Warps of a block, one block a processor.
-inline constexpr int kSlotWarps = 16;
-
 /// Where the state of a lane's run of a tile goes.
 template <class E, int kLanes>
 __device__ __forceinline__ void put_run(const PlainRows& p, const RunTiles& tiles, const RunResults& to,

@@ -131,6 +131,7 @@ struct Slots {
   __device__ __forceinline__ uint4 stored(int j) const {
     return *reinterpret_cast<const uint4*>(at + (16 * kLanes * (j % kTurns) ^ turn) + 128 * (j / kTurns));
   }
+  /// Whether vector j holds elements of the run, and what a term of it counts for; see CutSlots.
   __device__ __forceinline__ bool has(int) const { return true; }
   __device__ __forceinline__ uint4 vector(int j) const { return j == 0 ? first : stored(j); }
   __device__ __forceinline__ float counted(float term, int, int) const { return term; }

@@ -97,7 +97,7 @@ struct DrawMemory {
     const std::int64_t chunks = lift::chunk_count(p.n);
     TopkShare& share = work.share;
     const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-    share = share_rows(p.rows, p.n, most, traits.processors);
+    share = share_rows(p.rows, p.n, most, traits);
     const bool tells_raw = p.of == Distribution::raw && p[SampleSlot::log_probability].given;
     if (most == 0 || has_options_of_rows(p) || tells_raw) {
       share.nodes = parts.take<State>(p.rows * chunks);
@@ -113,7 +113,7 @@ struct DrawMemory {
     share.entries = parts.take<Entry>(p.rows * share.segments * most);
     // The k best decide nearly every row. One that they do not is drawn by the block that found so, but where rows may
     // all be such by larger blocks.
-    const bool decide = !has_options_of_rows(p) && p.top_k > 0;
+    const bool decide = !has_options_of_rows(p) && p.top_k > 0 && p.top_k < p.n;
     if (!share.joins || !decide || p.rows > blocks_for(p)) work.left = parts.take<unsigned>(p.rows);
     work.rows = lay_out_rows(p, parts);
   }

@@ -16,6 +16,9 @@ namespace {
 /// block or a cluster a row.
 constexpr std::int64_t kShortest = 64 * lift::kChunk, kShort = 128 * lift::kChunk, kFewestChunks = 4;
 
+/// Blocks of a row whose nodes a warp merges.
+constexpr std::int64_t kMostMerged = 256;
+
 /// Warps of a block: the fewest, a power of two, of which one block a processor holds all chunks, or else two; more
 /// where a row's blocks can then wait for each other's nodes one by one.
 int warps_for_few(const RowProblem& p, const DeviceTraits& device) {
@@ -23,7 +26,7 @@ int warps_for_few(const RowProblem& p, const DeviceTraits& device) {
   const bool watch = chunks <= kMostWatched * kFewWarps;
   const auto too_few = [&](int warps) {
     const std::int64_t blocks = ceil_div(chunks, warps);
-    return p.rows * blocks > device.processors || (watch && blocks > kMostWatched);
+    return p.rows * blocks > device.processors || blocks > kMostMerged || (watch && blocks > kMostWatched);
   };
   int warps = 1;
   while (warps < kFewWarps && too_few(warps)) warps *= 2;
@@ -37,7 +40,7 @@ const char* refuses_grid_few(const RowProblem& p, const Context&) {
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   const std::int64_t chunks = lift::chunk_count(p.n), blocks = ceil_div(chunks, kFewWarps);
   if (p.rows * blocks > kFewBlocks * traits.processors) return "more rows than the device holds at a time";
-  if (blocks > 256) return "a row of more blocks than a warp merges";
+  if (blocks > kMostMerged) return "a row of more blocks than a warp merges";
   if (p.n <= kShort && p.rows * chunks < kFewestChunks * traits.processors)
     return "so few rows that clusters are faster";
   return nullptr;

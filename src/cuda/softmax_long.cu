@@ -80,12 +80,11 @@ std::size_t tiles_workspace(const RowProblem& p, const Context&) { return state_
 template <class E>
 constexpr std::int64_t kLongestRun = sizeof(E) == 2 ? lift::kChunk : 512;
 
-/// Measured: up to so many chunks are folded by a warp each before the warps of fold_slots have begun, and float16,
-/// whose terms are all computed, gains by it in rows of one run alone.
+/// Measured: up to so many chunks are folded by a warp each before the warps of fold_slots have begun.
 constexpr std::int64_t kFewChunks = 4096;
 template <class E>
 bool takes_slots(const RowProblem& p, const DeviceTraits& device) {
-  const bool fits = device.shared_bytes >= kBlockBytes && (kLooksUp<E> || p.n <= kLongestRun<E>);
+  const bool fits = device.shared_bytes >= kBlockBytes && (sizeof(E) == 2 || p.n <= kLongestRun<E>);
   return fits && p.rows * lift::chunk_count(p.n) > kFewChunks;
 }
 

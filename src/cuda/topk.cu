@@ -94,7 +94,7 @@ void run_warp_rows(const TopkProblem& p, const Context& context) {
 /// As few segments as keep all processors busy.
 TopkShare share_topk(const TopkProblem& p, Parts& parts) {
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  TopkShare share = share_rows(p.rows, p.n, static_cast<int>(p.k), traits.processors);
+  TopkShare share = share_rows(p.rows, p.n, static_cast<int>(p.k), traits);
   if (share.segments == 1) return share;
   share.joins = share.segments <= traits.largest_cluster;
   if (wants_states(p)) share.states = parts.take<State>(p.rows * share.segments);

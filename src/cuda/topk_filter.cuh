@@ -13,7 +13,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-inline constexpr int kMostAhead = 2;
+/// Where a block has too little memory for two chunks a warp and kMostFilterK / 2 entries, one is ahead.
+inline constexpr int kMostAhead = 2, kBytesOfTwoAhead = 128 * 1024;
 inline constexpr int kFilterWarps = 8, kMostSegmentChunks = 256, kMostFilterK = 256, kJoinThreads = 256;
 
 /// How rows are cut, and where the segments' parts lie.
@@ -29,13 +30,14 @@ struct TopkShare {
 };
 
 /// As few segments as keep all processors busy, without memory yet.
-inline TopkShare share_rows(std::int64_t rows, std::int64_t n, int k, int processors) {
+inline TopkShare share_rows(std::int64_t rows, std::int64_t n, int k, const DeviceTraits& device) {
   const std::int64_t chunks = lift::chunk_count(n);
   const auto pieces = [&](std::int64_t segment) { return (chunks + segment - 1) / segment; };
   std::int64_t segment = kMostSegmentChunks;
-  while (segment > kFilterWarps && (segment / 2 >= chunks || rows * pieces(segment) < processors)) segment /= 2;
+  while (segment > kFilterWarps && (segment / 2 >= chunks || rows * pieces(segment) < device.processors)) segment /= 2;
   // Two blocks a processor do not keep its memory busy with one chunk a warp; more blocks would have no room for two.
-  const bool few = rows * pieces(segment) <= 2 * processors && segment > kFilterWarps && k <= kMostFilterK / 2;
+  const bool few = rows * pieces(segment) <= 2 * device.processors && segment > kFilterWarps && k <= kMostFilterK / 2 &&
+                   device.shared_bytes >= kBytesOfTwoAhead;
   return {static_cast<int>(segment), static_cast<int>(pieces(segment)), k, nullptr, nullptr, nullptr, false,
           few ? kMostAhead : 1};
 }

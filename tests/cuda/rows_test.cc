@@ -244,6 +244,8 @@ TEST_F(CudaRows, OneResultAShortRowOfMany) {
         c.rows = n <= 128 ? 90003 : 11001;  // more tiles than warps
         c.values = v;
         expect_same(c);
+        c.rows = 4100;  // blocks of few warps
+        expect_same(c);
         if (HasFatalFailure()) return;
       }
 }
