@@ -13,6 +13,6 @@ commands=build/sanitize/compile_commands.json
   exit 1
 }
 mapfile -t files < <(sed -n 's/^ *"file": "\(.*\)".*/\1/p' $commands | sed "s|^$PWD/||" |
-  grep -E '^(build/sanitize/)?(src|cli)/.*\.(cc|cxx)$' | grep -E "$pattern")
+  grep -E '^(build/sanitize/)?(src|cli)/.*\.(cc|cxx)$' | grep -E "$pattern" | sort) # the command's first: the longest
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p build/sanitize
 echo "clang-tidy: ${#files[@]} files"
