@@ -272,7 +272,7 @@ void require_apart(std::initializer_list<std::string_view> outputs) {
     if (output.empty()) continue;
     std::error_code unreachable;  // it is refused when it is opened
     // Absolute first: a relative name of what does not exist yet would stay as it is written.
-    const auto path = std::filesystem::weakly_canonical(std::filesystem::absolute(output), unreachable);
+    const auto path = std::filesystem::weakly_canonical(std::filesystem::absolute(output, unreachable), unreachable);
     if (std::ranges::find(seen, path) != seen.end())
       throw Error(Code::file, fmt::format("{} for two outputs", output), "a file for each", "another name for one");
     seen.push_back(path);

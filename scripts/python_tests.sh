@@ -33,7 +33,8 @@ log=$venv.log
 mkdir -p "$root/build"
 [[ -x $venv/bin/python ]] || "$python" -m venv --system-site-packages "$venv" >"$log" 2>&1 ||
   skip "no virtual environment could be made (see $log)"
-"$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile -r "$root/python/requirements-test.txt" >"$log" 2>&1 ||
+"$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile -r "$root/python/requirements-test.txt" \
+  >"$log" 2>&1 ||
   skip "the packages of python/requirements-test.txt could not be installed (see $log)"
 
 options=(--config-settings="build-dir=$root/build/python-package-$tag")
