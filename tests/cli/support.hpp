@@ -6,6 +6,7 @@
 #include "softfold/io/array_output.hpp"
 #include "softfold/softfold.hpp"
 #include "support/bits.hpp"
+#include "support/files.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -41,31 +42,13 @@ inline constexpr bool kSanitized = false;
 // There everything takes five times as long: what only has to be long is shorter by this.
 inline constexpr int kShorter = kSanitized ? 5 : 1;
 
-inline std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 /// An empty folder for one test, and the command run on files in it.
 class CommandTest : public ::testing::Test {
  protected:
-  CommandTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "softfold-cli-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    folder_ = name;
-  }
-  ~CommandTest() override {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-
   std::string at(const std::string& name) const { return folder_ + "/" + name; }
   const std::string& folder() const { return folder_; }
   /// Every file in the folder, hidden ones too.
-  std::size_t entries() const {
-    return static_cast<std::size_t>(
-        std::distance(std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator()));
-  }
+  std::size_t entries() const { return static_cast<std::size_t>(temporary_.entries()); }
 
   /// An .npy file of float32 of this shape, as "5, 0", and no data.
   void write_header(const std::string& name, const std::string& shape) const {
@@ -152,7 +135,8 @@ class CommandTest : public ::testing::Test {
   }
 
  private:
-  std::string folder_;
+  TemporaryFolder temporary_;
+  std::string folder_ = temporary_.path();
 };
 
 /// Elements of `dtype`, normally distributed enough: sums of uniforms, times `spread`.

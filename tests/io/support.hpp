@@ -1,7 +1,8 @@
-// What the tests of io/ share: a folder that vanishes, whole files as strings, and a check of refusals.
+// What the tests of io/ share: their data, and a check of refusals.
 #pragma once
 
 #include "softfold/error.hpp"
+#include "support/files.hpp"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -14,37 +15,7 @@
 
 namespace softfold_test {
 
-/// An empty folder for one test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_(std::filesystem::temp_directory_path() / "softfold-io-XXXXXX") {
-    std::string name = path_.string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  std::string path() const { return path_.string(); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::ptrdiff_t entries() const {
-    return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator());
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
 inline std::string data_file(const std::string& name) { return std::string(SOFTFOLD_TEST_DATA) + "/io/" + name; }
-
-inline std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 inline void write_contents(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
