@@ -198,7 +198,10 @@ void AttentionVerb::tell(const Work& w, const Told& told) const {
                 {"flops", flops},
                 {"score_bytes", score_bytes},
                 {"peak_memory_bytes", told.peak}};
-    if (c) object["largest_error"] = number(c->largest_error), object["largest_value"] = number(c->largest_value);
+    if (c) {
+      object.set("largest_error", number(c->largest_error));
+      object.set("largest_value", number(c->largest_value));
+    }
     return print(object);
   }
   fmt::print("attention of q {}, k {}, v {} {} -> {} ({})\n", text_of(w.q.shape), text_of(w.k.shape),

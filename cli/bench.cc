@@ -73,7 +73,7 @@ struct BenchVerb {
   std::ofstream records_file() const;
   [[noreturn]] void refuse_records_file() const;
   bool on_gpu() const { return parse_backend(backend) == DeviceKind::cuda; }
-  Json records(Op op, const Race& race, const Data& d, int concurrency) const;
+  std::vector<Json> records(Op op, const Race& race, const Data& d, int concurrency) const;
   void tell(Op op, const Race& race, const Data& d) const;
 };
 
@@ -102,7 +102,7 @@ void BenchVerb::run_attention() const {
     if (n < 1 || n > 1 << 20 || heads < 1 || heads > 4096 || head_dim < 1 || head_dim > 512)
       throw Error(Code::option, fmt::format("{} heads of T = {}, D = {}", heads, n, head_dim),
                   "1 .. 4096 heads, T to 2^20, D to 512", "--n 2048 --heads 1 --d 64");
-  const Json all = race_attention(race, commit);
+  const std::vector<Json> all = race_attention(race, commit);
   if (json) {
     print(all);
   } else {
@@ -165,7 +165,7 @@ void BenchVerb::run() const {
   const Workers workers(threads);
   const std::vector<Data> inputs = data();
   std::ofstream file = records_file();
-  Json all = Json::array();
+  std::vector<Json> all;
   for (const Data& d : inputs) {
     const Race result = on_gpu() ? race_on_gpu(racing, d) : race_here(racing, d, workers.executor());
     for (const Json& record : records(op, result, d, workers.threads())) all.push_back(record);
@@ -194,11 +194,11 @@ std::ofstream BenchVerb::records_file() const {
   return file;
 }
 
-Json BenchVerb::records(Op op, const Race& race, const Data& d, int concurrency) const {
+std::vector<Json> BenchVerb::records(Op op, const Race& race, const Data& d, int concurrency) const {
   const Machine m = machine();
   const CudaFound gpu = on_gpu() ? find_cuda() : CudaFound();
   const auto milliseconds = [](double s) { return std::round(s * 1e7) / 1e4; };
-  Json list = Json::array();
+  std::vector<Json> list;
   for (const auto& [name, r] : race.runners) {
     Json record{{"op", name_of(op)},
                 {"dtype", name_of(d.dtype)},
@@ -214,9 +214,12 @@ Json BenchVerb::records(Op op, const Race& race, const Data& d, int concurrency)
                 {"driver", on_gpu() ? "CUDA " + gpu.driver : m.system},
                 {"commit", commit.empty() ? Json() : Json(commit)},
                 {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))}};
-    if (r.traffic) record["reads"] = r.traffic->reads, record["bytes_per_element"] = r.traffic->bytes_per_element;
-    if (!r.why_not.empty()) record["why"] = r.why_not;
-    record["nan_rows"] = r.nan_rows;
+    if (r.traffic) {
+      record.set("reads", r.traffic->reads);
+      record.set("bytes_per_element", r.traffic->bytes_per_element);
+    }
+    if (!r.why_not.empty()) record.set("why", r.why_not);
+    record.set("nan_rows", r.nan_rows);
     list.push_back(record);
   }
   return list;

@@ -17,6 +17,7 @@
 #include <cmath>
 #include <ctime>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <vector>
@@ -117,9 +118,9 @@ ChildTold run_rung(const AttentionRace& race, std::int64_t length, std::optional
 
 }  // namespace
 
-Json race_attention(const AttentionRace& race, const std::string& commit) {
+std::vector<Json> race_attention(const AttentionRace& race, const std::string& commit) {
   const Machine m = machine();
-  Json list = Json::array();
+  std::vector<Json> list;
   for (const std::int64_t length : race.lengths) {
     const double operands = in_child([&] { return run_rung(race, length, {}); }).second;
     for (const auto& [rung, name] : kRungs) {
@@ -140,16 +141,17 @@ Json race_attention(const AttentionRace& race, const std::string& commit) {
                   {"driver", m.system},
                   {"commit", commit.empty() ? Json() : Json(commit)},
                   {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))}};
-      if (!ran) record["why"] = std::string(told.why_not);
+      if (!ran) record.set("why", std::string(told.why_not));
       list.push_back(record);
     }
   }
   return list;
 }
 
-void tell_attention(const AttentionRace& race, const Json& records) {
+void tell_attention(const AttentionRace& race, const std::vector<Json>& records) {
   std::int64_t length = -1;
-  for (const Json& r : records) {
+  for (const Json& record : records) {
+    const auto& r = record.tree();
     if (length != r["shape"][3]) {
       length = r["shape"][3];
       fmt::print("attention of {} heads, T = {}, D = {}, {}, {}\n", race.heads, length, race.d, name_of(race.dtype),

@@ -20,8 +20,8 @@ struct AttentionRace {
 };
 
 /// One record (DESIGN section 5) a rung and length, with "memory_bytes": what it had resident beyond its operands.
-Json race_attention(const AttentionRace& race, const std::string& commit);
+std::vector<Json> race_attention(const AttentionRace& race, const std::string& commit);
 /// As a table for people.
-void tell_attention(const AttentionRace& race, const Json& records);
+void tell_attention(const AttentionRace& race, const std::vector<Json>& records);
 
 }  // namespace softfold::cli

@@ -2,6 +2,7 @@
 
 #include "arguments.hpp"
 #include "interrupt.hpp"
+#include "report.hpp"
 #include "wording.hpp"
 
 #include "softfold/error.hpp"
@@ -14,7 +15,6 @@
 #include <cstdio>
 #include <limits>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 
@@ -41,13 +41,12 @@ bool wants_json(int count, char** arguments) {
 int report(const Error& error, bool json) {
   std::fflush(stdout);  // what was told so far stands before it, also where both go to one file
   if (json && error.code != Code::verification) {  // there the verb's own object has said it
-    const nlohmann::ordered_json record{{"error",
-                                         {{"code", static_cast<int>(error.code)},
-                                          {"name", name_of_code(error.code)},
-                                          {"got", error.got},
-                                          {"allowed", error.allowed},
-                                          {"try", error.fix}}}};
-    fmt::print("{}\n", record.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    print({{"error",
+            {{"code", static_cast<int>(error.code)},
+             {"name", name_of_code(error.code)},
+             {"got", error.got},
+             {"allowed", error.allowed},
+             {"try", error.fix}}}});
   }
   tell(error);
   return static_cast<int>(error.code);

@@ -118,7 +118,7 @@ Json cuda_as_json(const CudaFound& cuda) {
 Json DoctorVerb::as_json(const Findings& f) const {
   const Machine m = machine();
   Json parts = Json::object(), cases = Json::array();
-  for (const Part& p : f.backends) parts[p.name] = p.why_not.empty() ? Json(true) : Json(p.why_not);
+  for (const Part& p : f.backends) parts.set(p.name, p.why_not.empty() ? Json(true) : Json(p.why_not));
   for (const SelfTest& t : f.tests)
     cases.push_back({{"target", t.target},
                      {"case", t.case_name},

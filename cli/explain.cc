@@ -144,7 +144,7 @@ void ExplainVerb::tell(Op which, const Plan& plan) const {
   const std::string why = reason_for(plan.kernel(), parse_rung(arguments.rung, which == Op::attention), rejected);
   if (json) {
     Json others = Json::object();
-    for (const auto& [name, reason] : rejected) others[name] = reason;
+    for (const auto& [name, reason] : rejected) others.set(name, reason);
     Json object{{"op", name_of(which)},
                 {"shape", parse_shape(shape_text)},
                 {"dtype", name_of(in)},
@@ -154,7 +154,10 @@ void ExplainVerb::tell(Op which, const Plan& plan) const {
                 {"why", why},
                 {"rejected", others},
                 {"workspace_bytes", plan.workspace_bytes()}};
-    if (traffic) object["reads"] = traffic->reads, object["bytes_per_element"] = traffic->bytes_per_element;
+    if (traffic) {
+      object.set("reads", traffic->reads);
+      object.set("bytes_per_element", traffic->bytes_per_element);
+    }
     return print(object);
   }
   fmt::print("{} of {} {} -> {} on {}\n", name_of(which), shape_text, name_of(in), name_of(out), backend);

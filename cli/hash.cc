@@ -39,7 +39,7 @@ struct HashVerb {
       }
       if (join && &name != &files.back()) continue;
       const std::string label = join ? counted(std::ssize(files), "file") + " joined" : name;
-      hashes[label] = fmt::format("{:016x}", hash);
+      hashes.set(label, fmt::format("{:016x}", hash));
       if (!json) fmt::print("{:016x}  {}\n", hash, label);
     }
     if (json) print(hashes);

@@ -3,13 +3,68 @@
 
 #include "softfold/tensor.hpp"
 
+#include <concepts>
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <initializer_list>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <ranges>
 #include <string>
+#include <string_view>
+#include <type_traits>
 
 namespace softfold::cli {
 
-using Json = nlohmann::ordered_json;
+/// What --json prints: nlohmann's ordered JSON, and its rule for braces (a list of pairs that begin with a text is an
+/// object, any other list an array). The verbs only put values together, so that its headers, most of what compiling
+/// the command would take, are read by report.cc alone.
+class Json {
+ public:
+  Json();  // null
+  Json(std::nullptr_t) : Json() {}
+  Json(std::same_as<bool> auto value) : Json(Truth{value}) {}
+  Json(std::floating_point auto value) : Json(Real{static_cast<double>(value)}) {}
+  template <std::integral T>
+  requires(!std::same_as<T, bool>) Json(T value)
+      : Json(Whole{static_cast<std::uint64_t>(value), std::is_signed_v<T>}) {}
+  Json(std::string_view text);
+  Json(const char* text) : Json(std::string_view(text)) {}
+  Json(const std::string& text) : Json(std::string_view(text)) {}
+  template <std::ranges::input_range Values>
+  requires(!std::convertible_to<Values, std::string_view>) Json(const Values& values) : Json(array()) {
+    for (const auto& value : values) push_back(value);
+  }
+  Json(std::initializer_list<Json> values);
+  Json(const Json& other);
+  Json(Json&& other) noexcept;
+  Json& operator=(Json other) noexcept;
+  ~Json();
+
+  static Json array();
+  static Json object();
+  void push_back(Json value);
+  void set(std::string_view key, Json value);
+  /// In one line, or with so many spaces of indentation.
+  std::string dump(int indentation = -1) const;
+  const nlohmann::ordered_json& tree() const { return *tree_; }
+
+ private:
+  struct Truth {
+    bool value;
+  };
+  struct Real {
+    double value;
+  };
+  struct Whole {
+    std::uint64_t bits;
+    bool is_signed;
+  };
+  explicit Json(Truth value);
+  explicit Json(Real value);
+  explicit Json(Whole value);
+
+  std::unique_ptr<nlohmann::ordered_json> tree_;
+};
 
 /// A number, or where JSON has none a text: "inf", "-inf", "nan".
 Json number(double value);
