@@ -46,4 +46,7 @@ together "$root"/tests/*.cc >"$work/cases.cc"
   printf 'build known_bits: link %s\n' "${objects[*]}"
 } >"$work/build.ninja"
 ninja --quiet -C "$work" -j "$(nproc)"
-"$qemu" "$work/known_bits" "$table"
+
+"$qemu" "$work/known_bits" "$table" 0 2 & # two processors' worth: the emulated program has one thread at work
+"$qemu" "$work/known_bits" "$table" 1 2
+wait $!
