@@ -18,8 +18,9 @@ namespace {
 /// What the process needs beside its blocks: code, libraries, headers, and the stacks of the first threads.
 constexpr std::uint64_t kProcessBytes = std::uint64_t{16} << 20;
 constexpr int kFirstThreads = 64;
-/// Of every further thread: its stack as far as it is used, and what its kernels keep.
-constexpr std::uint64_t kThreadBytes = std::uint64_t{24} << 10;
+/// Of every further thread: its stack as far as it is used, what its kernels keep, and what the libraries keep for each
+/// thread: with the CUDA runtime 20 KiB, without it 9.
+constexpr std::uint64_t kThreadBytes = std::uint64_t{40} << 10;
 /// Larger blocks gain nothing, and progress, interrupts and the overlap of reading and writing want small ones.
 constexpr std::uint64_t kBlockBytes = std::uint64_t{32} << 20;
 /// Across an axis that is not the last, one read takes at least this much of each row of the file.

@@ -145,9 +145,9 @@ TEST_F(Wording, ThreadsHaveTheirPartOfTheMemory) {
   if (kSanitized) return;
   write_header("wide.npy", "1000, 20000");
   std::filesystem::resize_file(at("wide.npy"), 128 + 80'000'000);
-  const Result many = run({"entropy", "@wide.npy", "@o.npy", "--threads", "1000", "--memory", "48M"});
+  const Result many = run({"entropy", "@wide.npy", "@o.npy", "--threads", "1000", "--memory", "64M"});
   EXPECT_EQ(many.status, 0) << many.err;
-  EXPECT_LE(many.peak_rss, 48 << 20);
+  EXPECT_LE(many.peak_rss, 64 << 20);
 }
 
 // An address space that the arrays do not fit into.
