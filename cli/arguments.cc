@@ -274,7 +274,7 @@ void require_apart(std::initializer_list<std::string_view> outputs) {
     // Absolute first: a relative name of what does not exist yet would stay as it is written.
     const auto path = std::filesystem::weakly_canonical(std::filesystem::absolute(output, unreachable), unreachable);
     if (std::ranges::find(seen, path) != seen.end())
-      throw Error(Code::file, fmt::format("{} for two outputs", output), "a file for each", "another name for one");
+      throw Error(Code::option, fmt::format("{} for two outputs", output), "a file for each", "another name for one");
     seen.push_back(path);
   }
 }

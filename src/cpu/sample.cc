@@ -4,6 +4,7 @@
 #include "cpu/sample_shard.hpp"
 #include "cpu/stored_state.hpp"
 #include "front/kernel.hpp"
+#include "shown.hpp"
 #include "softfold/error.hpp"
 
 namespace softfold {
@@ -36,12 +37,11 @@ Draw draw_of(const SampleProblem& p, const Row& r, std::int64_t row) {
                real(SampleSlot::min_ps, p.min_p),
                integer(SampleSlot::top_ks, p.top_k),
                uniform};
-  if (!(d.scale > 0 && std::isfinite(d.scale)))
-    refuse("scale", std::to_string(d.scale), row, "a finite positive number");
+  if (!(d.scale > 0 && std::isfinite(d.scale))) refuse("scale", shown(d.scale), row, "a finite positive number");
   if (!(d.temperature >= 0 && std::isfinite(d.temperature)))
-    refuse("temperature", std::to_string(d.temperature), row, "a finite number, 0 or more");
-  if (!(d.top_p >= 0 && d.top_p <= 1)) refuse("top_p", std::to_string(d.top_p), row, "0 .. 1");
-  if (!(d.min_p >= 0 && d.min_p <= 1)) refuse("min_p", std::to_string(d.min_p), row, "0 .. 1");
+    refuse("temperature", shown(d.temperature), row, "a finite number, 0 or more");
+  if (!(d.top_p >= 0 && d.top_p <= 1)) refuse("top_p", shown(d.top_p), row, "0 .. 1");
+  if (!(d.min_p >= 0 && d.min_p <= 1)) refuse("min_p", shown(d.min_p), row, "0 .. 1");
   if (d.top_k < 0) refuse("top_k", std::to_string(d.top_k), row, "0 (all) or more");
   return d;
 }

@@ -1,11 +1,12 @@
 // A state as it lies in memory, four numbers of float64, and what is checked before one is believed.
 #pragma once
 
+#include "shown.hpp"
+
 #include "softfold/error.hpp"
 #include "softfold/fold/logsumexp.hpp"
 
 #include <cmath>
-#include <cstdio>
 #include <string>
 
 namespace softfold {
@@ -28,13 +29,6 @@ typename fold::LogSumExp<T>::State state_of(const StoredState& s) {
 template <class T>
 StoredState stored(const typename fold::LogSumExp<T>::State& s, double scale) {
   return {s.m, static_cast<double>(s.d), scale, static_cast<double>(fold::Real<T>::kDigits)};
-}
-
-/// A number as an error message shows it.
-inline std::string shown(double a) {
-  char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "%.17g", a);
-  return buffer;
 }
 
 /// Digits and (m, d) that go together.

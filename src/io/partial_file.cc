@@ -4,10 +4,12 @@
 #include "softfold/io/partial_file.hpp"
 
 #include "detail.hpp"
+#include "shown.hpp"
 
 #include "softfold/float_env.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <filesystem>
@@ -231,8 +233,8 @@ void check_joins(const NamedPartial& first, std::int64_t end, const NamedPartial
     refuse_join(names + ": one folded in float32, one in float64", "one precision for all shards of a row",
                 "convert the shards to one dtype and fold again");
   if (a.scale != b.scale)
-    refuse_join(names + ": of scale " + std::to_string(a.scale) + " and " + std::to_string(b.scale),
-                "one scale for all shards of a row", "fold them again with one --scale");
+    refuse_join(names + ": of scale " + shown(a.scale) + " and " + shown(b.scale), "one scale for all shards of a row",
+                "fold them again with one --scale");
   if (a.rows != b.rows)
     refuse_join(names + ": of " + std::to_string(a.rows) + " and " + std::to_string(b.rows) + " rows",
                 "the same rows in every shard", "cut along the folded axis only");
@@ -270,24 +272,34 @@ std::vector<std::byte> format_partials(const PartialFile& file) {
   return std::visit([&](const auto& rows) { return format_rows(rows, file.row_length); }, file.rows);
 }
 
-PartialFile parse_partials(std::span<const std::byte> bytes) {
-  const FloatEnv environment;
-  Reader reader(bytes);
+namespace {
+
+/// The head of a partial file of `size` bytes.
+Head take_head(Reader& reader, std::uint64_t size) {
   Head head{};
   reader.take(std::span(&head, 1));
   if (std::memcmp(head.magic, kPartialMagic, sizeof kPartialMagic) != 0)
     refuse_partial("a file that does not begin as partial files do");
   check_head(head);
   reader.check_checksum();
-  if (file_bytes(head) != bytes.size())
-    refuse_partial("a partial file of " + std::to_string(bytes.size()) + " bytes, which its head contradicts");
+  if (file_bytes(head) != size)
+    refuse_partial("a partial file of " + std::to_string(size) + " bytes, which its head contradicts");
+  return head;
+}
+
+}  // namespace
+
+PartialFile parse_partials(std::span<const std::byte> bytes) {
+  const FloatEnv environment;
+  Reader reader(bytes);
+  const Head head = take_head(reader, bytes.size());
   if (head.digits == 24) return {parse_rows<float>(head, reader), head.row_length};
   return {parse_rows<double>(head, reader), head.row_length};
 }
 
 namespace {
 
-/// Told by its first bytes, before a large file of another kind is read.
+/// Told by its first bytes.
 bool begins_as_partials(const InputFile& file) {
   char magic[sizeof kPartialMagic] = {};
   file.read(0, std::as_writable_bytes(std::span(magic)).first(std::min<std::uint64_t>(file.size(), sizeof magic)));
@@ -298,7 +310,12 @@ bool begins_as_partials(const InputFile& file) {
 
 PartialFile read_partials(const InputFile& file) {
   try {
-    if (!begins_as_partials(file)) refuse_partial("a file that does not begin as partial files do");
+    // Its head first: a file that lies about itself costs no memory.
+    std::array<std::byte, sizeof(Head) + sizeof(std::uint64_t)> first;
+    const auto begin = std::span(first).first(std::min<std::uint64_t>(file.size(), first.size()));
+    file.read(0, begin);
+    Reader reader(begin);
+    take_head(reader, file.size());
     std::vector<std::byte> bytes(static_cast<std::size_t>(file.size()));
     file.read(0, bytes);
     return parse_partials(bytes);

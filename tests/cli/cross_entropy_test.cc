@@ -74,7 +74,7 @@ TEST_F(CommandTest, LinearCrossEntropyHasTheLibrarysBits) {
 
   expect_refused(Code::option, "--dbias", {"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy", "--dbias", "@no.npy"});
   expect_refused(Code::option, "mode", {"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy", "--mode", "slow"});
-  expect_refused(Code::file, "two outputs",
+  expect_refused(Code::option, "two outputs",
                  {"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy", "--dx", "@no.npy", "--dweight", "@no.npy"});
   write_array(at("t.npy"), DType::int64, Shape{35}, std::as_bytes(std::span(targets)));
   expect_refused(Code::shape, "TARGETS", {"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy"});

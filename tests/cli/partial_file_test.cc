@@ -2,10 +2,13 @@
 #include "softfold/io/partial_file.hpp"
 
 #include "support/bits.hpp"
+#include "support/files.hpp"
 
 #include <gtest/gtest.h>
 #include <cfenv>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 namespace softfold_test {
 namespace {
@@ -127,6 +130,20 @@ TEST(PartialFile, LiesAreRefused) {
   refused(Code::file, 80, 0.5F);                   // d below what any row has
   refused(Code::file, 80, 5000.F);                 // d above
   refused(Code::file, 80, -1.F);                   // d
+}
+
+TEST(PartialFile, ALargerFileThanItsHeadSaysIsRefusedUnread) {
+  const TemporaryFolder folder;
+  const auto bytes = io::format_partials(make<float>(0, 1024, 1));
+  const std::string path = folder / "hole.part";
+  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 40);  // no memory holds it
+  try {
+    io::read_partials(io::InputFile(path));
+    ADD_FAILURE() << "taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code, Code::file) << error.what();
+  }
 }
 
 TEST(PartialFile, NoRowsIsRefused) { EXPECT_THROW(io::format_partials({}), Error); }

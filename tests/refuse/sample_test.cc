@@ -38,9 +38,9 @@ TEST(RefuseSample, WhatItCannotDo) {
   with("top_k", Code::option, {"top_k -1", "0 (all)"}, [](SampleOptions& o) { o.top_k = -1; });
   with("order", Code::option, {"order number 9"}, [](SampleOptions& o) { o.order = static_cast<FilterOrder>(9); });
   with("of", Code::option, {"distribution number 9"}, [](SampleOptions& o) { o.of = static_cast<Distribution>(9); });
-  with("temperatures of a row", Code::data, {"temperature -1.000000 for row 3"},
+  with("temperatures of a row", Code::data, {"temperature -1 for row 3"},
        [&](SampleOptions& o) { o.temperatures = View(numbers.data(), DType::float32, four); });
-  with("top_ps of a row", Code::data, {"top_p -1.000000 for row 3", "0 .. 1"},
+  with("top_ps of a row", Code::data, {"top_p -1 for row 3", "0 .. 1"},
        [&](SampleOptions& o) { o.top_ps = View(numbers.data(), DType::float32, four); });
   with("temperatures of int64", Code::dtype, {"temperatures of dtype int64", "float32, float64"},
        [&](SampleOptions& o) { o.temperatures = View(room.data(), DType::int64, four); });
