@@ -42,7 +42,8 @@ void TopkVerb::check_k(std::int64_t n) const {
   if (n == 0)
     throw Error(Code::shape, fmt::format("'{}': rows of 0 elements", input), "rows of at least one element",
                 "an array whose last axis is not empty");
-  if (k < 1 || k > n) throw Error(Code::option, fmt::format("-k {}", k), fmt::format("1 .. {}", n), "-k 1");
+  if (k < 1 || k > n)
+    throw Error(Code::option, fmt::format("-k {}", k), fmt::format("1 .. {}", n), fmt::format("-k {}", k < 1 ? 1 : n));
 }
 
 void TopkVerb::run() const {
