@@ -16,6 +16,12 @@ struct Matrix {
   void* data;
   DType dtype;
   std::int64_t rows, columns, stride;
+
+  /// The rows from `begin` on.
+  Matrix from(std::int64_t begin) const {
+    const std::int64_t bytes = begin * stride * static_cast<std::int64_t>(size_of(dtype));
+    return {static_cast<char*>(data) + bytes, dtype, rows - begin, columns, stride};
+  }
 };
 
 /// How an operand stands in a product.

@@ -182,14 +182,17 @@ struct LogitsBlock {
     return all ? nullptr : kNoAlgorithm;
   }
 
-  /// z = x weight^T + bias, within the cap.
-  void fill() const {
-    if (p.rows == 0) return;
-    multiply(products(), with.logits, room, stream);
+  /// z = x weight^T + bias, within the cap: of the rows from `begin` on.
+  void fill(std::int64_t begin = 0) const {
+    const std::int64_t rows = p.rows - begin;
+    if (rows == 0) return;
+    Product z = products();
+    for (Matrix* m : {&z.a, &z.c}) *m = m->from(begin);
+    multiply(z, with.logits, room, stream);
     if (!p[LinearSlot::bias].given && p.softcap == 0) return;
     with_elements([&]<class E>() {
-      launch("finish_logits", finish_logits<E>, {Run::blocks(p.rows, classes), Run::kThreads}, stream,
-             reinterpret_cast<E*>(logits), classes, stride / element(), of_class(LinearSlot::bias), p.softcap);
+      launch("finish_logits", finish_logits<E>, {Run::blocks(rows, classes), Run::kThreads}, stream,
+             reinterpret_cast<E*>(z.c.data), classes, stride / element(), of_class(LinearSlot::bias), p.softcap);
     });
   }
   /// The gradients of capped logits become those of z.

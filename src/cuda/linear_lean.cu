@@ -1,6 +1,7 @@
 // linear_cross_entropy of mode lean. The logits of a block of classes are computed, folded to states, and forgotten;
 // the blocks' states merged are the rows' own, bit for bit, because blocks are nodes of the canonical tree. Then each
-// block is computed again for its gradient, the last one, which is still there, first.
+// block is computed again for its gradient, the last one, which is still there, first. Until they are written, dweight
+// and dx keep logits: as many blocks before the last one as find room there are not computed again.
 #include "cuda/linear_lean.hpp"
 
 #include "cuda/choose.hpp"
@@ -10,6 +11,7 @@
 #include "cuda/states.hpp"
 
 #include <algorithm>
+#include <array>
 
 namespace softfold {
 inline namespace v0 {
@@ -54,6 +56,12 @@ __global__ void __launch_bounds__(Run::kThreads) put_dx(const T* sums, std::int6
   });
 }
 
+/// Memory for rows of a block's logits.
+struct Piece {
+  char* memory;
+  std::int64_t first, rows;
+};
+
 template <class T>
 class LeanRun {
  public:
@@ -62,14 +70,15 @@ class LeanRun {
         context_(context),
         stream_(stream_of(context)),
         block_(classes_of_block(p.n)),
-        blocks_(ceil_div(p.n, block_)) {
+        blocks_(ceil_div(p.n, block_)),
+        computed_(std::max<std::int64_t>(blocks_ - 1, 0)) {
+    keep();
     Parts parts(workspace);
-    const std::int64_t stride = LogitsBlock::stride_of(p, std::min(block_, p.n));
+    const auto block_bytes = static_cast<std::size_t>(p.rows * stride());
     x_ = placed(parts, p[LinearSlot::x], p.rows, p.depth);
     room_ = parts.bytes_for<char>(kProductRoom);
-    logits_ = parts.bytes_for<char>(static_cast<std::size_t>(p.rows * stride));
-    gradients_ =
-        p.softcap > 0 && p.has_gradient() ? parts.bytes_for<char>(static_cast<std::size_t>(p.rows * stride)) : logits_;
+    logits_ = parts.bytes_for<char>(block_bytes);
+    gradients_ = p.softcap > 0 && p.has_gradient() ? parts.bytes_for<char>(block_bytes) : logits_;
     if (p[LinearSlot::dx].given) dx_ = parts.take<T>(p.rows * p.depth);
     taken_ = parts.bytes_for<char>(static_cast<std::size_t>(p.rows) * size_of(p[Slot::x].dtype));
     part_states_ = parts.take<double>(4 * p.rows * blocks_);
@@ -82,7 +91,7 @@ class LeanRun {
     for (const std::int64_t b : {std::int64_t{0}, blocks_ - 1}) {  // the last one may have fewer classes
       Parts room = fold_room_;
       RowStates states;
-      states.lay_out(states_problem(b), room, context);
+      states.lay_out(states_problem(block(b)), room, context);
       bytes_ = std::max(bytes_, room.used());
     }
   }
@@ -107,7 +116,8 @@ class LeanRun {
     std::int64_t from = 0;
     for (std::int64_t b = blocks_ - 1; b >= 0; --b) {
       const LogitsBlock logits = block(b);
-      if (b < blocks_ - 1) logits.fill();
+      if (has_kept_rows(b)) copy_kept(true);
+      if (b < computed_) logits.fill(has_kept_rows(b) ? kept_rows_ : 0);
       launch("move_targets", move_targets<T>, {ceil_div(p_.rows, kThreads), kThreads}, stream_, rows_, p_.rows,
              from - logits.first);
       from = logits.first;
@@ -119,10 +129,60 @@ class LeanRun {
   }
 
  private:
+  /// Finds room for logits in dweight: of block b ends where those of b + 1 begin, and before b + 1's rows of dweight.
+  /// So what is written when b + 1 has been read lies behind all that is kept of b and the blocks before it, whichever
+  /// of logits and dweight is larger. Some rows of the next block find room in what is left, and in dx.
+  void keep() {
+    constexpr auto alignment = static_cast<std::int64_t>(kWorkspaceAlignment);
+    const std::int64_t room = bytes_of(LinearSlot::dweight, p_.n), logits = p_.rows * stride();
+    std::int64_t end = room;
+    for (; room > 0 && computed_ > 0; --computed_) {
+      char* const begin = p_[LinearSlot::dweight].data;
+      end = std::min(end, room / p_.n * block_ * computed_);
+      std::int64_t at = end - logits;
+      at -= static_cast<std::int64_t>((reinterpret_cast<std::intptr_t>(begin) + at) % alignment);
+      if (at < 0) break;
+      end = at;
+      kept_[static_cast<std::size_t>(computed_ - 1)] = begin + at;
+    }
+    if (computed_ == 0) return;
+    keep_rows(LinearSlot::dweight, end);
+    keep_rows(LinearSlot::dx, bytes_of(LinearSlot::dx, p_.rows));
+  }
+  void keep_rows(LinearSlot slot, std::int64_t bytes) {
+    const std::int64_t rows = std::min(bytes / stride(), p_.rows - kept_rows_);
+    if (rows == 0) return;
+    pieces_[slot == LinearSlot::dx ? 1 : 0] = {p_[slot].data, kept_rows_, rows};
+    kept_rows_ += rows;
+  }
+  /// Of a gradient of so many vectors, where they lie one after the other.
+  std::int64_t bytes_of(LinearSlot slot, std::int64_t vectors) const {
+    const Operand& o = p_[slot];
+    if (!o.given || p_.rows == 0) return 0;
+    const std::int64_t bytes = p_.depth * static_cast<std::int64_t>(size_of(o.dtype));
+    return vectors == 1 || o.strides[0] == bytes ? vectors * bytes : 0;
+  }
+
+  /// The rows of the last block that is computed twice which are not: to where they are kept, or back.
+  void copy_kept(bool back) const {
+    for (const Piece& piece : pieces_) {
+      if (piece.rows == 0) continue;
+      char* const logits = logits_ + piece.first * stride();
+      check(cudaMemcpyAsync(back ? logits : piece.memory, back ? piece.memory : logits,
+                            static_cast<std::size_t>(piece.rows * stride()), cudaMemcpyDefault, stream_),
+            "logits that are kept");
+    }
+  }
+  bool has_kept_rows(std::int64_t b) const { return kept_rows_ > 0 && b == computed_ - 1; }
+
+  std::int64_t stride() const { return LogitsBlock::stride_of(p_, std::min(block_, p_.n)); }
   LogitsBlock block(std::int64_t b) const {
+    char* const kept = kept_[static_cast<std::size_t>(b)];
     const std::int64_t first = b * block_;
-    const std::int64_t stride = LogitsBlock::stride_of(p_, std::min(block_, p_.n));
-    return {p_, x_, logits_, gradients_, first, std::min(block_, p_.n - first), stride, room_, stream_, with_};
+    return {p_,         x_,    kept != nullptr ? kept : logits_,
+            gradients_, first, std::min(block_, p_.n - first),
+            stride(),   room_, stream_,
+            with_};
   }
 
   /// All blocks' products go by the algorithms of the first one's.
@@ -154,34 +214,34 @@ class LeanRun {
     q.outer[0] = p_.rows;
     q.n = logits.classes;
     q.elements = q.rows * q.n;
-    q[Slot::x] = logits.operand(logits_);
-    q[Slot::y] = logits.operand(gradients_);
+    q[Slot::x] = logits.operand(logits.logits);
+    q[Slot::y] = logits.operand(logits.gradients);
     q[Slot::states] = states_;
     Operand& weight = q[LossSlot::weight];
     if (weight.given) weight.data += logits.first * weight.axis_stride;
     return q;
   }
 
-  RowProblem states_problem(std::int64_t b) const {
-    RowProblem q = loss_of(block(b));
+  RowProblem states_problem(const LogitsBlock& logits) const {
+    RowProblem q = loss_of(logits);
     q[Slot::y].given = false;
-    q[Slot::states] = states_at(part_states_ + 4 * p_.rows * b);
+    q[Slot::states] = states_at(part_states_ + 4 * p_.rows * (logits.first / block_));
     return q;
   }
 
   void fold(std::int64_t b) {
     const LogitsBlock logits = block(b);
     logits.fill();
-    const RowProblem q = states_problem(b);
     Parts parts = fold_room_;
     RowStates states;
-    states.lay_out(q, parts, context_);
+    states.lay_out(states_problem(logits), parts, context_);
     states.run(context_);
     logits.with_elements([&]<class E>() {
       launch("take_targets", take_targets<E>, {ceil_div(p_.rows, kThreads), kThreads}, stream_, loss_of(logits),
-             reinterpret_cast<const E*>(logits_), logits.stride / logits.element(), logits.first, logits.classes,
+             reinterpret_cast<const E*>(logits.logits), logits.stride / logits.element(), logits.first, logits.classes,
              reinterpret_cast<E*>(taken_));
     });
+    if (has_kept_rows(b)) copy_kept(false);
   }
 
   void merge() const {
@@ -247,6 +307,10 @@ class LeanRun {
   const Context& context_;
   Stream stream_;
   std::int64_t block_, blocks_;
+  std::int64_t computed_;                     ///< blocks that are computed twice: the first ones
+  std::array<char*, kMaxMergeParts> kept_{};  ///< where the others' logits are, but for the last one's
+  std::array<Piece, 2> pieces_{};             ///< where the first kept_rows_ rows of the last of the former are
+  std::int64_t kept_rows_ = 0;
   Matrix x_{};
   char *room_ = nullptr, *logits_ = nullptr, *gradients_ = nullptr, *taken_ = nullptr;
   T* dx_ = nullptr;

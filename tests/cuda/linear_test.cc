@@ -238,6 +238,52 @@ TEST_F(CudaLinear, LeanGivesTheLossThatFastGives) {
   }
 }
 
+// What dweight and dx keep of the logits: nothing where their vectors lie apart, else as many blocks as find room, and
+// rows of one more. None of it changes a bit.
+TEST_F(CudaLinear, LogitsKeptInGradientsChangeNothing) {
+  std::size_t index = 0;
+  for (const std::int64_t depth : {32, 33})
+    for (const std::int64_t classes : {24576, 40001})
+      for (const std::int64_t rows : {12, 32, 50, 64, 128, 320})
+        for (const DType t : {DType::bfloat16, DType::float32, DType::float16, DType::float64})
+          for (const bool wide : {false, true}) {  // dweight and dx in float32
+            if (index++ % (5 * step()) != 0 || (wide && size_of(t) > 2)) continue;
+            LinearCase packed(t, rows, depth, classes, Reduction::mean);
+            packed.options.mode = LinearMode::lean;
+            set_options(packed, static_cast<int>(index * 37 % 128) & ~2);
+            for (const std::int64_t r : {1, 5, 11}) packed.targets.set_value(r, -100.);
+            const DType of = wide ? DType::float32 : t;
+            packed.dweight = Array(of, {classes, depth}), packed.dx = Array(of, {rows, depth});
+            LinearCase apart = packed, without = packed;
+            apart.dweight = Array(of, {classes, depth}, Layout::padded);
+            apart.dx = Array(of, {rows, depth}, Layout::padded);
+            run_there(packed), run_there(apart), run_there(without, 5);
+            const std::string what = std::to_string(rows) + "x" + std::to_string(depth) + "x" +
+                                     std::to_string(classes) + " " + std::string(name_of(t)) + " gradients " +
+                                     std::string(name_of(of));
+            for (const LinearCase* c : {&apart, &without}) {
+              EXPECT_EQ(c->loss.bytes(), packed.loss.bytes()) << what;
+              EXPECT_EQ(c->states.bytes(), packed.states.bytes()) << what;
+              EXPECT_EQ(c->dx.elements(), packed.dx.elements()) << what;
+              EXPECT_EQ(c->dbias.bytes(), packed.dbias.bytes()) << what;
+            }
+            EXPECT_LE(error_of(packed.dweight, numbers(apart.dweight)), bound_of(t)) << what;
+          }
+}
+
+TEST_F(CudaLinear, LogitsKeptInGradientsGiveThem) {
+  std::size_t index = 0;
+  for (const std::int64_t rows : {3, 16, 32, 70})
+    for (const DType t : {DType::bfloat16, DType::float32}) {
+      LinearCase c(t, rows, 16, 40000, static_cast<Reduction>(index % 3));
+      c.options.mode = LinearMode::lean;
+      set_options(c, static_cast<int>(index++ * 19 % 128) & ~2);
+      c.targets.set_value(1, -100.);
+      run_there(c);
+      expect_right(c, std::to_string(rows) + " rows, " + std::string(name_of(t)));
+    }
+}
+
 TEST_F(CudaLinear, WhatNoKernelDoesIsRefused) {
   LinearCase c(DType::bfloat16, 5, 16, 24, Reduction::mean);
   c.weight = Array(DType::float16, {24, 16});
