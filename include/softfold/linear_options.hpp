@@ -9,7 +9,7 @@ inline namespace v0 {
 /// How many logits are held at once.
 enum class LinearMode : std::uint8_t {
   fast,  ///< all of them, and (without softcap) their gradient in their place: three matrix products
-  lean,  ///< those of a block of classes, computed a second time for their gradient: four. On the CPU the same as fast
+  lean,  ///< those of a block of classes; those not kept in dweight are computed twice: 3 to 4. On the CPU as fast
 };
 
 /// Options of linear_cross_entropy: logits z = x weight^T + bias of B rows of D features and V classes, or
@@ -21,7 +21,7 @@ struct LinearCrossEntropyOptions {
   View bias{};         ///< floating, [V]
   double softcap = 0;  ///< 0: off
   LinearMode mode = LinearMode::fast;
-  View dx{};       ///< result, of x's shape
+  View dx{};       ///< result, of x's shape; before that, as dweight, memory that mode lean works in on a GPU
   View dweight{};  ///< result, of weight's shape
   View dbias{};    ///< result, [V]; with a bias only
 };

@@ -17,11 +17,13 @@ namespace cuda {
 /// A block's share of a matrix of `rows` lines of n elements, `stride` apart: a run of one line.
 struct Run {
   static constexpr int kThreads = 256, kEach = 8, kElements = kThreads * kEach;
+  std::int64_t row;
   std::int64_t at, column;  ///< of the thread's first element; the next ones are kThreads further
   std::int64_t n;
 
   __device__ Run(std::int64_t n_, std::int64_t stride) : n(n_) {
-    const std::int64_t across = (n + kElements - 1) / kElements, row = blockIdx.x / across;
+    const std::int64_t across = (n + kElements - 1) / kElements;
+    row = blockIdx.x / across;
     column = (blockIdx.x - row * across) * kElements + threadIdx.x;
     at = row * stride + column;
   }

@@ -51,9 +51,9 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(Run::kThreads) put_dx(const T* sums, std::int64_t depth, const Operand dx) {
   begin_in_order();
-  Run(depth, depth).each([&](std::int64_t at, std::int64_t column) {
-    put(dx.dtype, dx.data + at / depth * dx.strides[0] + column * dx.axis_stride, sums[at]);
-  });
+  const Run run(depth, depth);
+  char* const row = dx.data + run.row * dx.strides[0];
+  run.each([&](std::int64_t at, std::int64_t column) { put(dx.dtype, row + column * dx.axis_stride, sums[at]); });
 }
 
 /// Memory for rows of a block's logits.

@@ -247,7 +247,7 @@ TEST_F(CudaLinear, LogitsKeptInGradientsChangeNothing) {
       for (const std::int64_t rows : {12, 32, 50, 64, 128, 320})
         for (const DType t : {DType::bfloat16, DType::float32, DType::float16, DType::float64})
           for (const bool wide : {false, true}) {  // dweight and dx in float32
-            if (index++ % (5 * step()) != 0 || (wide && size_of(t) > 2)) continue;
+            if (index++ % (5 * step()) != 0 || (wide && (size_of(t) > 2 || depth % 8 != 0))) continue;
             LinearCase packed(t, rows, depth, classes, Reduction::mean);
             packed.options.mode = LinearMode::lean;
             set_options(packed, static_cast<int>(index * 37 % 128) & ~2);
@@ -257,10 +257,14 @@ TEST_F(CudaLinear, LogitsKeptInGradientsChangeNothing) {
             LinearCase apart = packed, without = packed;
             apart.dweight = Array(of, {classes, depth}, Layout::padded);
             apart.dx = Array(of, {rows, depth}, Layout::padded);
-            run_there(packed), run_there(apart), run_there(without, 5);
             const std::string what = std::to_string(rows) + "x" + std::to_string(depth) + "x" +
                                      std::to_string(classes) + " " + std::string(name_of(t)) + " gradients " +
                                      std::string(name_of(of));
+            try {
+              run_there(packed), run_there(apart), run_there(without, 5);
+            } catch (const softfold::Error& e) {
+              FAIL() << what << ": " << e.what();
+            }
             for (const LinearCase* c : {&apart, &without}) {
               EXPECT_EQ(c->loss.bytes(), packed.loss.bytes()) << what;
               EXPECT_EQ(c->states.bytes(), packed.states.bytes()) << what;
