@@ -185,9 +185,12 @@ class LeanRun {
             with_};
   }
 
-  /// All blocks' products go by the algorithms of the first one's.
+  /// All blocks' products go by the algorithms of the first one's, or of one with as many classes beyond a multiple of
+  /// 16 bytes as the last one has.
   const char* choose() {
     LogitsBlock first = block(0);
+    const std::int64_t whole = 16 / first.element(), beyond = p_.n % whole;
+    if (blocks_ > 1 && beyond != 0) first.classes += beyond - whole;
     const char* why = first.choose(sums());
     with_ = first.with;
     return why;
