@@ -6,6 +6,8 @@
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
 
+#include <bit>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -15,6 +17,8 @@ namespace {
 constexpr std::int64_t kElementsOfWarp = 16384, kElementsOfBlock = 32768;
 /// Mean length from which long rows are many enough to have blocks by the number of elements.
 constexpr std::int64_t kMeanOfLong = 2048;
+/// Words of marks from which a warp of ragged_packs takes more than one.
+constexpr std::int64_t kManyMarks = 16384;
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic) return "another rung is asked for";
@@ -23,15 +27,27 @@ const char* refuses(const RowProblem& p, const Context&) {
   return refuses_vectors(p);
 }
 
-/// For rows of this many elements on average; any other lengths are right, too.
-RaggedSpread spread_rows(const RowProblem& p, const RaggedList& list, int processors) {
-  const std::int64_t mean = std::max<std::int64_t>(p.ragged_elements / std::max<std::int64_t>(p.rows, 1), 1);
-  const std::int64_t blocks = std::int64_t{kRaggedBlocks} * processors;
+std::int64_t mean_of(const RowProblem& p) {
+  return std::max<std::int64_t>(p.ragged_elements / std::max<std::int64_t>(p.rows, 1), 1);
+}
+/// Whether there may be short rows enough for a kernel of their own.
+bool has_packs(const RowProblem& p) {
+  return mean_of(p) < kMeanOfLong && !p[Slot::mask].given && !p[Slot::scales].given;
+}
+std::size_t bytes_of_marks(const RowProblem& p) {
+  return has_packs(p) ? static_cast<std::size_t>(ceil_div(p.rows, kMarked)) * sizeof(unsigned) : 0;
+}
+
+/// For rows of their mean length; any other lengths are right, too.
+RaggedSpread spread_rows(const RowProblem& p, const RaggedList& list, const unsigned* left, int processors) {
+  const std::int64_t mean = mean_of(p), blocks = std::int64_t{kRaggedBlocks} * processors;
   RaggedSpread spread{};
   spread.list = list;
-  const std::int64_t at_once = ceil_div(p.rows, blocks * kRaggedWarps);
-  spread.warp_rows =
-      static_cast<int>(std::clamp<std::int64_t>(kElementsOfWarp / mean, 1, std::min<std::int64_t>(at_once, 32)));
+  spread.left = left;
+  // With marks most rows may be gone, and a word of them is looked at for little.
+  const std::int64_t at_once = ceil_div(p.rows, blocks * kRaggedWarps), most = left == nullptr ? kMarked : 8 * kMarked;
+  const auto rows = static_cast<unsigned>(std::clamp<std::int64_t>(kElementsOfWarp / mean, 1, std::min(at_once, most)));
+  spread.warp_rows = static_cast<int>(std::bit_floor(rows));
   spread.long_rows = mean < kMeanOfLong ? std::max<std::int64_t>(ceil_div(p.rows, blocks), 1)
                                         : std::max<std::int64_t>(kElementsOfBlock / mean, 1);
   spread.long_blocks = ceil_div(p.rows, spread.long_rows);
@@ -50,15 +66,22 @@ RaggedList list_at(const RowProblem& p, char* memory, Stream stream) {
 }
 
 template <class E, RaggedLeaves kLeaves>
-void launch_rows(const RowProblem& p, const RaggedSpread& spread, Stream stream) {
+void launch_rows(const RowProblem& p, const RaggedSpread& spread, unsigned* left, Stream stream) {
+  if (left != nullptr) {
+    const std::int64_t marks = ceil_div(p.rows, kMarked), words = std::clamp<std::int64_t>(marks / kManyMarks, 1, 8);
+    launch("ragged_packs", ragged_packs<E, kLeaves>, {ceil_div(marks, kPackWarps * words), 32 * kPackWarps}, stream, p,
+           left, static_cast<int>(words));
+    stream = stream.following();
+  }
   const std::int64_t blocks = spread.long_blocks + ceil_div(p.rows, spread.warp_rows * kRaggedWarps);
   const int shared = kLeaves == RaggedLeaves::row ? 0 : kRaggedWarps * static_cast<int>(sizeof(RaggedParking));
   launch("ragged_rows", ragged_rows<E, kLeaves>, {blocks, 32 * kRaggedWarps, 1, shared}, stream, p, spread);
 }
 
-std::size_t workspace(const RowProblem& p, const Context&) {
+std::size_t bytes_of_list(const RowProblem& p) {
   return RaggedList::most_groups(p.ragged_elements) > 0 ? RaggedList::bytes(p.ragged_elements) : 0;
 }
+std::size_t workspace(const RowProblem& p, const Context&) { return bytes_of_list(p) + bytes_of_marks(p); }
 
 void run(const RowProblem& p, const Context& context) {
   if (p.rows == 0) return;
@@ -67,12 +90,13 @@ void run(const RowProblem& p, const Context& context) {
   const Stream stream = stream_of(context);
   const Scratch scratch(workspace(p, context), context);
   const RaggedList list = list_at(p, scratch.data(), stream);
-  const RaggedSpread spread = spread_rows(p, list, processors);
+  unsigned* left = has_packs(p) ? reinterpret_cast<unsigned*>(scratch.data() + bytes_of_list(p)) : nullptr;
+  const RaggedSpread spread = spread_rows(p, list, left, processors);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     switch (p.op) {
-      case Op::softmax: launch_rows<E, RaggedLeaves::softmax>(p, spread, stream); break;
-      case Op::log_softmax: launch_rows<E, RaggedLeaves::log_softmax>(p, spread, stream); break;
-      default: launch_rows<E, RaggedLeaves::row>(p, spread, stream);
+      case Op::softmax: launch_rows<E, RaggedLeaves::softmax>(p, spread, left, stream); break;
+      case Op::log_softmax: launch_rows<E, RaggedLeaves::log_softmax>(p, spread, left, stream); break;
+      default: launch_rows<E, RaggedLeaves::row>(p, spread, left, stream);
     }
     if (list.capacity == 0) return;
     const Grid grid{std::min<std::int64_t>(list.capacity, std::int64_t{3} * processors), 32 * kRaggedWarps};

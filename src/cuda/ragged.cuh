@@ -1,124 +1,62 @@
-// Ragged rows, whose lengths only the device knows. Rows of up to a few chunks are taken by warps, each some
-// neighbouring rows in order of length: short ones a few lanes each, the others a warp. Longer ones are taken by blocks
-// of their own, and those too long for a block by all of them (ragged_long.cuh).
+// Ragged rows, whose lengths only the device knows. Short ones are taken first, where there may be many of them
+// (ragged_packs.cuh). Of the others those of up to a few chunks are taken by warps, longer ones by blocks of their own,
+// and those too long for a block by all of them (ragged_long.cuh).
 #pragma once
 
-#include "cuda/in_order.cuh"
 #include "cuda/ragged_long.cuh"
-#include "cuda/short_place.cuh"
+#include "cuda/ragged_packs.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
 /// How rows are spread over the grid: its first blocks look among `long_rows` rows each for long ones, every warp of
-/// the others takes the shorter ones of `warp_rows`.
+/// the others takes the shorter ones of `warp_rows`, which divides kMarked or is a multiple of it.
 struct RaggedSpread {
   std::int64_t long_blocks, long_rows;
   int warp_rows;
-  RaggedList list;  ///< of rows that are too long for a block
+  RaggedList list;       ///< of rows that are too long for a block
+  const unsigned* left;  ///< what ragged_packs left; null where it did not run
 };
 
-/// Up to 32 neighbouring rows, one a lane, in order of length; rows beyond kWarpElements are left to others.
+/// Up to kMarked neighbouring rows by a warp, those of at most kWarpElements.
 template <class E, RaggedLeaves kLeaves>
 struct WarpRows {
-  using State = fold::LogSumExp<float>::State;
-  struct Results {
-    unsigned left;  ///< rows, by order of length, that any_row must take
-    State state;    ///< of the lane-th shortest row
-  };
-  static constexpr int kLengthBits = 13;
-  static_assert(kWarpElements < (1 << kLengthBits) - 1);
+  using Team = RaggedTeam<E, kLeaves, 1>;
 
   const RowProblem& p;
-  std::int64_t first, begin;  ///< begin: of the lane's row
-  int key;                    ///< of the lane-th shortest row: its length, and the lane that has its begin
   lift::Factor common;
   int lane;
 
-  __device__ __forceinline__ WarpRows(const RowProblem& p_, std::int64_t first_, int count)
-      : p(p_),
-        first(first_),
-        begin(0),
-        common(fold::make_scale<float>(p_.scale).c),
-        lane(static_cast<int>(threadIdx.x) % 32) {
-    int n = 1 << kLengthBits;
-    if (lane < count) {
-      const RaggedRow r = ragged_row(p, first + lane);
-      begin = r.begin;
-      n = static_cast<int>(min(r.n, std::int64_t{(1 << kLengthBits) - 1}));
-    }
-    key = ShortOrder::sorted(n * 32 + lane).key;
-  }
-  /// How many rows have at most n elements.
-  __device__ __forceinline__ int up_to(int n) const {
-    return __popc(__ballot_sync(lift::kWholeWarp, key < (n + 1) * 32));
-  }
-  /// The i-th shortest row.
-  __device__ __forceinline__ RaggedRow at(int i) const {
-    const int its = __shfl_sync(lift::kWholeWarp, key, i), from = its % 32;
-    const std::int64_t its_begin = __shfl_sync(lift::kWholeWarp, begin, from);
-    return {first + from, its_begin, its / 32};
-  }
+  __device__ __forceinline__ explicit WarpRows(const RowProblem& p_)
+      : p(p_), common(fold::make_scale<float>(p_.scale).c), lane(static_cast<int>(threadIdx.x) % 32) {}
 
-  /// The rows from the i-th shortest on that kLanes lanes hold; i moves behind them.
-  template <int kLanes>
-  __device__ __forceinline__ void groups(int& i, Results& results) const {
-    constexpr int kRows = 32 / kLanes;
-    const int stop = up_to(CutTile<E, kLanes>::kLongest);
+  __device__ __forceinline__ void run(std::int64_t first, int count, const unsigned* left,
+                                      typename Team::Storage& storage, RaggedParking& parking, AnyStorage& any) const {
+    unsigned todo = 0xFFFFFFFFU >> (32 - count);
+    if (left != nullptr) todo &= left[first / kMarked] >> first % kMarked;
+    if (todo == 0) return;
+    RaggedRow own{first + lane, 0, kWarpElements + 1};
+    if (lane < count) own = ragged_row(p, first + lane);
+    if (kLeaves == RaggedLeaves::row && own.n == 0 && left == nullptr)
+      write_row<float>(p, own.index, fold::LogSumExp<float>::identity());
+    todo &= __ballot_sync(lift::kWholeWarp, own.n > 0 && own.n <= kWarpElements);
+    const auto at = [&](int i) {
+      const std::int64_t begin = __shfl_sync(lift::kWholeWarp, own.begin, i);
+      return RaggedRow{first + i, begin, __shfl_sync(lift::kWholeWarp, own.n, i)};
+    };
 #pragma unroll 1
-    for (; i < stop; i += kRows) {
-      const int own = i + lane / kLanes;
-      const RaggedRow r = at(min(own, stop - 1));
-      const lift::Node node = ragged_group<E, kLeaves, kLanes>(p, r, RaggedView<E>{p, r}.factor(common), own < stop);
-      const unsigned far = __ballot_sync(lift::kWholeWarp, node.z == lift::kFar && own < stop);
-#pragma unroll
-      for (int g = 0; g < kRows; ++g)
-        if ((far >> (g * kLanes) & 1U) != 0) results.left |= 1U << (i + g);
-      if constexpr (kLeaves == RaggedLeaves::row) {
-        const int from = (lane - i) * kLanes % 32;
-        const lift::Node its{__shfl_sync(lift::kWholeWarp, node.z, from), __shfl_sync(lift::kWholeWarp, node.d, from)};
-        if (lane >= i && lane < min(i + kRows, stop) && its.z != lift::kFar) results.state = lift::state_of(its);
-      }
-    }
-    i = max(min(i, stop), up_to(0));
-  }
-  __device__ __forceinline__ void run(typename RaggedTeam<E, kLeaves, 1>::Storage& storage, RaggedParking& parking,
-                                      AnyStorage& any) const {
-    Results results{0U, fold::LogSumExp<float>::identity()};
-    int i = up_to(0);
-    const int stop = up_to(kWarpElements);
-    if (p[Slot::mask].given || !common.plain) {
-      for (; i < stop; ++i) results.left |= 1U << i;
-    } else {
-      groups<4>(i, results);
-      groups<8>(i, results);
-#pragma unroll 1
-      for (; i < stop; ++i) {
-        const RaggedRow r = at(i);
-        const RaggedRow next = at(min(i + 1, stop - 1));
-        if (lane == 0) fetch_ahead<E>(p, next, 0);
-        const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
-        lift::Node node{lift::kFar, 0.F};
-        if (factor.plain) node = RaggedTeam<E, kLeaves, 1>(p, r, factor.c, storage, parking).run();
-        if (node.z == lift::kFar) {
-          results.left |= 1U << i;
-        } else if (lane == i) {
-          results.state = lift::state_of(node);
-        }
-        __syncwarp();
-      }
-    }
-#pragma unroll 1
-    while (results.left != 0) {
-      const int one = __ffs(static_cast<int>(results.left)) - 1;
-      results.left &= results.left - 1;
-      const State s = any_row<E, kLeaves>(p, at(one).index, any, 1);
-      if (lane == one) results.state = s;
+    while (todo != 0) {
+      const RaggedRow r = at(__ffs(static_cast<int>(todo)) - 1);
+      todo &= todo - 1;
+      const RaggedRow next = at(max(__ffs(static_cast<int>(todo)) - 1, 0));
+      if (lane == 0 && todo != 0) fetch_ahead<E>(p, next, 0);
+      const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
+      lift::Node node{lift::kFar, 0.F};
+      if (factor.plain && !p[Slot::mask].given) node = Team(p, r, factor.c, storage, parking).run();
+      const auto state = node.z == lift::kFar ? any_row<E, kLeaves>(p, r.index, any, 1) : lift::state_of(node);
+      if (kLeaves == RaggedLeaves::row && lane == 0) write_row<float>(p, r.index, state);
       __syncwarp();
-    }
-    if constexpr (kLeaves == RaggedLeaves::row) {
-      if (lane < stop) write_row<float>(p, first + key % 32, results.state);
     }
   }
 };
@@ -177,10 +115,12 @@ __global__ void __launch_bounds__(32 * kRaggedWarps, kRaggedBlocks)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (blockIdx.x < spread.long_blocks) return long_rows<E, kLeaves>(p, spread, of_block, parking[warp], any[0]);
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) - spread.long_blocks) * kRaggedWarps + warp;
-  const std::int64_t first = item * spread.warp_rows;
-  if (first >= p.rows) return;
-  const auto count = static_cast<int>(min(p.rows - first, static_cast<std::int64_t>(spread.warp_rows)));
-  WarpRows<E, kLeaves>(p, first, count).run(of_warp[warp], parking[warp], any[warp]);
+  const std::int64_t begin = item * spread.warp_rows, end = min(begin + spread.warp_rows, p.rows);
+#pragma unroll 1
+  for (std::int64_t first = begin; first < end; first += kMarked) {
+    const auto count = static_cast<int>(min(end - first, std::int64_t{kMarked}));
+    WarpRows<E, kLeaves>(p).run(first, count, spread.left, of_warp[warp], parking[warp], any[warp]);
+  }
 }
 
 }  // namespace cuda

@@ -132,11 +132,17 @@ std::vector<std::vector<std::int64_t>> ragged_sizes() {
                                              {0, 1, 5, 1000, 0, 1024, 1025, 33, 2000, 7, 300, 2, 0},
                                              {},
                                              {},
+                                             {},
+                                             {},
                                              {}};
   for (std::int64_t i = 0; i < 200; ++i) all[2].push_back(i == 77 ? 3000 : i % 19 == 3 ? 256 + i % 3 : i * 37 % 100);
   for (std::int64_t i = 0; i < 3000; ++i) all[3].push_back(i == 1234 ? 300001 : i * 37 % 5);
   for (const std::int64_t edge : {8, 16, 32, 64, 121, 125, 128, 249, 253, 256, 512, 768, 1024, 2048, 3072, 4096, 24576})
     for (std::int64_t i = -1; i <= 1; ++i) all[4].insert(all[4].end(), {edge + i, (edge + i) % 4});
+  // Short ones: packs of rows of all lengths up to 1024, and rows of nearly one length.
+  for (std::int64_t i = 0; i < 1500; ++i) all[5].push_back(i % 5 == 4 ? i % 1024 : i * 7919 % (1 + i * 200 / 1500));
+  for (const std::int64_t edge : {1, 25, 26, 29, 30, 61, 62, 509, 510, 1017, 1021})
+    for (std::int64_t i = 0; i < 40; ++i) all[6].push_back(i % 9 == 8 ? edge - 1 : edge);
   return all;
 }
 
@@ -166,6 +172,31 @@ TEST_F(CudaOperations, RaggedRows) {
         expect_same(Op::logsumexp, {&x}, {&lse}, cpu, cuda, what);
         expect_same(Op::state, {&x}, {&states}, cpu, cuda, what);
         if (HasFatalFailure()) return;
+      }
+}
+
+/// NaN, infinities and elements far apart in some rows, beside such as have none.
+TEST_F(CudaOperations, RaggedRowsOfAnyValues) {
+  for (const auto& sizes : ragged_sizes())
+    for (const DType t : {DType::float32, DType::float16, DType::bfloat16})
+      for (const Values kind : {Values::specials, Values::wide}) {
+        const auto rows = static_cast<std::int64_t>(sizes.size());
+        std::vector<double> at{0};
+        for (const auto s : sizes) at.push_back(at.back() + static_cast<double>(s));
+        const auto total = static_cast<std::int64_t>(at.back());
+        Tensor offsets(DType::int64, {rows + 1}), x(t, {total}, {}, 3), y(t, {total}, {}, 3),
+            lse(DType::float32, {rows});
+        offsets.fill([&](std::int64_t i) { return at[static_cast<std::size_t>(i)]; });
+        x.fill([&](std::int64_t i) { return value_of(i / 3000 % 2 == 0 ? kind : Values::normal, i, i % 1500, 1500); });
+        for (const double scale : {1., -2.5, 0.}) {
+          softfold::RowOptions cpu, cuda;
+          cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
+          cpu.scale = cuda.scale = scale;
+          for (const Op op : {Op::softmax, Op::log_softmax})
+            expect_same(op, {&x}, {&y}, cpu, cuda, "ragged, any values");
+          expect_same(Op::logsumexp, {&x}, {&lse}, cpu, cuda, "ragged, any values");
+          if (HasFatalFailure()) return;
+        }
       }
 }
 

@@ -1,0 +1,275 @@
+// Short ragged rows. They lie end to end in memory, so a warp takes as many neighbours as fit in 1024 slots at a time,
+// a pack: element by element where that is all there is to do, whatever row an element is of, and by groups of lanes,
+// as many as the longest row asks for, where rows have sums. Rows of another kind are marked for ragged_rows.
+#pragma once
+
+#include "cuda/in_order.cuh"
+#include "cuda/ragged_team.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// Rows of a word of marks.
+inline constexpr int kMarked = 32;
+
+/// Warps of a block, and blocks of a processor.
+inline constexpr int kPackWarps = 8, kPackBlocks = 4;
+
+/// A pack's values on their way between its elements' lanes and its rows': a warp's, in shared memory.
+template <class E>
+struct PackValues {
+  float4 vectors[lift::kChunk / 4];
+
+  /// Where a vector lies: so that lanes with two neighbouring vectors each do not meet in a bank.
+  static __device__ __forceinline__ int place(int vector) {
+    return sizeof(E) == 2 ? vector ^ (vector >> 3 & 1) : vector;
+  }
+  __device__ __forceinline__ float4& operator[](int vector) { return vectors[place(vector)]; }
+  __device__ __forceinline__ float& at(int vector, int k) {
+    return reinterpret_cast<float*>(vectors + place(vector))[k];
+  }
+};
+
+/// kMarked neighbouring rows, one a lane, by a warp.
+template <class E, RaggedLeaves kLeaves>
+struct RaggedPacks {
+  using Lse = fold::LogSumExp<float>;
+  using S = fold::Scalar<float>;
+  using Fold = lift::WarpFold<16 / static_cast<int>(sizeof(E))>;
+  static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = lift::kPerLane / kWidth;
+  static constexpr int kLongest = lift::kChunk - kWidth + 1;  ///< that fits wherever it begins
+  static constexpr bool kTerms = kLeaves == RaggedLeaves::softmax;
+
+  const RowProblem& p;
+  PackValues<E>& values;
+  std::int64_t first;
+  int lane;
+  fold::Scale<float> scale;
+  float c;
+  std::int64_t begin;  ///< of the lane's row, counted from a 16-byte boundary below x
+  int n;               ///< its length; more than any that counts here: kWarpElements + 1
+
+  __device__ __forceinline__ RaggedPacks(const RowProblem& p_, PackValues<E>& values_, std::int64_t first_)
+      : p(p_),
+        values(values_),
+        first(first_),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        scale(fold::make_scale<float>(p_.scale)),
+        c(scale.c),
+        begin(std::int64_t{1} << 62),
+        n(0) {
+    if (first + lane >= p.rows) return;
+    const RaggedRow r = ragged_row(p, first + lane);
+    begin = r.begin + shift();
+    n = static_cast<int>(min(r.n, std::int64_t{kWarpElements + 1}));
+  }
+  __device__ __forceinline__ int shift() const {
+    return static_cast<int>(reinterpret_cast<std::uintptr_t>(p[Slot::x].data) % 16) / kSize;
+  }
+
+  /// The rows that ragged_rows must take, a bit each.
+  __device__ __forceinline__ unsigned run() {
+    if (kLeaves == RaggedLeaves::row && n == 0 && first + lane < p.rows)
+      write_row<float>(p, first + lane, Lse::identity());
+    unsigned left = __ballot_sync(lift::kWholeWarp, n > 0 && n <= kWarpElements);
+    // Where offsets run backwards, neighbours do not lie side by side.
+    const std::int64_t before = __shfl_up_sync(lift::kWholeWarp, begin, 1);
+    if (!lift::Factor(c).plain || __any_sync(lift::kWholeWarp, lane > 0 && begin < before)) return left;
+    unsigned todo = __ballot_sync(lift::kWholeWarp, n > 0 && n <= kLongest);
+#pragma unroll 1
+    while (todo != 0) {
+      const int i = __ffs(static_cast<int>(todo)) - 1;
+      const std::int64_t from = __shfl_sync(lift::kWholeWarp, begin, i) & ~std::int64_t{kWidth - 1};
+      const bool fits = n <= kLongest && begin + n - from <= lift::kChunk;
+      const unsigned rest = __ballot_sync(lift::kWholeWarp, !fits) & (lift::kWholeWarp << i);
+      const unsigned these = rest == 0 ? lift::kWholeWarp << i : (rest & -rest) - (1U << i);
+      todo &= ~these;
+      if (pack(i, 32 - __clz(static_cast<int>(these)), from)) left &= ~these;
+    }
+    return left;
+  }
+
+ private:
+  /// Rows [i, stop), which lie in the 1024 slots from `from` on. False: nothing is written.
+  __device__ __forceinline__ bool pack(int i, int stop, std::int64_t from) {
+    const auto start = static_cast<int>(begin - from);  // of lanes with one of these rows
+    const std::int64_t at = (from - shift()) * kSize;
+    if (!spread(p[Slot::x].data + at, __shfl_sync(lift::kWholeWarp, start + n, stop - 1))) return false;
+    __syncwarp();
+    // A group's row, wherever it begins, lies in the slots of its 32 values a lane.
+    const int longest = __reduce_max_sync(lift::kWholeWarp, lane >= i && lane < stop ? n : 0);
+    const int level = longest <= 29 ? 0 : 32 - __clz((longest + 2) >> 5);
+#pragma unroll 1
+    for (int row = i; row < stop; row += 32 >> level) {
+      const int its = row + (lane >> level), from_lane = min(its, stop - 1);
+      const int its_start = __shfl_sync(lift::kWholeWarp, start, from_lane);
+      const int its_n = __shfl_sync(lift::kWholeWarp, n, from_lane);
+      fold_row(first + its, its_start, its < stop ? its_n : 0, level);
+    }
+    __syncwarp();
+    if constexpr (kLeaves != RaggedLeaves::row) {
+      collect(p[Slot::y].data + at, __shfl_sync(lift::kWholeWarp, start, i),
+              __shfl_sync(lift::kWholeWarp, start + n, stop - 1));
+      __syncwarp();
+    }
+    return true;
+  }
+
+  /// The elements of the vectors from x on, up to the end-th element, to their terms in a frame for all, or as they
+  /// are. False if some lie too far apart, or a vector is not in memory whole.
+  __device__ __forceinline__ bool spread(const char* x, int end) {
+    constexpr float kMagic = fold::Real<float>::kMagic;
+    const int last = (end - 1) / kWidth;
+    const Extent memory = extent_of(p);
+    if (x < memory.begin || x + (last + 1) * 16 > memory.end) return false;
+    uint4 raw[kVectors];
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      raw[j] = raw[0];
+      if (j == 0 || 32 * j <= last) raw[j] = reinterpret_cast<const uint4*>(x)[min(lane + 32 * j, last)];
+    }
+    const lift::Extremes e = Packed<E>::extremes(raw);
+    const float top = __int_as_float(Fold::largest(__float_as_int(S::fma(c > 0.F ? e.high : e.low, c, kMagic))));
+    const float bottom = __int_as_float(Fold::smallest(__float_as_int(S::fma(c > 0.F ? e.low : e.high, c, kMagic))));
+    const bool near = bottom >= kMagic + fold::Real<float>::kFastLowest &&
+                      top <= kMagic + fold::Real<float>::kFastHighest && bottom >= top - 60.F;
+    if (!near) return false;
+    const lift::FrameTerms terms(c, S::sub(top, kMagic));
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      if (32 * j > last) break;
+      float v[kWidth];
+      Packed<E>::unpack(raw[j], v);
+      if constexpr (kTerms) {
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) v[k] = terms.template term<false>(v[k]);
+      }
+#pragma unroll
+      for (int h = 0; h < kWidth / 4; ++h)
+        values[(lane + 32 * j) * (kWidth / 4) + h] = {v[4 * h], v[4 * h + 1], v[4 * h + 2], v[4 * h + 3]};
+    }
+    return true;
+  }
+
+  /// The values, which are now results, of elements [head, end) to memory.
+  __device__ __forceinline__ void collect(char* y, int head, int end) {
+#pragma unroll 2
+    for (int vector = lane; vector * kWidth < end; vector += 32) {
+      float v[kWidth];
+#pragma unroll
+      for (int h = 0; h < kWidth / 4; ++h) {
+        const float4 a = values[vector * (kWidth / 4) + h];
+        v[4 * h] = a.x, v[4 * h + 1] = a.y, v[4 * h + 2] = a.z, v[4 * h + 3] = a.w;
+      }
+      if (vector * kWidth >= head && vector * kWidth + kWidth <= end)
+        reinterpret_cast<uint4*>(y)[vector] = Packed<E>::pack(v);
+    }
+    // What lies in vectors that are a neighbour's, too.
+    const int whole = min((head + kWidth - 1) / kWidth * kWidth, end), tail = max(end / kWidth * kWidth, whole);
+    const int i = lane < 16 ? head + lane : tail + lane - 16;
+    if (i < (lane < 16 ? whole : end)) reinterpret_cast<E*>(y)[i] = Packed<E>::narrow(values.at(i >> 2, i & 3));
+  }
+
+  /// A row of a group of 2^level lanes: its values from `start` on to its results. n = 0: no row's.
+  __device__ __forceinline__ void fold_row(std::int64_t row, int start, int its_n, int level) {
+    const int lanes = 1 << level, g = lane & (lanes - 1), vector = (start >> 2) + g;
+    // Of the lane's values the first so many exist, but for those before the row.
+    const int end = its_n == 0 ? 0 : (start & 3) + its_n, reach = max(end - 4 * g, 0);
+    const int count = 4 * (reach >> (level + 2)) + min(reach & (4 * lanes - 1), 4);
+    unsigned there = count >= 32 ? 0xFFFFFFFFU : (1U << count) - 1U;
+    if (g == 0) there &= 0xFFFFFFFFU << (start & 3);
+    float v[lift::kPerLane];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      float4 a{};
+      if (4 * j < count) a = values[vector + (j << level)];
+      v[4 * j] = a.x, v[4 * j + 1] = a.y, v[4 * j + 2] = a.z, v[4 * j + 3] = a.w;
+    }
+    if constexpr (kTerms) {
+#pragma unroll
+      for (int i = 0; i < lift::kPerLane; ++i)
+        if ((there & 1U << i) == 0) v[i] = 0.F;
+      // The unit is a power of two, and a part of the reciprocal as of the sum.
+      const float multiplier = S::div(1.F, sum(level, [&](int i) { return v[i]; }));
+#pragma unroll
+      for (int i = 0; i < lift::kPerLane; ++i) v[i] = S::mul(v[i], multiplier);
+    } else {
+      const auto state = own_state(v, there, level);
+      if (kLeaves == RaggedLeaves::row) {
+        if (g == 0 && its_n > 0) write_row<float>(p, row, state);
+        return;
+      }
+      finish<true>(v, true, lift::Factor(c), 1.F, state, scale);
+    }
+    put(v, there, vector, level);
+  }
+
+  /// The tree over a group's 32 values a lane; as lift::add_tree.
+  template <class At>
+  __device__ __forceinline__ float sum(int level, const At& at) const {
+    float s[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const auto pair = [&](int j) { return S::add(at(4 * j + k), at(4 * j + 16 + k)); };
+      s[k] = S::add(S::add(pair(0), pair(2)), S::add(pair(1), pair(3)));
+    }
+#pragma unroll 1
+    for (int distance = 1 << level >> 1; distance > 0; distance >>= 1) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) s[k] = S::add(s[k], __shfl_xor_sync(lift::kWholeWarp, s[k], distance));
+    }
+    return S::add(S::add(s[0], s[2]), S::add(s[1], s[3]));
+  }
+
+  /// The state in the row's own frame.
+  __device__ __forceinline__ Lse::State own_state(const float (&v)[lift::kPerLane], unsigned there, int level) const {
+    float most = -fold::infinity<float>();
+    const float sign = c > 0.F ? 1.F : -1.F;
+#pragma unroll
+    for (int i = 0; i < lift::kPerLane; ++i)
+      if ((there & 1U << i) != 0) most = fmaxf(most, S::mul(v[i], sign));
+#pragma unroll 1
+    for (int distance = 1 << level >> 1; distance > 0; distance >>= 1)
+      most = fmaxf(most, __shfl_xor_sync(lift::kWholeWarp, most, distance));
+    constexpr float kMagic = fold::Real<float>::kMagic;
+    const float m = S::sub(S::fma(S::mul(most, sign), c, kMagic), kMagic);
+    const lift::FrameTerms terms(c, most == -fold::infinity<float>() ? 0.F : m);
+    const float d = sum(level, [&](int i) { return (there & 1U << i) != 0 ? terms.template term<false>(v[i]) : 0.F; });
+    return {static_cast<double>(m), S::mul(d, terms.unit)};
+  }
+
+  /// A row's results in the place of its values; vectors at its ends belong to its neighbours, too.
+  __device__ __forceinline__ void put(const float (&v)[lift::kPerLane], unsigned there, int vector, int level) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const unsigned bits = there >> 4 * j & 0xFU;
+      if (bits == 0xFU) {
+        values[vector + (j << level)] = {v[4 * j], v[4 * j + 1], v[4 * j + 2], v[4 * j + 3]};
+      } else if (bits != 0) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          if ((bits & 1U << k) != 0) values.at(vector + (j << level), k) = v[4 * j + k];
+      }
+    }
+  }
+};
+
+/// A warp takes `words` times kMarked rows; left: of every such word, the rows that it did not take.
+template <class E, RaggedLeaves kLeaves>
+__global__ void __launch_bounds__(32 * kPackWarps, kPackBlocks)
+    ragged_packs(const __grid_constant__ RowProblem p, unsigned* left, int words) {
+  begin_in_order();
+  __shared__ PackValues<E> values[kPackWarps];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) * kPackWarps + warp) * words;
+#pragma unroll 1
+  for (std::int64_t word = begin; word < begin + words && word * kMarked < p.rows; ++word) {
+    const unsigned rest = RaggedPacks<E, kLeaves>(p, values[warp], word * kMarked).run();
+    if (threadIdx.x % 32 == 0) left[word] = rest;
+  }
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
