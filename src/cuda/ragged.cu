@@ -17,6 +17,8 @@ namespace {
 constexpr std::int64_t kElementsOfWarp = 16384, kElementsOfBlock = 32768;
 /// Mean length from which long rows are many enough to have blocks by the number of elements.
 constexpr std::int64_t kMeanOfLong = 2048;
+/// Elements that a block of ragged_tiles takes at a time.
+constexpr std::int64_t kElementsOfTiles = 65536;
 /// Words of marks from which a warp of ragged_packs takes more than one.
 constexpr std::int64_t kManyMarks = 16384;
 
@@ -30,12 +32,12 @@ const char* refuses(const RowProblem& p, const Context&) {
 std::int64_t mean_of(const RowProblem& p) {
   return std::max<std::int64_t>(p.ragged_elements / std::max<std::int64_t>(p.rows, 1), 1);
 }
-/// Whether there may be short rows enough for a kernel of their own.
-bool has_packs(const RowProblem& p) {
-  return mean_of(p) < kMeanOfLong && !p[Slot::mask].given && !p[Slot::scales].given;
+/// Whether most rows can be taken by kernels for plain ones, which leave the others marked.
+bool has_marks(const RowProblem& p) {
+  return !p[Slot::mask].given && !p[Slot::scales].given && lift::Factor(fold::make_scale<float>(p.scale).c).plain;
 }
 std::size_t bytes_of_marks(const RowProblem& p) {
-  return has_packs(p) ? static_cast<std::size_t>(ceil_div(p.rows, kMarked)) * sizeof(unsigned) : 0;
+  return has_marks(p) ? static_cast<std::size_t>(ceil_div(p.rows, kMarked)) * sizeof(unsigned) : 0;
 }
 
 /// For rows of their mean length; any other lengths are right, too.
@@ -66,11 +68,26 @@ RaggedList list_at(const RowProblem& p, char* memory, Stream stream) {
 }
 
 template <class E, RaggedLeaves kLeaves>
-void launch_rows(const RowProblem& p, const RaggedSpread& spread, unsigned* left, Stream stream) {
-  if (left != nullptr) {
-    const std::int64_t marks = ceil_div(p.rows, kMarked), words = std::clamp<std::int64_t>(marks / kManyMarks, 1, 8);
+void launch_marked(const RowProblem& p, unsigned* left, int processors, Stream stream) {
+  const std::int64_t mean = mean_of(p), marks = ceil_div(p.rows, kMarked);
+  if (mean < kMeanOfLong) {
+    const std::int64_t words = std::clamp<std::int64_t>(marks / kManyMarks, 1, 8);
     launch("ragged_packs", ragged_packs<E, kLeaves>, {ceil_div(marks, kPackWarps * words), 32 * kPackWarps}, stream, p,
            left, static_cast<int>(words));
+    stream = stream.following();
+  } else {
+    check(cudaMemsetAsync(left, 0xFF, bytes_of_marks(p), stream), "ragged_rows");
+  }
+  const auto rows =
+      std::bit_floor(static_cast<unsigned>(std::clamp<std::int64_t>(kElementsOfTiles / mean, 2, kMarked)));
+  const std::int64_t blocks = std::min<std::int64_t>(ceil_div(p.rows, rows), std::int64_t{32} * processors);
+  launch("ragged_tiles", ragged_tiles<E, kLeaves>, {blocks, 32 * kTileWarps}, stream, p, left, static_cast<int>(rows));
+}
+
+template <class E, RaggedLeaves kLeaves>
+void launch_rows(const RowProblem& p, const RaggedSpread& spread, unsigned* left, int processors, Stream stream) {
+  if (left != nullptr) {
+    launch_marked<E, kLeaves>(p, left, processors, stream);
     stream = stream.following();
   }
   const std::int64_t blocks = spread.long_blocks + ceil_div(p.rows, spread.warp_rows * kRaggedWarps);
@@ -90,13 +107,13 @@ void run(const RowProblem& p, const Context& context) {
   const Stream stream = stream_of(context);
   const Scratch scratch(workspace(p, context), context);
   const RaggedList list = list_at(p, scratch.data(), stream);
-  unsigned* left = has_packs(p) ? reinterpret_cast<unsigned*>(scratch.data() + bytes_of_list(p)) : nullptr;
+  unsigned* left = has_marks(p) ? reinterpret_cast<unsigned*>(scratch.data() + bytes_of_list(p)) : nullptr;
   const RaggedSpread spread = spread_rows(p, list, left, processors);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     switch (p.op) {
-      case Op::softmax: launch_rows<E, RaggedLeaves::softmax>(p, spread, left, stream); break;
-      case Op::log_softmax: launch_rows<E, RaggedLeaves::log_softmax>(p, spread, left, stream); break;
-      default: launch_rows<E, RaggedLeaves::row>(p, spread, left, stream);
+      case Op::softmax: launch_rows<E, RaggedLeaves::softmax>(p, spread, left, processors, stream); break;
+      case Op::log_softmax: launch_rows<E, RaggedLeaves::log_softmax>(p, spread, left, processors, stream); break;
+      default: launch_rows<E, RaggedLeaves::row>(p, spread, left, processors, stream);
     }
     if (list.capacity == 0) return;
     const Grid grid{std::min<std::int64_t>(list.capacity, std::int64_t{3} * processors), 32 * kRaggedWarps};

@@ -1,10 +1,11 @@
 // Ragged rows, whose lengths only the device knows. Short ones are taken first, where there may be many of them
-// (ragged_packs.cuh). Of the others those of up to a few chunks are taken by warps, longer ones by blocks of their own,
-// and those too long for a block by all of them (ragged_long.cuh).
+// (ragged_packs.cuh), then those of a few chunks (ragged_tiles.cuh). What they leave is taken here: rows of any kind by
+// warps or blocks, those too long for a block by all of them (ragged_long.cuh).
 #pragma once
 
 #include "cuda/ragged_long.cuh"
 #include "cuda/ragged_packs.cuh"
+#include "cuda/ragged_tiles.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -16,7 +17,7 @@ struct RaggedSpread {
   std::int64_t long_blocks, long_rows;
   int warp_rows;
   RaggedList list;       ///< of rows that are too long for a block
-  const unsigned* left;  ///< what ragged_packs left; null where it did not run
+  const unsigned* left;  ///< a mark a row: those to take; null: all
 };
 
 /// Up to kMarked neighbouring rows by a warp, those of at most kWarpElements.
@@ -74,7 +75,9 @@ __device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSprea
   for (std::int64_t base = begin; base < end; base += kThreads) {
     if (threadIdx.x == 0) count = 0;
     __syncthreads();
-    if (base + threadIdx.x < end && ragged_row(p, base + threadIdx.x).n > kWarpElements)
+    const std::int64_t own = base + threadIdx.x;
+    if (own < end && (spread.left == nullptr || (spread.left[own / kMarked] >> own % kMarked & 1U) != 0) &&
+        ragged_row(p, own).n > kWarpElements)
       found[atomicAdd(&count, 1)] = static_cast<int>(threadIdx.x);
     __syncthreads();
 #pragma unroll 1

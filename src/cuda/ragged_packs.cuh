@@ -4,53 +4,34 @@
 #pragma once
 
 #include "cuda/in_order.cuh"
-#include "cuda/ragged_team.cuh"
+#include "cuda/ragged_values.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Rows of a word of marks.
-inline constexpr int kMarked = 32;
-
 /// Warps of a block, and blocks of a processor.
 inline constexpr int kPackWarps = 8, kPackBlocks = 4;
-
-/// A pack's values on their way between its elements' lanes and its rows': a warp's, in shared memory.
-template <class E>
-struct PackValues {
-  float4 vectors[lift::kChunk / 4];
-
-  /// Where a vector lies: so that lanes with two neighbouring vectors each do not meet in a bank.
-  static __device__ __forceinline__ int place(int vector) {
-    return sizeof(E) == 2 ? vector ^ (vector >> 3 & 1) : vector;
-  }
-  __device__ __forceinline__ float4& operator[](int vector) { return vectors[place(vector)]; }
-  __device__ __forceinline__ float& at(int vector, int k) {
-    return reinterpret_cast<float*>(vectors + place(vector))[k];
-  }
-};
 
 /// kMarked neighbouring rows, one a lane, by a warp.
 template <class E, RaggedLeaves kLeaves>
 struct RaggedPacks {
   using Lse = fold::LogSumExp<float>;
   using S = fold::Scalar<float>;
-  using Fold = lift::WarpFold<16 / static_cast<int>(sizeof(E))>;
   static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = lift::kPerLane / kWidth;
   static constexpr int kLongest = lift::kChunk - kWidth + 1;  ///< that fits wherever it begins
   static constexpr bool kTerms = kLeaves == RaggedLeaves::softmax;
 
   const RowProblem& p;
-  PackValues<E>& values;
+  RaggedValues<E>& values;
   std::int64_t first;
   int lane;
   fold::Scale<float> scale;
   float c;
   std::int64_t begin;  ///< of the lane's row, counted from a 16-byte boundary below x
-  int n;               ///< its length; more than any that counts here: kWarpElements + 1
+  int n;               ///< its length, if it is at most kLongest
 
-  __device__ __forceinline__ RaggedPacks(const RowProblem& p_, PackValues<E>& values_, std::int64_t first_)
+  __device__ __forceinline__ RaggedPacks(const RowProblem& p_, RaggedValues<E>& values_, std::int64_t first_)
       : p(p_),
         values(values_),
         first(first_),
@@ -62,7 +43,7 @@ struct RaggedPacks {
     if (first + lane >= p.rows) return;
     const RaggedRow r = ragged_row(p, first + lane);
     begin = r.begin + shift();
-    n = static_cast<int>(min(r.n, std::int64_t{kWarpElements + 1}));
+    n = static_cast<int>(min(r.n, std::int64_t{kLongest + 1}));
   }
   __device__ __forceinline__ int shift() const {
     return static_cast<int>(reinterpret_cast<std::uintptr_t>(p[Slot::x].data) % 16) / kSize;
@@ -72,10 +53,10 @@ struct RaggedPacks {
   __device__ __forceinline__ unsigned run() {
     if (kLeaves == RaggedLeaves::row && n == 0 && first + lane < p.rows)
       write_row<float>(p, first + lane, Lse::identity());
-    unsigned left = __ballot_sync(lift::kWholeWarp, n > 0 && n <= kWarpElements);
+    unsigned left = __ballot_sync(lift::kWholeWarp, n > 0);
     // Where offsets run backwards, neighbours do not lie side by side.
     const std::int64_t before = __shfl_up_sync(lift::kWholeWarp, begin, 1);
-    if (!lift::Factor(c).plain || __any_sync(lift::kWholeWarp, lane > 0 && begin < before)) return left;
+    if (__any_sync(lift::kWholeWarp, lane > 0 && begin < before)) return left;
     unsigned todo = __ballot_sync(lift::kWholeWarp, n > 0 && n <= kLongest);
 #pragma unroll 1
     while (todo != 0) {
@@ -109,8 +90,8 @@ struct RaggedPacks {
     }
     __syncwarp();
     if constexpr (kLeaves != RaggedLeaves::row) {
-      collect(p[Slot::y].data + at, __shfl_sync(lift::kWholeWarp, start, i),
-              __shfl_sync(lift::kWholeWarp, start + n, stop - 1));
+      values.collect(p[Slot::y].data + at, __shfl_sync(lift::kWholeWarp, start, i),
+                     __shfl_sync(lift::kWholeWarp, start + n, stop - 1), [](float v) { return v; });
       __syncwarp();
     }
     return true;
@@ -119,7 +100,6 @@ struct RaggedPacks {
   /// The elements of the vectors from x on, up to the end-th element, to their terms in a frame for all, or as they
   /// are. False if some lie too far apart, or a vector is not in memory whole.
   __device__ __forceinline__ bool spread(const char* x, int end) {
-    constexpr float kMagic = fold::Real<float>::kMagic;
     const int last = (end - 1) / kWidth;
     const Extent memory = extent_of(p);
     if (x < memory.begin || x + (last + 1) * 16 > memory.end) return false;
@@ -129,13 +109,9 @@ struct RaggedPacks {
       raw[j] = raw[0];
       if (j == 0 || 32 * j <= last) raw[j] = reinterpret_cast<const uint4*>(x)[min(lane + 32 * j, last)];
     }
-    const lift::Extremes e = Packed<E>::extremes(raw);
-    const float top = __int_as_float(Fold::largest(__float_as_int(S::fma(c > 0.F ? e.high : e.low, c, kMagic))));
-    const float bottom = __int_as_float(Fold::smallest(__float_as_int(S::fma(c > 0.F ? e.low : e.high, c, kMagic))));
-    const bool near = bottom >= kMagic + fold::Real<float>::kFastLowest &&
-                      top <= kMagic + fold::Real<float>::kFastHighest && bottom >= top - 60.F;
-    if (!near) return false;
-    const lift::FrameTerms terms(c, S::sub(top, kMagic));
+    const RaggedFrame frame(Packed<E>::extremes(raw), c);
+    if (!frame.near) return false;
+    const lift::FrameTerms terms(c, frame.m());
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       if (32 * j > last) break;
@@ -145,30 +121,9 @@ struct RaggedPacks {
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) v[k] = terms.template term<false>(v[k]);
       }
-#pragma unroll
-      for (int h = 0; h < kWidth / 4; ++h)
-        values[(lane + 32 * j) * (kWidth / 4) + h] = {v[4 * h], v[4 * h + 1], v[4 * h + 2], v[4 * h + 3]};
+      values.put(lane + 32 * j, v);
     }
     return true;
-  }
-
-  /// The values, which are now results, of elements [head, end) to memory.
-  __device__ __forceinline__ void collect(char* y, int head, int end) {
-#pragma unroll 2
-    for (int vector = lane; vector * kWidth < end; vector += 32) {
-      float v[kWidth];
-#pragma unroll
-      for (int h = 0; h < kWidth / 4; ++h) {
-        const float4 a = values[vector * (kWidth / 4) + h];
-        v[4 * h] = a.x, v[4 * h + 1] = a.y, v[4 * h + 2] = a.z, v[4 * h + 3] = a.w;
-      }
-      if (vector * kWidth >= head && vector * kWidth + kWidth <= end)
-        reinterpret_cast<uint4*>(y)[vector] = Packed<E>::pack(v);
-    }
-    // What lies in vectors that are a neighbour's, too.
-    const int whole = min((head + kWidth - 1) / kWidth * kWidth, end), tail = max(end / kWidth * kWidth, whole);
-    const int i = lane < 16 ? head + lane : tail + lane - 16;
-    if (i < (lane < 16 ? whole : end)) reinterpret_cast<E*>(y)[i] = Packed<E>::narrow(values.at(i >> 2, i & 3));
   }
 
   /// A row of a group of 2^level lanes: its values from `start` on to its results. n = 0: no row's.
@@ -187,24 +142,19 @@ struct RaggedPacks {
       v[4 * j] = a.x, v[4 * j + 1] = a.y, v[4 * j + 2] = a.z, v[4 * j + 3] = a.w;
     }
     if constexpr (kTerms) {
-#pragma unroll
-      for (int i = 0; i < lift::kPerLane; ++i)
-        if ((there & 1U << i) == 0) v[i] = 0.F;
       // The unit is a power of two, and a part of the reciprocal as of the sum.
-      const float multiplier = S::div(1.F, sum(level, [&](int i) { return v[i]; }));
-#pragma unroll
-      for (int i = 0; i < lift::kPerLane; ++i) v[i] = S::mul(v[i], multiplier);
+      const float multiplier = S::div(1.F, sum(level, [&](int i) { return (there & 1U << i) != 0 ? v[i] : 0.F; }));
+      put(v, there, vector, level, [&](float t) { return S::mul(t, multiplier); });
     } else {
       const auto state = own_state(v, there, level);
-      if (kLeaves == RaggedLeaves::row) {
+      if constexpr (kLeaves == RaggedLeaves::row) {
         if (g == 0 && its_n > 0) write_row<float>(p, row, state);
-        return;
+      } else {
+        const fold::LogNormaliser<float> norm(state, scale);
+        put(v, there, vector, level, [&](float x) { return fast_log_probability(norm, x); });
       }
-      finish<true>(v, true, lift::Factor(c), 1.F, state, scale);
     }
-    put(v, there, vector, level);
   }
-
   /// The tree over a group's 32 values a lane; as lift::add_tree.
   template <class At>
   __device__ __forceinline__ float sum(int level, const At& at) const {
@@ -239,19 +189,29 @@ struct RaggedPacks {
     return {static_cast<double>(m), S::mul(d, terms.unit)};
   }
 
-  /// A row's results in the place of its values; vectors at its ends belong to its neighbours, too.
-  __device__ __forceinline__ void put(const float (&v)[lift::kPerLane], unsigned there, int vector, int level) {
+  /// A row's results in the place of its values.
+  template <class Result>
+  __device__ __forceinline__ void put(const float (&v)[lift::kPerLane], unsigned there, int vector, int level,
+                                      const Result& result) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < 8; ++j)
+      if ((there >> 4 * j & 0xFU) == 0xFU)
+        values[vector + (j << level)] = {result(v[4 * j]), result(v[4 * j + 1]), result(v[4 * j + 2]),
+                                         result(v[4 * j + 3])};
+    // Vectors at the row's ends belong to its neighbours, too: the lane's first one, and its last.
+    const auto put_some = [&](int j) {
       const unsigned bits = there >> 4 * j & 0xFU;
-      if (bits == 0xFU) {
-        values[vector + (j << level)] = {v[4 * j], v[4 * j + 1], v[4 * j + 2], v[4 * j + 3]};
-      } else if (bits != 0) {
+      if (bits == 0 || bits == 0xFU) return;
 #pragma unroll
-        for (int k = 0; k < 4; ++k)
-          if ((bits & 1U << k) != 0) values.at(vector + (j << level), k) = v[4 * j + k];
-      }
-    }
+      for (int k = 0; k < 4; ++k)
+        if ((bits & 1U << k) != 0) {
+          float& one = values.at(vector + (j << level), k);
+          one = result(one);
+        }
+    };
+    put_some(0);
+    const int last = (31 - __clz(static_cast<int>(there))) >> 2;
+    if (last > 0) put_some(last);
   }
 };
 
@@ -260,7 +220,7 @@ template <class E, RaggedLeaves kLeaves>
 __global__ void __launch_bounds__(32 * kPackWarps, kPackBlocks)
     ragged_packs(const __grid_constant__ RowProblem p, unsigned* left, int words) {
   begin_in_order();
-  __shared__ PackValues<E> values[kPackWarps];
+  __shared__ RaggedValues<E> values[kPackWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) * kPackWarps + warp) * words;
 #pragma unroll 1

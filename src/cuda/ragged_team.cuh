@@ -15,6 +15,9 @@ inline constexpr int kParked = 2;
 /// The longest row that a warp takes alone.
 inline constexpr int kWarpElements = (kParked + 1) * lift::kChunk;
 
+/// Rows of a word of marks, in which kernels leave rows to those behind them.
+inline constexpr int kMarked = 32;
+
 /// What is kept of a chunk's fold until its row's sum is known.
 struct ChunkKept {
   int z;  ///< of its node

@@ -1,0 +1,83 @@
+// Up to 1024 neighbouring elements of ragged rows in a warp's shared memory, as values that become results.
+#pragma once
+
+#include "cuda/ragged_team.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// The slots count from a 16-byte boundary; of elements behind the last slot the values lie in the first ones.
+template <class E>
+struct RaggedValues {
+  static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = lift::kPerLane / kWidth;
+
+  float4 vectors[lift::kChunk / 4];
+
+  /// Where a vector lies: so that lanes with two neighbouring vectors each do not meet in a bank.
+  static __device__ __forceinline__ int place(int vector) {
+    return sizeof(E) == 2 ? vector ^ (vector >> 3 & 1) : vector;
+  }
+  __device__ __forceinline__ float4& operator[](int vector) { return vectors[place(vector)]; }
+  __device__ __forceinline__ float& at(int vector, int k) {
+    return reinterpret_cast<float*>(vectors + place(vector))[k];
+  }
+  /// A lane's vector of elements.
+  __device__ __forceinline__ void put(int vector, const float* v) {
+#pragma unroll
+    for (int h = 0; h < kWidth / 4; ++h)
+      (*this)[vector * (kWidth / 4) + h] = {v[4 * h], v[4 * h + 1], v[4 * h + 2], v[4 * h + 3]};
+  }
+
+  /// The results of what lies in slots [head, end) to y, by all lanes of a warp.
+  template <class Result>
+  __device__ __forceinline__ void collect(char* y, int head, int end, const Result& result) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 2
+    for (int vector = lane + head / kWidth; (vector + 1) * kWidth <= end; vector += 32) {
+      float v[kWidth];
+#pragma unroll
+      for (int h = 0; h < kWidth / 4; ++h) {
+        const float4 a = (*this)[vector * (kWidth / 4) + h];
+        v[4 * h] = result(a.x), v[4 * h + 1] = result(a.y), v[4 * h + 2] = result(a.z), v[4 * h + 3] = result(a.w);
+      }
+      if (vector * kWidth >= head) reinterpret_cast<uint4*>(y)[vector] = Packed<E>::pack(v);
+    }
+    // What lies in vectors that are a neighbour's, too.
+    const int whole = min((head + kWidth - 1) / kWidth * kWidth, end), tail = max(end / kWidth * kWidth, whole);
+    const int i = lane < 16 ? head + lane : tail + lane - 16;
+    if (i < (lane < 16 ? whole : end)) {
+      const int slot = i % lift::kChunk;
+      reinterpret_cast<E*>(y)[i] = Packed<E>::narrow(result(at(slot >> 2, slot & 3)));
+    }
+  }
+};
+
+/// The frame of a warp's elements, as an integer that kMagic is part of, and whether they lie close enough together to
+/// be terms in it, and those of any part of them in its own.
+struct RaggedFrame {
+  float top;
+  bool near;
+
+  __device__ __forceinline__ RaggedFrame(const lift::Extremes& e, float c) {
+    using S = fold::Scalar<float>;
+    using Fold = lift::WarpFold<4>;
+    constexpr float kMagic = fold::Real<float>::kMagic;
+    top = __int_as_float(Fold::largest(__float_as_int(S::fma(c > 0.F ? e.high : e.low, c, kMagic))));
+    const float bottom = __int_as_float(Fold::smallest(__float_as_int(S::fma(c > 0.F ? e.low : e.high, c, kMagic))));
+    near = bottom >= kMagic + fold::Real<float>::kFastLowest && top <= kMagic + fold::Real<float>::kFastHighest &&
+           bottom >= top - 60.F;
+  }
+  __device__ __forceinline__ float m() const { return fold::Scalar<float>::sub(top, fold::Real<float>::kMagic); }
+};
+
+/// norm.log_probability where norm.fast.
+__device__ __forceinline__ float fast_log_probability(const fold::LogNormaliser<float>& norm, float x) {
+  using S = fold::Scalar<float>;
+  const float lp = S::mul(norm.two_kappa, S::sub(S::fma(x, norm.half_c, -norm.half_frame), norm.half_log2_d));
+  return S::add(lp < 0.F ? lp : 0.F, 0.F);
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
