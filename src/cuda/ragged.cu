@@ -19,8 +19,8 @@ constexpr std::int64_t kElementsOfWarp = 16384, kElementsOfBlock = 32768;
 constexpr std::int64_t kMeanOfLong = 2048;
 /// Elements that a block of ragged_tiles takes at a time.
 constexpr std::int64_t kElementsOfTiles = 65536;
-/// Words of marks from which a warp of ragged_packs takes more than one.
-constexpr std::int64_t kManyMarks = 16384;
+/// Elements that a warp of ragged_packs takes.
+constexpr std::int64_t kElementsOfPacks = 8192;
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic) return "another rung is asked for";
@@ -52,6 +52,8 @@ RaggedSpread spread_rows(const RowProblem& p, const RaggedList& list, const unsi
   spread.warp_rows = static_cast<int>(std::bit_floor(rows));
   spread.long_rows = mean < kMeanOfLong ? std::max<std::int64_t>(ceil_div(p.rows, blocks), 1)
                                         : std::max<std::int64_t>(kElementsOfBlock / mean, 1);
+  // Of so many a thread looks at a word of marks at a time.
+  if (spread.long_rows > 32 * kRaggedWarps) spread.long_rows = ceil_div(spread.long_rows, kMarked) * kMarked;
   spread.long_blocks = ceil_div(p.rows, spread.long_rows);
   return spread;
 }
@@ -69,14 +71,14 @@ RaggedList list_at(const RowProblem& p, char* memory, Stream stream) {
 
 template <class E, RaggedLeaves kLeaves>
 void launch_marked(const RowProblem& p, unsigned* left, int processors, Stream stream) {
-  const std::int64_t mean = mean_of(p), marks = ceil_div(p.rows, kMarked);
-  if (mean < kMeanOfLong) {
-    const std::int64_t words = std::clamp<std::int64_t>(marks / kManyMarks, 1, 8);
-    launch("ragged_packs", ragged_packs<E, kLeaves>, {ceil_div(marks, kPackWarps * words), 32 * kPackWarps}, stream, p,
-           left, static_cast<int>(words));
+  const std::int64_t mean = mean_of(p);
+  const bool packs = mean < kMeanOfLong;
+  check(cudaMemsetAsync(left, packs ? 0 : 0xFF, bytes_of_marks(p), stream), "ragged_rows");
+  if (packs) {
+    const std::int64_t each = std::clamp<std::int64_t>(kElementsOfPacks / mean, 8, 4 * kMarked);
+    launch("ragged_packs", ragged_packs<E, kLeaves>, {ceil_div(p.rows, kPackWarps * each), 32 * kPackWarps}, stream, p,
+           left, static_cast<int>(each));
     stream = stream.following();
-  } else {
-    check(cudaMemsetAsync(left, 0xFF, bytes_of_marks(p), stream), "ragged_rows");
   }
   const auto rows =
       std::bit_floor(static_cast<unsigned>(std::clamp<std::int64_t>(kElementsOfTiles / mean, 2, kMarked)));

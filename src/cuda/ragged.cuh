@@ -62,48 +62,63 @@ struct WarpRows {
   }
 };
 
+/// The rows found from `base` on, by all warps of the block.
+template <class E, RaggedLeaves kLeaves>
+__device__ __forceinline__ void take_long(const RowProblem& p, const RaggedSpread& spread, std::int64_t base,
+                                          const int* found, int count, const lift::Factor& common,
+                                          typename RaggedTeam<E, kLeaves, kRaggedWarps>::Storage& storage,
+                                          RaggedParking& parking, AnyStorage& any) {
+  using Team = RaggedTeam<E, kLeaves, kRaggedWarps>;
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    const std::int64_t row = base + found[i];
+    const RaggedRow r = ragged_row(p, row);
+    if (r.n > kBlockElements && spread.list.append(row, r.n)) continue;
+    if (threadIdx.x == 0) {
+      constexpr int kMost = Team::kAhead * kRaggedWarps * lift::kChunk;
+      if (i == 0) fetch_ahead<E>(p, r, 0, kMost);
+      if (i + 1 < count) fetch_ahead<E>(p, ragged_row(p, base + found[i + 1]), 0, kMost);
+    }
+    const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
+    lift::Node node{lift::kFar, 0.F};
+    if (factor.plain && !p[Slot::mask].given) node = Team(p, r, factor.c, storage, parking).run();
+    fold::LogSumExp<float>::State state;
+    if (node.z == lift::kFar) {
+      __syncthreads();
+      state = any_row<E, kLeaves>(p, row, any, kRaggedWarps);
+    } else {
+      state = lift::state_of(node);
+    }
+    if (kLeaves == RaggedLeaves::row && threadIdx.x == 0) write_row<float>(p, row, state);
+    __syncthreads();
+  }
+}
+
 /// Looks among the block's share of the rows for those beyond kWarpElements, and takes each with all warps.
 template <class E, RaggedLeaves kLeaves>
 __device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSpread& spread,
                                           typename RaggedTeam<E, kLeaves, kRaggedWarps>::Storage& storage,
                                           RaggedParking& parking, AnyStorage& any) {
   constexpr int kThreads = 32 * kRaggedWarps;
-  using Team = RaggedTeam<E, kLeaves, kRaggedWarps>;
   __shared__ int found[kThreads], count;
   const lift::Factor common(fold::make_scale<float>(p.scale).c);
   const std::int64_t begin = blockIdx.x * spread.long_rows, end = min(begin + spread.long_rows, p.rows);
-  for (std::int64_t base = begin; base < end; base += kThreads) {
-    if (threadIdx.x == 0) count = 0;
-    __syncthreads();
-    const std::int64_t own = base + threadIdx.x;
-    if (own < end && (spread.left == nullptr || (spread.left[own / kMarked] >> own % kMarked & 1U) != 0) &&
-        ragged_row(p, own).n > kWarpElements)
-      found[atomicAdd(&count, 1)] = static_cast<int>(threadIdx.x);
-    __syncthreads();
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      const std::int64_t row = base + found[i];
-      const RaggedRow r = ragged_row(p, row);
-      if (r.n > kBlockElements && spread.list.append(row, r.n)) continue;
-      if (threadIdx.x == 0) {
-        constexpr int kMost = Team::kAhead * kRaggedWarps * lift::kChunk;
-        if (i == 0) fetch_ahead<E>(p, r, 0, kMost);
-        if (i + 1 < count) fetch_ahead<E>(p, ragged_row(p, base + found[i + 1]), 0, kMost);
-      }
-      const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
-      lift::Node node{lift::kFar, 0.F};
-      if (factor.plain && !p[Slot::mask].given) node = Team(p, r, factor.c, storage, parking).run();
-      fold::LogSumExp<float>::State state;
-      if (node.z == lift::kFar) {
-        __syncthreads();
-        state = any_row<E, kLeaves>(p, row, any, kRaggedWarps);
-      } else {
-        state = lift::state_of(node);
-      }
-      if (kLeaves == RaggedLeaves::row && threadIdx.x == 0) write_row<float>(p, row, state);
+  const int each = spread.long_rows > kThreads ? kMarked : 1;  // rows that a thread looks at
+  for (std::int64_t base = begin; base < end; base += kThreads * each) {
+    const std::int64_t own = base + static_cast<int>(threadIdx.x) * each;
+    unsigned bits = each == 1 ? 1U : 0xFFFFFFFFU;
+    if (own >= end) bits = 0;
+    if (bits != 0 && spread.left != nullptr) bits &= spread.left[own / kMarked] >> own % kMarked;
+    while (__syncthreads_or(static_cast<int>(bits)) != 0) {
+      if (threadIdx.x == 0) count = 0;
       __syncthreads();
+      const std::int64_t row = own + __ffs(static_cast<int>(bits)) - 1;
+      if (bits != 0 && row < end && ragged_row(p, row).n > kWarpElements)
+        found[atomicAdd(&count, 1)] = static_cast<int>(row - base);
+      bits &= bits - 1;
+      __syncthreads();
+      take_long<E, kLeaves>(p, spread, base, found, count, common, storage, parking, any);
     }
-    __syncthreads();
   }
 }
 

@@ -13,85 +13,108 @@ namespace cuda {
 /// Warps of a block, and blocks of a processor.
 inline constexpr int kPackWarps = 8, kPackBlocks = 4;
 
-/// kMarked neighbouring rows, one a lane, by a warp.
+/// Up to 32 neighbouring rows, one a lane, by a warp.
 template <class E, RaggedLeaves kLeaves>
 struct RaggedPacks {
   using Lse = fold::LogSumExp<float>;
   using S = fold::Scalar<float>;
   static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = lift::kPerLane / kWidth;
   static constexpr int kLongest = lift::kChunk - kWidth + 1;  ///< that fits wherever it begins
+  static constexpr int kFar = 1 << 30;                        ///< where rows cannot be told apart any more
   static constexpr bool kTerms = kLeaves == RaggedLeaves::softmax;
 
   const RowProblem& p;
   RaggedValues<E>& values;
-  std::int64_t first;
+  std::int64_t first, stop;  ///< its rows
   int lane;
   fold::Scale<float> scale;
   float c;
-  std::int64_t begin;  ///< of the lane's row, counted from a 16-byte boundary below x
-  int n;               ///< its length, if it is at most kLongest
+  std::int64_t origin;  ///< where the first row's vectors begin, counted from a 16-byte boundary below x
+  int begin;            ///< of the lane's row, from there
+  int n;                ///< its length, if it is at most kLongest
+  bool apart;           ///< some rows do not lie side by side: offsets run backwards
 
-  __device__ __forceinline__ RaggedPacks(const RowProblem& p_, RaggedValues<E>& values_, std::int64_t first_)
+  __device__ __forceinline__ RaggedPacks(const RowProblem& p_, RaggedValues<E>& values_, std::int64_t first_,
+                                         std::int64_t stop_)
       : p(p_),
         values(values_),
         first(first_),
+        stop(stop_),
         lane(static_cast<int>(threadIdx.x) % 32),
         scale(fold::make_scale<float>(p_.scale)),
         c(scale.c),
-        begin(std::int64_t{1} << 62),
         n(0) {
-    if (first + lane >= p.rows) return;
-    const RaggedRow r = ragged_row(p, first + lane);
-    begin = r.begin + shift();
-    n = static_cast<int>(min(r.n, std::int64_t{kLongest + 1}));
+    std::int64_t own = std::int64_t{1} << 62;
+    if (first + lane < stop) {
+      const RaggedRow r = ragged_row(p, first + lane);
+      own = r.begin + shift();
+      n = static_cast<int>(min(r.n, std::int64_t{kLongest + 1}));
+    }
+    origin = __shfl_sync(lift::kWholeWarp, own, 0) & ~std::int64_t{kWidth - 1};
+    const std::int64_t before = __shfl_up_sync(lift::kWholeWarp, own, 1);
+    apart = __any_sync(lift::kWholeWarp, lane > 0 && own < before);
+    begin = static_cast<int>(min(own - origin, std::int64_t{kFar}));
+    if (begin == kFar && n > 0) n = kLongest + 1;
   }
   __device__ __forceinline__ int shift() const {
     return static_cast<int>(reinterpret_cast<std::uintptr_t>(p[Slot::x].data) % 16) / kSize;
   }
 
-  /// The rows that ragged_rows must take, a bit each.
-  __device__ __forceinline__ unsigned run() {
-    if (kLeaves == RaggedLeaves::row && n == 0 && first + lane < p.rows)
-      write_row<float>(p, first + lane, Lse::identity());
-    unsigned left = __ballot_sync(lift::kWholeWarp, n > 0);
-    // Where offsets run backwards, neighbours do not lie side by side.
-    const std::int64_t before = __shfl_up_sync(lift::kWholeWarp, begin, 1);
-    if (__any_sync(lift::kWholeWarp, lane > 0 && begin < before)) return left;
+  /// Takes what it can of its rows, in front of which nothing is left to do, and returns how many that are: all, or
+  /// those before a pack that rows behind these may belong to, too. Marks those that others must take.
+  __device__ __forceinline__ int run(unsigned* left) {
+    const bool there = first + lane < stop;
+    const int count = static_cast<int>(min(stop - first, std::int64_t{kMarked}));
+    if (kLeaves == RaggedLeaves::row && there && n == 0) write_row<float>(p, first + lane, Lse::identity());
     unsigned todo = __ballot_sync(lift::kWholeWarp, n > 0 && n <= kLongest);
+    unsigned rest = __ballot_sync(lift::kWholeWarp, n > kLongest);
+    if (apart) rest |= todo, todo = 0;
+    int done = count;
 #pragma unroll 1
     while (todo != 0) {
       const int i = __ffs(static_cast<int>(todo)) - 1;
-      const std::int64_t from = __shfl_sync(lift::kWholeWarp, begin, i) & ~std::int64_t{kWidth - 1};
+      const int from = __shfl_sync(lift::kWholeWarp, begin, i) & ~(kWidth - 1);
       const bool fits = n <= kLongest && begin + n - from <= lift::kChunk;
-      const unsigned rest = __ballot_sync(lift::kWholeWarp, !fits) & (lift::kWholeWarp << i);
-      const unsigned these = rest == 0 ? lift::kWholeWarp << i : (rest & -rest) - (1U << i);
+      const unsigned behind = __ballot_sync(lift::kWholeWarp, !fits) & (lift::kWholeWarp << i);
+      if (behind == 0 && i > 0 && first + count < stop) {
+        done = i;
+        rest &= (1U << i) - 1U;
+        break;
+      }
+      const unsigned these = behind == 0 ? lift::kWholeWarp << i : (behind & -behind) - (1U << i);
+      if (!pack(i, 32 - __clz(static_cast<int>(these)), from)) rest |= these & todo;
       todo &= ~these;
-      if (pack(i, 32 - __clz(static_cast<int>(these)), from)) left &= ~these;
     }
-    return left;
+    if (rest != 0 && lane == 0) {
+      const auto bit = static_cast<int>(first % kMarked);
+      unsigned* word = left + first / kMarked;
+      atomicOr(word, rest << bit);
+      if (bit != 0 && rest >> (kMarked - bit) != 0) atomicOr(word + 1, rest >> (kMarked - bit));
+    }
+    return done;
   }
 
  private:
-  /// Rows [i, stop), which lie in the 1024 slots from `from` on. False: nothing is written.
-  __device__ __forceinline__ bool pack(int i, int stop, std::int64_t from) {
-    const auto start = static_cast<int>(begin - from);  // of lanes with one of these rows
-    const std::int64_t at = (from - shift()) * kSize;
-    if (!spread(p[Slot::x].data + at, __shfl_sync(lift::kWholeWarp, start + n, stop - 1))) return false;
+  /// Rows [i, end_row), which lie in the 1024 slots from `from` on. False: nothing is written.
+  __device__ __forceinline__ bool pack(int i, int end_row, int from) {
+    const int start = begin - from;  // of lanes with one of these rows
+    const std::int64_t at = (origin + from - shift()) * kSize;
+    if (!spread(p[Slot::x].data + at, __shfl_sync(lift::kWholeWarp, start + n, end_row - 1))) return false;
     __syncwarp();
     // A group's row, wherever it begins, lies in the slots of its 32 values a lane.
-    const int longest = __reduce_max_sync(lift::kWholeWarp, lane >= i && lane < stop ? n : 0);
+    const int longest = __reduce_max_sync(lift::kWholeWarp, lane >= i && lane < end_row ? n : 0);
     const int level = longest <= 29 ? 0 : 32 - __clz((longest + 2) >> 5);
 #pragma unroll 1
-    for (int row = i; row < stop; row += 32 >> level) {
-      const int its = row + (lane >> level), from_lane = min(its, stop - 1);
+    for (int row = i; row < end_row; row += 32 >> level) {
+      const int its = row + (lane >> level), from_lane = min(its, end_row - 1);
       const int its_start = __shfl_sync(lift::kWholeWarp, start, from_lane);
       const int its_n = __shfl_sync(lift::kWholeWarp, n, from_lane);
-      fold_row(first + its, its_start, its < stop ? its_n : 0, level);
+      fold_row(first + its, its_start, its < end_row ? its_n : 0, level);
     }
     __syncwarp();
     if constexpr (kLeaves != RaggedLeaves::row) {
       values.collect(p[Slot::y].data + at, __shfl_sync(lift::kWholeWarp, start, i),
-                     __shfl_sync(lift::kWholeWarp, start + n, stop - 1), [](float v) { return v; });
+                     __shfl_sync(lift::kWholeWarp, start + n, end_row - 1), [](float v) { return v; });
       __syncwarp();
     }
     return true;
@@ -128,33 +151,38 @@ struct RaggedPacks {
 
   /// A row of a group of 2^level lanes: its values from `start` on to its results. n = 0: no row's.
   __device__ __forceinline__ void fold_row(std::int64_t row, int start, int its_n, int level) {
-    const int lanes = 1 << level, g = lane & (lanes - 1), vector = (start >> 2) + g;
+    const int lanes = 1 << level, g = lane & (lanes - 1);
     // Of the lane's values the first so many exist, but for those before the row.
     const int end = its_n == 0 ? 0 : (start & 3) + its_n, reach = max(end - 4 * g, 0);
     const int count = 4 * (reach >> (level + 2)) + min(reach & (4 * lanes - 1), 4);
     unsigned there = count >= 32 ? 0xFFFFFFFFU : (1U << count) - 1U;
     if (g == 0) there &= 0xFFFFFFFFU << (start & 3);
+    float4* at = values.vectors + (start >> 2) + g;
     float v[lift::kPerLane];
+    {
+      const float4* from = at;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      float4 a{};
-      if (4 * j < count) a = values[vector + (j << level)];
-      v[4 * j] = a.x, v[4 * j + 1] = a.y, v[4 * j + 2] = a.z, v[4 * j + 3] = a.w;
+      for (int j = 0; j < 8; ++j, from += lanes) {
+        float4 a{};
+        if (4 * j < count) a = *from;
+        v[4 * j] = a.x, v[4 * j + 1] = a.y, v[4 * j + 2] = a.z, v[4 * j + 3] = a.w;
+      }
     }
     if constexpr (kTerms) {
       // The unit is a power of two, and a part of the reciprocal as of the sum.
       const float multiplier = S::div(1.F, sum(level, [&](int i) { return (there & 1U << i) != 0 ? v[i] : 0.F; }));
-      put(v, there, vector, level, [&](float t) { return S::mul(t, multiplier); });
+      put(v, there, at, lanes, [&](float t) { return S::mul(t, multiplier); });
     } else {
       const auto state = own_state(v, there, level);
       if constexpr (kLeaves == RaggedLeaves::row) {
         if (g == 0 && its_n > 0) write_row<float>(p, row, state);
       } else {
         const fold::LogNormaliser<float> norm(state, scale);
-        put(v, there, vector, level, [&](float x) { return fast_log_probability(norm, x); });
+        put(v, there, at, lanes, [&](float x) { return fast_log_probability(norm, x); });
       }
     }
   }
+
   /// The tree over a group's 32 values a lane; as lift::add_tree.
   template <class At>
   __device__ __forceinline__ float sum(int level, const At& at) const {
@@ -189,45 +217,42 @@ struct RaggedPacks {
     return {static_cast<double>(m), S::mul(d, terms.unit)};
   }
 
-  /// A row's results in the place of its values.
+  /// A row's results in the place of its values, `lanes` vectors apart.
   template <class Result>
-  __device__ __forceinline__ void put(const float (&v)[lift::kPerLane], unsigned there, int vector, int level,
+  __device__ __forceinline__ void put(float (&v)[lift::kPerLane], unsigned there, float4* at, int lanes,
                                       const Result& result) {
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-      if ((there >> 4 * j & 0xFU) == 0xFU)
-        values[vector + (j << level)] = {result(v[4 * j]), result(v[4 * j + 1]), result(v[4 * j + 2]),
-                                         result(v[4 * j + 3])};
     // Vectors at the row's ends belong to its neighbours, too: the lane's first one, and its last.
-    const auto put_some = [&](int j) {
-      const unsigned bits = there >> 4 * j & 0xFU;
-      if (bits == 0 || bits == 0xFU) return;
+    const auto put_some = [&](float* to, unsigned bits) {
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        if ((bits & 1U << k) != 0) {
-          float& one = values.at(vector + (j << level), k);
-          one = result(one);
-        }
+        if ((bits & 1U << k) != 0) to[k] = result(to[k]);
     };
-    put_some(0);
-    const int last = (31 - __clz(static_cast<int>(there))) >> 2;
-    if (last > 0) put_some(last);
+    const int last = max(31 - __clz(static_cast<int>(there)), 0) >> 2;
+    const unsigned first_bits = there & 0xFU, last_bits = there >> 4 * last;
+    if (first_bits != 0xFU) put_some(reinterpret_cast<float*>(at), first_bits);
+    if (last > 0 && last_bits != 0xFU) put_some(reinterpret_cast<float*>(at + last * lanes), last_bits);
+    float4* to = at;
+#pragma unroll
+    for (int j = 0; j < 8; ++j, to += lanes) {
+      const float4 a{result(v[4 * j]), result(v[4 * j + 1]), result(v[4 * j + 2]), result(v[4 * j + 3])};
+      if ((there >> 4 * j & 0xFU) == 0xFU) *to = a;
+    }
   }
 };
 
-/// A warp takes `words` times kMarked rows; left: of every such word, the rows that it did not take.
+/// A warp takes `rows` neighbouring rows, and sets the marks of those that it leaves.
 template <class E, RaggedLeaves kLeaves>
 __global__ void __launch_bounds__(32 * kPackWarps, kPackBlocks)
-    ragged_packs(const __grid_constant__ RowProblem p, unsigned* left, int words) {
+    ragged_packs(const __grid_constant__ RowProblem p, unsigned* left, int rows) {
   begin_in_order();
   __shared__ RaggedValues<E> values[kPackWarps];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) * kPackWarps + warp) * words;
+  // As a reduction's result, which the compiler knows to be the same in all lanes: uniform registers take what follows.
+  const int warp = __reduce_max_sync(lift::kWholeWarp, static_cast<int>(threadIdx.x) / 32);
+  const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) * kPackWarps + warp) * rows;
+  const std::int64_t stop = min(begin + rows, p.rows);
 #pragma unroll 1
-  for (std::int64_t word = begin; word < begin + words && word * kMarked < p.rows; ++word) {
-    const unsigned rest = RaggedPacks<E, kLeaves>(p, values[warp], word * kMarked).run();
-    if (threadIdx.x % 32 == 0) left[word] = rest;
-  }
+  for (std::int64_t first = begin; first < stop;)
+    first += __reduce_max_sync(lift::kWholeWarp, RaggedPacks<E, kLeaves>(p, values[warp], first, stop).run(left));
 }
 
 }  // namespace cuda

@@ -38,20 +38,24 @@ struct RaggedTiles {
 
   const RowProblem& p;
   TileStorage<E>& storage;
+  int warp;    ///< as a reduction's result, which the compiler knows to be the same in all lanes
   int before;  ///< chunks of the rows before the lane's
   int behind;  ///< and of those up to it
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
-  static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
 
   __device__ __forceinline__ RaggedTiles(const RowProblem& p_, TileStorage<E>& storage_, std::int64_t first,
                                          unsigned todo)
-      : p(p_), storage(storage_), before(0), behind(0) {
+      : p(p_),
+        storage(storage_),
+        warp(__reduce_max_sync(lift::kWholeWarp, static_cast<int>(threadIdx.x) / 32)),
+        before(0),
+        behind(0) {
     int chunks = 0;
     if ((todo >> lane() & 1U) != 0) {
       const RaggedRow own = ragged_row(p, first + lane());
       if (own.n <= kTileElements) chunks = static_cast<int>(lift::chunk_count(own.n));
-      if (warp() == 0) {
+      if (warp == 0) {
         storage.rows[lane()] = own;
         if (kLeaves == RaggedLeaves::row && own.n == 0)
           write_row<float>(p, own.index, fold::LogSumExp<float>::identity());
@@ -68,10 +72,10 @@ struct RaggedTiles {
 
   /// The warp's, where the tile's first chunk is the base-th of all rows; rows that do not end in the tile wait.
   __device__ __forceinline__ Unit unit(int base) const {
-    const int row = __ffs(static_cast<int>(__ballot_sync(lift::kWholeWarp, behind > base + warp()))) - 1;
+    const int row = __ffs(static_cast<int>(__ballot_sync(lift::kWholeWarp, behind > base + warp))) - 1;
     const int first = __shfl_sync(lift::kWholeWarp, before, max(row, 0)) - base;
     const int end = __shfl_sync(lift::kWholeWarp, behind, max(row, 0)) - base;
-    return {end <= kTileWarps ? row : -1, first, warp() - first, end - first};
+    return {end <= kTileWarps ? row : -1, first, warp - first, end - first};
   }
   /// All tiles; `left` loses the rows that are done, the lane's at the bit-th place from `bit` on.
   __device__ __forceinline__ void run(int& parity, unsigned& left, int bit) const {
@@ -157,10 +161,10 @@ struct RaggedTiles {
       for (int k = 0; k < kWidth; ++k) v[kWidth * j + k] = 0.F;
       if (32 * kWidth * j >= span.end) continue;
       Packed<E>::unpack(raw[j], v + kWidth * j);
-      if constexpr (kLog) storage.values[warp()].put(lane() + 32 * j, v + kWidth * j);
+      if constexpr (kLog) storage.values[warp].put(lane() + 32 * j, v + kWidth * j);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) v[kWidth * j + k] = terms.template term<false>(v[kWidth * j + k]);
-      if constexpr (kLeaves == RaggedLeaves::softmax) storage.values[warp()].put(lane() + 32 * j, v + kWidth * j);
+      if constexpr (kLeaves == RaggedLeaves::softmax) storage.values[warp].put(lane() + 32 * j, v + kWidth * j);
     }
     if (span.end != lift::kChunk || span.head != 0) cut(v, span);
     unit = terms.unit;
@@ -189,7 +193,7 @@ struct RaggedTiles {
       const Unit u = this->unit(base);
       if (u.row >= 0) {
         node = fold(unit, storage.rows[u.row], u.index);
-        if (lane() == 0) nodes[warp()] = node;
+        if (lane() == 0) nodes[warp] = node;
       }
     }
     __syncthreads();
@@ -205,7 +209,7 @@ struct RaggedTiles {
     if constexpr (kLeaves != RaggedLeaves::row) {
       const Span span(p, r, u.index);
       char* y = p[Slot::y].data + span.at;
-      auto& values = storage.values[warp()];
+      auto& values = storage.values[warp];
       if constexpr (kLog) {
         const fold::LogNormaliser<float> norm(lift::state_of(root), fold::make_scale<float>(p.scale));
         values.collect(y, span.head, span.end, [&](float x) { return fast_log_probability(norm, x); });

@@ -14,41 +14,36 @@ struct RaggedValues {
 
   float4 vectors[lift::kChunk / 4];
 
-  /// Where a vector lies: so that lanes with two neighbouring vectors each do not meet in a bank.
-  static __device__ __forceinline__ int place(int vector) {
-    return sizeof(E) == 2 ? vector ^ (vector >> 3 & 1) : vector;
-  }
-  __device__ __forceinline__ float4& operator[](int vector) { return vectors[place(vector)]; }
-  __device__ __forceinline__ float& at(int vector, int k) {
-    return reinterpret_cast<float*>(vectors + place(vector))[k];
-  }
   /// A lane's vector of elements.
   __device__ __forceinline__ void put(int vector, const float* v) {
 #pragma unroll
     for (int h = 0; h < kWidth / 4; ++h)
-      (*this)[vector * (kWidth / 4) + h] = {v[4 * h], v[4 * h + 1], v[4 * h + 2], v[4 * h + 3]};
+      vectors[vector * (kWidth / 4) + h] = {v[4 * h], v[4 * h + 1], v[4 * h + 2], v[4 * h + 3]};
   }
 
   /// The results of what lies in slots [head, end) to y, by all lanes of a warp.
   template <class Result>
   __device__ __forceinline__ void collect(char* y, int head, int end, const Result& result) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll 2
-    for (int vector = lane + head / kWidth; (vector + 1) * kWidth <= end; vector += 32) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, first = (head + kWidth - 1) / kWidth, last = end / kWidth;
+    const float4* from = vectors + lane * (kWidth / 4);
+    uint4* to = reinterpret_cast<uint4*>(y) + lane;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      if (32 * j >= last) break;
       float v[kWidth];
 #pragma unroll
       for (int h = 0; h < kWidth / 4; ++h) {
-        const float4 a = (*this)[vector * (kWidth / 4) + h];
+        const float4 a = from[32 * j * (kWidth / 4) + h];
         v[4 * h] = result(a.x), v[4 * h + 1] = result(a.y), v[4 * h + 2] = result(a.z), v[4 * h + 3] = result(a.w);
       }
-      if (vector * kWidth >= head) reinterpret_cast<uint4*>(y)[vector] = Packed<E>::pack(v);
+      if (32 * j + lane >= first && 32 * j + lane < last) to[32 * j] = Packed<E>::pack(v);
     }
     // What lies in vectors that are a neighbour's, too.
     const int whole = min((head + kWidth - 1) / kWidth * kWidth, end), tail = max(end / kWidth * kWidth, whole);
     const int i = lane < 16 ? head + lane : tail + lane - 16;
     if (i < (lane < 16 ? whole : end)) {
-      const int slot = i % lift::kChunk;
-      reinterpret_cast<E*>(y)[i] = Packed<E>::narrow(result(at(slot >> 2, slot & 3)));
+      const float value = reinterpret_cast<const float*>(vectors)[i % lift::kChunk];
+      reinterpret_cast<E*>(y)[i] = Packed<E>::narrow(result(value));
     }
   }
 };
