@@ -17,6 +17,8 @@ namespace {
 constexpr std::int64_t kElementsOfWarp = 16384, kElementsOfBlock = 32768;
 /// Mean length from which long rows are many enough to have blocks by the number of elements.
 constexpr std::int64_t kMeanOfLong = 2048;
+/// Mean length up to which rows of a few chunks are worth a kernel.
+constexpr std::int64_t kMeanOfTiles = 16384;
 /// Elements that a block of ragged_tiles takes at a time.
 constexpr std::int64_t kElementsOfTiles = 65536;
 /// Elements that a warp of ragged_packs takes.
@@ -32,9 +34,11 @@ const char* refuses(const RowProblem& p, const Context&) {
 std::int64_t mean_of(const RowProblem& p) {
   return std::max<std::int64_t>(p.ragged_elements / std::max<std::int64_t>(p.rows, 1), 1);
 }
-/// Whether most rows can be taken by kernels for plain ones, which leave the others marked.
+/// Whether most rows can be taken by kernels for plain ones, which leave the others marked. Few elements are not worth
+/// the launches.
 bool has_marks(const RowProblem& p) {
-  return !p[Slot::mask].given && !p[Slot::scales].given && lift::Factor(fold::make_scale<float>(p.scale).c).plain;
+  return p.ragged_elements > kBlockElements && mean_of(p) <= kMeanOfTiles && !p[Slot::mask].given &&
+         !p[Slot::scales].given && lift::Factor(fold::make_scale<float>(p.scale).c).plain;
 }
 std::size_t bytes_of_marks(const RowProblem& p) {
   return has_marks(p) ? static_cast<std::size_t>(ceil_div(p.rows, kMarked)) * sizeof(unsigned) : 0;

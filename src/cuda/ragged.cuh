@@ -12,7 +12,8 @@ inline namespace v0 {
 namespace cuda {
 
 /// How rows are spread over the grid: its first blocks look among `long_rows` rows each for long ones, every warp of
-/// the others takes the shorter ones of `warp_rows`, which divides kMarked or is a multiple of it.
+/// the others takes the shorter ones of `warp_rows`, which divides kMarked or is up to
+/// 32 times it.
 struct RaggedSpread {
   std::int64_t long_blocks, long_rows;
   int warp_rows;
@@ -134,8 +135,13 @@ __global__ void __launch_bounds__(32 * kRaggedWarps, kRaggedBlocks)
   if (blockIdx.x < spread.long_blocks) return long_rows<E, kLeaves>(p, spread, of_block, parking[warp], any[0]);
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) - spread.long_blocks) * kRaggedWarps + warp;
   const std::int64_t begin = item * spread.warp_rows, end = min(begin + spread.warp_rows, p.rows);
+  // Lanes look for words of marks that hold some.
+  const std::int64_t own = begin + threadIdx.x % 32 * kMarked;
+  const bool some = own < end && (spread.left == nullptr || spread.left[own / kMarked] != 0);
+  unsigned words = __ballot_sync(lift::kWholeWarp, some);
 #pragma unroll 1
-  for (std::int64_t first = begin; first < end; first += kMarked) {
+  for (; words != 0; words &= words - 1) {
+    const std::int64_t first = begin + (__ffs(static_cast<int>(words)) - 1) * kMarked;
     const auto count = static_cast<int>(min(end - first, std::int64_t{kMarked}));
     WarpRows<E, kLeaves>(p).run(first, count, spread.left, of_warp[warp], parking[warp], any[warp]);
   }

@@ -52,7 +52,7 @@ struct RaggedTiles {
         before(0),
         behind(0) {
     int chunks = 0;
-    if ((todo >> lane() & 1U) != 0) {
+    if ((todo >> lane() & 1U) != 0 && first + lane() < p.rows) {
       const RaggedRow own = ragged_row(p, first + lane());
       if (own.n <= kTileElements) chunks = static_cast<int>(lift::chunk_count(own.n));
       if (warp == 0) {
@@ -199,7 +199,7 @@ struct RaggedTiles {
     __syncthreads();
     const Unit u = this->unit(base);
     if (u.row < 0) return;
-    const lift::Node root = lift::merge_some([&](int i) { return nodes[u.first + i]; }, u.count);
+    const lift::Node root = lift::merge_run<1>([&](int i) { return nodes[u.first + i]; }, u.count);
     if (root.z == lift::kFar) return;
     const RaggedRow& r = storage.rows[u.row];
     if (u.index == 0 && lane() == 0) {
@@ -215,6 +215,9 @@ struct RaggedTiles {
         values.collect(y, span.head, span.end, [&](float x) { return fast_log_probability(norm, x); });
       } else {
         const float multiplier = S::mul(lift::near_multiplier(root, node), unit);
+        // Terms are at least 2^-62: so are none of the results that small.
+        if (multiplier >= 0x1p-60F)
+          return values.collect(y, span.head, span.end, [&](float t) { return S::mul(t, multiplier); });
         values.collect(y, span.head, span.end,
                        [&](float t) { return fold::Normaliser<float>::probability(t, multiplier); });
       }
@@ -222,19 +225,29 @@ struct RaggedTiles {
   }
 };
 
-/// A block takes `rows` neighbouring rows at a time, a part of kMarked, of those that are left.
+/// A block takes `rows` neighbouring rows at a time, a part of kMarked, of those that are left. Its lanes look ahead
+/// for parts of which something is left.
 template <class E, RaggedLeaves kLeaves>
 __global__ void __launch_bounds__(32 * kTileWarps, kTileBlocks)
     ragged_tiles(const __grid_constant__ RowProblem p, unsigned* left, int rows) {
   begin_in_order();
   __shared__ TileStorage<E> storage;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t step = std::int64_t{gridDim.x} * rows;
   int parity = 0;
 #pragma unroll 1
-  for (std::int64_t first = std::int64_t{blockIdx.x} * rows; first < p.rows; first += std::int64_t{gridDim.x} * rows) {
-    unsigned& word = left[first / kMarked];
-    const auto count = static_cast<int>(min(p.rows - first, std::int64_t{rows}));
-    const unsigned todo = word >> first % kMarked & 0xFFFFFFFFU >> (32 - count);
-    if (todo != 0) RaggedTiles<E, kLeaves>(p, storage, first, todo).run(parity, word, first % kMarked);
+  for (std::int64_t base = std::int64_t{blockIdx.x} * rows; base < p.rows; base += 32 * step) {
+    const std::int64_t own = base + lane * step;
+    unsigned marks = 0;
+    if (own < p.rows) marks = left[own / kMarked] >> own % kMarked & 0xFFFFFFFFU >> (kMarked - rows);
+    unsigned some = __ballot_sync(lift::kWholeWarp, marks != 0);
+#pragma unroll 1
+    for (; some != 0; some &= some - 1) {
+      const int i = __ffs(static_cast<int>(some)) - 1;
+      const std::int64_t first = base + i * step;
+      const unsigned todo = __shfl_sync(lift::kWholeWarp, marks, i);
+      RaggedTiles<E, kLeaves>(p, storage, first, todo).run(parity, left[first / kMarked], first % kMarked);
+    }
   }
 }
 
