@@ -18,7 +18,7 @@ constexpr std::int64_t kElementsOfWarp = 16384, kElementsOfBlock = 32768;
 /// Mean length from which long rows are many enough to have blocks by the number of elements.
 constexpr std::int64_t kMeanOfLong = 2048;
 /// Mean length up to which rows of a few chunks are worth a kernel.
-constexpr std::int64_t kMeanOfTiles = 16384;
+constexpr std::int64_t kMeanOfTiles = 6144;
 /// Elements that a block of ragged_tiles takes at a time.
 constexpr std::int64_t kElementsOfTiles = 65536;
 /// Elements that a warp of ragged_packs takes.
@@ -35,10 +35,12 @@ std::int64_t mean_of(const RowProblem& p) {
   return std::max<std::int64_t>(p.ragged_elements / std::max<std::int64_t>(p.rows, 1), 1);
 }
 /// Whether most rows can be taken by kernels for plain ones, which leave the others marked. Few elements are not worth
-/// the launches.
+/// the launches, and states of short rows are found faster without.
 bool has_marks(const RowProblem& p) {
-  return p.ragged_elements > kBlockElements && mean_of(p) <= kMeanOfTiles && !p[Slot::mask].given &&
-         !p[Slot::scales].given && lift::Factor(fold::make_scale<float>(p.scale).c).plain;
+  if (p[Slot::mask].given || p[Slot::scales].given || !lift::Factor(fold::make_scale<float>(p.scale).c).plain)
+    return false;
+  const bool of_row = p.op != Op::softmax && p.op != Op::log_softmax;
+  return p.ragged_elements > kBlockElements && mean_of(p) <= kMeanOfTiles && !(of_row && mean_of(p) < kMeanOfLong);
 }
 std::size_t bytes_of_marks(const RowProblem& p) {
   return has_marks(p) ? static_cast<std::size_t>(ceil_div(p.rows, kMarked)) * sizeof(unsigned) : 0;
@@ -51,13 +53,12 @@ RaggedSpread spread_rows(const RowProblem& p, const RaggedList& list, const unsi
   spread.list = list;
   spread.left = left;
   // With marks most rows may be gone, and a word of them is looked at for little.
-  const std::int64_t at_once = ceil_div(p.rows, blocks * kRaggedWarps), most = left == nullptr ? kMarked : 8 * kMarked;
-  const auto rows = static_cast<unsigned>(std::clamp<std::int64_t>(kElementsOfWarp / mean, 1, std::min(at_once, most)));
-  spread.warp_rows = static_cast<int>(std::bit_floor(rows));
+  const std::int64_t at_once = ceil_div(p.rows, blocks * kRaggedWarps), most = left == nullptr ? kMarked : 32 * kMarked;
+  const std::int64_t elements = left == nullptr ? kElementsOfWarp : 4 * kElementsOfWarp;
+  const auto rows = static_cast<unsigned>(std::clamp<std::int64_t>(elements / mean, 1, std::min(at_once, most)));
+  spread.warp_rows = static_cast<int>(left == nullptr ? rows : std::bit_floor(rows));
   spread.long_rows = mean < kMeanOfLong ? std::max<std::int64_t>(ceil_div(p.rows, blocks), 1)
                                         : std::max<std::int64_t>(kElementsOfBlock / mean, 1);
-  // Of so many a thread looks at a word of marks at a time.
-  if (spread.long_rows > 32 * kRaggedWarps) spread.long_rows = ceil_div(spread.long_rows, kMarked) * kMarked;
   spread.long_blocks = ceil_div(p.rows, spread.long_rows);
   return spread;
 }
@@ -78,11 +79,13 @@ void launch_marked(const RowProblem& p, unsigned* left, int processors, Stream s
   const std::int64_t mean = mean_of(p);
   const bool packs = mean < kMeanOfLong;
   check(cudaMemsetAsync(left, packs ? 0 : 0xFF, bytes_of_marks(p), stream), "ragged_rows");
-  if (packs) {
-    const std::int64_t each = std::clamp<std::int64_t>(kElementsOfPacks / mean, 8, 4 * kMarked);
-    launch("ragged_packs", ragged_packs<E, kLeaves>, {ceil_div(p.rows, kPackWarps * each), 32 * kPackWarps}, stream, p,
-           left, static_cast<int>(each));
-    stream = stream.following();
+  if constexpr (kLeaves != RaggedLeaves::row) {
+    if (packs) {
+      const std::int64_t each = std::clamp<std::int64_t>(kElementsOfPacks / mean, 8, 4 * kMarked);
+      launch("ragged_packs", ragged_packs<E, kLeaves>, {ceil_div(p.rows, kPackWarps * each), 32 * kPackWarps}, stream,
+             p, left, static_cast<int>(each));
+      stream = stream.following();
+    }
   }
   const auto rows =
       std::bit_floor(static_cast<unsigned>(std::clamp<std::int64_t>(kElementsOfTiles / mean, 2, kMarked)));

@@ -1,99 +1,135 @@
-// Ragged rows, whose lengths only the device knows. Short ones are taken first, where there may be many of them
-// (ragged_packs.cuh), then those of a few chunks (ragged_tiles.cuh). What they leave is taken here: rows of any kind by
-// warps or blocks, those too long for a block by all of them (ragged_long.cuh).
+// Ragged rows, whose lengths only the device knows. Of many the short ones are taken first (ragged_packs.cuh), then
+// those of a few chunks (ragged_tiles.cuh), and here what they leave; or all rows. Rows of up to a few chunks are taken
+// by warps, each some neighbouring rows in order of length: short ones a few lanes each, the others a warp. Longer ones
+// are taken by blocks of their own, and those too long for a block by all of them (ragged_long.cuh).
 #pragma once
 
+#include "cuda/in_order.cuh"
 #include "cuda/ragged_long.cuh"
 #include "cuda/ragged_packs.cuh"
 #include "cuda/ragged_tiles.cuh"
+#include "cuda/short_place.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
 /// How rows are spread over the grid: its first blocks look among `long_rows` rows each for long ones, every warp of
-/// the others takes the shorter ones of `warp_rows`, which divides kMarked or is up to
-/// 32 times it.
+/// the others takes the shorter ones of `warp_rows`, which divides kMarked or is up to 32 times it.
 struct RaggedSpread {
   std::int64_t long_blocks, long_rows;
   int warp_rows;
   RaggedList list;       ///< of rows that are too long for a block
   const unsigned* left;  ///< a mark a row: those to take; null: all
+
+  __device__ __forceinline__ bool takes(std::int64_t row) const {
+    return left == nullptr || (left[row / kMarked] >> row % kMarked & 1U) != 0;
+  }
 };
 
-/// Up to kMarked neighbouring rows by a warp, those of at most kWarpElements.
+/// Up to 32 neighbouring rows, one a lane, in order of length; rows beyond kWarpElements are left to others.
 template <class E, RaggedLeaves kLeaves>
 struct WarpRows {
-  using Team = RaggedTeam<E, kLeaves, 1>;
+  using State = fold::LogSumExp<float>::State;
+  struct Results {
+    unsigned left;  ///< rows, by order of length, that any_row must take
+    State state;    ///< of the lane-th shortest row
+  };
+  static constexpr int kLengthBits = 13;
+  static_assert(kWarpElements < (1 << kLengthBits) - 1);
 
   const RowProblem& p;
+  std::int64_t first, begin;  ///< begin: of the lane's row
+  int key;                    ///< of the lane-th shortest row: its length, and the lane that has its begin
   lift::Factor common;
   int lane;
 
-  __device__ __forceinline__ explicit WarpRows(const RowProblem& p_)
-      : p(p_), common(fold::make_scale<float>(p_.scale).c), lane(static_cast<int>(threadIdx.x) % 32) {}
+  __device__ __forceinline__ WarpRows(const RowProblem& p_, const RaggedSpread& spread, std::int64_t first_, int count)
+      : p(p_),
+        first(first_),
+        begin(0),
+        common(fold::make_scale<float>(p_.scale).c),
+        lane(static_cast<int>(threadIdx.x) % 32) {
+    int n = 1 << kLengthBits;
+    if (lane < count && spread.takes(first + lane)) {
+      const RaggedRow r = ragged_row(p, first + lane);
+      begin = r.begin;
+      n = static_cast<int>(min(r.n, std::int64_t{(1 << kLengthBits) - 1}));
+    }
+    key = ShortOrder::sorted(n * 32 + lane).key;
+  }
+  /// How many rows have at most n elements.
+  __device__ __forceinline__ int up_to(int n) const {
+    return __popc(__ballot_sync(lift::kWholeWarp, key < (n + 1) * 32));
+  }
+  /// The i-th shortest row.
+  __device__ __forceinline__ RaggedRow at(int i) const {
+    const int its = __shfl_sync(lift::kWholeWarp, key, i), from = its % 32;
+    const std::int64_t its_begin = __shfl_sync(lift::kWholeWarp, begin, from);
+    return {first + from, its_begin, its / 32};
+  }
 
-  __device__ __forceinline__ void run(std::int64_t first, int count, const unsigned* left,
-                                      typename Team::Storage& storage, RaggedParking& parking, AnyStorage& any) const {
-    unsigned todo = 0xFFFFFFFFU >> (32 - count);
-    if (left != nullptr) todo &= left[first / kMarked] >> first % kMarked;
-    if (todo == 0) return;
-    RaggedRow own{first + lane, 0, kWarpElements + 1};
-    if (lane < count) own = ragged_row(p, first + lane);
-    if (kLeaves == RaggedLeaves::row && own.n == 0 && left == nullptr)
-      write_row<float>(p, own.index, fold::LogSumExp<float>::identity());
-    todo &= __ballot_sync(lift::kWholeWarp, own.n > 0 && own.n <= kWarpElements);
-    const auto at = [&](int i) {
-      const std::int64_t begin = __shfl_sync(lift::kWholeWarp, own.begin, i);
-      return RaggedRow{first + i, begin, __shfl_sync(lift::kWholeWarp, own.n, i)};
-    };
+  /// The rows from the i-th shortest on that kLanes lanes hold; i moves behind them.
+  template <int kLanes>
+  __device__ __forceinline__ void groups(int& i, Results& results) const {
+    constexpr int kRows = 32 / kLanes;
+    const int stop = up_to(CutTile<E, kLanes>::kLongest);
 #pragma unroll 1
-    while (todo != 0) {
-      const RaggedRow r = at(__ffs(static_cast<int>(todo)) - 1);
-      todo &= todo - 1;
-      const RaggedRow next = at(max(__ffs(static_cast<int>(todo)) - 1, 0));
-      if (lane == 0 && todo != 0) fetch_ahead<E>(p, next, 0);
-      const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
-      lift::Node node{lift::kFar, 0.F};
-      if (factor.plain && !p[Slot::mask].given) node = Team(p, r, factor.c, storage, parking).run();
-      const auto state = node.z == lift::kFar ? any_row<E, kLeaves>(p, r.index, any, 1) : lift::state_of(node);
-      if (kLeaves == RaggedLeaves::row && lane == 0) write_row<float>(p, r.index, state);
+    for (; i < stop; i += kRows) {
+      const int own = i + lane / kLanes;
+      const RaggedRow r = at(min(own, stop - 1));
+      const lift::Node node = ragged_group<E, kLeaves, kLanes>(p, r, RaggedView<E>{p, r}.factor(common), own < stop);
+      const unsigned far = __ballot_sync(lift::kWholeWarp, node.z == lift::kFar && own < stop);
+#pragma unroll
+      for (int g = 0; g < kRows; ++g)
+        if ((far >> (g * kLanes) & 1U) != 0) results.left |= 1U << (i + g);
+      if constexpr (kLeaves == RaggedLeaves::row) {
+        const int from = (lane - i) * kLanes % 32;
+        const lift::Node its{__shfl_sync(lift::kWholeWarp, node.z, from), __shfl_sync(lift::kWholeWarp, node.d, from)};
+        if (lane >= i && lane < min(i + kRows, stop) && its.z != lift::kFar) results.state = lift::state_of(its);
+      }
+    }
+    i = max(min(i, stop), up_to(0));
+  }
+  __device__ __forceinline__ void run(typename RaggedTeam<E, kLeaves, 1>::Storage& storage, RaggedParking& parking,
+                                      AnyStorage& any) const {
+    Results results{0U, fold::LogSumExp<float>::identity()};
+    int i = up_to(0);
+    const int stop = up_to(kWarpElements);
+    if (p[Slot::mask].given || !common.plain) {
+      for (; i < stop; ++i) results.left |= 1U << i;
+    } else {
+      groups<4>(i, results);
+      groups<8>(i, results);
+#pragma unroll 1
+      for (; i < stop; ++i) {
+        const RaggedRow r = at(i);
+        const RaggedRow next = at(min(i + 1, stop - 1));
+        if (lane == 0) fetch_ahead<E>(p, next, 0);
+        const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
+        lift::Node node{lift::kFar, 0.F};
+        if (factor.plain) node = RaggedTeam<E, kLeaves, 1>(p, r, factor.c, storage, parking).run();
+        if (node.z == lift::kFar) {
+          results.left |= 1U << i;
+        } else if (lane == i) {
+          results.state = lift::state_of(node);
+        }
+        __syncwarp();
+      }
+    }
+#pragma unroll 1
+    while (results.left != 0) {
+      const int one = __ffs(static_cast<int>(results.left)) - 1;
+      results.left &= results.left - 1;
+      const State s = any_row<E, kLeaves>(p, at(one).index, any, 1);
+      if (lane == one) results.state = s;
       __syncwarp();
+    }
+    if constexpr (kLeaves == RaggedLeaves::row) {
+      if (lane < stop) write_row<float>(p, first + key % 32, results.state);
     }
   }
 };
-
-/// The rows found from `base` on, by all warps of the block.
-template <class E, RaggedLeaves kLeaves>
-__device__ __forceinline__ void take_long(const RowProblem& p, const RaggedSpread& spread, std::int64_t base,
-                                          const int* found, int count, const lift::Factor& common,
-                                          typename RaggedTeam<E, kLeaves, kRaggedWarps>::Storage& storage,
-                                          RaggedParking& parking, AnyStorage& any) {
-  using Team = RaggedTeam<E, kLeaves, kRaggedWarps>;
-#pragma unroll 1
-  for (int i = 0; i < count; ++i) {
-    const std::int64_t row = base + found[i];
-    const RaggedRow r = ragged_row(p, row);
-    if (r.n > kBlockElements && spread.list.append(row, r.n)) continue;
-    if (threadIdx.x == 0) {
-      constexpr int kMost = Team::kAhead * kRaggedWarps * lift::kChunk;
-      if (i == 0) fetch_ahead<E>(p, r, 0, kMost);
-      if (i + 1 < count) fetch_ahead<E>(p, ragged_row(p, base + found[i + 1]), 0, kMost);
-    }
-    const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
-    lift::Node node{lift::kFar, 0.F};
-    if (factor.plain && !p[Slot::mask].given) node = Team(p, r, factor.c, storage, parking).run();
-    fold::LogSumExp<float>::State state;
-    if (node.z == lift::kFar) {
-      __syncthreads();
-      state = any_row<E, kLeaves>(p, row, any, kRaggedWarps);
-    } else {
-      state = lift::state_of(node);
-    }
-    if (kLeaves == RaggedLeaves::row && threadIdx.x == 0) write_row<float>(p, row, state);
-    __syncthreads();
-  }
-}
 
 /// Looks among the block's share of the rows for those beyond kWarpElements, and takes each with all warps.
 template <class E, RaggedLeaves kLeaves>
@@ -101,25 +137,47 @@ __device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSprea
                                           typename RaggedTeam<E, kLeaves, kRaggedWarps>::Storage& storage,
                                           RaggedParking& parking, AnyStorage& any) {
   constexpr int kThreads = 32 * kRaggedWarps;
+  using Team = RaggedTeam<E, kLeaves, kRaggedWarps>;
   __shared__ int found[kThreads], count;
   const lift::Factor common(fold::make_scale<float>(p.scale).c);
   const std::int64_t begin = blockIdx.x * spread.long_rows, end = min(begin + spread.long_rows, p.rows);
-  const int each = spread.long_rows > kThreads ? kMarked : 1;  // rows that a thread looks at
-  for (std::int64_t base = begin; base < end; base += kThreads * each) {
-    const std::int64_t own = base + static_cast<int>(threadIdx.x) * each;
-    unsigned bits = each == 1 ? 1U : 0xFFFFFFFFU;
-    if (own >= end) bits = 0;
-    if (bits != 0 && spread.left != nullptr) bits &= spread.left[own / kMarked] >> own % kMarked;
-    while (__syncthreads_or(static_cast<int>(bits)) != 0) {
-      if (threadIdx.x == 0) count = 0;
+  if (spread.left != nullptr) {  // mostly all is done
+    bool some = false;
+    for (std::int64_t word = begin / kMarked + threadIdx.x; word * kMarked < end; word += kThreads)
+      some |= spread.left[word] != 0;
+    if (__syncthreads_or(static_cast<int>(some)) == 0) return;
+  }
+  for (std::int64_t base = begin; base < end; base += kThreads) {
+    if (threadIdx.x == 0) count = 0;
+    __syncthreads();
+    const std::int64_t own = base + threadIdx.x;
+    if (own < end && spread.takes(own) && ragged_row(p, own).n > kWarpElements)
+      found[atomicAdd(&count, 1)] = static_cast<int>(threadIdx.x);
+    __syncthreads();
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const std::int64_t row = base + found[i];
+      const RaggedRow r = ragged_row(p, row);
+      if (r.n > kBlockElements && spread.list.append(row, r.n)) continue;
+      if (threadIdx.x == 0) {
+        constexpr int kMost = Team::kAhead * kRaggedWarps * lift::kChunk;
+        if (i == 0) fetch_ahead<E>(p, r, 0, kMost);
+        if (i + 1 < count) fetch_ahead<E>(p, ragged_row(p, base + found[i + 1]), 0, kMost);
+      }
+      const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
+      lift::Node node{lift::kFar, 0.F};
+      if (factor.plain && !p[Slot::mask].given) node = Team(p, r, factor.c, storage, parking).run();
+      fold::LogSumExp<float>::State state;
+      if (node.z == lift::kFar) {
+        __syncthreads();
+        state = any_row<E, kLeaves>(p, row, any, kRaggedWarps);
+      } else {
+        state = lift::state_of(node);
+      }
+      if (kLeaves == RaggedLeaves::row && threadIdx.x == 0) write_row<float>(p, row, state);
       __syncthreads();
-      const std::int64_t row = own + __ffs(static_cast<int>(bits)) - 1;
-      if (bits != 0 && row < end && ragged_row(p, row).n > kWarpElements)
-        found[atomicAdd(&count, 1)] = static_cast<int>(row - base);
-      bits &= bits - 1;
-      __syncthreads();
-      take_long<E, kLeaves>(p, spread, base, found, count, common, storage, parking, any);
     }
+    __syncthreads();
   }
 }
 
@@ -143,7 +201,7 @@ __global__ void __launch_bounds__(32 * kRaggedWarps, kRaggedBlocks)
   for (; words != 0; words &= words - 1) {
     const std::int64_t first = begin + (__ffs(static_cast<int>(words)) - 1) * kMarked;
     const auto count = static_cast<int>(min(end - first, std::int64_t{kMarked}));
-    WarpRows<E, kLeaves>(p).run(first, count, spread.left, of_warp[warp], parking[warp], any[warp]);
+    WarpRows<E, kLeaves>(p, spread, first, count).run(of_warp[warp], parking[warp], any[warp]);
   }
 }
 

@@ -13,7 +13,7 @@ namespace cuda {
 /// Warps of a block, and blocks of a processor.
 inline constexpr int kPackWarps = 8, kPackBlocks = 4;
 
-/// Up to 32 neighbouring rows, one a lane, by a warp.
+/// Up to 32 neighbouring rows, one a lane, by a warp; not for states.
 template <class E, RaggedLeaves kLeaves>
 struct RaggedPacks {
   using Lse = fold::LogSumExp<float>;
@@ -63,9 +63,7 @@ struct RaggedPacks {
   /// Takes what it can of its rows, in front of which nothing is left to do, and returns how many that are: all, or
   /// those before a pack that rows behind these may belong to, too. Marks those that others must take.
   __device__ __forceinline__ int run(unsigned* left) {
-    const bool there = first + lane < stop;
     const int count = static_cast<int>(min(stop - first, std::int64_t{kMarked}));
-    if (kLeaves == RaggedLeaves::row && there && n == 0) write_row<float>(p, first + lane, Lse::identity());
     unsigned todo = __ballot_sync(lift::kWholeWarp, n > 0 && n <= kLongest);
     unsigned rest = __ballot_sync(lift::kWholeWarp, n > kLongest);
     if (apart) rest |= todo, todo = 0;
@@ -109,14 +107,12 @@ struct RaggedPacks {
       const int its = row + (lane >> level), from_lane = min(its, end_row - 1);
       const int its_start = __shfl_sync(lift::kWholeWarp, start, from_lane);
       const int its_n = __shfl_sync(lift::kWholeWarp, n, from_lane);
-      fold_row(first + its, its_start, its < end_row ? its_n : 0, level);
+      fold_row(its_start, its < end_row ? its_n : 0, level);
     }
     __syncwarp();
-    if constexpr (kLeaves != RaggedLeaves::row) {
-      values.collect(p[Slot::y].data + at, __shfl_sync(lift::kWholeWarp, start, i),
-                     __shfl_sync(lift::kWholeWarp, start + n, end_row - 1), [](float v) { return v; });
-      __syncwarp();
-    }
+    values.collect(p[Slot::y].data + at, __shfl_sync(lift::kWholeWarp, start, i),
+                   __shfl_sync(lift::kWholeWarp, start + n, end_row - 1), [](float v) { return v; });
+    __syncwarp();
     return true;
   }
 
@@ -150,7 +146,7 @@ struct RaggedPacks {
   }
 
   /// A row of a group of 2^level lanes: its values from `start` on to its results. n = 0: no row's.
-  __device__ __forceinline__ void fold_row(std::int64_t row, int start, int its_n, int level) {
+  __device__ __forceinline__ void fold_row(int start, int its_n, int level) {
     const int lanes = 1 << level, g = lane & (lanes - 1);
     // Of the lane's values the first so many exist, but for those before the row.
     const int end = its_n == 0 ? 0 : (start & 3) + its_n, reach = max(end - 4 * g, 0);
@@ -173,13 +169,8 @@ struct RaggedPacks {
       const float multiplier = S::div(1.F, sum(level, [&](int i) { return (there & 1U << i) != 0 ? v[i] : 0.F; }));
       put(v, there, at, lanes, [&](float t) { return S::mul(t, multiplier); });
     } else {
-      const auto state = own_state(v, there, level);
-      if constexpr (kLeaves == RaggedLeaves::row) {
-        if (g == 0 && its_n > 0) write_row<float>(p, row, state);
-      } else {
-        const fold::LogNormaliser<float> norm(state, scale);
-        put(v, there, at, lanes, [&](float x) { return fast_log_probability(norm, x); });
-      }
+      const fold::LogNormaliser<float> norm(own_state(v, there, level), scale);
+      put(v, there, at, lanes, [&](float x) { return fast_log_probability(norm, x); });
     }
   }
 

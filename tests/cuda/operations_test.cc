@@ -137,7 +137,8 @@ std::vector<std::vector<std::int64_t>> ragged_sizes() {
                                              {}};
   for (std::int64_t i = 0; i < 200; ++i) all[2].push_back(i == 77 ? 3000 : i % 19 == 3 ? 256 + i % 3 : i * 37 % 100);
   for (std::int64_t i = 0; i < 3000; ++i) all[3].push_back(i == 1234 ? 300001 : i * 37 % 5);
-  for (const std::int64_t edge : {8, 16, 32, 64, 121, 125, 128, 249, 253, 256, 512, 768, 1024, 2048, 3072, 4096, 24576})
+  for (const std::int64_t edge :
+       {8, 16, 25, 32, 64, 121, 125, 128, 249, 253, 256, 512, 768, 1024, 2048, 3072, 4096, 8192, 24576, 65536})
     for (std::int64_t i = -1; i <= 1; ++i) all[4].insert(all[4].end(), {edge + i, (edge + i) % 4});
   // Short ones: packs of rows of all lengths up to 1024, and rows of nearly one length.
   for (std::int64_t i = 0; i < 1500; ++i) all[5].push_back(i % 5 == 4 ? i % 1024 : i * 7919 % (1 + i * 200 / 1500));
