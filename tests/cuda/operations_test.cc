@@ -221,6 +221,25 @@ TEST_F(CudaOperations, RaggedRowsWithOffsetsOutside) {
   }
 }
 
+/// The same behind many rows that are as they should be.
+TEST_F(CudaOperations, RaggedRowsAndOffsetsOutside) {
+  const std::int64_t total = 90000, short_ones = 600, rows = short_ones + 6;
+  const double said[] = {90050, 60, 60, -3, -9, -11};
+  for (const DType t : {DType::float32, DType::bfloat16}) {
+    Tensor lying(DType::int64, {rows + 1}), clamped(DType::int64, {rows + 1});
+    const auto regular = [&](std::int64_t i) { return static_cast<double>(std::min(i * 150, total)); };
+    lying.fill([&](std::int64_t i) { return i <= short_ones ? regular(i) : said[i - short_ones - 1]; });
+    clamped.fill([&](std::int64_t i) { return i < rows ? regular(i) : total; });
+    Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3);
+    x.fill([&](std::int64_t i) { return value_of(Values::normal, 1, i, total); });
+    softfold::RowOptions cpu, cuda;
+    cpu.offsets = clamped.cpu();
+    cuda.offsets = lying.cuda();
+    for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, "offsets outside x");
+    if (HasFatalFailure()) return;
+  }
+}
+
 /// Long rows that lie over each other are more than the list of such rows has room for.
 TEST_F(CudaOperations, RaggedRowsOverEachOther) {
   const std::int64_t total = 200000, rows = 6;
