@@ -181,6 +181,14 @@ __device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSprea
   }
 }
 
+/// A function of its own: inside the kernel's loop ptxas spills five times as much.
+template <class E, RaggedLeaves kLeaves>
+__device__ __noinline__ void warp_rows(const RowProblem& p, const RaggedSpread& spread, std::int64_t first, int count,
+                                       typename RaggedTeam<E, kLeaves, 1>::Storage& storage, RaggedParking& parking,
+                                       AnyStorage& any) {
+  WarpRows<E, kLeaves>(p, spread, first, count).run(storage, parking, any);
+}
+
 template <class E, RaggedLeaves kLeaves>
 __global__ void __launch_bounds__(32 * kRaggedWarps, kRaggedBlocks)
     ragged_rows(const __grid_constant__ RowProblem p, const __grid_constant__ RaggedSpread spread) {
@@ -201,7 +209,7 @@ __global__ void __launch_bounds__(32 * kRaggedWarps, kRaggedBlocks)
   for (; words != 0; words &= words - 1) {
     const std::int64_t first = begin + (__ffs(static_cast<int>(words)) - 1) * kMarked;
     const auto count = static_cast<int>(min(end - first, std::int64_t{kMarked}));
-    WarpRows<E, kLeaves>(p, spread, first, count).run(of_warp[warp], parking[warp], any[warp]);
+    warp_rows<E, kLeaves>(p, spread, first, count, of_warp[warp], parking[warp], any[warp]);
   }
 }
 
