@@ -181,7 +181,7 @@ __device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSprea
   }
 }
 
-/// A function of its own: inside the kernel's loop ptxas spills five times as much.
+/// A function of its own: inside the kernel's loop ptxas spills five times as much, but of states alone.
 template <class E, RaggedLeaves kLeaves>
 __device__ __noinline__ void warp_rows(const RowProblem& p, const RaggedSpread& spread, std::int64_t first, int count,
                                        typename RaggedTeam<E, kLeaves, 1>::Storage& storage, RaggedParking& parking,
@@ -209,7 +209,10 @@ __global__ void __launch_bounds__(32 * kRaggedWarps, kRaggedBlocks)
   for (; words != 0; words &= words - 1) {
     const std::int64_t first = begin + (__ffs(static_cast<int>(words)) - 1) * kMarked;
     const auto count = static_cast<int>(min(end - first, std::int64_t{kMarked}));
-    warp_rows<E, kLeaves>(p, spread, first, count, of_warp[warp], parking[warp], any[warp]);
+    if constexpr (kLeaves == RaggedLeaves::row)
+      WarpRows<E, kLeaves>(p, spread, first, count).run(of_warp[warp], parking[warp], any[warp]);
+    else
+      warp_rows<E, kLeaves>(p, spread, first, count, of_warp[warp], parking[warp], any[warp]);
   }
 }
 
