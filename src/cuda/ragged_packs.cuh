@@ -108,8 +108,8 @@ struct RaggedPacks {
       const int its_start = __shfl_sync(lift::kWholeWarp, start, from_lane);
       const int its_n = __shfl_sync(lift::kWholeWarp, n, from_lane);
       fold_row(its_start, its < end_row ? its_n : 0, level);
+      __syncwarp();
     }
-    __syncwarp();
     values.collect(p[Slot::y].data + at, __shfl_sync(lift::kWholeWarp, start, i),
                    __shfl_sync(lift::kWholeWarp, start + n, end_row - 1), [](float v) { return v; });
     __syncwarp();
@@ -212,6 +212,7 @@ struct RaggedPacks {
   template <class Result>
   __device__ __forceinline__ void put(float (&v)[lift::kPerLane], unsigned there, float4* at, int lanes,
                                       const Result& result) {
+    __syncwarp();  // a neighbour's group has read the vectors that both have a part of
     // Vectors at the row's ends belong to its neighbours, too: the lane's first one, and its last.
     const auto put_some = [&](float* to, unsigned bits) {
 #pragma unroll

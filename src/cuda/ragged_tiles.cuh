@@ -187,6 +187,7 @@ struct RaggedTiles {
     for (int j = 0; j < kVectors; ++j) raw[j] = joined(filler, raw[j], (span.end - kWidth * (lane() + 32 * j)) * kSize);
   }
   __device__ __forceinline__ void tile(int base, lift::Node (&nodes)[kTileWarps], unsigned& left, int bit) const {
+    __syncwarp();  // the values of the tile before have been read
     float unit = 1.F;
     lift::Node node{lift::kFar, 0.F};
     {
