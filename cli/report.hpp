@@ -17,7 +17,7 @@ namespace softfold::cli {
 
 /// What --json prints: nlohmann's ordered JSON, and its rule for braces (a list of pairs that begin with a text is an
 /// object, any other list an array). The verbs only put values together, so that its headers, most of what compiling
-/// the command would take, are read by report.cc alone.
+/// the command would take, are read only where a tree is looked into.
 class Json {
  public:
   Json();  // null
@@ -31,7 +31,10 @@ class Json {
   Json(const char* text) : Json(std::string_view(text)) {}
   Json(const std::string& text) : Json(std::string_view(text)) {}
   template <std::ranges::input_range Values>
-  requires(!std::convertible_to<Values, std::string_view>) Json(const Values& values) : Json(array()) {
+  requires(!std::convertible_to<Values, std::string_view> &&
+           !std::same_as<std::ranges::range_value_t<Values>, Values>)  // as a path is, a range of paths
+      Json(const Values& values)
+      : Json(array()) {
     for (const auto& value : values) push_back(value);
   }
   Json(std::initializer_list<Json> values);

@@ -47,6 +47,9 @@ together "$root"/tests/*.cc >"$work/cases.cc"
 } >"$work/build.ninja"
 ninja --quiet -C "$work" -j "$(nproc)"
 
-"$qemu" "$work/known_bits" "$table" 0 2 & # two processors' worth: the emulated program has one thread at work
-"$qemu" "$work/known_bits" "$table" 1 2
-wait $!
+# Two processors' worth: the emulated program has one thread at work.
+status=0
+"$qemu" "$work/known_bits" "$table" 0 2 &
+"$qemu" "$work/known_bits" "$table" 1 2 || status=1
+wait $! || status=1
+exit $status

@@ -280,6 +280,7 @@ std::string_view Plan::kernel() const {
 }
 
 std::vector<std::pair<std::string, std::string>> Plan::rejected() const {
+  const FloatEnv environment;
   return PlanAccess::visit(*this, [](const auto& b) {
     std::vector<std::pair<std::string, std::string>> out;
     for (const auto& k : kernels_for<std::remove_cvref_t<decltype(b.problem)>>(b.op, b.device)) {
@@ -293,6 +294,7 @@ std::vector<std::pair<std::string, std::string>> Plan::rejected() const {
 }
 
 std::size_t Plan::workspace_bytes() const {
+  const FloatEnv environment;  // as run() asks
   return PlanAccess::visit(*this, [](const auto& b) {
     return b.kernel->workspace != nullptr ? b.kernel->workspace(b.problem, b.context) : std::size_t{0};
   });

@@ -309,7 +309,9 @@ bool begins_as_partials(const InputFile& file) {
 }  // namespace
 
 PartialFile read_partials(const InputFile& file) {
+  const FloatEnv environment;
   try {
+    if (!begins_as_partials(file)) refuse_partial("a file that does not begin as partial files do");
     // Its head first: a file that lies about itself costs no memory.
     std::array<std::byte, sizeof(Head) + sizeof(std::uint64_t)> first;
     const auto begin = std::span(first).first(std::min<std::uint64_t>(file.size(), first.size()));
