@@ -2,15 +2,19 @@
 #pragma once
 
 #include <charconv>
+#include <cmath>
 #include <string>
 
 namespace softfold {
 inline namespace v0 {
 
-/// The shortest text that reads back as this number.
+/// The shortest text that reads back as this number; of a whole one all digits, for it may be a count.
 inline std::string shown(double a) {
   char buffer[32];
-  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, a).ptr};
+  char* const end = buffer + sizeof buffer;
+  const bool whole = std::trunc(a) == a && std::abs(a) < 1e17;
+  return {buffer,
+          (whole ? std::to_chars(buffer, end, a, std::chars_format::fixed) : std::to_chars(buffer, end, a)).ptr};
 }
 
 }  // namespace v0

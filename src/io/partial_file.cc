@@ -9,7 +9,6 @@
 #include "softfold/float_env.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <filesystem>
@@ -299,11 +298,15 @@ PartialFile parse_partials(std::span<const std::byte> bytes) {
 
 namespace {
 
-/// Told by its first bytes.
-bool begins_as_partials(const InputFile& file) {
-  char magic[sizeof kPartialMagic] = {};
-  file.read(0, std::as_writable_bytes(std::span(magic)).first(std::min<std::uint64_t>(file.size(), sizeof magic)));
-  return std::memcmp(magic, kPartialMagic, sizeof kPartialMagic) == 0;
+/// As many bytes as a head and its checksum take, if the file has them.
+std::vector<std::byte> first_bytes(const InputFile& file) {
+  std::vector<std::byte> bytes(std::min<std::uint64_t>(file.size(), sizeof(Head) + sizeof(std::uint64_t)));
+  file.read(0, bytes);
+  return bytes;
+}
+
+bool begins_as_partials(std::span<const std::byte> first) {
+  return first.size() >= sizeof kPartialMagic && std::memcmp(first.data(), kPartialMagic, sizeof kPartialMagic) == 0;
 }
 
 }  // namespace
@@ -311,12 +314,10 @@ bool begins_as_partials(const InputFile& file) {
 PartialFile read_partials(const InputFile& file) {
   const FloatEnv environment;
   try {
-    if (!begins_as_partials(file)) refuse_partial("a file that does not begin as partial files do");
     // Its head first: a file that lies about itself costs no memory.
-    std::array<std::byte, sizeof(Head) + sizeof(std::uint64_t)> first;
-    const auto begin = std::span(first).first(std::min<std::uint64_t>(file.size(), first.size()));
-    file.read(0, begin);
-    Reader reader(begin);
+    const auto first = first_bytes(file);
+    if (!begins_as_partials(first)) refuse_partial("a file that does not begin as partial files do");
+    Reader reader(first);
     take_head(reader, file.size());
     std::vector<std::byte> bytes(static_cast<std::size_t>(file.size()));
     file.read(0, bytes);
@@ -340,7 +341,7 @@ OutputFile create_partials(const std::string& destination, std::uint64_t bytes, 
   const bool exists = std::filesystem::exists(output.path(), none);
   if (!exists) return output;
   const InputFile before(output.path());
-  if (before.size() > 0 && !begins_as_partials(before)) refuse_output("which is there and is no partial");
+  if (before.size() > 0 && !begins_as_partials(first_bytes(before))) refuse_output("which is there and is no partial");
   return output;
 }
 

@@ -63,6 +63,7 @@ TEST(ShardRefusals, NumbersThatNoFoldHasWritten) {
   expect("a NaN for a length", {"a shard at"}, 0, 5, NAN);
   expect("k", {"k = 1"}, 2, 6, 1);
   expect("no k", {"k = 0.5"}, 2, 6, 0.5);
+  expect("k of many", {"k = 100000"}, 2, 6, 100000);
   expect("a mark that is none", {"a mark of targets 2", "0 or 1"}, 2, 7, 2);
   expect("a target beyond the rows", {"target 3000"}, 1, 9, 3000);
   expect("an index", {"index 7"}, 0, kHead + 1, 7);
