@@ -39,6 +39,7 @@ bool wants_json(int count, char** arguments) {
 }
 
 int report(const Error& error, bool json) {
+  end_if_pipe_broke();
   std::fflush(stdout);  // what was told so far stands before it, also where both go to one file
   if (json && error.code != Code::verification) {  // there the verb's own object has said it
     print({{"error",

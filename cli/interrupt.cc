@@ -1,21 +1,39 @@
 #include "interrupt.hpp"
 
 #include <csignal>
-#include <initializer_list>
 
 namespace softfold::cli {
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;
+volatile std::sig_atomic_t interrupted = 0, pipe_broken = 0;
+
+// Of those that end a process, the ones that one may be sent. Faults (SIGSEGV, ...) end it where they happen.
+constexpr int kEnding[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGALRM, SIGVTALRM,
+                           SIGPROF, SIGUSR1, SIGUSR2, SIGPOLL, SIGPWR,  SIGSTKFLT};
+
+/// Unless the signal is ignored (nohup) or already has a handler (a profiler's).
+void note(int signal, int flags) {
+  struct sigaction action {};
+  if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
+  action.sa_handler = [](int) { interrupted = 1; };
+  action.sa_flags = SA_RESTART | flags;
+  ::sigaction(signal, &action, nullptr);
+}
 
 }  // namespace
 
 void note_interrupts() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = 1; };
-  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+  for (const int signal : kEnding) note(signal, static_cast<int>(SA_RESETHAND));
+  for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) note(signal, static_cast<int>(SA_RESETHAND));
+  note(SIGXCPU, 0);               // the system repeats it every second
+  std::signal(SIGXFSZ, SIG_IGN);  // the write fails, and says why
+  std::signal(SIGPIPE, [](int) { pipe_broken = 1; });
+}
+
+void end_if_pipe_broke() {
+  if (pipe_broken == 0) return;
   std::signal(SIGPIPE, SIG_DFL);
+  static_cast<void>(std::raise(SIGPIPE));
 }
 
 void check_interrupt() {

@@ -1,4 +1,5 @@
-// Ctrl-C and kill: the work stops at the next block, and what was being written is removed on the way out.
+// Ctrl-C, kill and whatever else would end the process: the work stops at the next block, and what was being written is
+// removed on the way out.
 #pragma once
 
 #include "softfold/executor.hpp"
@@ -8,8 +9,13 @@ namespace softfold::cli {
 /// Thrown by check_interrupt. Not an std::exception: nothing but the program's end handles it.
 struct Interrupted {};
 
-/// From here on the first SIGINT, SIGTERM or SIGHUP is only noted; a second one ends the process at once.
+/// From here on the first signal that ends a process is only noted; a second one of its kind ends it at once. What one
+/// write does (SIGPIPE, SIGXFSZ) is an error of that write.
 void note_interrupts();
+
+/// Ends the process as SIGPIPE does, without a word, if what was printed was no longer read: when nothing is left to
+/// remove.
+void end_if_pipe_broke();
 
 /// Throws Interrupted if a signal came.
 void check_interrupt();

@@ -214,7 +214,7 @@ TEST_F(LargeFile, KilledWhileWritingLeavesTheOldResult) {
   write_large("x.npy", {kElements});
   write_array(at("y.npy"), DType::float32, {2}, random_elements(DType::float32, 2, 1));
   const std::string before = contents(at("y.npy"));
-  for (const int signal : {SIGKILL, SIGTERM, SIGINT}) {
+  for (const int signal : {SIGKILL, SIGTERM, SIGINT, SIGQUIT, SIGALRM, SIGXCPU, SIGRTMIN}) {
     const pid_t child = start({"softmax", "@x.npy", "@y.npy", "--memory", "32M"});
     ASSERT_TRUE(wait_for_temporary(child));
     ::kill(child, signal);
@@ -223,6 +223,29 @@ TEST_F(LargeFile, KilledWhileWritingLeavesTheOldResult) {
     EXPECT_EQ(contents(at("y.npy")), before);
     EXPECT_EQ(entries(), signal == SIGKILL ? 3u : 2u);  // what a killed process leaves, the next one removes
   }
+}
+
+TEST_F(LargeFile, AnIgnoredSignalStaysIgnored) {
+  write_large("x.npy", {kElements});
+  const auto before = ::signal(SIGHUP, SIG_IGN);  // as nohup does
+  const pid_t child = start({"logsumexp", "@x.npy", "@y.npy", "--memory", "32M"});
+  ::signal(SIGHUP, before);
+  ASSERT_TRUE(wait_for_temporary(child));
+  ::kill(child, SIGHUP);
+  EXPECT_EQ(wait_for(child).status, 0);
+}
+
+// A pipe that nobody reads any more ends the command without a word, and without a trace.
+TEST_F(SoftmaxCommand, ABrokenPipeLeavesNothing) {
+  write_array(at("x.npy"), DType::float32, {6}, random_elements(DType::float32, 6, 1));
+  expect_ok({"state", "@x.npy", "@x.part", "--offset", "0"});
+  const std::string until_gone = "(until test -e " + at("gone") + "; do sleep 0.01; done; ",
+                    call = SOFTFOLD_COMMAND " finish " + at("x.npy") + " " + at("x.part") + " " + at("y.npy"),
+                    unread = until_gone + call + "; echo $? >" + at("status") + ") 2>&1 | (exec <&-; touch " +
+                             at("gone") + ")";
+  EXPECT_EQ(std::system(unread.c_str()), 0);
+  EXPECT_EQ(contents(at("status")), std::to_string(128 + SIGPIPE) + "\n");
+  EXPECT_EQ(entries(), 4u);
 }
 
 TEST_F(SoftmaxCommand, AFullDiskIsRefusedBeforeAnyWork) {
