@@ -46,6 +46,30 @@ io::ArrayFile floating(io::ArrayFile file) {
               "x.astype(numpy.float32) in NumPy");
 }
 
+/// Read and taken apart, a .safetensors header takes five times its bytes.
+constexpr std::uint64_t kHeadersPart = 16;
+
+/// Bytes of a .safetensors file's header, or 0 where it begins as none does: what that is, opening it says.
+std::uint64_t header_bytes(const io::InputFile& file) {
+  std::array<std::byte, io::kSafetensorsPreambleBytes> preamble{};
+  if (file.size() < preamble.size()) return 0;
+  file.read(0, preamble);
+  try {
+    return io::safetensors_header_bytes(preamble, file.size());
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
+/// Refuses a header that would take more than its part of `memory`, before it is read.
+void check_header(const std::string& path, std::uint64_t memory) {
+  const std::uint64_t header = header_bytes(io::InputFile(path)), most = memory / kHeadersPart;
+  if (header <= most || path.ends_with(".npy")) return;
+  throw Error(Code::option, fmt::format("'{}': a header of {} bytes", path, header),
+              fmt::format("at most {} bytes: a sixteenth of --memory", most),
+              fmt::format("--memory {}M, or fewer tensors in a file", (header * kHeadersPart + (1 << 20) - 1) >> 20));
+}
+
 /// float32 for float23, but no narrower or wider type than was meant: not float64 for fp8.
 bool same_digits(std::string_view a, std::string_view b) {
   const auto digits = [](std::string_view text) {
@@ -200,8 +224,9 @@ void InputOptions::declare(Command& command, const std::string& prefix, bool may
   if (may_be_floating) command.option(as_option, as, whose + " dtype, where the file cannot say it: bfloat16 in .npy");
 }
 
-io::ArrayFile InputOptions::open(const std::string& path) const {
+io::ArrayFile InputOptions::open(const std::string& path, std::uint64_t memory) const {
   const auto dtype = as.empty() ? std::nullopt : std::optional(parse_dtype(as));
+  check_header(path, memory);
   try {
     return io::open_array(path, tensor, dtype);
   } catch (const Error& error) {
@@ -211,10 +236,10 @@ io::ArrayFile InputOptions::open(const std::string& path) const {
   }
 }
 
-io::ArrayFile InputOptions::open_floating(const std::string& path) const {
+io::ArrayFile InputOptions::open_floating(const std::string& path, std::uint64_t memory) const {
   const auto opened = [&] {
     try {
-      return open(path);
+      return open(path, memory);
     } catch (const Error& error) {
       if (error.code != Code::dtype || !error.got.starts_with('\'')) throw;  // --as itself, not the file
       std::string fix = error.fix;

@@ -56,10 +56,10 @@ struct InputOptions {
 
   /// `prefix`: of the options' names, where a verb reads two arrays.
   void declare(Command& command, const std::string& prefix = "", bool may_be_floating = true);
-  /// An array of any dtype.
-  io::ArrayFile open(const std::string& path) const;
+  /// An array of any dtype, whose header is read within `memory`. Throws Error{Code::option} for one that is too long.
+  io::ArrayFile open(const std::string& path, std::uint64_t memory = UINT64_MAX) const;
   /// An array that can be folded. Throws Error{Code::dtype}, with the file's name, for others.
-  io::ArrayFile open_floating(const std::string& path) const;
+  io::ArrayFile open_floating(const std::string& path, std::uint64_t memory = UINT64_MAX) const;
 };
 
 /// An array that an option names as FILE or FILE.safetensors:TENSOR. Throws Error{Code::dtype} for one that cannot be

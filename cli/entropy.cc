@@ -113,7 +113,7 @@ struct EntropyVerb {
   }
   void run() const {
     std::vector<io::ArrayFile> files;
-    files.push_back(reading.open_floating(input));
+    files.push_back(reading.open_floating(input, running.memory_bytes()));
     RowNumbers{Op::entropy, files, scale, output, running}.run();
   }
 };
@@ -135,8 +135,8 @@ struct KlDivergenceVerb {
   }
   void run() const {
     std::vector<io::ArrayFile> files;
-    files.push_back(p_reading.open_floating(p));
-    files.push_back(q_reading.open_floating(q));
+    files.push_back(p_reading.open_floating(p, running.memory_bytes()));
+    files.push_back(q_reading.open_floating(q, running.memory_bytes()));
     if (!std::ranges::equal(files[0].shape(), files[1].shape()))
       throw Error(Code::shape, fmt::format("Q of shape {}", text_of(files[1].shape())),
                   fmt::format("that of P: {}", text_of(files[0].shape())), "logits of the same rows and classes");

@@ -175,7 +175,7 @@ class Shard {
 
 void FinishVerb::finish_rows(const io::InputFile& partial, const io::PartialFile& joined,
                              const Compute& compute) const {
-  const io::ArrayFile file = reading.open_floating(files[0]);
+  const io::ArrayFile file = reading.open_floating(files[0], running.memory_bytes());
   const Geometry g = geometry_of(file.shape(), -1);
   const io::PartialSpan span = io::span_of(joined);
   const Range columns = range.empty() ? Range{0, g.n} : parse_range(range, g.n);

@@ -119,7 +119,7 @@ void SampleVerb::run() const {
                             int{!top_tokens.empty()} + int{!top_log_probabilities.empty()}),
                 "--top-logprobs N, --top-tokens and --top-lp together",
                 "--top-logprobs 5 --top-tokens t.npy --top-lp p.npy");
-  const io::ArrayFile file = reading.open_floating(input);
+  const io::ArrayFile file = reading.open_floating(input, running.memory_bytes());
   const Geometry g = geometry_of(file.shape(), -1);
   if (top > g.n)
     throw Error(Code::option, fmt::format("--top-logprobs {}", top), fmt::format("0 .. {}", g.n),

@@ -48,7 +48,7 @@ void Softmax::run() const {
   job.options.scale = scale;
   job.options.empty = parse_empty(empty);
   job.options.rung = parse_rung(rung);
-  const io::ArrayFile file = reading.open_floating(input);
+  const io::ArrayFile file = reading.open_floating(input, running.memory_bytes());
   if (dtype.empty()) job.output = file.dtype();
   const Outline outline = outline_of(file, job);
 

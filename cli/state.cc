@@ -37,7 +37,7 @@ struct StateVerb {
 };
 
 void StateVerb::run() const {
-  const io::ArrayFile file = reading.open_floating(input);
+  const io::ArrayFile file = reading.open_floating(input, running.memory_bytes());
   const Geometry g = geometry_of(file.shape(), -1);
   const Range columns = range.empty() ? Range{0, g.n} : parse_range(range, g.n);
   if (g.outer == 0) throw Error(Code::shape, "an array of shape " + text_of(file.shape()), "at least one row");

@@ -49,7 +49,7 @@ void TopkVerb::check_k(std::int64_t n) const {
 void TopkVerb::run() const {
   const Compute compute(running);
   require_apart({values, indices});
-  const io::ArrayFile file = reading.open(input);
+  const io::ArrayFile file = reading.open(input, running.memory_bytes());
   const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, few{g.rows(), k, 1};
   check_k(g.n);
   const std::size_t element = size_of(file.dtype());

@@ -264,9 +264,9 @@ void VerifyVerb::verify(Op which, const io::ArrayFile& file, const std::optional
 void VerifyVerb::run() const {
   const std::vector<Op> which = operations();
   const Compute compute(running);
-  const io::ArrayFile file = reading.open_floating(input);
+  const io::ArrayFile file = reading.open_floating(input, running.memory_bytes());
   std::optional<io::ArrayFile> given;
-  if (!result.empty()) given.emplace(result_reading.open_floating(result));
+  if (!result.empty()) given.emplace(result_reading.open_floating(result, running.memory_bytes()));
   std::vector<Check> checks;
   for (const Op one : which) verify(one, file, given, compute, checks);
   tell(file, given ? given->dtype() : dtype.empty() ? file.dtype() : parse_dtype(dtype), checks);

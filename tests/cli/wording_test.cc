@@ -140,6 +140,19 @@ TEST_F(Wording, TheMemoryThatARowNeedsIsNamed) {
   }
 }
 
+TEST_F(Wording, AHeaderHasItsPartOfTheMemory) {
+  const std::string tensor = R"("x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  const std::string header = R"({"__metadata__":{"a":")" + std::string(3 << 20, 'a') + "\"}," + tensor;
+  const std::uint64_t length = header.size();
+  std::ofstream(at("h.safetensors"), std::ios::binary)
+      << std::string(reinterpret_cast<const char*>(&length), 8) << header << std::string(4, '\0');
+  const Words words{"softmax", "@h.safetensors", "@o.npy", "--memory"};
+  const auto with = [&](const char* memory) { return Words{words[0], words[1], words[2], words[3], memory}; };
+  expect_try(Code::option, "a header of " + std::to_string(length) + " bytes", with("32M"));
+  expect_try(Code::option, "--memory 49M", with("32M"));
+  expect_ok(with("49M"));
+}
+
 TEST_F(Wording, ThreadsHaveTheirPartOfTheMemory) {
   expect_try(Code::option, "for 1000 threads", {"softmax", "@x.npy", "@o.npy", "--threads", "1000", "--memory", "32M"});
   if (kSanitized) return;
