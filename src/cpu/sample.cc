@@ -4,8 +4,8 @@
 #include "cpu/sample_shard.hpp"
 #include "cpu/stored_state.hpp"
 #include "front/kernel.hpp"
-#include "shown.hpp"
 #include "softfold/error.hpp"
+#include "softfold/shown.hpp"
 
 namespace softfold {
 inline namespace v0 {

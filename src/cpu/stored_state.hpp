@@ -1,10 +1,9 @@
 // A state as it lies in memory, four numbers of float64, and what is checked before one is believed.
 #pragma once
 
-#include "shown.hpp"
-
 #include "softfold/error.hpp"
 #include "softfold/fold/logsumexp.hpp"
+#include "softfold/shown.hpp"
 
 #include <cmath>
 #include <string>

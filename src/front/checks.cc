@@ -2,6 +2,7 @@
 
 #include "softfold/float_env.hpp"
 #include "softfold/lift/stream.hpp"
+#include "softfold/shown.hpp"
 
 #include <cmath>
 
@@ -212,12 +213,18 @@ void check_shard(const Shard& shard, std::int64_t n) {
               "size is that of the whole rows, offset where the shard begins in them");
 }
 
-void check_softcap(double softcap) {
-  if (softcap == 0 || (softcap >= 0x1p-60 && softcap <= 0x1p60)) return;
-  char got[40];
-  std::snprintf(got, sizeof got, "softcap %g", softcap);
-  throw Error(Code::option, got, "0 (none), or 8.67e-19 (2^-60) to 1.15e18 (2^60)");
+namespace {
+
+template <class T>
+void check_softcap_of(T softcap) {
+  if (softcap == 0 || (softcap >= T(0x1p-60) && softcap <= T(0x1p60))) return;
+  throw Error(Code::option, "softcap " + shown(softcap), "0 (none), or 8.67e-19 (2^-60) to 1.15e18 (2^60)");
 }
+
+}  // namespace
+
+void check_softcap(double softcap) { check_softcap_of(softcap); }
+void check_softcap(float softcap) { check_softcap_of(softcap); }
 
 }  // namespace checks
 }  // namespace v0

@@ -40,6 +40,7 @@ void check_shard(const Shard& shard, std::int64_t n);
 /// Refuses (Code::option) what is neither 0 nor within 2^-60 .. 2^60: beyond that a score over it may leave float32's
 /// range.
 void check_softcap(double softcap);
+void check_softcap(float softcap);
 
 }  // namespace checks
 }  // namespace v0

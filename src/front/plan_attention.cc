@@ -243,7 +243,7 @@ void Builder::score_operand(ScoreOperand& to, const View& v, const char* what) {
 void Builder::scores() {
   p_.scale = std::isnan(o_.scale) ? 1 / std::sqrt(static_cast<double>(p_.d)) : o_.scale;
   checks::check_scale(p_.scale, p_.is_double());
-  checks::check_softcap(static_cast<double>(o_.softcap));
+  checks::check_softcap(o_.softcap);
   p_.softcap = o_.softcap;
   const auto [left, right] = o_.window;
   if (left < -1 || right < -1)

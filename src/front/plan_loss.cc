@@ -3,7 +3,7 @@
 #include "front/loss_operands.hpp"
 #include "front/named_views.hpp"
 #include "front/plan_build.hpp"
-#include "shown.hpp"
+#include "softfold/shown.hpp"
 
 #include <cmath>
 

@@ -4,9 +4,9 @@
 #include "softfold/io/partial_file.hpp"
 
 #include "detail.hpp"
-#include "shown.hpp"
 
 #include "softfold/float_env.hpp"
+#include "softfold/shown.hpp"
 
 #include <algorithm>
 #include <bit>

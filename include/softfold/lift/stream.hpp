@@ -3,10 +3,10 @@
 
 #include "softfold/error.hpp"
 #include "softfold/lift/chunks.hpp"
+#include "softfold/shown.hpp"
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,8 +22,7 @@ template <class T>
 fold::Scale<T> checked_scale(double scale) {
   const auto s = fold::make_scale<T>(scale);
   if (s.is_regular()) return s;
-  char got[40];
-  std::snprintf(got, sizeof got, "scale %.17g", scale);
+  const std::string got = "scale " + shown(scale);
   if (!s.is_faint())
     throw Error(Code::option, got, "a finite scale whose product with log2(e) is finite in the fold's precision",
                 "1, or 1/temperature");
@@ -143,8 +142,7 @@ class Partial {
   /// Refused (Code::state): one of another scale, one that begins elsewhere; and as check_room says.
   void join(const Partial& next, Reduce reduce = reduce_scalar) {
     if (next.scale_.value != scale_.value)
-      throw Error(Code::state,
-                  "partials of scale " + std::to_string(scale_.value) + " and " + std::to_string(next.scale_.value),
+      throw Error(Code::state, "partials of scale " + shown(scale_.value) + " and " + shown(next.scale_.value),
                   "one scale for all partials of a row", "compute both with the same scale");
     if (next.offset_ != end())
       throw Error(Code::state, "a partial that begins at " + std::to_string(next.offset_),

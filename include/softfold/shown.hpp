@@ -3,13 +3,14 @@
 
 #include <charconv>
 #include <cmath>
+#include <concepts>
 #include <string>
 
 namespace softfold {
 inline namespace v0 {
 
 /// The shortest text that reads back as this number; of a whole one all digits, for it may be a count.
-inline std::string shown(double a) {
+std::string shown(std::floating_point auto a) {
   char buffer[32];
   char* const end = buffer + sizeof buffer;
   const bool whole = std::trunc(a) == a && std::abs(a) < 1e17;
