@@ -39,8 +39,8 @@ void check_part_head(const double* part, std::int64_t row) {
 
 /// A node of at most `elements`, in the bits that a fold gives it. Of NaNs any: they are written as the canonical one.
 template <class T>
-bool is_node(double m, double d, double elements) {
-  return fold::LogSumExp<T>::is_state(m, d, elements) && (std::isnan(d) || !std::signbit(d));
+bool is_node(double scale, double m, double d, double elements) {
+  return lift::has_state(fold::make_scale<T>(scale), m, d, elements) && (std::isnan(d) || !std::signbit(d));
 }
 
 /// What a partial says of itself goes together, and fits into its width.
@@ -58,7 +58,8 @@ void check_part(const double* part, std::int64_t width, std::int64_t row) {
   layout.for_nodes([&](std::int64_t, int level) {
     const auto elements = static_cast<double>(std::int64_t{lift::kChunk} << level);
     const bool wide = part[kDigits] == fold::Real<double>::kDigits;
-    if (!(wide ? is_node<double>(node[0], node[1], elements) : is_node<float>(node[0], node[1], elements)))
+    if (!(wide ? is_node<double>(part[kScale], node[0], node[1], elements)
+               : is_node<float>(part[kScale], node[0], node[1], elements)))
       refuse("(m, d) = (" + shown(node[0]) + ", " + shown(node[1]) + ")", row, kAsWritten);
     node += 2;
   });

@@ -124,10 +124,10 @@ class Reader {
 
 /// Every state that a fold can produce over 2^level chunks, in the bits that it has.
 template <class T>
-bool is_state(double m, T d, int level) {
+bool is_state(const fold::Scale<T>& scale, double m, T d, int level) {
   using R = fold::Real<T>;
   const auto elements = static_cast<double>(kChunk << level);
-  if (!fold::LogSumExp<T>::is_state(m, static_cast<double>(d), elements)) return false;
+  if (!lift::has_state(scale, m, static_cast<double>(d), elements)) return false;
   return fold::is_nan(d) ? fold::bits_as<typename R::Bits>(d) == R::kCanonicalNaN : !std::signbit(d);
 }
 
@@ -136,6 +136,7 @@ std::vector<Partial<T>> parse_rows(const Head& head, Reader& reader) {
   const Cut cut = cut_of(head.offset, head.length);
   std::vector<T> raw(static_cast<std::size_t>(cut.head + cut.tail)), d(cut.levels.size());
   std::vector<double> m(d.size());
+  const auto scale = fold::make_scale<T>(head.scale);
   const auto before = std::span<const T>(raw).first(static_cast<std::size_t>(cut.head));
   const auto after = std::span<const T>(raw).subspan(before.size());
   std::vector<Partial<T>> rows;
@@ -147,7 +148,7 @@ std::vector<Partial<T>> parse_rows(const Head& head, Reader& reader) {
     Partial<T>& row = rows.emplace_back(head.scale, head.offset);
     row.append(before);
     for (std::size_t i = 0; i < m.size(); ++i) {
-      if (!is_state(m[i], d[i], cut.levels[i])) refuse_partial("a partial file with a state that no row has");
+      if (!is_state(scale, m[i], d[i], cut.levels[i])) refuse_partial("a partial file with a state that no row has");
       row.push_node({m[i], d[i]}, cut.levels[i]);
     }
     row.append(after);

@@ -127,6 +127,10 @@ TEST(PartialFile, LiesAreRefused) {
   refused(Code::file, 72, 0.5);                    // m is an integer
   refused(Code::file, 72, std::nan(""));           // m
   refused(Code::file, 72, INFINITY);               // m, with a d that is neither 1 nor NaN
+  refused(Code::file, 72, 1e300);                  // m beyond the largest float32's
+  refused(Code::file, 72, -0x1p129);               // m
+  refused(Code::file, 80, 0.F);                    // d, with a finite m
+  refused(Code::file, 80, std::nanf(""));          // d, with a finite m
   refused(Code::file, 80, 0.5F);                   // d below what any row has
   refused(Code::file, 80, 5000.F);                 // d above
   refused(Code::file, 80, -1.F);                   // d

@@ -160,11 +160,27 @@ TEST(PartialRefuses, WhatDoesNotBelongTogether) {
                         {0, inf},
                         {0.5, 1},
                         {std::nan(""), 1},
+                        {0x1p129, 1},  // beyond the largest element's
+                        {-1e300, 1},
                         {double{inf}, 2},
                         {-double{inf}, 1}})
     EXPECT_EQ(make(0, none, {{0, 0, s}}, none), Code::state) << s.m << " " << static_cast<double>(s.d);
   for (const auto& s : {Partial<float>::State{0, 0.71F}, {-3, 1448}, {double{inf}, 1}, {-double{inf}, 0}})
     EXPECT_EQ(make(0, none, {{0, 0, s}}, none), Code::ok) << s.m << " " << static_cast<double>(s.d);
+}
+
+// What the largest elements make of a chunk is a state under every scale.
+TYPED_TEST(Cuts, TheLargestElementsHaveStates) {
+  using T = TypeParam;
+  const T most = std::numeric_limits<T>::max();
+  const double least = sizeof(T) == 4 ? 8.3e-39 : 1.7e-308, greatest = sizeof(T) == 4 ? 2.3e38 : 1.2e308;
+  for (const double scale : {0., 1., -0.7, 1e-20, least, -greatest}) {
+    for (const T x : {most, -most}) {
+      Partial<T> p(scale);
+      EXPECT_NO_THROW(p.append(std::vector<T>(2048, x))) << scale;
+      EXPECT_EQ(p.nodes().size(), 1u);
+    }
+  }
 }
 
 // A row has at most 2^53 elements, however it is said to be longer.

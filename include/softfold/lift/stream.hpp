@@ -33,6 +33,16 @@ fold::Scale<T> checked_scale(double scale) {
               wide ? "0, which such a scale cannot be told from" : "0, or give x as float64");
 }
 
+/// Whether (m, d) is a state that at most `elements` numbers can have under this scale: LogSumExp::is_state, and no
+/// frame lies beyond that of the largest T (one unit is left to rounding).
+template <class T>
+bool has_state(const fold::Scale<T>& scale, double m, double d, double elements) {
+  using Lse = fold::LogSumExp<T>;
+  const double most = Lse::frame(fold::largest<T>(), scale.c < T(0) ? -scale.c : scale.c).m + 1.;
+  const bool beyond = ::fabs(m) > most && ::fabs(m) < fold::infinity<double>();
+  return !beyond && Lse::is_state(m, d, elements);
+}
+
 }  // namespace lift
 
 /// Elements [offset, offset + length) of a row, folded as far as the canonical tree allows without its neighbours:
@@ -123,7 +133,7 @@ class Partial {
       throw Error(Code::state,
                   "a node of level " + std::to_string(level) + " from element " + std::to_string(end()) + " on",
                   "nodes of 2^level chunks that begin at a multiple of as many");
-    if (!Lse::is_state(s.m, static_cast<double>(s.d), static_cast<double>(chunk << level)))
+    if (!lift::has_state(scale_, s.m, static_cast<double>(s.d), static_cast<double>(chunk << level)))
       throw Error(Code::state, "a node of a state (m, d) that no run of 2^" + std::to_string(level) + " chunks has",
                   "states as a fold of those elements gives them");
     check_room(chunk << level);
