@@ -48,7 +48,7 @@ struct ExplainVerb {
   std::string op, shape_text, dtype_text, output, backend = "cpu";
   AttentionArguments arguments;  // of other operations scale, causal and rung
   std::optional<int> axis;
-  std::optional<std::int64_t> keys, kv_heads, dv;
+  std::optional<std::int64_t> keys, kv_heads, dv, best;
   int threads = 0;
   bool json = false;
 
@@ -67,6 +67,7 @@ void ExplainVerb::declare(Command& command) {
   command.option("--axis", axis, "the axis that is folded; default -1");
   command.option("--threads", threads, "threads that compute; 0: all of the machine");
   command.option("--backend", backend, "cpu or cuda");
+  command.option("-k", best, fmt::format("of topk: how many; default {}, or all of a shorter row", Fabricated::kBest));
   command.option("--keys", keys, "of attention: keys a sequence (of packed sequences: all keys); default T");
   command.option("--kv-heads", kv_heads, "of attention: heads of k and v; default H");
   command.option("--dv", dv, "of attention: v's D; default D");
@@ -85,6 +86,8 @@ void ExplainVerb::refuse_what_does_not_apply(Op which) const {
   };
   if (!output.empty() && (which == Op::state || which == Op::merge_states || which == Op::sample))
     refuse("--dtype", "an output of the one dtype that this operation has");
+  if (best && which != Op::topk) refuse("-k", "an option of topk alone");
+  if (best && *best < 0) throw Error(Code::option, fmt::format("-k {}", *best), "0 or more", "-k 1");
   if (which == Op::attention) {
     if (axis) refuse("--axis", "--layout, which says which axis is which");
     return;
@@ -104,7 +107,7 @@ void ExplainVerb::run() const {
   if (device == DeviceKind::cuda) require_cuda_build();
   refuse_what_does_not_apply(which);
   if (which == Op::attention) return explain_attention(in, out);
-  const Fabricated o(which, parse_shape(shape_text), axis.value_or(-1), in, out, {device, 0});
+  const Fabricated o(which, parse_shape(shape_text), axis.value_or(-1), in, out, {device, 0}, best);
   const Workers workers(threads);
   RowOptions options;
   options.axis = axis.value_or(-1);

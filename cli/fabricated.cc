@@ -8,7 +8,8 @@
 
 namespace softfold::cli {
 
-Fabricated::Fabricated(Op op, const std::vector<std::int64_t>& full, int axis, DType in, DType out, Device device)
+Fabricated::Fabricated(Op op, const std::vector<std::int64_t>& full, int axis, DType in, DType out, Device device,
+                       std::optional<std::int64_t> k)
     : device_(device) {
   const int rank = static_cast<int>(full.size()), at = axis < 0 ? axis + rank : axis;
   std::vector<std::int64_t> rows = full;
@@ -36,8 +37,10 @@ Fabricated::Fabricated(Op op, const std::vector<std::int64_t>& full, int axis, D
     case Op::attention: inputs_ = {x(), x(), x()}, outputs_ = {y()}; break;
     case Op::topk: {
       std::vector<std::int64_t> few = full;
-      if (at >= 0 && at < rank)
-        few[static_cast<std::size_t>(at)] = std::min<std::int64_t>(50, full[static_cast<std::size_t>(at)]);
+      if (at >= 0 && at < rank) {
+        std::int64_t& n = few[static_cast<std::size_t>(at)];
+        n = k.value_or(std::min(kBest, n));
+      }
       inputs_ = {x()}, outputs_ = {add(out, few), add(DType::int64, few)};
       break;
     }

@@ -15,8 +15,12 @@ class Fabricated {
   /// The classes of linear_cross_entropy.
   static constexpr std::int64_t kClasses = 128256;
 
-  /// Throws Error{Code::shape} for tensors beyond what addresses can count.
-  Fabricated(Op op, const std::vector<std::int64_t>& shape, int axis, DType in, DType out, Device device);
+  /// How many topk takes, of rows that have so many.
+  static constexpr std::int64_t kBest = 50;
+
+  /// `k`: of topk. Throws Error{Code::shape} for tensors beyond what addresses can count.
+  Fabricated(Op op, const std::vector<std::int64_t>& shape, int axis, DType in, DType out, Device device,
+             std::optional<std::int64_t> k = {});
 
   /// None yet.
   explicit Fabricated(Device device) : device_(device) {}

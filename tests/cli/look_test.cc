@@ -185,6 +185,13 @@ TEST_F(Doctor, EveryTargetHasTheKnownBits) {
   EXPECT_NE(expect_ok({"doctor"}).find("all right"), std::string::npos);
 }
 
+TEST_F(CommandTest, ExplainTakesTheKOfTopk) {
+  expect_ok({"explain", "topk", "4x100", "f32", "-k", "5"});
+  expect_ok({"explain", "topk", "4x100", "f32", "-k0"});
+  expect_refused(Code::shape, "k = 101", {"explain", "topk", "4x100", "f32", "-k", "101"});
+  expect_refused(Code::option, "topk alone", {"explain", "softmax", "4x100", "f32", "-k", "5"});
+}
+
 using Bench = CommandTest;
 
 TEST_F(Bench, TheLadderHasARecordForEveryRung) {
