@@ -9,6 +9,7 @@
 #include "softfold/softfold.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <array>
 
 namespace softfold::cli {
@@ -26,7 +27,7 @@ struct TopkVerb {
     command.positional("IN", input, "an array (..., n), .npy or .safetensors: the last axis is searched");
     command.positional("VALUES", values, "the k largest of each row, best first");
     command.positional("INDICES", indices, "where they stand, int64");
-    command.option("-k", k, "how many, 1 .. n; default 1");
+    command.option("-k", k, "how many, 0 .. n; default 1");
     command.flag("--probabilities", probabilities, "VALUES are their probabilities in the whole row instead");
     command.option("--scale", scale, "of the probabilities (1/temperature); default 1");
     reading.declare(command);
@@ -39,11 +40,9 @@ struct TopkVerb {
 };
 
 void TopkVerb::check_k(std::int64_t n) const {
-  if (n == 0)
-    throw Error(Code::shape, fmt::format("'{}': rows of 0 elements", input), "rows of at least one element",
-                "an array whose last axis is not empty");
-  if (k < 1 || k > n)
-    throw Error(Code::option, fmt::format("-k {}", k), fmt::format("1 .. {}", n), fmt::format("-k {}", k < 1 ? 1 : n));
+  if (k < 0 || k > n)
+    throw Error(Code::option, fmt::format("-k {} of rows of {}", k, counted(n, "element")), fmt::format("0 .. {}", n),
+                fmt::format("-k {}", k < 0 ? std::min<std::int64_t>(1, n) : n));
 }
 
 void TopkVerb::run() const {

@@ -28,8 +28,12 @@ TEST_F(CommandTest, TopkHasTheLibrarysBitsInBlocksOfAnySize) {
     expect_file("p.npy", p);
   }
   write_header("e.npy", "5, 0");
-  expect_refused(Code::shape, "at least one element", {"topk", "@e.npy", "@v.npy", "@i.npy"});
-  expect_refused(Code::option, "1 .. 4000", {"topk", "@x.npy", "@v.npy", "@i.npy", "-k", "4001"});
+  expect_refused(Code::option, "try: -k 0", {"topk", "@e.npy", "@v.npy", "@i.npy"});
+  for (const std::string name : {"@x.npy", "@e.npy"}) {
+    expect_ok({"topk", name, "@v.npy", "@i.npy", "-k", "0"});
+    EXPECT_EQ(shape_of(softfold::io::open_array(at("i.npy"))), (Shape{name == "@x.npy" ? rows : 5, 0}));
+  }
+  expect_refused(Code::option, "0 .. 4000", {"topk", "@x.npy", "@v.npy", "@i.npy", "-k", "4001"});
 }
 
 }  // namespace
