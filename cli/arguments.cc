@@ -46,8 +46,8 @@ io::ArrayFile floating(io::ArrayFile file) {
               "x.astype(numpy.float32) in NumPy");
 }
 
-/// Read and taken apart, a .safetensors header takes five times its bytes.
-constexpr std::uint64_t kHeadersPart = 16;
+/// Read and taken apart, a .safetensors header takes five times its bytes. Less memory than this is refused later.
+constexpr std::uint64_t kHeadersPart = 16, kLeastMemory = std::uint64_t{32} << 20;
 
 /// Bytes of a .safetensors file's header, or 0 where it begins as none does: what that is, opening it says.
 std::uint64_t header_bytes(const io::InputFile& file) {
@@ -63,7 +63,7 @@ std::uint64_t header_bytes(const io::InputFile& file) {
 
 /// Refuses a header that would take more than its part of `memory`, before it is read.
 void check_header(const std::string& path, std::uint64_t memory) {
-  const std::uint64_t header = header_bytes(io::InputFile(path)), most = memory / kHeadersPart;
+  const std::uint64_t header = header_bytes(io::InputFile(path)), most = std::max(memory, kLeastMemory) / kHeadersPart;
   if (header <= most || path.ends_with(".npy")) return;
   throw Error(Code::option, fmt::format("'{}': a header of {} bytes", path, header),
               fmt::format("at most {} bytes: a sixteenth of --memory", most),
@@ -119,7 +119,8 @@ std::size_t parse_word(const std::string& text, const char* what, std::span<cons
 
 std::uint64_t parse_bytes(const std::string& text) {
   const auto refuse = [&]() -> std::uint64_t {
-    throw Error(Code::option, fmt::format("the size '{}'", text), "a number and K, M, G or T (powers of 1024)", "256M");
+    throw Error(Code::option, fmt::format("the size '{}'", text),
+                "a whole number below 2^63, with K, M, G or T behind it (powers of 1024) or without", "256M");
   };
   std::string_view digits = text;
   for (const std::string_view unit : {"iB", "B"})
@@ -131,7 +132,7 @@ std::uint64_t parse_bytes(const std::string& text) {
     digits.remove_suffix(1);
   }
   const auto value = whole_number(digits);
-  if (!value || *value <= 0 || *value > INT64_MAX >> shift) return refuse();
+  if (!value || *value < 0 || *value > INT64_MAX >> shift) return refuse();
   return static_cast<std::uint64_t>(*value) << shift;
 }
 

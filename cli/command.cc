@@ -12,7 +12,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <new>
 #include <string_view>
@@ -140,9 +142,14 @@ void add_number(CLI::App& app, const std::string& names, Into& into, const std::
     }
     using Limits = std::numeric_limits<Number>;
     const bool beyond = error == std::errc::result_out_of_range && at == end;
+    const bool tiny = beyond && !whole && std::abs(std::strtod(text.c_str(), nullptr)) < 1;
     throw Error(Code::usage, fmt::format("the value '{}' of {}", text, names),
-                beyond ? fmt::format("{}, {} .. {}", kind, Limits::lowest(), Limits::max()) : kind,
-                names + (names == "--axis" ? " -1" : " 1"));
+                tiny     ? fmt::format("0, or a number of at least {} in size", Limits::denorm_min())
+                : beyond ? fmt::format("{}, {} .. {}", kind, Limits::lowest(), Limits::max())
+                         : kind,
+                names + (tiny                ? " 0"
+                         : names == "--axis" ? " -1"
+                                             : " 1"));
   };
   app.add_option_function<std::string>(names, read, help)->type_name(type);
 }
@@ -173,7 +180,13 @@ void tell(const Error& error) {
 }
 
 void Command::positional(const std::string& name, std::string& into, const std::string& help, bool required) {
-  app_.add_option(name, into, help)->required(required);
+  const auto read = [name, required, &into](const std::string& text) {
+    if (text.empty())
+      throw Error(Code::usage, fmt::format("'' for {}", name), "the name of a file",
+                  required ? "a name for " + name : "leave out " + name);
+    into = text;
+  };
+  app_.add_option_function<std::string>(name, read, help)->required(required)->type_name("TEXT");
 }
 void Command::positionals(const std::string& name, std::vector<std::string>& into, const std::string& help) {
   app_.add_option(name, into, help)->required();

@@ -65,8 +65,8 @@ void refuse_unfit(const std::string& path, const struct stat& status, std::span<
 
 OutputFile::OutputFile(const std::string& destination, std::uint64_t bytes, std::span<const FileId> inputs)
     : bytes_(bytes) {
-  if (destination.empty() || destination.ends_with('/'))
-    refuse_destination(destination, "no file name", "name a file in it");
+  if (destination.empty()) refuse_destination(destination, "no file name", "a file's name");
+  if (destination.ends_with('/')) refuse_destination(destination, "no file name", "name a file in it");
   destination_ = resolved(destination);
   const std::size_t slash = destination_.rfind('/');
   folder_ = slash == std::string::npos ? "." : destination_.substr(0, slash + 1);

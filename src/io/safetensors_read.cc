@@ -163,6 +163,9 @@ void refuse_wrong_sizes(const std::vector<NamedTensor>& tensors) {
 }
 
 [[noreturn]] void refuse_name(const SafetensorsHeader& header, std::string_view name) {
+  if (header.tensors.empty())
+    throw Error(Code::option, "a .safetensors file without tensors", "a file with at least one tensor",
+                "write it again with the tensor in it, or name another file");
   constexpr std::size_t kShown = 8;
   std::vector<std::string_view> names(header.tensors.size());
   std::ranges::transform(header.tensors, names.begin(), &NamedTensor::name);
@@ -170,9 +173,9 @@ void refuse_wrong_sizes(const std::vector<NamedTensor>& tensors) {
   for (const std::string_view one : std::span(names).first(std::min(kShown, names.size())))
     list += (list.empty() ? "" : ", ") + in_quotes(one);
   if (names.size() > kShown) list += ", ... (" + std::to_string(names.size()) + " in all)";
-  const std::string_view near = name.empty() && !names.empty() ? names.front() : nearest(name, names);
-  throw Error(Code::option, name.empty() ? "no name for a tensor" : "the name " + in_quotes(name),
-              list.empty() ? "a file with tensors; this one has none" : list, near.empty() ? "" : in_quotes(near));
+  const std::string_view near = name.empty() ? names.front() : nearest(name, names);
+  throw Error(Code::option, name.empty() ? "no name for a tensor" : "the name " + in_quotes(name), list,
+              near.empty() ? "" : in_quotes(near));
 }
 
 }  // namespace

@@ -63,6 +63,8 @@ TEST_F(Wording, ANumberThatIsTooLargeMeetsItsRange) {
   expect_try(Code::usage, narrow, {"softmax", "@x.npy", "@o.npy", "--threads", "99999999999"});
   expect_try(Code::usage, narrow, {"softmax", "@x.npy", "@o.npy", "--axis", "2147483648"});
   expect_try(Code::usage, "e+308", {"softmax", "@x.npy", "@o.npy", "--scale", "1e400"});
+  expect_try(Code::usage, "0, or a number of at least 5e-324", {"softmax", "@x.npy", "@o.npy", "--scale", "-1e-400"});
+  expect_try(Code::option, "at least 32M", {"softmax", "@x.npy", "@o.npy", "--memory", "0"});
 }
 
 TEST_F(Wording, AnOutputOfferedAsAnOptionMeetsTheUsage) {
@@ -80,7 +82,14 @@ TEST_F(Wording, AnOutputOfferedAsAnOptionMeetsTheUsage) {
 
 TEST_F(Wording, AnEmptyValueIsNotNothing) {
   expect_try(Code::usage, "'' of --dtype", {"softmax", "@x.npy", "@o.npy", "--dtype", ""});
+  expect_try(Code::usage, "a name for OUT", {"softmax", "@x.npy", ""});
+  expect_try(Code::usage, "leave out LP", {"sample", "@x.npy", "@o.npy", ""});
   EXPECT_FALSE(std::filesystem::exists(at("o.npy")));
+}
+
+TEST_F(Wording, AFileWithoutTensorsIsNamedSo) {
+  std::ofstream(at("none.safetensors"), std::ios::binary) << std::string("\2\0\0\0\0\0\0\0{}", 10);
+  expect_try(Code::option, "a .safetensors file without tensors", {"softmax", "@none.safetensors", "@o.npy"});
 }
 
 TEST_F(Wording, TargetsAreIntegersAndNothingElseIsSuggested) {
