@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -55,8 +56,11 @@ int report(const Error& error, bool json) {
   return static_cast<int>(error.code);
 }
 
-Error unprintable() {
-  return Error(Code::io, "a standard output that cannot be written", "one that can", "another file or terminal");
+/// `reason`: the system's, empty where it is not known any more.
+Error unprintable(const std::string& reason) {
+  return Error(Code::io, "a standard output that cannot be written" + (reason.empty() ? "" : ": " + reason),
+               "a terminal, pipe or file that takes what is printed",
+               "softfold ... > another file; files that the command wrote stand");
 }
 
 std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
@@ -239,8 +243,10 @@ Command Program::add_verb(const std::string& name, const std::string& help, std:
 
 int Program::run(int count, char** arguments) {
   const int status = attempt(count, arguments);
+  errno = 0;
   const bool printed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  return printed || status != 0 ? status : report(unprintable(), false);
+  if (printed || status != 0) return status;
+  return report(unprintable(errno == 0 ? "" : std::generic_category().message(errno)), false);
 }
 
 int Program::attempt(int count, char** arguments) {
@@ -267,7 +273,7 @@ int Program::attempt(int count, char** arguments) {
                         less_memory(*app_->get_subcommand(arguments[1]))),
                   json);
   } catch (const std::system_error& error) {
-    if (std::ferror(stdout) != 0) return report(unprintable(), false);  // fmt could not print
+    if (std::ferror(stdout) != 0) return report(unprintable(error.code().message()), false);  // fmt could not print
     return report(Error(Code::out_of_memory, error.what(), "a system that gives what is asked for", "--threads 1"),
                   json);
   } catch (const std::exception& error) {
