@@ -21,30 +21,32 @@ struct HashVerb {
     command.positionals("FILE", files, "arrays, .npy or .safetensors");
     reading.declare(command);
     command.flag("--join", join, "one hash of all files' elements, as if they were one array");
-    command.flag("--json", json, "print an object: file (with --join: how many are joined) to hash");
+    command.flag("--json", json, "print a list of {file, hash}; with --join an object {files, hash}");
   }
 
   void run() const {
-    Json hashes = Json::object();
+    Json hashes = Json::array();
     std::optional<Error> refused;
     std::uint64_t hash = kEmpty;
     for (const std::string& name : files) {
       try {
         hash = hash_of(reading.open(name), join ? hash : kEmpty);
       } catch (const Error& error) {
-        if (join || json) throw;  // one hash of all, or one object: there is none
+        if (join || json) throw;  // one hash of all, or one list: there is none
         if (refused) tell(*refused);
         refused = error;
         continue;
       }
       if (join && &name != &files.back()) continue;
       const std::string label = join ? counted(std::ssize(files), "file") + " joined" : name;
-      hashes.set(label, fmt::format("{:016x}", hash));
-      if (!json) fmt::print("{:016x}  {}\n", hash, label);
+      hashes.push_back({{"file", name}, {"hash", text_of(hash)}});
+      if (!json) fmt::print("{}  {}\n", text_of(hash), label);
     }
-    if (json) print(hashes);
+    if (json) print(join ? Json({{"files", files}, {"hash", text_of(hash)}}) : hashes);
     if (refused) throw *refused;
   }
+
+  static std::string text_of(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
   static constexpr std::uint64_t kEmpty = 0xCBF29CE484222325U;
 

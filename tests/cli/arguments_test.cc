@@ -87,8 +87,13 @@ TEST_F(Arguments, SummariesAsJson) {
   EXPECT_EQ(summary.at("op"), "softmax");
   EXPECT_EQ(summary.at("shape"), (Shape{2, 3}));
   EXPECT_EQ(summary.at("bytes_read"), 24);
-  const auto hashes = nlohmann::json::parse(expect_ok({"hash", "@x.npy", "@y.npy", "--json"}));
-  EXPECT_EQ(hashes.size(), 2u);
+  const auto hashes = nlohmann::json::parse(expect_ok({"hash", "@x.npy", "@x.npy", "--json"}));
+  ASSERT_EQ(hashes.size(), 2u);
+  EXPECT_EQ(hashes[1].at("file"), at("x.npy"));
+  EXPECT_EQ(hashes[1].at("hash"), expect_ok({"hash", "@x.npy"}).substr(0, 16));
+  const auto joined = nlohmann::json::parse(expect_ok({"hash", "@x.npy", "@y.npy", "--join", "--json"}));
+  EXPECT_EQ(joined.at("files"), (Words{at("x.npy"), at("y.npy")}));
+  EXPECT_EQ(joined.at("hash"), expect_ok({"hash", "--join", "@x.npy", "@y.npy"}).substr(0, 16));
 }
 
 TEST_F(Arguments, WhatCannotBePrintedIsAnError) {
