@@ -291,11 +291,11 @@ void VerifyVerb::tell(const io::ArrayFile& file, DType output, const std::vector
     Json list = Json::array();
     for (const auto& [name, w, shape] : checks)
       list.push_back({{"result", name},
-                      {"largest_error_u", w.largest_error},
-                      {"largest_error_ulp", w.largest_ulp > 0 ? Json(w.largest_ulp) : Json()},
-                      {"error_u", w.error},
-                      {"bound_u", w.bound},
-                      {"ratio", w.ratio},
+                      {"largest_error_u", number(w.largest_error)},
+                      {"largest_error_ulp", w.largest_ulp > 0 ? number(w.largest_ulp) : Json()},
+                      {"error_u", number(w.error)},
+                      {"bound_u", number(w.bound)},
+                      {"ratio", number(w.ratio)},
                       {"at", w.index < 0 ? std::vector<std::int64_t>() : unravel(w.index, shape)}});
     return print({{"file", input},
                   {"shape", std::vector<std::int64_t>(file.shape().begin(), file.shape().end())},
