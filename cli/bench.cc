@@ -229,8 +229,8 @@ void BenchVerb::tell(Op op, const Race& race, const Data& d) const {
   const double ideal = static_cast<double>(d.x_bytes + result_bytes(op, d));
   fmt::print("{} of {} x {} {}, scale {}; {} takes {:.3g} ms, {}/s\n", name_of(op), race.rows, race.n, name_of(d.dtype),
              scale, writes_all(op) ? "a copy" : "a read", race.ceiling * 1e3, human_bytes(ideal / race.ceiling));
-  fmt::print("{:<10}{:>6}{:>10}{:>11}{:>12}{:>9}   {}\n", "", "reads", "B/element", "ms", "moved",
-             writes_all(op) ? "of copy" : "of read", "result");
+  fmt::print("{:<10}{:>6}{:>10}{:>11}{:>12}{:>11}{:>9}   {}\n", "", "reads", "B/element", "ms", "moved",
+             writes_all(op) ? "copy, ms" : "read, ms", writes_all(op) ? "of copy" : "of read", "result");
   // There a read is no ceiling: it is bound by instructions, as what is raced beside it.
   const bool in_cache = !writes_all(op) && static_cast<std::int64_t>(d.x_bytes) <= machine().cache();
   std::map<std::string, std::string> absent;  // why, and which: one line for all of one reason
@@ -245,9 +245,10 @@ void BenchVerb::tell(Op op, const Race& race, const Data& d) const {
         r.traffic ? human_bytes(r.traffic->bytes_per_element * count / r.turn.seconds) + "/s" : "";
     const std::string result = r.nan_rows > 0 ? fmt::format("NaN in {} of {} rows", r.nan_rows, race.rows) : r.hash;
     const std::string share = in_cache ? "in cache" : fmt::format("{:.0f}%", 100 * r.turn.ceiling / r.turn.seconds);
-    fmt::print("{:<10}{:>6}{:>10}{:>11.3f}{:>12}{:>9}   {}\n", name, r.traffic ? fmt::to_string(r.traffic->reads) : "",
-               r.traffic ? fmt::to_string(r.traffic->bytes_per_element) : "", r.turn.seconds * 1e3, moved, share,
-               result);
+    fmt::print("{:<10}{:>6}{:>10}{:>11.3f}{:>12}{:>11.3f}{:>9}   {}\n", name,
+               r.traffic ? fmt::to_string(r.traffic->reads) : "",
+               r.traffic ? fmt::to_string(r.traffic->bytes_per_element) : "", r.turn.seconds * 1e3, moved,
+               r.turn.ceiling * 1e3, share, result);
   }
   for (const auto& [why, names] : absent) fmt::print("not here: {}: {}\n", names, why);
   fmt::print("\n");
