@@ -184,10 +184,10 @@ void tell(const Error& error) {
 }
 
 void Command::positional(const std::string& name, std::string& into, const std::string& help, bool required) {
-  const auto read = [name, required, &into](const std::string& text) {
+  const auto read = [verb = app_.get_name(), name, required, &into](const std::string& text) {
     if (text.empty())
-      throw Error(Code::usage, fmt::format("'' for {}", name), "the name of a file",
-                  required ? "a name for " + name : "leave out " + name);
+      throw Error(Code::usage, fmt::format("'' for {}", name), "a text that is not empty",
+                  required ? fmt::format("softfold {} --help", verb) : "leave out " + name);
     into = text;
   };
   app_.add_option_function<std::string>(name, read, help)->required(required)->type_name("TEXT");
@@ -198,7 +198,7 @@ void Command::positionals(const std::string& name, std::vector<std::string>& int
 void Command::option(const std::string& names, std::string& into, const std::string& help) {
   const auto read = [names, &into](const std::string& text) {
     if (text.empty())  // nothing given is to leave the option out
-      throw Error(Code::usage, fmt::format("the value '' of {}", names), "a value", "leave out " + names);
+      throw Error(Code::usage, fmt::format("the value '' of {}", names), "a value", names + " and a value, or neither");
     into = text;
   };
   app_.add_option_function<std::string>(names, read, help)->type_name("TEXT");

@@ -25,7 +25,7 @@ std::int64_t size_along(const View& values, const RowBuilder& b) {
   const std::int64_t k = values.shape[static_cast<std::size_t>(b.axis)];
   if (k > b.p.n)
     throw Error(Code::shape, "k = " + std::to_string(k) + " of rows of " + std::to_string(b.p.n) + " elements",
-                "k from 0 to " + std::to_string(b.p.n));
+                "k from 0 to " + std::to_string(b.p.n), "k = " + std::to_string(b.p.n));
   return k;
 }
 

@@ -82,7 +82,7 @@ TEST_F(Wording, AnOutputOfferedAsAnOptionMeetsTheUsage) {
 
 TEST_F(Wording, AnEmptyValueIsNotNothing) {
   expect_try(Code::usage, "'' of --dtype", {"softmax", "@x.npy", "@o.npy", "--dtype", ""});
-  expect_try(Code::usage, "a name for OUT", {"softmax", "@x.npy", ""});
+  expect_try(Code::usage, "got '' for OUT", {"softmax", "@x.npy", ""});
   expect_try(Code::usage, "leave out LP", {"sample", "@x.npy", "@o.npy", ""});
   EXPECT_FALSE(std::filesystem::exists(at("o.npy")));
 }
