@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <limits>
 #include <new>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 
@@ -260,7 +261,10 @@ int Program::attempt(int count, char** arguments) {
     app_->parse(count, arguments);
     return 0;
   } catch (const CLI::Success& help) {  // --help and --version
-    return app_->exit(help);
+    std::ostringstream text;
+    const int status = app_->exit(help, text);
+    std::fputs(text.str().c_str(), stdout);  // whether that went well is asked once
+    return status;
   } catch (const CLI::ParseError& error) {
     return report(refusal_of(error, arguments[1]), json);
   } catch (const Error& error) {

@@ -157,7 +157,7 @@ TEST_F(Wording, AHeaderHasItsPartOfTheMemory) {
       << std::string(reinterpret_cast<const char*>(&length), 8) << header << std::string(4, '\0');
   const Words words{"softmax", "@h.safetensors", "@o.npy", "--memory"};
   const auto with = [&](const char* memory) { return Words{words[0], words[1], words[2], words[3], memory}; };
-  expect_try(Code::option, "a header of " + std::to_string(length) + " bytes", with("32M"));
+  expect_try(Code::option, "a header of " + std::to_string(8 + length) + " bytes", with("32M"));
   expect_try(Code::option, "--memory 49M", with("32M"));
   expect_ok(with("49M"));
 }
