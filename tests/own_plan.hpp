@@ -7,8 +7,8 @@
 
 namespace softfold_test {
 
-/// cross_entropy: x, targets, dloss, [weight] -> loss, log-probability, states, dx; cross_entropy_backward: x, targets,
-/// states, dloss, [weight] -> dx.
+/// cross_entropy: x, targets, dloss, [weight] -> loss, log-probability, states, dx, or the first one or three of these;
+/// cross_entropy_backward: x, targets, states, dloss, [weight] -> dx.
 inline softfold::Plan plan_of(const Bound& b, Op op, softfold::CrossEntropyOptions o,
                               const softfold::Context& context) {
   const bool backward = op == Op::cross_entropy_backward;
@@ -18,6 +18,8 @@ inline softfold::Plan plan_of(const Bound& b, Op op, softfold::CrossEntropyOptio
   if (!backward && b.outputs.size() > 1) {
     if (!is_floating(b.inputs[1].dtype)) o.log_probability = b.outputs[1];  // of a class, where one is the target
     o.states = b.outputs[2];
+  }
+  if (!backward && b.outputs.size() > 3) {
     o.dx = b.outputs[3];
     o.dloss = b.inputs[2];
   }

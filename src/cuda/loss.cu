@@ -1,4 +1,5 @@
 // cross_entropy, entropy and their backward passes: which steps a call has, and how they follow each other on a stream.
+#include "cuda/loss_alone.cuh"
 #include "cuda/loss_probabilities.cuh"
 #include "cuda/loss_rows.cuh"
 
@@ -78,6 +79,14 @@ bool reads_once(const LossProblem& p) {
          !has_probabilities(p) && refuses_gradient(p) == nullptr;
 }
 
+/// Whether rows are finished where their chunks' states are merged: their losses are all that is asked for.
+bool finishes_merged(const LossProblem& p) {
+  constexpr std::int64_t most = 256;
+  return p.op == Op::cross_entropy && !p[Slot::y].given && p.label_smoothing == 0 && p.z_loss == 0 &&
+         !has_probabilities(p) && !p.is_double() && p.n > 0 && p.rows > 0 && lift::chunk_count(p.n) <= most &&
+         refuses_plain(p) == nullptr;
+}
+
 /// Where each step's results lie in the workspace; `sums` and the like hold every level of their tree.
 template <class T, template <class> class Steps>
 struct LossMemory {
@@ -89,6 +98,7 @@ struct LossMemory {
   float* elements = nullptr;
   fold::LogSumExp<float>::State* states = nullptr;
   fold::Entropy<float>* entropies = nullptr;
+  RowLosses alone{};
 
   LossMemory(const LossProblem& p, Parts& parts) {
     const RowProblem line = rows_as_row(p);
@@ -98,7 +108,11 @@ struct LossMemory {
     if (Steps<T>::has_shares) shares = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
     if (divides(p)) weights = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
     if (adds_rows(p)) losses = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
-    if (reads_once(p)) {
+    if (finishes_merged(p)) {
+      states = parts.take<fold::LogSumExp<float>::State>(p.rows * lift::chunk_count(p.n));
+      if (adds_rows(p)) alone.losses = parts.take<double>(p.rows);
+      if (divides(p)) alone.targets = parts.take<RowsSum>(p.rows);
+    } else if (reads_once(p)) {
       gradients = parts.take<GradientRow>(p.rows);
       elements = parts.take<float>(p.rows);
       states = parts.take<fold::LogSumExp<float>::State>(p.rows);
@@ -119,7 +133,7 @@ class LossRun {
       : p_(p), context_(context), parts_(workspace), memory_(p, parts_), stream_(stream_of(context)) {}
 
   std::size_t bytes() {
-    if (!is_backward(p_) && !reads_once(p_)) states_.lay_out(p_, parts_, context_);
+    if (!is_backward(p_) && !reads_once(p_) && !finishes_merged(p_)) states_.lay_out(p_, parts_, context_);
     return parts_.used();
   }
 
@@ -127,6 +141,7 @@ class LossRun {
     clear_status();
     if constexpr (std::is_same_v<RowResult, CrossEntropyRow<float>>) {
       if (reads_once(p_)) return read_once();
+      if (finishes_merged(p_)) return finish_merged();
     }
     LossWork<T, RowResult> work = work_of(p_);
     LossProblem p = p_;
@@ -172,6 +187,22 @@ class LossRun {
     stream_ = stream_.following();
     launch("finish_targets", finish_targets, chunks_of_rows(p_), stream_, p_, work, memory_.states, memory_.elements);
     if (adds_rows(p_)) put_sum(p_, work);
+  }
+
+  void finish_merged() {
+    fold_plain_chunks(p_, memory_.states, stream_);
+    stream_ = stream_.following();
+    const auto count = static_cast<int>(lift::chunk_count(p_.n));
+    const bool few = count <= kFewNodes;
+    const Grid grid = few ? Grid{ceil_div(p_.rows, kThreads), kThreads} : warps_for(p_.rows);
+    launch("finish_losses", finish_losses, grid, stream_, p_, plain_rows(p_), memory_.states, count, few,
+           memory_.alone);
+    if (!adds_rows(p_)) return;
+    const std::int64_t chunks = lift::chunk_count(p_.rows);
+    const bool at_once = chunks <= kRowChunksAtOnce;
+    launch("add_losses", add_losses, {ceil_div(chunks, kRowChunksAtOnce), 32 * kRowChunksAtOnce}, stream_, p_,
+           memory_.alone, memory_.losses, memory_.weights, at_once);
+    if (!at_once) put_sum(p_, {.losses = memory_.losses, .targets = memory_.weights});
   }
 
   void write(const LossProblem& p) {

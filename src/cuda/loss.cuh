@@ -211,13 +211,12 @@ __device__ __forceinline__ void finish_rows(const LossProblem& p, const LossWork
   if (work.targets != nullptr) put_chunk(work.targets, targets);
 }
 
-/// The one number that a sum or a mean is, by a warp.
-static __global__ void __launch_bounds__(32)
-    put_total(const __grid_constant__ LossProblem p, RowsTotal losses, RowsTotal targets) {
-  begin_in_order();
+/// The one number that a sum or a mean is, by all threads of a block.
+static __device__ __forceinline__ void put_whole(const LossProblem& p, const RowsTotal& losses,
+                                                 const RowsTotal& targets) {
   const bool mean = p.reduction == Reduction::mean;
   double total = whole_of(losses).sum;
-  __syncwarp();
+  __syncthreads();
   const RowsSum weights = mean ? whole_of(targets) : RowsFold::identity();
   if (threadIdx.x != 0) return;
   if (mean && weights.rows == 0) {
@@ -228,10 +227,15 @@ static __global__ void __launch_bounds__(32)
   const Operand& o = p[LossSlot::loss];
   put(o.dtype, o.data, total);
 }
+static __global__ void __launch_bounds__(32)
+    put_total(const __grid_constant__ LossProblem p, RowsTotal losses, RowsTotal targets) {
+  begin_in_order();
+  put_whole(p, losses, targets);
+}
 
 /// element: reads the one at the target.
-template <class T, class Element>
-__device__ __forceinline__ T target_log_probability(const LossProblem& p, const LossRow<T>& r, std::int64_t target,
+template <class T, class OfRow, class Element>
+__device__ __forceinline__ T target_log_probability(const LossProblem& p, const OfRow& r, std::int64_t target,
                                                     const Element& element) {
   const fold::Normaliser<T> norm(r.state);
   if (norm.empty) return p.empty == Empty::nan ? fold::canonical_nan<T>() : -fold::infinity<T>();
@@ -277,7 +281,7 @@ __device__ __forceinline__ FinishedRow<T> finish_row(const LossProblem& p, std::
     if (lost) {
       lp = loss = fold::canonical_nan<double>();
     } else if (!ignored) {
-      lp = static_cast<double>(target_log_probability(p, r, target, element));
+      lp = static_cast<double>(target_log_probability<T>(p, r, target, element));
       const bool whole = norm.regular && work.sums != nullptr;
       loss = terms.loss(lp, whole ? static_cast<double>(work.sums[index]) : norm.regular ? 0. : lp, lse);
     }
