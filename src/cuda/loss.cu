@@ -193,7 +193,7 @@ class LossRun {
     fold_plain_chunks(p_, memory_.states, stream_);
     stream_ = stream_.following();
     const auto count = static_cast<int>(lift::chunk_count(p_.n));
-    const bool few = count <= kFewNodes;
+    const bool few = merges_by_threads(p_.rows, count);
     const Grid grid = few ? Grid{ceil_div(p_.rows, kThreads), kThreads} : warps_for(p_.rows);
     launch("finish_losses", finish_losses, grid, stream_, p_, plain_rows(p_), memory_.states, count, few,
            memory_.alone);

@@ -5,6 +5,7 @@
 #include "cuda/in_order.cuh"
 #include "cuda/loss.cuh"
 #include "cuda/plain_chunk.cuh"
+#include "cuda/row_results.cuh"
 #include "cuda/softmax_plain.cuh"
 
 namespace softfold {
@@ -52,7 +53,7 @@ static __device__ __forceinline__ void finish_alone(const LossProblem& p, const 
     to.targets[place.row] = is_class ? RowsSum{static_cast<double>(weight), 1} : RowsFold::identity();
 }
 
-/// Rows of `count` <= 256 chunks, a warp each; `few`: of at most kFewNodes, a thread each.
+/// Rows of `count` <= 256 chunks, a warp each; `few`: a thread each (merges_by_threads).
 static __global__ void __launch_bounds__(128)
     finish_losses(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows,
                   const fold::LogSumExp<float>::State* nodes, int count, bool few, RowLosses to) {

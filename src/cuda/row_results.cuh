@@ -7,6 +7,13 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// Whether rows' `count` nodes are merged by a thread a row, not a warp. Measured: with fewer rows threads leave the
+/// device idle.
+inline bool merges_by_threads(std::int64_t rows, std::int64_t count) {
+  constexpr std::int64_t kRowsANode = 4096;
+  return count <= kFewNodes && rows > kRowsANode * count;
+}
+
 /// Where plain rows' results go, and as what.
 struct RowResults {
   char* to;

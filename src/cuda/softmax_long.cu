@@ -126,7 +126,6 @@ void fold_plain(const RowProblem& p, const RunResults& to, const DeviceTraits& d
 /// logsumexp and state from the chunks' states: levels of the tree while a row has more of them than one warp merges.
 void write_results(const RowProblem& p, State* states, Stream stream) {
   constexpr std::int64_t kMostNodes = 256;
-  constexpr std::int64_t kRowsANode = 4096;  // measured: with fewer, a thread a row leaves the device idle
   std::int64_t count = lift::chunk_count(p.n);
   while (count > kMostNodes) {
     const std::int64_t next = ceil_div(count, 32);
@@ -138,7 +137,7 @@ void write_results(const RowProblem& p, State* states, Stream stream) {
   }
   const int left = static_cast<int>(count);
   const RowResults to(p);
-  if (left <= kFewNodes && p.rows > kRowsANode * left) {
+  if (merges_by_threads(p.rows, left)) {
     const Grid grid{ceil_div(p.rows, kThreads), kThreads};
     launch("write_merged_results", write_merged_results<true>, grid, stream, to, p.rows, states, left);
   } else {

@@ -70,7 +70,6 @@ TEST_F(CudaConsumers, CrossEntropyOfModelsShapes) {
       }
 }
 
-/// Without a gradient: rows are finished where their chunks' states are merged.
 TEST_F(CudaConsumers, CrossEntropyWithoutGradient) {
   constexpr std::int64_t kShapes[][2] = {{1, 1},      {20000, 10},  {9000, 1000}, {700, 1025}, {90, 8192},
                                          {40, 16385}, {150, 50257}, {12, 128256}, {3, 262144}, {2, 262145}};
