@@ -77,7 +77,7 @@ void* refuse(const CallFrame& frame, const char* message, int code) {
   return frame.api->error_create(&a);
 }
 
-void* handle(CallFrame* frame, DeviceKind kind) noexcept {
+void* call(CallFrame* frame, DeviceKind kind) noexcept {
   for (xla::Extension* e = frame->extension; e != nullptr; e = e->next) {
     if (e->type != 1) continue;
     xla::Metadata& m = *reinterpret_cast<xla::MetadataExtension*>(e)->metadata;
@@ -96,8 +96,8 @@ void* handle(CallFrame* frame, DeviceKind kind) noexcept {
   }
 }
 
-void* handle_cpu(CallFrame* frame) { return handle(frame, DeviceKind::cpu); }
-void* handle_cuda(CallFrame* frame) { return handle(frame, DeviceKind::cuda); }
+void* handle_cpu(CallFrame* frame) { return call(frame, DeviceKind::cpu); }
+void* handle_cuda(CallFrame* frame) { return call(frame, DeviceKind::cuda); }
 
 }  // namespace
 

@@ -1,8 +1,6 @@
-// Which problems Hopper's kernel takes, its tile shapes, and its launch.
-#include "cuda/attention_sm90_consume.cuh"
+// Which problems Hopper's kernel takes, and how it cuts them.
+#include "cuda/attention_sm90_launch.cuh"
 #include "cuda/kernels.hpp"
-#include "cuda/launch.hpp"
-#include "cuda/sm90/tensor_map.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -55,11 +53,6 @@ const char* refuses(const AttentionProblem& p, const Context&) {
 #endif
 }
 
-/// Whether tiles differ in length; then blocks take the next tile when they are done with one.
-bool is_uneven(const AttentionProblem& p) {
-  return p.windowed() || p.packed || p.kv_lengths.given || p.kv_starts.given;
-}
-
 /// The polynomial's relative error is least where it is largest, 2^-24.7 up to 0.35. Of a scale that its coefficients
 /// cannot hold no score is near.
 SoftCap soft_cap_of(double scale) {
@@ -67,6 +60,19 @@ SoftCap soft_cap_of(double scale) {
   const SoftCap cap{power(0.35, -1), power(1, 1), power(-0.333326632, 3), power(0.132998253, 5),
                     power(-0.0491484974, 7)};
   return scale < 1e5 ? cap : SoftCap{-1, cap.c1, 0, 0, 0};
+}
+
+std::size_t workspace(const AttentionProblem& p, const Context&) { return is_uneven(p) ? sizeof(int) : 0; }
+
+void run(const AttentionProblem& p, const Context& context) {
+  p.q.dtype == DType::bfloat16 ? run_attention_sm90<fold::BFloat16>(p, context)
+                               : run_attention_sm90<fold::Float16>(p, context);
+}
+
+}  // namespace
+
+bool is_uneven(const AttentionProblem& p) {
+  return p.windowed() || p.packed || p.kv_lengths.given || p.kv_starts.given;
 }
 
 /// In a section are as many heads as have their keys and values in L2 together; without a mask the tiles of one head
@@ -92,54 +98,6 @@ AttentionCut cut_of(const AttentionProblem& p, int rows, int processors) {
   if (cap != 0) cut.cap = soft_cap_of(p.scale / cap);
   return cut;
 }
-
-std::size_t workspace(const AttentionProblem& p, const Context&) { return is_uneven(p) ? sizeof(int) : 0; }
-
-template <class C, bool kCaps>
-void run_tile(const AttentionProblem& p, const Context& context) {
-  const DeviceOf device(p.out.data);
-  const cudaStream_t stream = stream_of(context);  // never overlapping: the kernel does not wait by itself
-  const Scratch counter(workspace(p, context), context);
-  const int processors = traits_of(device.device()).processors;
-  AttentionCut cut = cut_of(p, C::kRows, processors);
-  const std::int64_t batches = p.packed ? 1 : p.sequences;
-  const CUtensorMap q = tile_map(p.q, batches, p.q_heads, p.q_tokens, p.d, C::kRows);
-  // Without keys no tile is read, but a map needs an address.
-  AttentionTensor k = p.k, v = p.v;
-  if (p.kv_tokens == 0) k.data = v.data = p.q.data;
-  const std::int64_t kv_batches = p.packed ? 1 : p.kv_sequences;
-  const CUtensorMap k_map = tile_map(k, kv_batches, p.kv_heads, p.kv_tokens, p.d, C::kKeys);
-  const CUtensorMap v_map = tile_map(v, kv_batches, p.kv_heads, p.kv_tokens, p.dv, C::kKeys);
-  if (counter.data() != nullptr) {
-    cut.counter = reinterpret_cast<int*>(counter.data());
-    check(cudaMemsetAsync(cut.counter, 0, sizeof(int), stream), "cudaMemsetAsync");
-  }
-  launch("attention_forward_sm90", attention_forward_sm90<C, kCaps>,
-         {std::min(cut.tiles, processors), C::kThreads, 1, C::kShared}, stream, q, k_map, v_map, p, cut);
-}
-
-template <class C>
-void run_tile(const AttentionProblem& p, const Context& context) {
-  p.softcap != 0.F ? run_tile<C, true>(p, context) : run_tile<C, false>(p, context);
-}
-
-template <class E>
-void run_dtype(const AttentionProblem& p, const Context& context) {
-  const int d = std::max(p.d, p.dv);
-  // Three warp-groups share the exponentials better; short sequences waste fewer rows on two.
-  if (d <= 64 && (p.packed || p.tk < 2048)) return run_tile<AttentionTile<E, 64, 64, 2, 128>>(p, context);
-  if (d <= 64) return run_tile<AttentionTile<E, 64, 64, 3, 96>>(p, context);
-  if (d <= 96) return run_tile<AttentionTile<E, 96, 96, 2, 128>>(p, context);
-  if (d <= 128) return run_tile<AttentionTile<E, 128, 128, 2, 128>>(p, context);
-  if (d <= 192 && p.dv <= 128) return run_tile<AttentionTile<E, 192, 128, 2, 128>>(p, context);
-  return run_tile<AttentionTile<E, 256, 256, 2, 80>>(p, context);
-}
-
-void run(const AttentionProblem& p, const Context& context) {
-  p.q.dtype == DType::bfloat16 ? run_dtype<fold::BFloat16>(p, context) : run_dtype<fold::Float16>(p, context);
-}
-
-}  // namespace
 
 const AttentionKernel attention_sm90_kernel{"attention_forward_sm90", refuses, run, workspace};
 
