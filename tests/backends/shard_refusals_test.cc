@@ -73,11 +73,11 @@ TEST(ShardRefusals, NumbersThatNoFoldHasWritten) {
     two.add(1, 1, 2)[-3] = 1;
     two.join();
   });
-  for (const auto& [m, d] : {std::pair(-kInfinity, -1.), std::pair(-kInfinity, -0.), std::pair(1e300, 1.)})
+  for (const auto& wrong : {std::pair(-kInfinity, -1.), std::pair(-kInfinity, -0.), std::pair(1e300, 1.)})
     expect_refused("a node", Code::state, {"(m, d)"}, [&] {
       Parts one(2);
       double* const node = one.add(0, 1024, 1024);
-      node[0] = m, node[1] = d;
+      node[0] = wrong.first, node[1] = wrong.second;
       one.join();
     });
 }
