@@ -130,6 +130,10 @@ struct Scalar {
   SOFTFOLD_HD static V times_power_of_two(V a, V k) {
     using Bits = typename Real<T>::Bits;
     if (!(k >= Real<T>::kFlush)) return T(0);
+#if !defined(__CUDA_ARCH__)
+    // What a given state does not cover can lie beyond: a number that its caller discards, but conversions end here.
+    if (k > -Real<T>::kFlush) k = -Real<T>::kFlush;
+#endif
     const auto shift = static_cast<Bits>(static_cast<Bits>(static_cast<std::int64_t>(k)) << Real<T>::kMantissaBits);
     return bits_as<T>(static_cast<Bits>(bits_as<Bits>(a) + shift));
   }
