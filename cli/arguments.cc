@@ -51,9 +51,11 @@ constexpr std::uint64_t kHeadersPart = 16, kLeastMemory = std::uint64_t{32} << 2
 
 /// Bytes of a .safetensors file's header, or 0 where it begins as none does: what that is, opening it says.
 std::uint64_t header_bytes(const io::InputFile& file) {
-  std::array<std::byte, io::kSafetensorsPreambleBytes> preamble{};
-  if (file.size() < preamble.size()) return 0;
-  file.read(0, preamble);
+  std::array<std::byte, io::kSafetensorsPreambleBytes + 1> head{};
+  if (file.size() < head.size()) return 0;
+  file.read(0, head);
+  if (head.back() != std::byte{'{'}) return 0;
+  const auto preamble = std::span(head).first<io::kSafetensorsPreambleBytes>();
   try {
     return io::safetensors_header_bytes(preamble, file.size());
   } catch (const Error&) {

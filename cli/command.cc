@@ -42,6 +42,12 @@ bool wants_json(int count, char** arguments) {
   return std::any_of(arguments, arguments + count, [](const char* a) { return std::string_view(a) == "--json"; });
 }
 
+/// Words that nothing follows: where they cannot be read there is nobody to throw to, as fmt::print would.
+void say_last(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  end_if_pipe_broke();
+}
+
 int report(const Error& error, bool json) {
   end_if_pipe_broke();
   std::fflush(stdout);  // what was told so far stands before it, also where both go to one file
@@ -180,8 +186,9 @@ Error refusal_of(const CLI::ParseError& error, const std::string& verb) {
 }  // namespace
 
 void tell(const Error& error) {
-  fmt::print(stderr, "softfold: got {}\n     allowed: {}\n", error.got, error.allowed);
-  if (!error.fix.empty()) fmt::print(stderr, "         try: {}\n", error.fix);
+  std::string text = fmt::format("softfold: got {}\n     allowed: {}\n", error.got, error.allowed);
+  if (!error.fix.empty()) text += fmt::format("         try: {}\n", error.fix);
+  say_last(text);
 }
 
 void Command::positional(const std::string& name, std::string& into, const std::string& help, bool required) {
@@ -270,7 +277,7 @@ int Program::attempt(int count, char** arguments) {
   } catch (const Error& error) {
     return report(in_words_of_the_command(error, arguments[1]), json);
   } catch (const Interrupted&) {
-    fmt::print(stderr, "softfold: interrupted; nothing was written\n");
+    say_last("softfold: interrupted; nothing was written\n");
     return 130;
   } catch (const std::bad_alloc&) {
     return report(Error(Code::out_of_memory, "more memory than this process may have", "less",

@@ -1,21 +1,26 @@
 #include "interrupt.hpp"
 
+#include <atomic>
 #include <csignal>
 
 namespace softfold::cli {
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0, pipe_broken = 0;
+// Set by handlers, read by every thread.
+std::atomic<int> interrupted{0}, pipe_broken{0};
+static_assert(std::atomic<int>::is_always_lock_free);
 
-// Of those that end a process, the ones that one may be sent. Faults (SIGSEGV, ...) end it where they happen.
+// Those that ask a process to end. Faults (SIGSEGV, SIGABRT, ...) end it where they happen.
 constexpr int kEnding[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGALRM, SIGVTALRM,
                            SIGPROF, SIGUSR1, SIGUSR2, SIGPOLL, SIGPWR,  SIGSTKFLT};
 
+void interrupt(int) { interrupted = 1; }
+
 /// Unless the signal is ignored (nohup) or already has a handler (a profiler's).
-void note(int signal, int flags) {
+void note(int signal, int flags, void (*handler)(int)) {
   struct sigaction action {};
   if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
-  action.sa_handler = [](int) { interrupted = 1; };
+  action.sa_handler = handler;
   action.sa_flags = SA_RESTART | flags;
   ::sigaction(signal, &action, nullptr);
 }
@@ -23,11 +28,11 @@ void note(int signal, int flags) {
 }  // namespace
 
 void note_interrupts() {
-  for (const int signal : kEnding) note(signal, static_cast<int>(SA_RESETHAND));
-  for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) note(signal, static_cast<int>(SA_RESETHAND));
-  note(SIGXCPU, 0);               // the system repeats it every second
+  for (const int signal : kEnding) note(signal, static_cast<int>(SA_RESETHAND), interrupt);
+  for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) note(signal, static_cast<int>(SA_RESETHAND), interrupt);
+  note(SIGXCPU, 0, interrupt);    // the system repeats it every second
   std::signal(SIGXFSZ, SIG_IGN);  // the write fails, and says why
-  std::signal(SIGPIPE, [](int) { pipe_broken = 1; });
+  note(SIGPIPE, 0, [](int) { pipe_broken = 1; });
 }
 
 void end_if_pipe_broke() {

@@ -9,8 +9,8 @@ namespace softfold::cli {
 /// Thrown by check_interrupt. Not an std::exception: nothing but the program's end handles it.
 struct Interrupted {};
 
-/// From here on the first signal that ends a process is only noted; a second one of its kind ends it at once. What one
-/// write does (SIGPIPE, SIGXFSZ) is an error of that write.
+/// From here on the first signal that asks a process to end is only noted; a second one of its kind ends it at once.
+/// What one write does (SIGPIPE, SIGXFSZ) is an error of that write.
 void note_interrupts();
 
 /// Ends the process as SIGPIPE does, without a word, if what was printed was no longer read: when nothing is left to

@@ -1,6 +1,8 @@
 // verify, explain, doctor, bench: what they say is true, and they say when it is not.
 #include "cli/support.hpp"
 
+#include <unistd.h>
+
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -228,7 +230,8 @@ TEST_F(Bench, AFilesRowsAndOneOperation) {
   EXPECT_EQ(records[0].at("dtype"), "float16");
   EXPECT_NE(expect_ok({"bench", "softmax", "@x.npy", "--seconds", "0.01"}).find("copy, ms  of copy"),
             std::string::npos);
-  EXPECT_NE(expect_ok({"bench", "logsumexp", "@x.npy", "--seconds", "0"}).find(" in cache "), std::string::npos);
+  if (::sysconf(_SC_LEVEL2_CACHE_SIZE) > 0 || ::sysconf(_SC_LEVEL3_CACHE_SIZE) > 0)  // some virtual machines do not say
+    EXPECT_NE(expect_ok({"bench", "logsumexp", "@x.npy", "--seconds", "0"}).find(" in cache "), std::string::npos);
   expect_refused(Code::option, "try: ladder", {"bench", "lader"});
   expect_refused(Code::option, "rows", {"bench", "softmax", "--n", "0"});
   expect_refused(Code::usage, "one file", {"bench", "softmax", "@x.npy", "@x.npy"});

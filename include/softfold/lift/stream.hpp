@@ -34,11 +34,11 @@ fold::Scale<T> checked_scale(double scale) {
 }
 
 /// Whether (m, d) is a state that at most `elements` numbers can have under this scale: LogSumExp::is_state, and no
-/// frame lies beyond that of the largest T (one unit is left to rounding).
+/// frame lies beyond that of the largest T (some units are left to rounding, also to the caller's).
 template <class T>
 bool has_state(const fold::Scale<T>& scale, double m, double d, double elements) {
   using Lse = fold::LogSumExp<T>;
-  const double most = Lse::frame(fold::largest<T>(), scale.c < T(0) ? -scale.c : scale.c).m + 1.;
+  const double most = Lse::frame(fold::largest<T>(), scale.c < T(0) ? -scale.c : scale.c).m * (1 + 0x1p-20) + 1;
   const bool beyond = ::fabs(m) > most && ::fabs(m) < fold::infinity<double>();
   return !beyond && Lse::is_state(m, d, elements);
 }
