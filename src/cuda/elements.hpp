@@ -10,7 +10,7 @@ namespace cuda {
 
 /// Calls f.template operator()<E>() for a dtype that has vector tiles.
 template <class F>
-void with_element(DType t, F&& f) {
+auto with_element(DType t, F&& f) {
   switch (t) {
     case DType::bfloat16: return f.template operator()<fold::BFloat16>();
     case DType::float16: return f.template operator()<fold::Float16>();

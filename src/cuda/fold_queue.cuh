@@ -9,13 +9,13 @@ inline namespace v0 {
 namespace cuda {
 
 /// How plain rows are cut into runs of kSlots elements, and what is left of each into one more; a warp takes kRuns of
-/// them at a time, full ones first.
+/// them at a time: first those whose states are merged, which are neighbours in a row, then other full ones.
 struct RunTiles {
-  std::int64_t full, all;  ///< tiles
-  std::int64_t runs;       ///< full runs a row
-  int rest;                ///< elements of the last one of each row
-  bool dense;              ///< x is full runs end to end, the first on a vector
-  bool looks_up;           ///< full runs, with terms from a table
+  std::int64_t merged, full, all;  ///< tiles, each with those before
+  std::int64_t runs, merged_runs;  ///< full runs a row, and the first of them, which are merged
+  int rest;                        ///< elements of the last one of each row
+  bool dense;                      ///< x is full runs end to end, the first on a vector
+  bool looks_up;                   ///< full runs, with terms from a table
 };
 
 /// A 64-bit division costs as much as three elements of every lane.
@@ -35,11 +35,19 @@ struct RunOf {
   __device__ __forceinline__ RunOf(const PlainRows& p, const RunTiles& tiles, std::int64_t tile, int place) {
     using At = Slots<E, kLanes>;
     const bool full = tile < tiles.full;
-    const std::int64_t items = full ? p.rows * tiles.runs : p.rows;
-    const std::int64_t wanted = (full ? tile : tile - tiles.full) * At::kRuns + place, item = min(wanted, items - 1);
-    exists = item == wanted;
-    row = !full || tiles.runs == 1 ? item : quotient(item, tiles.runs);
-    run = full ? item - row * tiles.runs : tiles.runs;
+    if (tile < tiles.merged) {
+      const std::int64_t tiles_a_row = tiles.merged_runs / At::kRuns;
+      row = quotient(tile, tiles_a_row);
+      run = (tile - row * tiles_a_row) * At::kRuns + place;
+      exists = true;
+    } else {
+      const std::int64_t runs = full ? tiles.runs - tiles.merged_runs : 1;
+      const std::int64_t wanted = (tile - (full ? tiles.merged : tiles.full)) * At::kRuns + place;
+      const std::int64_t item = min(wanted, p.rows * runs - 1);
+      exists = item == wanted;
+      row = runs == 1 ? item : quotient(item, runs);
+      run = (full ? tiles.merged_runs : tiles.runs) + item - row * runs;
+    }
     n = full ? At::kSlots : tiles.rest;
     first = p.x + row * p.x_stride + run * (At::kSlots * At::kSize);
   }

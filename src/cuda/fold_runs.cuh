@@ -10,21 +10,39 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Where runs' states go: each to its place in [rows][runs], or rows of one run as what they are asked for.
+/// Where runs' states go: each to its place in [rows][runs], where those of a merged tile have one together (RowNodes),
+/// or rows of one run as what they are asked for.
 struct RunResults {
   fold::LogSumExp<float>::State* states;  ///< null: to `rows`
   RowResults rows;
 };
 
-/// Where the state of a lane's run of a tile goes.
+/// Where the state of a lane's run of a tile goes, or its tile's.
 template <class E, int kLanes>
 __device__ __forceinline__ void put_run(const PlainRows& p, const RunTiles& tiles, const RunResults& to,
                                         std::int64_t tile, const fold::LogSumExp<float>::State& state) {
-  const RunOf<E, kLanes> run(p, tiles, tile, static_cast<int>(threadIdx.x) % 32 / kLanes);
-  if (!run.exists) return;
+  constexpr int kRuns = Slots<E, kLanes>::kRuns;
+  const int place = static_cast<int>(threadIdx.x) % 32 / kLanes;
+  const bool merged = tile < tiles.merged;
+  const RunOf<E, kLanes> run(p, tiles, tile, place);
+  if (!run.exists || (merged && place > 0)) return;
   if (to.states == nullptr) return to.rows.put_state(run.row, state);
-  to.states[run.row * (tiles.runs + (tiles.rest > 0 ? 1 : 0)) + run.run] = state;
+  const std::int64_t nodes = tiles.merged_runs / kRuns, saved = tiles.merged_runs - nodes;
+  to.states[run.row * (tiles.runs + (tiles.rest > 0 ? 1 : 0) - saved) + (merged ? run.run / kRuns : run.run - saved)] =
+      state;
 }
+
+/// The node over the runs of a lane's tile: states that have waited are those of the tile's runs in groups of lanes.
+template <int kLanes>
+__device__ __forceinline__ fold::LogSumExp<float>::State merge_tile(const fold::LogSumExp<float>::State& own) {
+  if (!__all_sync(lift::kWholeWarp, lift::is_near(own))) return lift::merge_lanes<kLanes>(own);
+  const auto node = lift::merge_lanes<kLanes>(lift::NearState{static_cast<float>(own.m), own.d});
+  return {static_cast<double>(node.m), node.d};
+}
+
+/// Whether a tile's runs are chunks of longer rows.
+template <class E, int kLanes>
+inline constexpr bool kMerges = Slots<E, kLanes>::kSlots == lift::kChunk;
 
 /// The state of a lane's run of a tile, as far as a frame in which all its terms are normal numbers is found.
 template <class E, int kLanes>
@@ -85,6 +103,12 @@ __global__ void __launch_bounds__(kSlotWarps * 32, 1)
       }
     }
     if (++turn < kLanes && queue.has_tile()) continue;
+    if constexpr (kMerges<E, kLanes>) {
+      if (tiles.merged > 0) {
+        const auto node = merge_tile<kLanes>(kept);
+        if (kept_tile < tiles.merged) kept = node;
+      }
+    }
     if (lane % kLanes < turn) put_run<E, kLanes>(p, tiles, to, kept_tile, kept);
     turn = 0;
   }

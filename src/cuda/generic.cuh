@@ -212,17 +212,17 @@ __global__ void __launch_bounds__(128) merge_nodes(const typename F::State* from
   if (lane == 0) to[item] = s;
 }
 
-/// The root over count <= kFewNodes nodes, by one thread.
+/// The root over count <= kMost nodes, given by load(i), by one thread.
 inline constexpr int kFewNodes = 8;
-template <class F>
-__device__ __forceinline__ typename F::State merge_few(const typename F::State* from, int count) {
-  typename F::State s[kFewNodes];
+template <class F, int kMost = kFewNodes, class Load>
+__device__ __forceinline__ typename F::State merge_few(const Load& load, int count) {
+  typename F::State s[kMost];
 #pragma unroll
-  for (int i = 0; i < kFewNodes; ++i) s[i] = i < count ? from[i] : F::identity();
+  for (int i = 0; i < kMost; ++i) s[i] = i < count ? load(i) : F::identity();
 #pragma unroll
-  for (int stride = 1; stride < kFewNodes; stride *= 2) {
+  for (int stride = 1; stride < kMost; stride *= 2) {
 #pragma unroll
-    for (int i = 0; i < kFewNodes; i += 2 * stride) s[i] = F::merge(s[i], s[i + stride]);
+    for (int i = 0; i < kMost; i += 2 * stride) s[i] = F::merge(s[i], s[i + stride]);
   }
   return s[0];
 }
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(128)
     merge_few_nodes(const typename F::State* from, int count, typename F::State* to, std::int64_t rows) {
   begin_in_order();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (row < rows) to[row] = merge_few<F>(from + row * count, count);
+  if (row < rows) to[row] = merge_few<F>([&](int i) { return from[row * count + i]; }, count);
 }
 
 /// A state as it lies in memory.

@@ -190,13 +190,11 @@ class LossRun {
   }
 
   void finish_merged() {
-    fold_plain_chunks(p_, memory_.states, stream_);
+    const RowNodes nodes = fold_plain_nodes(p_, memory_.states, stream_);
     stream_ = stream_.following();
-    const auto count = static_cast<int>(lift::chunk_count(p_.n));
-    const bool few = merges_by_threads(p_.rows, count);
+    const bool few = merges_by_threads(p_.rows, nodes.all());
     const Grid grid = few ? Grid{ceil_div(p_.rows, kThreads), kThreads} : warps_for(p_.rows);
-    launch("finish_losses", finish_losses, grid, stream_, p_, plain_rows(p_), memory_.states, count, few,
-           memory_.alone);
+    launch("finish_losses", finish_losses, grid, stream_, p_, plain_rows(p_), nodes, few, memory_.alone);
     if (!adds_rows(p_)) return;
     const std::int64_t chunks = lift::chunk_count(p_.rows);
     const bool at_once = chunks <= kRowChunksAtOnce;

@@ -53,15 +53,14 @@ static __device__ __forceinline__ void finish_alone(const LossProblem& p, const 
     to.targets[place.row] = is_class ? RowsSum{static_cast<double>(weight), 1} : RowsFold::identity();
 }
 
-/// Rows of `count` <= 256 chunks, a warp each; `few`: a thread each (merges_by_threads).
+/// Rows of up to 256 nodes, a warp each; `few`: a thread each (merges_by_threads).
 static __global__ void __launch_bounds__(128)
-    finish_losses(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows,
-                  const fold::LogSumExp<float>::State* nodes, int count, bool few, RowLosses to) {
+    finish_losses(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows, const RowNodes nodes,
+                  bool few, RowLosses to) {
   begin_in_order();
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const std::int64_t index = few ? thread : thread / 32;
   if (index >= p.rows) return;
-  const auto* from = nodes + index * count;
   const PlainPlace place(p, index);
   const bool finishes = few || threadIdx.x % 32 == 0;
   const Row row = row_at(p, place);
@@ -76,8 +75,7 @@ static __global__ void __launch_bounds__(128)
     weight = weight_at<float>(p, target);
     if (!rows.factor.plain) element = fold::Scalar<float>::mul(element, rows.factor.times);
   }
-  const auto state =
-      few ? merge_few<fold::LogSumExp<float>>(from, count) : lift::merge_states([&](int i) { return from[i]; }, count);
+  const auto state = nodes.root(index, few);
   if (finishes) finish_alone(p, place, {rows, row, state}, target, is_class, element, weight, to);
 }
 

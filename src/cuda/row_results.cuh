@@ -1,4 +1,5 @@
-// logsumexp and state of plain problems: one result a row, by what is found of them all on the host.
+// logsumexp and state of plain problems: one result a row, from nodes of its tree, by what is found of all rows on the
+// host.
 #pragma once
 
 #include "cuda/generic.cuh"
@@ -13,6 +14,38 @@ inline bool merges_by_threads(std::int64_t rows, std::int64_t count) {
   constexpr std::int64_t kRowsANode = 4096;
   return count <= kFewNodes && rows > kRowsANode * count;
 }
+
+/// States of each of some rows' chunks as a fold leaves them, [rows][count + left].
+struct RowNodes {
+  using F = fold::LogSumExp<float>;
+  static constexpr int kChunks = 4;  ///< of a merged node
+
+  F::State* states;
+  int count;     ///< nodes of one level of the tree: chunks, or merged ones, of which the last may be a chunk
+  int left = 0;  ///< chunks, up to kChunks, whose node would be the next one
+
+  /// `merged` nodes of a row's first chunks, and the states of the others.
+  RowNodes(F::State* at, std::int64_t chunks, std::int64_t merged) : states(at), count(static_cast<int>(merged)) {
+    const int others = static_cast<int>(chunks - merged * kChunks);
+    if (merged == 0 || others == 1) {
+      count += others;
+    } else {
+      left = others;
+    }
+  }
+  SOFTFOLD_HD int all() const { return count + (left > 0 ? 1 : 0); }
+
+  /// A row's root, of at most 256 nodes by a warp, of at most kFewNodes by each thread for itself.
+  __device__ __forceinline__ F::State root(std::int64_t row, bool by_threads) const {
+    const F::State* from = states + row * (count + left);
+    F::State last = F::identity();
+    if (left > 0) last = merge_few<F, kChunks>([&](int i) { return from[count + i]; }, left);
+    const auto load = [&](int i) { return i < count ? from[i] : last; };
+    return by_threads ? merge_few<F>(load, all()) : lift::merge_states(load, all());
+  }
+};
+/// The states of p's rows for their roots, at `states`, where there is room for every chunk's.
+RowNodes fold_plain_nodes(const RowProblem& p, fold::LogSumExp<float>::State* states, Stream stream);
 
 /// Where plain rows' results go, and as what.
 struct RowResults {

@@ -88,60 +88,78 @@ bool takes_slots(const RowProblem& p, const DeviceTraits& device) {
   return fits && p.rows * lift::chunk_count(p.n) > kFewChunks;
 }
 
-/// The runs of kLanes lanes that p's rows are made of, to `to`.
+/// Nodes that one warp merges.
+constexpr std::int64_t kMostNodes = 256;
+
+/// How rows are cut. merges: tiles' chunks are merged where that is faster. Measured: more than one chunk in 64 that is
+/// left, by a copy of its own, loses what is gained, and rows over 256 chunks lose 4 percent.
 template <class E, int kLanes>
-void launch_slots(const PlainRows& rows, const RunResults& to, const DeviceTraits& device, Stream stream) {
+RunTiles cut_rows(const PlainRows& rows, bool merges) {
   using At = Slots<E, kLanes>;
   RunTiles tiles{};
   tiles.runs = rows.n / At::kSlots;
   tiles.rest = static_cast<int>(rows.n % At::kSlots);
-  tiles.full = ceil_div(rows.rows * tiles.runs, At::kRuns);
-  tiles.all = tiles.full + (tiles.rest > 0 ? ceil_div(rows.rows, At::kRuns) : 0);
   tiles.dense = tiles.rest == 0 && rows.joined && (rows.rows == 1 || rows.x_stride == rows.n * At::kSize);
+  const std::int64_t left = tiles.runs % At::kRuns;
+  const bool few_left = left * 64 <= tiles.runs && (left == 0 || !tiles.dense);
+  merges = merges && kMerges<E, kLanes> && few_left && rows.n <= kMostNodes * lift::kChunk;
+  const std::int64_t nodes = merges ? tiles.runs / At::kRuns : 0;
+  tiles.merged_runs = nodes * At::kRuns;
+  tiles.merged = rows.rows * nodes;
+  tiles.full = tiles.merged + ceil_div(rows.rows * (tiles.runs - tiles.merged_runs), At::kRuns);
+  tiles.all = tiles.full + (tiles.rest > 0 ? ceil_div(rows.rows, At::kRuns) : 0);
+  return tiles;
+}
+
+/// The runs of kLanes lanes that p's rows are made of, to `to`; returns how many nodes of a row are merged.
+template <class E, int kLanes>
+std::int64_t launch_slots(const PlainRows& rows, const RunResults& to, bool merges, const DeviceTraits& device,
+                          Stream stream) {
+  static_assert(!kMerges<E, kLanes> || Slots<E, kLanes>::kRuns == RowNodes::kChunks);
+  RunTiles tiles = cut_rows<E, kLanes>(rows, merges);
   const std::int64_t blocks = std::min<std::int64_t>(tiles.all, device.processors);
   const int warps = static_cast<int>(std::min<std::int64_t>(ceil_div(tiles.all, blocks), kSlotWarps));
   tiles.looks_up = kLooksUp<E> && TermTable::fits(rows.factor.c);
   const Grid grid{blocks, warps * 32, 1, Places<E, kLanes>::kAll};
   launch("fold_slots", fold_slots<E, kLanes>, grid, stream, rows, tiles, to);
+  return tiles.merged_runs / RowNodes::kChunks;
 }
 
-/// The states of all rows' chunks, or what rows of one run are asked for.
+/// The states of all rows' chunks, merges: or nodes of several, or what rows of one run are asked for.
 template <class E>
-void fold_plain(const RowProblem& p, const RunResults& to, const DeviceTraits& device, Stream stream) {
+RowNodes fold_plain(const RowProblem& p, const RunResults& to, bool merges, const DeviceTraits& device, Stream stream) {
   constexpr int slots = 128 * 2 / static_cast<int>(sizeof(E));
   const PlainRows rows = plain_rows(p);
-  if (!takes_slots<E>(p, device)) {
-    const std::int64_t chunks = lift::chunk_count(p.n);
-    const Grid grid{ceil_div(p.rows * chunks, 8), 256, 1, 8 * Landing<E, 32>::kBytes};
-    return launch("fold_tiles", fold_tiles<E>, grid, stream, rows, chunks, to.states);
-  }
-  if constexpr (sizeof(E) == 2) {
-    if (p.n <= slots) return launch_slots<E, 1>(rows, to, device, stream);
-  }
-  if (p.n <= 2 * slots) return launch_slots<E, 2>(rows, to, device, stream);
-  if (p.n <= 4 * slots) return launch_slots<E, 4>(rows, to, device, stream);
-  launch_slots<E, 8>(rows, to, device, stream);
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  const auto by_slots = [&] {
+    if constexpr (sizeof(E) == 2) {
+      if (p.n <= slots) return launch_slots<E, 1>(rows, to, merges, device, stream);
+    }
+    if (p.n <= 2 * slots) return launch_slots<E, 2>(rows, to, merges, device, stream);
+    if (p.n <= 4 * slots) return launch_slots<E, 4>(rows, to, merges, device, stream);
+    return launch_slots<E, 8>(rows, to, merges, device, stream);
+  };
+  if (takes_slots<E>(p, device)) return {to.states, chunks, by_slots()};
+  const Grid grid{ceil_div(p.rows * chunks, 8), 256, 1, 8 * Landing<E, 32>::kBytes};
+  launch("fold_tiles", fold_tiles<E>, grid, stream, rows, chunks, to.states);
+  return {to.states, chunks, 0};
 }
 
-/// logsumexp and state from the chunks' states: levels of the tree while a row has more of them than one warp merges.
-void write_results(const RowProblem& p, State* states, Stream stream) {
-  constexpr std::int64_t kMostNodes = 256;
-  std::int64_t count = lift::chunk_count(p.n);
-  while (count > kMostNodes) {
-    const std::int64_t next = ceil_div(count, 32);
-    State* to = states + p.rows * count;
-    launch("merge_nodes", merge_nodes<fold::LogSumExp<float>>, warps_for(p.rows * next), stream, states, count, to,
-           next, p.rows * next);
-    states = to;
-    count = next;
+/// logsumexp and state: levels of the tree while a row has more nodes, all of chunks then, than one warp merges.
+void write_results(const RowProblem& p, RowNodes nodes, Stream stream) {
+  while (nodes.all() > kMostNodes) {
+    const std::int64_t count = nodes.count, next = ceil_div(count, 32);
+    State* to = nodes.states + p.rows * count;
+    launch("merge_nodes", merge_nodes<fold::LogSumExp<float>>, warps_for(p.rows * next), stream, nodes.states, count,
+           to, next, p.rows * next);
+    nodes = RowNodes(to, next, 0);
   }
-  const int left = static_cast<int>(count);
   const RowResults to(p);
-  if (merges_by_threads(p.rows, left)) {
+  if (merges_by_threads(p.rows, nodes.all())) {
     const Grid grid{ceil_div(p.rows, kThreads), kThreads};
-    launch("write_merged_results", write_merged_results<true>, grid, stream, to, p.rows, states, left);
+    launch("write_merged_results", write_merged_results<true>, grid, stream, to, p.rows, nodes);
   } else {
-    launch("write_merged_results", write_merged_results<false>, warps_for(p.rows), stream, to, p.rows, states, left);
+    launch("write_merged_results", write_merged_results<false>, warps_for(p.rows), stream, to, p.rows, nodes);
   }
 }
 
@@ -156,9 +174,9 @@ void run_tiles(const RowProblem& p, const Context& context) {
     const DeviceTraits& traits = traits_of(device.device());
     const bool writes = p.op == Op::softmax || p.op == Op::log_softmax;
     const bool at_once = !writes && p.n <= kLongestRun<E> && takes_slots<E>(p, traits);
-    fold_plain<E>(p, {at_once ? nullptr : states, RowResults(p)}, traits, stream);
+    const RowNodes nodes = fold_plain<E>(p, {at_once ? nullptr : states, RowResults(p)}, !writes, traits, stream);
     if (at_once) return;
-    if (!writes) return write_results(p, states, stream.following());
+    if (!writes) return write_results(p, nodes, stream.following());
     const State* roots = merge_levels<fold::LogSumExp<float>>(p, states, stream);
     const Grid grid{ceil_div(p.rows * chunks, 8), 256, 1, 8 * Landing<E, 32>::kBytes};
     if (p.op == Op::softmax)
@@ -172,7 +190,13 @@ void run_tiles(const RowProblem& p, const Context& context) {
 void fold_plain_chunks(const RowProblem& p, State* states, Stream stream) {
   const DeviceOf device(p[Slot::x].data);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    fold_plain<E>(p, {states, RowResults(p)}, traits_of(device.device()), stream);
+    fold_plain<E>(p, {states, RowResults(p)}, false, traits_of(device.device()), stream);
+  });
+}
+RowNodes fold_plain_nodes(const RowProblem& p, State* states, Stream stream) {
+  const DeviceOf device(p[Slot::x].data);
+  return with_element(p[Slot::x].dtype, [&]<class E>() {
+    return fold_plain<E>(p, {states, RowResults(p)}, true, traits_of(device.device()), stream);
   });
 }
 

@@ -190,21 +190,16 @@ __global__ void __launch_bounds__(256, 4)
   if (lane == 0) states[item] = folded.state;
 }
 
-/// From the states of a row's chunks, at most 256, to its result: a thread a row of few chunks, else a warp.
+/// From a row's nodes, at most 256, to its result: a thread a row of few, else a warp.
 template <bool kFew>
-__global__ void __launch_bounds__(128) write_merged_results(const __grid_constant__ RowResults to, std::int64_t rows,
-                                                            const fold::LogSumExp<float>::State* states, int count) {
+__global__ void __launch_bounds__(128)
+    write_merged_results(const __grid_constant__ RowResults to, std::int64_t rows, const RowNodes nodes) {
   begin_in_order();
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const std::int64_t row = kFew ? thread : thread / 32;
   if (row >= rows) return;
-  const fold::LogSumExp<float>::State* from = states + row * count;
-  if constexpr (kFew) {
-    to.put_state(row, merge_few<fold::LogSumExp<float>>(from, count));
-  } else {
-    const auto root = lift::merge_states([&](int i) { return from[i]; }, count);
-    if (threadIdx.x % 32 == 0) to.put_state(row, root);
-  }
+  const auto root = nodes.root(row, kFew);
+  if (kFew || threadIdx.x % 32 == 0) to.put_state(row, root);
 }
 
 /// The second read: every element's term again, in its row's frame.

@@ -71,8 +71,8 @@ TEST_F(CudaConsumers, CrossEntropyOfModelsShapes) {
 }
 
 TEST_F(CudaConsumers, CrossEntropyWithoutGradient) {
-  constexpr std::int64_t kShapes[][2] = {{1, 1},     {20000, 10}, {300, 1025}, {30, 8192}, {10, 16385},
-                                         {8, 50257}, {3, 128256}, {2, 262144}, {1, 262145}};
+  constexpr std::int64_t kShapes[][2] = {{1, 1},      {20000, 10}, {300, 1025}, {30, 8192},   {10, 16385}, {8, 50257},
+                                         {3, 128256}, {2, 262144}, {1, 262145}, {40, 128256}, {4200, 4096}};
   std::size_t index = 0;
   for (const auto& [rows, n] : kShapes)
     for (const DType t : {DType::float32, DType::bfloat16, DType::float16})

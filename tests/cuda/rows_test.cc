@@ -270,7 +270,13 @@ TEST_F(CudaRows, OneResultARowOfVeryMany) {
                         {13501, 1024, 1031, 0},
                         {6703, 2500, 0, 0},
                         {3501, 4099, 0, 3},
-                        {270, 50257, 50264, 0}})
+                        {1103, 4096, 0, 0},
+                        {603, 7168, 0, 0},
+                        {22, 204000, 204001, 0},  // 199 chunks and a rest: 196 merged, 4 left
+                        {270, 50257, 50264, 0},
+                        {41, 128256, 0, 0},
+                        {4200, 4096, 0, 0},  // merged nodes by a thread a row
+                        {4, 1049600, 0, 0}})
     for (int turn = 0; turn < 3; ++turn) {
       const Kind kind = kinds[at++ * 3 % std::size(kinds)];
       Case c{turn == 1 ? Op::state : Op::logsumexp, turn == 2 ? DType::float16 : DType::bfloat16, DType::float32};

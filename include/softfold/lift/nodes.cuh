@@ -62,17 +62,20 @@ __device__ __forceinline__ float near_multiplier(const Node& row, const Node& ch
   return __int_as_float(__float_as_int(reciprocal) + ((chunk.z - row.z) << 23));
 }
 
-/// One butterfly over the warp's lanes, neighbours first.
+/// One butterfly over the warp's lanes, neighbours first; kGroup: over groups of so many lanes, which have a state
+/// each.
+template <int kGroup = 1>
 __device__ __forceinline__ NearState merge_lanes(NearState a) {
 #pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2)
+  for (int distance = kGroup; distance < 32; distance *= 2)
     a = merge_near(a, {__shfl_xor_sync(kWholeWarp, a.m, distance), __shfl_xor_sync(kWholeWarp, a.d, distance)});
   return a;
 }
 
+template <int kGroup = 1>
 __device__ __forceinline__ fold::LogSumExp<float>::State merge_lanes(fold::LogSumExp<float>::State a) {
 #pragma unroll 1
-  for (int distance = 1; distance < 32; distance *= 2)
+  for (int distance = kGroup; distance < 32; distance *= 2)
     a = fold::LogSumExp<float>::merge(
         a, {__shfl_xor_sync(kWholeWarp, a.m, distance), __shfl_xor_sync(kWholeWarp, a.d, distance)});
   return a;
