@@ -4,6 +4,7 @@
 #include "softfold/options.hpp"
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace softfold::cli {
