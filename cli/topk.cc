@@ -66,7 +66,7 @@ void TopkVerb::run() const {
     return b;
   };
   const auto bytes = [](const Box& b, std::size_t size) { return static_cast<std::size_t>(b.elements()) * size; };
-  if (!boxes.empty()) {
+  if (k > 0 && !boxes.empty()) {
     const Slots in(s.slots, bytes(boxes[0], element)), out(s.slots, bytes(taken(0), element));
     const Slots spare(s.slots, bytes(taken(0), element)), at(s.slots, bytes(taken(0), sizeof(std::int64_t)));
     Progress progress(file.bytes());

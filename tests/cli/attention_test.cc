@@ -196,6 +196,7 @@ TEST_F(AttentionVerb, RefusesOperandsBeforeAnyWork) {
     words.insert(words.end(), more.begin(), more.end());
     expect_refused(code, part, words);
   };
+  refused(Code::option, "scale nan", {"--scale", "nan"});
   refused(Code::option, "'x' in --lengths", {"--lengths", "1,x"});
   refused(Code::option, "whole numbers", {"--starts", "1.5"});
   refused(Code::file, "none.npy", {"--index", "@none.npy"});
