@@ -53,6 +53,11 @@ const char* refuses(const AttentionProblem& p, const Context&) {
 #endif
 }
 
+/// Whether tiles differ in length; then blocks take the next tile when they are done with one, counted in an int.
+bool is_uneven(const AttentionProblem& p) {
+  return p.windowed() || p.packed || p.kv_lengths.given || p.kv_starts.given;
+}
+
 /// The polynomial's relative error is least where it is largest, 2^-24.7 up to 0.35. Of a scale that its coefficients
 /// cannot hold no score is near.
 SoftCap soft_cap_of(double scale) {
@@ -70,10 +75,6 @@ void run(const AttentionProblem& p, const Context& context) {
 }
 
 }  // namespace
-
-bool is_uneven(const AttentionProblem& p) {
-  return p.windowed() || p.packed || p.kv_lengths.given || p.kv_starts.given;
-}
 
 /// In a section are as many heads as have their keys and values in L2 together; without a mask the tiles of one head
 /// are neighbours.

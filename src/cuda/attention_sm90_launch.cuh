@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/attention_sm90_consume.cuh"
+#include "cuda/kernels.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/sm90/tensor_map.hpp"
 
@@ -11,15 +12,13 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Whether tiles differ in length; then blocks take the next tile when they are done with one, counted in an int.
-bool is_uneven(const AttentionProblem& p);
 AttentionCut cut_of(const AttentionProblem& p, int rows, int processors);
 
 template <class C, bool kCaps>
 void run_tile(const AttentionProblem& p, const Context& context) {
   const DeviceOf device(p.out.data);
   const cudaStream_t stream = stream_of(context);  // never overlapping: the kernel does not wait by itself
-  const Scratch counter(is_uneven(p) ? sizeof(int) : 0, context);
+  const Scratch counter(attention_sm90_kernel.workspace(p, context), context);
   const int processors = traits_of(device.device()).processors;
   AttentionCut cut = cut_of(p, C::kRows, processors);
   const std::int64_t batches = p.packed ? 1 : p.sequences;
