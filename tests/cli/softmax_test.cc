@@ -240,7 +240,7 @@ TEST_F(SoftmaxCommand, ABrokenPipeLeavesNothing) {
   write_array(at("x.npy"), DType::float32, {6}, random_elements(DType::float32, 6, 1));
   expect_ok({"state", "@x.npy", "@x.part", "--offset", "0"});
   // What it has to say is a note, then a refusal.
-  for (const std::string verb : {"finish " + at("x.npy") + " " + at("x.part"), "softmax " + at("missing.npy")}) {
+  for (const std::string& verb : {"finish " + at("x.npy") + " " + at("x.part"), "softmax " + at("missing.npy")}) {
     const std::string until_gone = "(until test -e " + at("gone") + "; do sleep 0.01; done; ",
                       call = SOFTFOLD_COMMAND " " + verb + " " + at("y.npy"),
                       unread = until_gone + call + "; echo $? >" + at("status") + ") 2>&1 | (exec <&-; touch " +
