@@ -230,8 +230,10 @@ TEST_F(Bench, AFilesRowsAndOneOperation) {
   EXPECT_EQ(records[0].at("dtype"), "float16");
   EXPECT_NE(expect_ok({"bench", "softmax", "@x.npy", "--seconds", "0.01"}).find("copy, ms  of copy"),
             std::string::npos);
-  if (::sysconf(_SC_LEVEL2_CACHE_SIZE) > 0 || ::sysconf(_SC_LEVEL3_CACHE_SIZE) > 0)  // some virtual machines do not say
+  // Some virtual machines do not say what they have.
+  if (::sysconf(_SC_LEVEL2_CACHE_SIZE) > 0 || ::sysconf(_SC_LEVEL3_CACHE_SIZE) > 0) {
     EXPECT_NE(expect_ok({"bench", "logsumexp", "@x.npy", "--seconds", "0"}).find(" in cache "), std::string::npos);
+  }
   expect_refused(Code::option, "try: ladder", {"bench", "lader"});
   expect_refused(Code::option, "rows", {"bench", "softmax", "--n", "0"});
   expect_refused(Code::usage, "one file", {"bench", "softmax", "@x.npy", "@x.npy"});
