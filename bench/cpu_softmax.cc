@@ -2,7 +2,8 @@
 // of the same bytes, a pure read, and for one huge row two reads and one write. Prints a table; with --out DIR appends
 // the records of DESIGN section 5 to DIR/<op>.jsonl.
 //
-//   cpu_softmax [--threads 1,2] [--simd avx2] [--rounds 15] [--bytes 256M] [--only TEXT] [--fused 32K] [--out DIR]
+//   cpu_softmax [--threads 1,2] [--simd avx2] [--rounds 15] [--bytes 256M] [--only TEXT] [--fused 32K]
+//               [--deviation 3] [--out DIR]
 //
 // A tensor is taken in slices of 36 MB, in turn by everyone, and the figures are those of the turn whose share of the
 // ceiling is the median. In the cache, where there is no ceiling, a time is the sixteenth part of all from below. One
@@ -44,6 +45,7 @@ struct Settings {
   std::vector<int> threads;
   std::int64_t bytes = std::int64_t{256} << 20;
   int rounds = 15;
+  float deviation = 3;
   std::string only, out;
 };
 
@@ -67,10 +69,10 @@ class Memory {
   char* data_;
 };
 
-/// Normal logits of deviation 3, stored as `t`: one block, repeated.
-void fill(char* x, DType t, std::int64_t count) {
+/// Normal logits, stored as `t`: one block, repeated.
+void fill(char* x, DType t, std::int64_t count, float deviation) {
   std::mt19937 generator(1);
-  std::normal_distribution<float> normal(0.F, 3.F);
+  std::normal_distribution<float> normal(0.F, deviation);
   constexpr std::int64_t block = 1 << 18;
   const auto size = static_cast<std::int64_t>(size_of(t));
   for (std::int64_t i = 0; i < std::min(block, count); ++i) {
@@ -193,8 +195,10 @@ void record(const Settings& s, const Case& c, const std::string& who, double sec
   static const std::string device = machine(), id = commit();
   std::ofstream f(s.out + "/" + std::string(name_of(c.op)) + ".jsonl", std::ios::app);
   f << "{\"op\":\"" << name_of(c.op) << "\",\"dtype\":\"" << name_of(c.dtype) << "\",\"shape\":[" << c.rows << ","
-    << c.n << "],\"case\":\"" << c.label << ", " << threads << " threads\",\"who\":\"" << who
-    << "\",\"ms\":" << seconds * 1e3 << ",\"bytes\":" << bytes << ",\"flops\":null,\"copy_ms\":";
+    << c.n << "],\"case\":\"" << c.label << ", " << threads << " threads";
+  if (s.deviation != 3) f << ", deviation " << s.deviation;
+  f << "\",\"who\":\"" << who << "\",\"ms\":" << seconds * 1e3 << ",\"bytes\":" << bytes
+    << ",\"flops\":null,\"copy_ms\":";
   if (ceiling) {
     f << *ceiling * 1e3;
   } else {
@@ -216,7 +220,7 @@ void run_case(const Settings& s, const Case& c, int threads) {
   const std::int64_t rows = c.rows / slices, bytes = rows * c.n * size / 64 * 64;
   const Memory x(static_cast<std::size_t>(count * size)),
       y(static_cast<std::size_t>(writes ? count * size : c.rows * 8));
-  fill(x.data(), c.dtype, count);
+  fill(x.data(), c.dtype, count, s.deviation);
   const auto pool = threads == 1 ? nullptr : make_thread_executor(threads);
   Executor* const executor = threads == 1 ? &serial_executor() : pool.get();
   const Context context{executor, nullptr, nullptr};
@@ -290,7 +294,7 @@ void run_cached(const Settings& s, DType t, std::int64_t n) {
   if (title.find(s.only) == std::string::npos) return;
   const auto bytes = static_cast<std::size_t>(c.rows * n) * size_of(t);
   const Memory x(bytes), y(bytes);
-  fill(x.data(), t, c.rows * n);
+  fill(x.data(), t, c.rows * n, s.deviation);
   const std::int64_t shape[] = {c.rows, n};
   const View vx(x.data(), t, shape), vy(y.data(), t, shape);
   const Context context{&serial_executor(), nullptr, nullptr};
@@ -359,10 +363,12 @@ Settings settings_of(int argc, char** argv) {
       s.only = value;
     } else if (key == "--fused") {
       cpu::tuning().fused_elements = cpu::tuning().fused_half_elements = number_of(value);
+    } else if (key == "--deviation") {
+      s.deviation = std::stof(value);
     } else if (key == "--out") {
       s.out = value;
     } else {
-      throw Error(Code::usage, key, "--threads, --simd, --rounds, --bytes, --only, --fused, --out");
+      throw Error(Code::usage, key, "--threads, --simd, --rounds, --bytes, --only, --fused, --deviation, --out");
     }
   }
   if (s.threads.empty()) s.threads = {1, default_executor().concurrency()};

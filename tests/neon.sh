@@ -34,15 +34,20 @@ together "$root"/tests/*.cc >"$work/cases.cc"
 
 # shellcheck disable=SC2016  # ninja's own variables
 {
-  printf 'flags = -std=c++20 -O1 -ffp-contract=off -Wall -Wextra -DHWY_COMPILE_ONLY_STATIC'
+  printf 'flags = -std=c++20 -ffp-contract=off -Wall -Wextra -DHWY_COMPILE_ONLY_STATIC'
   printf ' -I%s/include -I%s/src -I%s/tests -isystem %s/include\n' "$root" "$root" "$root" "$work"
-  printf 'rule compile\n  command = %s $flags -c $in -o $out\n' "$compiler"
+  printf 'rule compile\n  command = %s $flags $optimise -c $in -o $out\n' "$compiler"
   printf 'rule link\n  command = %s -static $in -o $out -pthread\n' "$compiler"
   objects=()
-  for source in "$work"/{drivers,front,cases}.cc "${targets[@]}" "$root"/tests/backends/known_bits.cc; do
-    objects+=("${#objects[@]}.o")
-    printf 'build %s: compile %s\n' "${objects[-1]}" "$source"
-  done
+  add_objects() { # OPTIMISE SOURCE...
+    local source
+    for source in "${@:2}"; do
+      objects+=("${#objects[@]}.o")
+      printf 'build %s: compile %s\n  optimise = %s\n' "${objects[-1]}" "$source" "$1"
+    done
+  }
+  add_objects -O1 "${targets[@]}" # what the bits are made by; the rest takes longer to compile than to run
+  add_objects -O0 "$work"/{drivers,front,cases}.cc "$root"/tests/backends/known_bits.cc
   printf 'build known_bits: link %s\n' "${objects[*]}"
 } >"$work/build.ninja"
 ninja --quiet -C "$work" -j "$(nproc)"

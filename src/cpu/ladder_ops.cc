@@ -150,12 +150,12 @@ void write(const T* x, std::int64_t n, T c, const RowState<T>& row, T* y) {
     for (std::int64_t i = 0; i < n; ++i) y[i] = fold::Normaliser<T>::probability(fold::term_wide(x[i], c, row.m), r);
     return;
   }
-  const T m = Lse::narrow(row.m);
+  const T m = Lse::narrow(row.m), least = fold::Normaliser<T>::least_term(r);
   sweep<T>(
       n,
       [&](std::int64_t i) HWY_ATTR {
-        const auto p = A::mul(term<A>(load(x + i), A::set(c), A::set(m)), A::set(r));
-        hn::StoreU(A::at_least(p, A::set(fold::Real<T>::kSmallest)), typename A::D(), y + i);
+        const auto t = A::at_least(term<A>(load(x + i), A::set(c), A::set(m)), A::set(least));
+        hn::StoreU(A::mul(t, A::set(r)), typename A::D(), y + i);
       },
       [&](std::int64_t i)
           HWY_ATTR { y[i] = fold::Normaliser<T>::probability(fold::term<fold::Scalar<T>>(x[i], c, m), r); });

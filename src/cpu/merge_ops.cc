@@ -57,10 +57,12 @@ void rescale(const void* from, double share, std::int64_t n, void* to, bool stre
   Y* y = static_cast<Y*>(to);
   const T factor = static_cast<T>(share);
   if (n >= A::kCount) {
-    const auto factors = A::set(factor), least = A::set(fold::Real<T>::kSmallest);
+    const auto factors = A::set(factor), least = A::set(fold::Normaliser<T>::least_term(factor));
     return write_values<T>(n, y, stream, [&](std::int64_t i) HWY_ATTR {
-      const auto p = A::mul(load(x + i), factors);
-      return A::if_at_most(least, p, p, A::if_at_most(p, least, A::zero(), A::set(fold::canonical_nan<T>())));
+      const auto p = load(x + i);
+      const auto kept =
+          A::if_at_most(least, p, p, A::if_at_most(p, least, A::zero(), A::set(fold::canonical_nan<T>())));
+      return A::mul(kept, factors);
     });
   }
   for (std::int64_t i = 0; i < n; ++i)

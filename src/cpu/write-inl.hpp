@@ -114,8 +114,8 @@ HWY_INLINE void write_values(std::int64_t n, S* y, bool stream, const Value& val
   }
 }
 
-/// Stored terms times what brings them to the row's frame. A product too small to be written is looked for, unless
-/// there can be none. None of either is subnormal, so the results may be rounded as `Native` says (store_as).
+/// Stored terms times what brings them to the row's frame. A term whose product is too small to be written is looked
+/// for, unless there can be none. No result is subnormal, so they may be rounded as `Native` says (store_as).
 template <class T, bool MayFlush, bool Native>
 struct ScaledTerms {
   using A = Lanes<T>;
@@ -124,11 +124,10 @@ struct ScaledTerms {
   typename A::V factor, least;
 
   HWY_INLINE ScaledTerms(const T* terms_, T multiplier)
-      : terms(terms_), factor(A::set(multiplier)), least(A::set(fold::Real<T>::kSmallest)) {}
+      : terms(terms_), factor(A::set(multiplier)), least(A::set(fold::Normaliser<T>::least_term(multiplier))) {}
   HWY_INLINE typename A::V operator()(std::int64_t i) const {
-    const auto y = A::mul(hn::LoadU(typename A::D(), terms + i), factor);
-    if constexpr (MayFlush) return A::at_least(y, least);
-    return y;
+    const auto t = hn::LoadU(typename A::D(), terms + i);
+    return A::mul(MayFlush ? A::at_least(t, least) : t, factor);
   }
   HWY_INLINE const T* from() const { return terms; }
 };
@@ -143,19 +142,18 @@ struct RowValues {
   typename A::V factor, least;
 
   HWY_INLINE RowValues(const S* x_, T c, const fold::Normaliser<T>& row)
-      : RowValues(x_, c, row, fold::LogSumExp<T>::narrow(row.m)) {}
+      : RowValues(x_, c, row.reciprocal, fold::LogSumExp<T>::narrow(row.m)) {}
   HWY_INLINE typename A::V operator()(std::int64_t i) const {
     if constexpr (Far) prefetch(x + i);
-    return A::at_least(A::mul(term(load(x + i)), factor), least);
+    return A::mul(A::at_least(term(load(x + i)), least), factor);
   }
   HWY_INLINE const S* from() const { return x; }
 
  private:
-  HWY_INLINE RowValues(const S* x_, T c, const fold::Normaliser<T>& row, T m)
-      : x(x_),
-        term(c, m, lift::even_frame(m)),
-        factor(A::set(lift::even_frame(m) == m ? row.reciprocal : T(0.5) * row.reciprocal)),
-        least(A::set(fold::Real<T>::kSmallest)) {}
+  HWY_INLINE RowValues(const S* x_, T c, T reciprocal, T m)
+      : RowValues(x_, c, m, lift::even_frame(m), lift::even_frame(m) == m ? reciprocal : T(0.5) * reciprocal) {}
+  HWY_INLINE RowValues(const S* x_, T c, T m, T s, T multiplier)
+      : x(x_), term(c, m, s), factor(A::set(multiplier)), least(A::set(fold::Normaliser<T>::least_term(multiplier))) {}
 };
 
 /// The log-probabilities of x, if the row's frame is fast. `Native`: none is subnormal.

@@ -3,6 +3,7 @@
 
 #include "cpu/parallel.hpp"
 #include "softfold/error.hpp"
+#include "support/sanitized.hpp"
 
 #include <gtest/gtest.h>
 
@@ -18,20 +19,12 @@
 #include <thread>
 #include <vector>
 
-// g++ and clang tell in different ways.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define SOFTFOLD_SANITIZED 1
-#elif defined(__has_feature)
-#define SOFTFOLD_SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
-#else
-#define SOFTFOLD_SANITIZED 0
-#endif
-
 namespace {
 
 using softfold::Executor;
 using softfold::FloatEnv;
 using softfold::parallel_for;
+using softfold_test::kSanitized;
 
 using Make = std::function<std::unique_ptr<Executor>(int)>;
 
@@ -148,9 +141,7 @@ TEST(ThreadExecutor, TakesAsManyThreadsAsAskedFor) {
 }
 
 TEST(ThreadExecutor, WorksInAForkedChild) {
-#if SOFTFOLD_SANITIZED
-  GTEST_SKIP() << "the sanitizers' own locks do not survive a fork beside running threads";
-#endif
+  if (kSanitized) GTEST_SKIP() << "the sanitizers' own locks do not survive a fork beside running threads";
   const auto executor = softfold::make_thread_executor(3);
   expect_every_index_once(*executor, 100);
   const pid_t child = fork();
@@ -204,9 +195,7 @@ int default_concurrency(const char* threads) {
 }
 
 TEST(DefaultExecutor, HonoursTheEnvironment) {
-#if SOFTFOLD_SANITIZED
-  GTEST_SKIP() << "the sanitizers' own locks do not survive a fork beside running threads";
-#endif
+  if (kSanitized) GTEST_SKIP() << "the sanitizers' own locks do not survive a fork beside running threads";
   EXPECT_EQ(default_concurrency("1"), 1);
   EXPECT_EQ(default_concurrency("2"), 2);
   for (const char* bad : {"-1", "two", "2x", "99999"})

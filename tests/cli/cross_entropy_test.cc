@@ -107,11 +107,12 @@ TEST_F(CommandTest, EntropyAndDivergenceHaveTheLibrarysBitsInBlocksOfAnySize) {
     expect_ok({"kl-divergence", "@p.npy", "@q.npy", "@out.npy", "--q-as", "bf16", "--memory", memory});
     same(kl);
   }
-  // Short rows: what is held of them counts too.
-  write_array(at("p.npy"), DType::float32, Shape{1500 * 4001, 1}, p);
-  const Result short_rows = run({"entropy", "@p.npy", "@out.npy", "--memory", "32M"});
-  EXPECT_EQ(short_rows.status, 0) << short_rows.err;
-  EXPECT_TRUE(kSanitized || short_rows.peak_rss < 60 << 20) << short_rows.peak_rss;
+  if (!kSanitized) {  // Short rows: what is held of them counts too.
+    write_array(at("p.npy"), DType::float32, Shape{1500 * 4001, 1}, p);
+    const Result short_rows = run({"entropy", "@p.npy", "@out.npy", "--memory", "32M"});
+    EXPECT_EQ(short_rows.status, 0) << short_rows.err;
+    EXPECT_TRUE(short_rows.peak_rss < 60 << 20) << short_rows.peak_rss;
+  }
   write_array(at("q.npy"), DType::float32, Shape{4001, 1500}, p);
   expect_refused(Code::shape, "Q of shape", {"kl-divergence", "@p.npy", "@q.npy", "@no.npy"});
   EXPECT_FALSE(std::filesystem::exists(at("no.npy")));

