@@ -125,7 +125,7 @@ AttentionOperands::AttentionOperands(const AttentionArguments& a, Fabricated* fa
   static constexpr std::string_view layouts[] = {"bhtd", "bthd"};
   if (!a.layout.empty()) options.layout = static_cast<Layout>(parse_word(a.layout, "layout", layouts));
   if (a.scale && std::isnan(*a.scale))  // which stands for the default in the library
-    throw Error(Code::option, "scale " + shown(*a.scale), "a finite number", "leave out --scale");
+    throw Error(Code::option, "scale " + detail::shown(*a.scale), "a finite number", "leave out --scale");
   if (a.scale) options.scale = *a.scale;
   options.causal = a.causal;
   options.window = {a.left.value_or(-1), a.right.value_or(-1)};

@@ -1,4 +1,4 @@
-// Numbers in error messages.
+// Numbers in error messages. Inner: nothing here is promised to callers.
 #pragma once
 
 #include <charconv>
@@ -8,6 +8,7 @@
 
 namespace softfold {
 inline namespace v0 {
+namespace detail {
 
 /// The shortest text that reads back as this number; of a whole one all digits, for it may be a count.
 std::string shown(std::floating_point auto a) {
@@ -18,5 +19,6 @@ std::string shown(std::floating_point auto a) {
           (whole ? std::to_chars(buffer, end, a, std::chars_format::fixed) : std::to_chars(buffer, end, a)).ptr};
 }
 
+}  // namespace detail
 }  // namespace v0
 }  // namespace softfold

@@ -23,24 +23,26 @@ constexpr const char* kAsWritten = "the numbers that fold_shard wrote, all of th
 /// The numbers at a partial's head go together.
 void check_part_head(const double* part, std::int64_t row) {
   if (part[kVersion] != SOFTFOLD_BITS_VERSION)
-    refuse("bits version " + shown(part[kVersion]), row, "this library's", "fold every shard with one version");
+    refuse("bits version " + detail::shown(part[kVersion]), row, "this library's", "fold every shard with one version");
   if (part[kDigits] != fold::Real<float>::kDigits && part[kDigits] != fold::Real<double>::kDigits)
-    refuse("digits " + shown(part[kDigits]), row, kAsWritten);
+    refuse("digits " + detail::shown(part[kDigits]), row, kAsWritten);
   // Added as integers: a sum of doubles may be rounded down to the size.
   const bool counts = is_count(part[kSize]) && is_count(part[kOffset]) && is_count(part[kLength]);
   if (!counts || whole_number(part[kOffset]) + whole_number(part[kLength]) > whole_number(part[kSize]))
-    refuse("a shard at " + shown(part[kOffset]) + " of " + shown(part[kLength]) + " elements", row, kAsWritten);
-  if (!is_count(part[kBest]) || part[kBest] > part[kSize]) refuse("k = " + shown(part[kBest]), row, kAsWritten);
+    refuse("a shard at " + detail::shown(part[kOffset]) + " of " + detail::shown(part[kLength]) + " elements", row,
+           kAsWritten);
+  if (!is_count(part[kBest]) || part[kBest] > part[kSize]) refuse("k = " + detail::shown(part[kBest]), row, kAsWritten);
   const double mark = part[kHasTarget], target = part[kTargetIndex];
-  if (mark != 0 && mark != 1) refuse("a mark of targets " + shown(mark), row, "0 or 1");
+  if (mark != 0 && mark != 1) refuse("a mark of targets " + detail::shown(mark), row, "0 or 1");
   if (target != -1 && !(mark == 1 && is_count(target) && target < part[kSize]))
-    refuse("target " + shown(target), row, kAsWritten);
+    refuse("target " + detail::shown(target), row, kAsWritten);
 }
 
 /// A node of at most `elements`, in the bits that a fold gives it. Of NaNs any: they are written as the canonical one.
 template <class T>
 bool is_node(double scale, double m, double d, double elements) {
-  return lift::has_state(fold::make_scale<T>(scale), m, d, elements) && (std::isnan(d) || !std::signbit(d));
+  const lift::PossibleStates<T> possible(fold::make_scale<T>(scale));
+  return possible.have(m, d, elements) && (std::isnan(d) || !std::signbit(d));
 }
 
 /// What a partial says of itself goes together, and fits into its width.
@@ -60,13 +62,13 @@ void check_part(const double* part, std::int64_t width, std::int64_t row) {
     const bool wide = part[kDigits] == fold::Real<double>::kDigits;
     if (!(wide ? is_node<double>(part[kScale], node[0], node[1], elements)
                : is_node<float>(part[kScale], node[0], node[1], elements)))
-      refuse("(m, d) = (" + shown(node[0]) + ", " + shown(node[1]) + ")", row, kAsWritten);
+      refuse("(m, d) = (" + detail::shown(node[0]) + ", " + detail::shown(node[1]) + ")", row, kAsWritten);
     node += 2;
   });
   for (std::int64_t j = 0; j < best; ++j) {
     const double index = part[kPartialWords + 2 * j + 1];
     if (index != -1 && !(is_count(index) && index >= part[kOffset] && index < part[kOffset] + part[kLength]))
-      refuse("index " + shown(index), row, kAsWritten);
+      refuse("index " + detail::shown(index), row, kAsWritten);
   }
 }
 
@@ -77,11 +79,12 @@ void check_row(const GatheredRow& whole, const Whole& first, std::int64_t row) {
   std::int64_t end = 0;
   for (const double* part : whole.parts()) {
     const bool same_scale = part[kScale] == whole.scale() || (std::isnan(part[kScale]) && std::isnan(whole.scale()));
-    if (!same_scale) refuse("scales " + shown(whole.scale()) + " and " + shown(part[kScale]), row, "one scale");
+    if (!same_scale)
+      refuse("scales " + detail::shown(whole.scale()) + " and " + detail::shown(part[kScale]), row, "one scale");
     if ((part[kDigits] == fold::Real<double>::kDigits) != first.is_double)
       refuse("digits 24 and 53", row, "one precision", "fold all shards from one dtype");
     if (part[kSize] != static_cast<double>(first.size) || part[kBest] != static_cast<double>(first.k))
-      refuse("rows of " + shown(part[kSize]) + " elements, k = " + shown(part[kBest]), row,
+      refuse("rows of " + detail::shown(part[kSize]) + " elements, k = " + detail::shown(part[kBest]), row,
              "one size and one k for all shards");
     if ((part[kHasTarget] == 1.) != first.has_targets)
       refuse("some with targets, some without", row, "targets for all shards, or for none");
@@ -123,7 +126,7 @@ void check_same_targets(const LossProblem& p, const Gathered& partials) {
     whole.gather(r);
     for (const double* part : whole.parts())
       if (part[kTargetIndex] != static_cast<double>(t))
-        refuse("target " + shown(part[kTargetIndex]) + " (-1: none)", r,
+        refuse("target " + detail::shown(part[kTargetIndex]) + " (-1: none)", r,
                "target " + std::to_string(t) + ", as is joined",
                "give fold_shard and the join the same targets on all ranks");
   }

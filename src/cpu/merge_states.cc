@@ -20,10 +20,13 @@ void check_row(const MergeProblem& p, const MergeCursor& row, std::int64_t index
     const auto where = [&] { return " in part " + std::to_string(i) + ", row " + std::to_string(index); };
     if (!is_sound(s)) refuse_unsound(s, where());
     if (s.digits != first.digits)
-      throw Error(Code::state, "digits " + shown(s.digits) + where() + " beside " + shown(first.digits) + " in part 0",
-                  "states of one precision", "compute all of them from the same dtype");
+      throw Error(
+          Code::state,
+          "digits " + detail::shown(s.digits) + where() + " beside " + detail::shown(first.digits) + " in part 0",
+          "states of one precision", "compute all of them from the same dtype");
     if (!s.has_scale(first.scale))
-      throw Error(Code::state, "scale " + shown(s.scale) + where() + " beside " + shown(first.scale) + " in part 0",
+      throw Error(Code::state,
+                  "scale " + detail::shown(s.scale) + where() + " beside " + detail::shown(first.scale) + " in part 0",
                   "states of one scale", "compute all of them with the same scale");
   }
 }

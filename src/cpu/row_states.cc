@@ -12,12 +12,12 @@ void check_state(const RowProblem& p, const Row& r, std::int64_t index) {
   if (!is_sound(s)) refuse_unsound(s, where());
   if (!p[Slot::x].given) return;
   if (s.is_double() != p.is_double())
-    throw Error(Code::state, "digits " + shown(s.digits) + where(),
+    throw Error(Code::state, "digits " + detail::shown(s.digits) + where(),
                 p.is_double() ? "53, as x is float64" : "24, as x is folded in float32",
                 "compute the states from x's own dtype");
   if (!s.has_scale(r.scale))
-    throw Error(Code::state, "scale " + shown(s.scale) + where(), "the scale asked for, " + shown(r.scale),
-                "use one scale for all shards of a row");
+    throw Error(Code::state, "scale " + detail::shown(s.scale) + where(),
+                "the scale asked for, " + detail::shown(r.scale), "use one scale for all shards of a row");
 }
 
 }  // namespace

@@ -37,11 +37,12 @@ Draw draw_of(const SampleProblem& p, const Row& r, std::int64_t row) {
                real(SampleSlot::min_ps, p.min_p),
                integer(SampleSlot::top_ks, p.top_k),
                uniform};
-  if (!(d.scale > 0 && std::isfinite(d.scale))) refuse("scale", shown(d.scale), row, "a finite positive number");
+  if (!(d.scale > 0 && std::isfinite(d.scale)))
+    refuse("scale", detail::shown(d.scale), row, "a finite positive number");
   if (!(d.temperature >= 0 && std::isfinite(d.temperature)))
-    refuse("temperature", shown(d.temperature), row, "a finite number, 0 or more");
-  if (!(d.top_p >= 0 && d.top_p <= 1)) refuse("top_p", shown(d.top_p), row, "0 .. 1");
-  if (!(d.min_p >= 0 && d.min_p <= 1)) refuse("min_p", shown(d.min_p), row, "0 .. 1");
+    refuse("temperature", detail::shown(d.temperature), row, "a finite number, 0 or more");
+  if (!(d.top_p >= 0 && d.top_p <= 1)) refuse("top_p", detail::shown(d.top_p), row, "0 .. 1");
+  if (!(d.min_p >= 0 && d.min_p <= 1)) refuse("min_p", detail::shown(d.min_p), row, "0 .. 1");
   if (d.top_k < 0) refuse("top_k", std::to_string(d.top_k), row, "0 (all) or more");
   return d;
 }
@@ -74,7 +75,8 @@ void sample_shard(const SampleProblem& p, const Shard& shard, const RowProblem& 
     const Draw d = draw_of(p, rows.row(), r);
     // A scale that leaves float32 is temperature 0 for sample, but has no fold.
     if (fold::make_scale<float>(d.scale).c == fold::infinity<float>())
-      refuse("scale", shown(d.scale), r, "a scale that times log2(e) is a number of float32; join_topk with k = 1");
+      refuse("scale", detail::shown(d.scale), r,
+             "a scale that times log2(e) is a number of float32; join_topk with k = 1");
     const double* own = p.n > 0 ? first.part_of(shard.offset) : nullptr;
     if (own != nullptr &&
         (own[kOffset] != static_cast<double>(shard.offset) || own[kLength] != static_cast<double>(p.n)))
@@ -84,8 +86,8 @@ void sample_shard(const SampleProblem& p, const Shard& shard, const RowProblem& 
                   "the shard that was folded");
     if (first.scale() != rows.row().scale)
       throw Error(Code::state,
-                  "scale " + shown(rows.row().scale) + " for partials of row " + std::to_string(r) + " with scale " +
-                      shown(first.scale()),
+                  "scale " + detail::shown(rows.row().scale) + " for partials of row " + std::to_string(r) +
+                      " with scale " + detail::shown(first.scale()),
                   "the scale that they were folded with");
   }
   split_rows(p, context, [&](std::int64_t begin, std::int64_t end) {

@@ -39,10 +39,11 @@ inline bool is_sound(const StoredState& s) {
 /// Refuses one that is not sound. `where` completes the sentence: " in the state of row 3".
 [[noreturn]] inline void refuse_unsound(const StoredState& s, const std::string& where) {
   if (!s.is_double() && s.digits != fold::Real<float>::kDigits)
-    throw Error(Code::state, "digits " + shown(s.digits) + where, "24 (folded in float32) or 53 (folded in float64)",
+    throw Error(Code::state, "digits " + detail::shown(s.digits) + where,
+                "24 (folded in float32) or 53 (folded in float64)",
                 "give the states that softfold::state wrote: (m, d, scale, digits)");
-  throw Error(Code::state, "(m, d) = (" + shown(s.m) + ", " + shown(s.d) + ")" + where, "a state that a row can have",
-              "give the states that softfold::state or merge_states wrote");
+  throw Error(Code::state, "(m, d) = (" + detail::shown(s.m) + ", " + detail::shown(s.d) + ")" + where,
+              "a state that a row can have", "give the states that softfold::state or merge_states wrote");
 }
 
 }  // namespace cpu

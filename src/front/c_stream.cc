@@ -2,6 +2,7 @@
 #include "cpu/reduce_run.hpp"
 #include "front/c_bridge.hpp"
 #include "softfold/float_env.hpp"
+#include "softfold/shown.hpp"
 #include "softfold/stream.hpp"
 
 #include <algorithm>
@@ -55,7 +56,7 @@ void write_partial(const Partial<T>& p, double* to) {
 /// A field that counts something.
 std::int64_t whole(double value, std::int64_t most, const char* what) {
   if (!(value >= 0) || !(value <= static_cast<double>(most)) || value != std::floor(value))
-    refuse_partial("a partial with " + std::to_string(value) + " as its " + what);
+    refuse_partial("a partial with " + detail::shown(value) + " as its " + what);
   return static_cast<std::int64_t>(value);
 }
 
@@ -146,11 +147,11 @@ softfold_status softfold_stream_push_partial(softfold_stream* stream, const doub
     require(partial, "partial");
     const std::span<const double> from(partial, count);
     if (count < kFields) refuse_partial("a partial of " + std::to_string(count) + " numbers");
-    if (from[kBits] != bits_version()) refuse_partial("a partial of bits version " + std::to_string(from[kBits]));
+    if (from[kBits] != bits_version()) refuse_partial("a partial of bits version " + detail::shown(from[kBits]));
     const FloatEnv environment;
     if (from[kDigits] == fold::Real<double>::kDigits) return stream->impl.push(read_partial<double>(from));
     if (from[kDigits] == fold::Real<float>::kDigits) return stream->impl.push(read_partial<float>(from));
-    refuse_partial("a partial of " + std::to_string(from[kDigits]) + " digits");
+    refuse_partial("a partial of " + detail::shown(from[kDigits]) + " digits");
   });
 }
 

@@ -16,9 +16,9 @@ namespace loss_operands {
 
 void check_terms(const CrossEntropyOptions& o) {
   if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
-    throw Error(Code::option, "label_smoothing " + shown(o.label_smoothing), "0 .. 1");
+    throw Error(Code::option, "label_smoothing " + detail::shown(o.label_smoothing), "0 .. 1");
   if (!(o.z_loss >= 0 && std::isfinite(o.z_loss)))
-    throw Error(Code::option, "z_loss " + shown(o.z_loss), "a finite number, 0 or more");
+    throw Error(Code::option, "z_loss " + detail::shown(o.z_loss), "a finite number, 0 or more");
   if (o.reduction > Reduction::mean)
     throw Error(Code::option, "reduction number " + std::to_string(static_cast<int>(o.reduction)), "none, sum, mean");
   if (o.rows.rung != Rung::automatic)

@@ -4,6 +4,7 @@
 #include "front/plan_build.hpp"
 #include "front/row_builder.hpp"
 #include "softfold/fold/sample.hpp"
+#include "softfold/shown.hpp"
 
 #include <cmath>
 
@@ -13,7 +14,7 @@ namespace {
 
 void check_numbers(const SampleOptions& o) {
   const auto refuse = [](const char* name, double value, const char* allowed) {
-    throw Error(Code::option, std::string(name) + " " + std::to_string(value), allowed);
+    throw Error(Code::option, std::string(name) + " " + detail::shown(value), allowed);
   };
   if (!(o.temperature >= 0 && std::isfinite(o.temperature)))
     refuse("temperature", o.temperature, "a finite number, 0 (the largest element) or more");

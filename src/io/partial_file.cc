@@ -124,10 +124,10 @@ class Reader {
 
 /// Every state that a fold can produce over 2^level chunks, in the bits that it has.
 template <class T>
-bool is_state(const fold::Scale<T>& scale, double m, T d, int level) {
+bool is_state(const lift::PossibleStates<T>& possible, double m, T d, int level) {
   using R = fold::Real<T>;
   const auto elements = static_cast<double>(kChunk << level);
-  if (!lift::has_state(scale, m, static_cast<double>(d), elements)) return false;
+  if (!possible.have(m, static_cast<double>(d), elements)) return false;
   return fold::is_nan(d) ? fold::bits_as<typename R::Bits>(d) == R::kCanonicalNaN : !std::signbit(d);
 }
 
@@ -136,7 +136,7 @@ std::vector<Partial<T>> parse_rows(const Head& head, Reader& reader) {
   const Cut cut = cut_of(head.offset, head.length);
   std::vector<T> raw(static_cast<std::size_t>(cut.head + cut.tail)), d(cut.levels.size());
   std::vector<double> m(d.size());
-  const auto scale = fold::make_scale<T>(head.scale);
+  const lift::PossibleStates<T> possible(fold::make_scale<T>(head.scale));
   const auto before = std::span<const T>(raw).first(static_cast<std::size_t>(cut.head));
   const auto after = std::span<const T>(raw).subspan(before.size());
   std::vector<Partial<T>> rows;
@@ -148,7 +148,7 @@ std::vector<Partial<T>> parse_rows(const Head& head, Reader& reader) {
     Partial<T>& row = rows.emplace_back(head.scale, head.offset);
     row.append(before);
     for (std::size_t i = 0; i < m.size(); ++i) {
-      if (!is_state(scale, m[i], d[i], cut.levels[i])) refuse_partial("a partial file with a state that no row has");
+      if (!is_state(possible, m[i], d[i], cut.levels[i])) refuse_partial("a partial file with a state that no row has");
       row.push_node({m[i], d[i]}, cut.levels[i]);
     }
     row.append(after);
@@ -169,7 +169,8 @@ void check_head(const Head& head) {
   constexpr std::int64_t most = Partial<float>::kLargestOffset;
   if ((head.digits != 24 && head.digits != 53) || head.chunk != kChunk || head.rows < 1 || head.offset < 0 ||
       head.length < 0 || head.offset > most || head.length > most - head.offset || head.row_length < -1 ||
-      (head.row_length >= 0 && head.row_length < head.offset + head.length) || !is_scale(head.scale, head.digits))
+      head.row_length > most || (head.row_length >= 0 && head.row_length < head.offset + head.length) ||
+      !is_scale(head.scale, head.digits))
     refuse_partial("a partial file whose head contradicts itself");
 }
 
@@ -233,8 +234,8 @@ void check_joins(const NamedPartial& first, std::int64_t end, const NamedPartial
     refuse_join(names + ": one folded in float32, one in float64", "one precision for all shards of a row",
                 "convert the shards to one dtype and fold again");
   if (a.scale != b.scale)
-    refuse_join(names + ": of scale " + shown(a.scale) + " and " + shown(b.scale), "one scale for all shards of a row",
-                "fold them again with one --scale");
+    refuse_join(names + ": of scale " + detail::shown(a.scale) + " and " + detail::shown(b.scale),
+                "one scale for all shards of a row", "fold them again with one --scale");
   if (a.rows != b.rows)
     refuse_join(names + ": of " + std::to_string(a.rows) + " and " + std::to_string(b.rows) + " rows",
                 "the same rows in every shard", "cut along the folded axis only");

@@ -52,16 +52,12 @@ SOFTFOLD_HD WideSplit<double> split_wide(double x, double c) {
 template <class T>
 SOFTFOLD_HD T term_wide(T x, T c, double m) {
   const auto s = split_wide(x, c);
-  double k = Real<T>::kUnit * (s.n - m) + s.j;
+  const double k = Real<T>::kUnit * (s.n - m) + s.j;
   if (!(k >= static_cast<double>(Real<T>::kFlush))) return T(0);
-#if !defined(__CUDA_ARCH__)
-  // Beyond lies only what a given state does not cover, as in times_power_of_two.
-  if (k > -static_cast<double>(Real<T>::kFlush)) k = -static_cast<double>(Real<T>::kFlush);
-#endif
   // In double, j can lift k above 0 by hundreds: multiply by 2^k, which is exact, instead of adding to an exponent.
   using Bits = typename Real<T>::Bits;
   constexpr auto one = Bits{Real<T>::kInfinity} >> (Real<T>::kMantissaBits + 1);  // the biased exponent of 1
-  const auto power = static_cast<Bits>(one + static_cast<Bits>(static_cast<std::int64_t>(k)));
+  const auto power = static_cast<Bits>(one + exponent_step<T>(k));
   return Scalar<T>::mul(exp2_fraction<Scalar<T>>(s.f), bits_as<T>(static_cast<Bits>(power << Real<T>::kMantissaBits)));
 }
 

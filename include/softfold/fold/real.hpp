@@ -84,6 +84,17 @@ SOFTFOLD_HD T canonical(T a) {
   return is_nan(a) ? canonical_nan<T>() : a;
 }
 
+/// An integral k >= kFlush as what is added to an exponent. Above -kFlush lies only what a given state does not cover:
+/// a number that its caller discards, but conversions end here, where a GPU's go on.
+template <class T, class K>
+SOFTFOLD_HD typename Real<T>::Bits exponent_step(K k) {
+#if !defined(__CUDA_ARCH__)
+  constexpr auto most = static_cast<K>(-Real<T>::kFlush);
+  if (k > most) k = most;
+#endif
+  return static_cast<typename Real<T>::Bits>(static_cast<std::int64_t>(k));
+}
+
 /// The scalar arithmetic under exp2-inl.hpp: one rounding per call, whatever the compiler's contraction flags.
 /// lift/lanes.hpp has the same names for SIMD vectors.
 template <class T>
@@ -130,11 +141,7 @@ struct Scalar {
   SOFTFOLD_HD static V times_power_of_two(V a, V k) {
     using Bits = typename Real<T>::Bits;
     if (!(k >= Real<T>::kFlush)) return T(0);
-#if !defined(__CUDA_ARCH__)
-    // What a given state does not cover can lie beyond: a number that its caller discards, but conversions end here.
-    if (k > -Real<T>::kFlush) k = -Real<T>::kFlush;
-#endif
-    const auto shift = static_cast<Bits>(static_cast<Bits>(static_cast<std::int64_t>(k)) << Real<T>::kMantissaBits);
+    const auto shift = static_cast<Bits>(exponent_step<T>(k) << Real<T>::kMantissaBits);
     return bits_as<T>(static_cast<Bits>(bits_as<Bits>(a) + shift));
   }
 };

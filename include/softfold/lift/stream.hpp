@@ -22,7 +22,7 @@ template <class T>
 fold::Scale<T> checked_scale(double scale) {
   const auto s = fold::make_scale<T>(scale);
   if (s.is_regular()) return s;
-  const std::string got = "scale " + shown(scale);
+  const std::string got = "scale " + detail::shown(scale);
   if (!s.is_faint())
     throw Error(Code::option, got, "a finite scale whose product with log2(e) is finite in the fold's precision",
                 "1, or 1/temperature");
@@ -33,15 +33,24 @@ fold::Scale<T> checked_scale(double scale) {
               wide ? "0, which such a scale cannot be told from" : "0, or give x as float64");
 }
 
-/// Whether (m, d) is a state that at most `elements` numbers can have under this scale: LogSumExp::is_state, and no
-/// frame lies beyond that of the largest T (some units are left to rounding, also to the caller's).
+/// The states that numbers can have under a scale: LogSumExp::is_state, and no frame lies beyond that of the largest T
+/// (some units are left to rounding, also to the caller's).
 template <class T>
-bool has_state(const fold::Scale<T>& scale, double m, double d, double elements) {
+class PossibleStates {
+ public:
+  explicit PossibleStates(const fold::Scale<T>& scale)
+      : most_(Lse::frame(fold::largest<T>(), scale.c < T(0) ? -scale.c : scale.c).m * (1 + 0x1p-20) + 1) {}
+
+  /// Whether (m, d) is one that at most `elements` numbers can have.
+  bool have(double m, double d, double elements) const {
+    const bool beyond = ::fabs(m) > most_ && ::fabs(m) < fold::infinity<double>();
+    return !beyond && Lse::is_state(m, d, elements);
+  }
+
+ private:
   using Lse = fold::LogSumExp<T>;
-  const double most = Lse::frame(fold::largest<T>(), scale.c < T(0) ? -scale.c : scale.c).m * (1 + 0x1p-20) + 1;
-  const bool beyond = ::fabs(m) > most && ::fabs(m) < fold::infinity<double>();
-  return !beyond && Lse::is_state(m, d, elements);
-}
+  double most_;  ///< of |m|, where it is finite
+};
 
 }  // namespace lift
 
@@ -67,7 +76,8 @@ class Partial {
   static constexpr std::int64_t kLargestOffset = std::int64_t{1} << 53;
 
   /// Of no elements. Refused: a scale that no plan takes (Code::option), an offset outside 0 .. 2^53 (Code::shape).
-  explicit Partial(double scale = 1, std::int64_t offset = 0) : scale_(lift::checked_scale<T>(scale)), offset_(offset) {
+  explicit Partial(double scale = 1, std::int64_t offset = 0)
+      : scale_(lift::checked_scale<T>(scale)), possible_(scale_), offset_(offset) {
     if (offset < 0 || offset > kLargestOffset)
       throw Error(Code::shape, "a partial at offset " + std::to_string(offset), "an offset from 0 to 2^53");
   }
@@ -133,7 +143,7 @@ class Partial {
       throw Error(Code::state,
                   "a node of level " + std::to_string(level) + " from element " + std::to_string(end()) + " on",
                   "nodes of 2^level chunks that begin at a multiple of as many");
-    if (!lift::has_state(scale_, s.m, static_cast<double>(s.d), static_cast<double>(chunk << level)))
+    if (!possible_.have(s.m, static_cast<double>(s.d), static_cast<double>(chunk << level)))
       throw Error(Code::state, "a node of a state (m, d) that no run of 2^" + std::to_string(level) + " chunks has",
                   "states as a fold of those elements gives them");
     check_room(chunk << level);
@@ -152,7 +162,8 @@ class Partial {
   /// Refused (Code::state): one of another scale, one that begins elsewhere; and as check_room says.
   void join(const Partial& next, Reduce reduce = reduce_scalar) {
     if (next.scale_.value != scale_.value)
-      throw Error(Code::state, "partials of scale " + shown(scale_.value) + " and " + shown(next.scale_.value),
+      throw Error(Code::state,
+                  "partials of scale " + detail::shown(scale_.value) + " and " + detail::shown(next.scale_.value),
                   "one scale for all partials of a row", "compute both with the same scale");
     if (next.offset_ != end())
       throw Error(Code::state, "a partial that begins at " + std::to_string(next.offset_),
@@ -204,6 +215,7 @@ class Partial {
   }
 
   fold::Scale<T> scale_;
+  lift::PossibleStates<T> possible_;
   std::int64_t offset_ = 0, length_ = 0;
   std::vector<T> head_;
   std::vector<Node> nodes_;
