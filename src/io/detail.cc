@@ -12,17 +12,25 @@ namespace io {
 static_assert(std::endian::native == std::endian::little, "the files hold little-endian data, read as it is");
 static_assert(sizeof(off_t) == 8, "files larger than 2 GiB need 64-bit offsets");
 
+std::string printable(std::string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return out;
+}
+
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t kLongest = 80;
-  std::string out = "'";
-  for (const char c : text.substr(0, kLongest)) {
-    const bool control = static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-    out += control ? '?' : c;
-  }
-  return out + (text.size() > kLongest ? "...'" : "'");
+  return "'" + printable(text.substr(0, kLongest)) + (text.size() > kLongest ? "...'" : "'");
 }
 
 std::string reason(int error) { return std::error_code(error, std::generic_category()).message(); }
+
+const char* fix_of(int error, const char* otherwise) {
+  return error == EMFILE   ? "raise the limit on open files: ulimit -n"
+         : error == ENFILE ? "raise the system's limit on open files: sysctl fs.file-max"
+                           : otherwise;
+}
 
 std::optional<std::uint64_t> bytes_of(std::size_t element_bytes, std::span<const std::int64_t> shape) {
   auto product = static_cast<std::int64_t>(element_bytes);

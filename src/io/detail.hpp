@@ -17,11 +17,15 @@ namespace softfold {
 inline namespace v0 {
 namespace io {
 
-/// `text` in quotes, fit for a terminal: control characters replaced, long texts cut. File contents are not trusted.
+/// `text` fit for a terminal: control characters replaced. Names of files and what they hold are not trusted.
+std::string printable(std::string_view text);
+/// The same in quotes, long texts cut.
 std::string in_quotes(std::string_view text);
 
 /// The message of an errno value.
 std::string reason(int error);
+/// What to try where a file could not be opened: `otherwise`, unless the limit on open files is what it met.
+const char* fix_of(int error, const char* otherwise);
 
 /// "float32[3, 4]"-like text of a shape: "[3, 4]".
 template <class Shape>

@@ -15,9 +15,10 @@ InputFile::InputFile(std::string path) {
   // O_NONBLOCK: opening a named pipe must be refused below, not wait for its writer.
   fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd_ < 0) {
-    const bool missing = errno == ENOENT || errno == ENOTDIR;
-    throw Error(missing ? Code::file : Code::io, in_quotes(path) + ": " + reason(errno), "a file that can be read",
-                missing ? "check the path" : "check the path and its permissions");
+    const int error = errno;
+    const bool missing = error == ENOENT || error == ENOTDIR;
+    throw Error(missing ? Code::file : Code::io, in_quotes(path) + ": " + reason(error), "a file that can be read",
+                fix_of(error, missing ? "check the path" : "check the path and its permissions"));
   }
   struct stat status {};
   const int failed = ::fstat(fd_, &status) == 0 ? 0 : errno;

@@ -27,7 +27,8 @@ constexpr const char* kElsewhere = "write to another folder";
 }
 
 [[noreturn]] void fail(const std::string& path, int error, const char* fix) {
-  throw Error(Code::io, "the output " + in_quotes(path) + ": " + reason(error), "an output that can be written", fix);
+  throw Error(Code::io, "the output " + in_quotes(path) + ": " + reason(error), "an output that can be written",
+              fix_of(error, fix));
 }
 
 [[noreturn]] void refuse_size(const std::string& path, std::uint64_t bytes, const std::string& allowed) {
