@@ -53,19 +53,17 @@ std::future<void> begin(const std::function<void(std::int64_t)>& step, std::int6
 }
 
 /// Without the blocks.
-std::uint64_t process_bytes(const Room& room) {
-  return kProcessBytes + static_cast<std::uint64_t>(std::max(0, room.threads - kFirstThreads)) * kThreadBytes;
+std::uint64_t process_bytes(const Needs& needs) {
+  return kProcessBytes + static_cast<std::uint64_t>(std::max(0, needs.room.threads - kFirstThreads)) * kThreadBytes +
+         needs.beside;
+}
+
+/// The least that will do where no block is smaller than `block` bytes.
+std::uint64_t least_memory(const Needs& needs, std::uint64_t block) {
+  return std::max(2 * kProcessBytes, process_bytes(needs) + std::max(block, kProcessBytes / 4));
 }
 
 std::uint64_t whole_mebibytes(std::uint64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
-
-[[noreturn]] void refuse_memory(const Geometry& g, std::uint64_t needed, std::uint64_t given) {
-  const std::uint64_t mebibytes = whole_mebibytes(needed);
-  throw Error(Code::option,
-              fmt::format("--memory {}M for rows of {} elements that lie {} elements apart", given >> 20, g.n, g.inner),
-              fmt::format("at least {}M: rows are streamed only along the last axis", mebibytes),
-              fmt::format("--memory {}M, or transpose the array so that the folded axis is its last", mebibytes));
-}
 
 /// As one writes it: 1M, not 1024K.
 std::string memory_text(std::uint64_t bytes) {
@@ -76,6 +74,18 @@ std::string memory_text(std::uint64_t bytes) {
     unit = next;
   }
   return fmt::format("{}{}", bytes, unit);
+}
+
+/// Of --memory and what else there is to change.
+[[noreturn]] void refuse_memory(const Needs& needs, std::uint64_t least, const std::string& why,
+                                const std::string& otherwise = {}) {
+  const bool crowded = needs.room.threads > 1 && process_bytes(needs) - kProcessBytes >= 1 << 20;
+  throw Error(
+      Code::option,
+      fmt::format("--memory {}{}", memory_text(needs.room.memory),
+                  crowded ? fmt::format(" for {} threads", needs.room.threads) : ""),
+      fmt::format("at least {}M{}", whole_mebibytes(least), why),
+      fmt::format("--memory {}M{}{}", whole_mebibytes(least), crowded ? ", or fewer --threads" : "", otherwise));
 }
 
 }  // namespace
@@ -96,20 +106,16 @@ Geometry geometry_of(std::span<const std::int64_t> shape, int axis) {
 }
 
 Schedule make_schedule(const Geometry& g, const Needs& needs) {
-  const std::uint64_t process = process_bytes(needs.room), memory = needs.room.memory;
-  const std::uint64_t least = std::max(2 * kProcessBytes, process + kProcessBytes / 4);
-  if (memory < least)
-    throw Error(Code::option,
-                least == 2 * kProcessBytes
-                    ? "--memory " + memory_text(memory)
-                    : fmt::format("--memory {} for {} threads", memory_text(memory), needs.room.threads),
-                fmt::format("at least {}M", whole_mebibytes(least)),
-                fmt::format("--memory {}M{}", whole_mebibytes(least),
-                            least == 2 * kProcessBytes ? "" : ", or fewer --threads"));
   const auto element = static_cast<std::int64_t>(needs.in_bytes + needs.out_bytes);
-  const auto available = static_cast<std::int64_t>((memory - process) / static_cast<std::uint64_t>(element));
-  const auto preferred = std::min(available / 2, static_cast<std::int64_t>(kBlockBytes) / element);
   const std::int64_t n = std::max<std::int64_t>(1, g.n);  // rows of no elements have results
+  const std::int64_t narrowest =
+      std::min(g.inner, std::max<std::int64_t>(1, kNarrowestRead / static_cast<std::int64_t>(needs.in_bytes)));
+  const auto narrow = static_cast<std::uint64_t>(narrowest * n) * static_cast<std::uint64_t>(element);
+  const std::uint64_t memory = needs.room.memory, least = least_memory(needs, g.inner == 1 ? 0 : narrow);
+  if (memory < least_memory(needs, 0)) refuse_memory(needs, least, "");
+  const auto available =
+      static_cast<std::int64_t>((memory - process_bytes(needs)) / static_cast<std::uint64_t>(element));
+  const auto preferred = std::min(available / 2, static_cast<std::int64_t>(kBlockBytes) / element);
   const std::int64_t slice = std::max<std::int64_t>(1, n * g.inner);
   if (slice <= preferred)
     return {false, std::clamp<std::int64_t>(preferred / slice, 1, std::max<std::int64_t>(1, g.outer)), g.n, g.inner, 2};
@@ -119,22 +125,20 @@ Schedule make_schedule(const Geometry& g, const Needs& needs) {
     const auto columns = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(preferred)));
     return {true, 1, columns, 1, 2};
   }
-  const std::int64_t narrowest =
-      std::min(g.inner, std::max<std::int64_t>(1, kNarrowestRead / static_cast<std::int64_t>(needs.in_bytes)));
   const std::int64_t inners = available / 2 / n;
   if (inners >= narrowest) return {false, 1, g.n, inners, 2};
   if (available / n >= narrowest) return {false, 1, g.n, available / n, 1};
-  refuse_memory(g, process + static_cast<std::uint64_t>(narrowest * n) * static_cast<std::uint64_t>(element), memory);
+  refuse_memory(needs, least,
+                fmt::format(": rows of {} elements that lie {} elements apart are not streamed", n, g.inner),
+                ", or transpose the array so that the folded axis is its last");
 }
 
 Schedule make_row_schedule(const Geometry& g, const Needs& needs) {
-  const Schedule s = make_schedule(g, needs);
-  if (!s.streamed) return s;
-  const std::uint64_t enough =
-      whole_mebibytes(process_bytes(needs.room) + static_cast<std::uint64_t>(g.n) * (needs.in_bytes + needs.out_bytes));
-  throw Error(Code::option, "--memory " + memory_text(needs.room.memory),
-              fmt::format("at least {}M: room for a row of {} elements", enough, g.n),
-              fmt::format("--memory {}M", enough));
+  const std::uint64_t least = least_memory(needs, static_cast<std::uint64_t>(g.n) * (needs.in_bytes + needs.out_bytes));
+  if (needs.room.memory < least)
+    refuse_memory(needs, least,
+                  least > least_memory(needs, 0) ? fmt::format(": room for a row of {} elements", g.n) : "");
+  return make_schedule(g, needs);
 }
 
 std::vector<std::pair<std::int64_t, std::int64_t>> column_pieces(std::int64_t begin, std::int64_t end,

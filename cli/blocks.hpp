@@ -49,6 +49,7 @@ struct Room {
 struct Needs {
   std::size_t in_bytes, out_bytes;  ///< of an element that is read, and of the result held for it
   Room room;
+  std::uint64_t beside = 0;  ///< bytes that the work takes beside its blocks, however these are cut
 };
 /// Throws Error{Code::option} if not even one row of an array with inner > 1 fits; the fix says how much would.
 Schedule make_schedule(const Geometry& geometry, const Needs& needs);

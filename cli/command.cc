@@ -152,7 +152,8 @@ void add_number(CLI::App& app, const std::string& names, Into& into, const std::
       return;
     }
     using Limits = std::numeric_limits<Number>;
-    const bool beyond = error == std::errc::result_out_of_range && at == end;
+    const bool below = std::is_unsigned_v<Number> && text.starts_with('-');
+    const bool beyond = below || (error == std::errc::result_out_of_range && at == end);
     const bool tiny = beyond && !whole && std::abs(std::strtod(text.c_str(), nullptr)) < 1;
     throw Error(Code::usage, fmt::format("the value '{}' of {}", text, names),
                 tiny     ? fmt::format("0, or a number of at least {} in size", Limits::denorm_min())
@@ -186,8 +187,9 @@ Error refusal_of(const CLI::ParseError& error, const std::string& verb) {
 }  // namespace
 
 void tell(const Error& error) {
-  std::string text = fmt::format("softfold: got {}\n     allowed: {}\n", error.got, error.allowed);
-  if (!error.fix.empty()) text += fmt::format("         try: {}\n", error.fix);
+  std::string text =
+      fmt::format("softfold: got {}\n     allowed: {}\n", printable(error.got), printable(error.allowed));
+  if (!error.fix.empty()) text += fmt::format("         try: {}\n", printable(error.fix));
   say_last(text);
 }
 
@@ -219,6 +221,9 @@ void Command::option(const std::string& names, int& into, const std::string& hel
 }
 void Command::option(const std::string& names, std::int64_t& into, const std::string& help) {
   add_number<std::int64_t>(app_, names, into, help);
+}
+void Command::option(const std::string& names, std::uint64_t& into, const std::string& help) {
+  add_number<std::uint64_t>(app_, names, into, help);
 }
 void Command::option(const std::string& names, std::optional<double>& into, const std::string& help) {
   add_number<double>(app_, names, into, help);

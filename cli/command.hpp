@@ -33,6 +33,7 @@ class Command {
   void option(const std::string& names, double& into, const std::string& help);
   void option(const std::string& names, int& into, const std::string& help);
   void option(const std::string& names, std::int64_t& into, const std::string& help);
+  void option(const std::string& names, std::uint64_t& into, const std::string& help);
   void option(const std::string& names, std::optional<double>& into, const std::string& help);
   void option(const std::string& names, std::optional<int>& into, const std::string& help);
   void option(const std::string& names, std::optional<std::int64_t>& into, const std::string& help);

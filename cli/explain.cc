@@ -67,7 +67,7 @@ void ExplainVerb::declare(Command& command) {
   command.option("--axis", axis, "the axis that is folded; default -1");
   command.option("--threads", threads, "threads that compute; 0: all of the machine");
   command.option("--backend", backend, "cpu or cuda");
-  command.option("-k", best, fmt::format("of topk: how many; default {}, or all of a shorter row", Fabricated::kBest));
+  command.option("-k", best, fmt::format("of topk: how many; default {}", Fabricated::kBest));
   command.option("--keys", keys, "of attention: keys a sequence (of packed sequences: all keys); default T");
   command.option("--kv-heads", kv_heads, "of attention: heads of k and v; default H");
   command.option("--dv", dv, "of attention: v's D; default D");

@@ -1,5 +1,7 @@
 #include "report.hpp"
 
+#include "io/detail.hpp"
+
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
@@ -62,7 +64,9 @@ Json number(double value) { return std::isfinite(value) ? Json(value) : Json(fmt
 
 void print(const Json& object) { fmt::print("{}\n", object.dump(2)); }
 
-void note(const std::string& text) { fmt::print(stderr, "softfold: note: {}\n", text); }
+std::string printable(std::string_view text) { return io::printable(text); }
+
+void note(const std::string& text) { fmt::print(stderr, "softfold: note: {}\n", printable(text)); }
 
 void note_bfloat16(const std::string& written, DType dtype) {
   if (dtype != DType::bfloat16 || !written.ends_with(".npy")) return;

@@ -74,6 +74,8 @@ Json number(double value);
 /// Prints the object with two spaces of indentation.
 void print(const Json& object);
 
+/// `text` fit for a terminal: control characters, as a file's name may have them, are replaced.
+std::string printable(std::string_view text);
 /// Tells on standard error, in one line, what the caller may not expect.
 void note(const std::string& text);
 /// Notes that a bfloat16 .npy that was written must be read with --as, which the file cannot say.

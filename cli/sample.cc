@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 
@@ -18,7 +19,7 @@ namespace {
 
 struct SampleVerb {
   std::string input, tokens, log_probabilities, top_tokens, top_log_probabilities, order = "vllm", of = "raw";
-  std::int64_t seed = 0, offset = 0, top = 0;
+  std::int64_t top = 0;
   SampleOptions options;
   InputOptions reading;
   RunOptions running;
@@ -36,8 +37,8 @@ struct SampleVerb {
     command.option("--top-logprobs", top, "of each row, best first, the N largest tokens and log-probabilities");
     command.option("--top-tokens", top_tokens, "where these tokens go: (..., N), int64");
     command.option("--top-lp", top_log_probabilities, "and their log-probabilities: (..., N), float32");
-    command.option("--seed", seed, "of the draws; default 0");
-    command.option("--offset", offset, "which draw of this seed; default 0");
+    command.option("--seed", options.seed, "of the draws: 0 .. 2^64 - 1; default 0");
+    command.option("--offset", options.offset, "which draw of this seed: 0 .. 2^64 - 1; default 0");
     command.option("--scale", options.rows.scale, "of the logits, beside the temperature; default 1");
     reading.declare(command);
     running.declare(command);
@@ -45,6 +46,7 @@ struct SampleVerb {
   }
 
   void run() const;
+  Needs needs(const Geometry& g, std::size_t element, const Room& room) const;
 };
 
 /// The files that are written: those not asked for are absent.
@@ -104,13 +106,24 @@ void draw(const io::ArrayFile& file, const Schedule& s, const SampleOptions& o, 
              }});
 }
 
+/// A row has what is drawn from it, and its number, beside its logits: an element's share of that, at most. A thread
+/// keeps an entry for each element that may be among the row's best, with --top-p one for each, and the row's nodes.
+Needs SampleVerb::needs(const Geometry& g, std::size_t element, const Room& room) const {
+  constexpr std::uint64_t entry = 16, spare = 600;
+  const auto n = static_cast<std::uint64_t>(std::max<std::int64_t>(1, g.n));
+  const auto best = static_cast<std::uint64_t>(std::clamp<std::int64_t>(options.top_k, top, std::max(top, g.n)));
+  const std::uint64_t kept = std::min(n, 2 * best) + (options.top_p < 1 ? n : 0) + n / 512 + spare;
+  const std::uint64_t row = 20 + 12 * static_cast<std::uint64_t>(top);
+  const std::int64_t at_work = std::min<std::int64_t>(room.threads, g.rows());
+  return {element, element + static_cast<std::size_t>((row + n - 1) / n), room,
+          static_cast<std::uint64_t>(at_work) * kept * entry};
+}
+
 void SampleVerb::run() const {
   constexpr std::string_view orders[] = {"vllm", "hugging-face"}, distributions[] = {"raw", "sampled"};
   SampleOptions o = options;
   o.order = static_cast<FilterOrder>(parse_word(order, "order", orders));
   o.of = static_cast<Distribution>(parse_word(of, "distribution", distributions));
-  o.seed = static_cast<std::uint64_t>(seed);
-  o.offset = static_cast<std::uint64_t>(offset);
   const Compute compute(running);
   require_apart({tokens, log_probabilities, top_tokens, top_log_probabilities});
   if ((top == 0) != top_tokens.empty() || (top == 0) != top_log_probabilities.empty() || top < 0)
@@ -124,10 +137,8 @@ void SampleVerb::run() const {
   if (top > g.n)
     throw Error(Code::option, fmt::format("--top-logprobs {}", top), fmt::format("0 .. {}", g.n),
                 fmt::format("--top-logprobs {}", g.n));
-  const std::size_t element = size_of(file.dtype()), n = std::max<std::size_t>(1, static_cast<std::size_t>(g.n));
-  // What a row gives, and its number, beside its logits: an element's share of it, at most.
-  const std::size_t out = element + (20 + 12 * static_cast<std::size_t>(top) + n - 1) / n;
-  const Schedule s = make_row_schedule({g.rows(), g.n, 1}, {element, out, compute.room(running.memory_bytes())});
+  const Schedule s =
+      make_row_schedule({g.rows(), g.n, 1}, needs(g, size_of(file.dtype()), compute.room(running.memory_bytes())));
   const std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end() - 1);
   std::vector<std::int64_t> some = shape;
   some.push_back(top);
@@ -148,12 +159,12 @@ void SampleVerb::run() const {
     return print({{"input", input},
                   {"shape", shape},
                   {"dtype", name_of(file.dtype())},
-                  {"seed", seed},
+                  {"seed", o.seed},
                   {"backend", compute.backend()},
                   {"seconds", watch.seconds()},
                   {"peak_memory_bytes", peak_memory()}});
-  fmt::print("one of each row of {} {} -> {} in {:.2f} s\n", text_of(file.shape()), name_of(file.dtype()), tokens,
-             watch.seconds());
+  fmt::print("one of each row of {} {} -> {} in {:.2f} s\n", text_of(file.shape()), name_of(file.dtype()),
+             printable(tokens), watch.seconds());
 }
 
 }  // namespace

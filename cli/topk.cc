@@ -2,6 +2,7 @@
 #include "arguments.hpp"
 #include "blocks.hpp"
 #include "compute.hpp"
+#include "fabricated.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "verbs.hpp"
@@ -17,7 +18,7 @@ namespace {
 
 struct TopkVerb {
   std::string input, values, indices;
-  std::int64_t k = 1;
+  std::int64_t k = Fabricated::kBest;
   bool probabilities = false;
   double scale = 1;
   InputOptions reading;
@@ -27,7 +28,7 @@ struct TopkVerb {
     command.positional("IN", input, "an array (..., n), .npy or .safetensors: the last axis is searched");
     command.positional("VALUES", values, "the k largest of each row, best first");
     command.positional("INDICES", indices, "where they stand, int64");
-    command.option("-k", k, "how many, 0 .. n; default 1");
+    command.option("-k", k, fmt::format("how many, 0 .. n; default {}", Fabricated::kBest));
     command.flag("--probabilities", probabilities, "VALUES are their probabilities in the whole row instead");
     command.option("--scale", scale, "of the probabilities (1/temperature); default 1");
     reading.declare(command);
@@ -37,12 +38,27 @@ struct TopkVerb {
 
   void run() const;
   void check_k(std::int64_t n) const;
+  Needs needs(const Geometry& rows, std::size_t element, const Room& room) const;
 };
 
 void TopkVerb::check_k(std::int64_t n) const {
   if (k < 0 || k > n)
     throw Error(Code::option, fmt::format("-k {} of rows of {}", k, counted(n, "element")), fmt::format("0 .. {}", n),
                 fmt::format("-k {}", k < 0 ? std::min<std::int64_t>(1, n) : n));
+}
+
+/// Of a row the library keeps an entry for each element that may be among its best. Where threads share rows, that is
+/// of every part of a row, held beside the row's results; and each thread has those of the row, or part, it is at.
+Needs TopkVerb::needs(const Geometry& rows, std::size_t element, const Room& room) const {
+  constexpr std::uint64_t entry = 16, part = 1 << 16, spare = 512;
+  const auto n = static_cast<std::uint64_t>(std::max<std::int64_t>(1, rows.n)), best = static_cast<std::uint64_t>(k);
+  const std::uint64_t kept = std::min(n, (n - 1 + part) / part * std::min(best, part)),
+                      looked_at = std::min(n, 2 * best);
+  const std::uint64_t row = best * (2 * element + sizeof(std::int64_t)) + kept * entry;
+  const auto threads = static_cast<std::uint64_t>(room.threads);
+  const std::uint64_t at_work = threads * (std::min(looked_at, part) + spare) +
+                                std::min(threads, static_cast<std::uint64_t>(rows.outer)) * looked_at;
+  return {element, static_cast<std::size_t>((row + n - 1) / n), room, at_work * entry};
 }
 
 void TopkVerb::run() const {
@@ -52,8 +68,7 @@ void TopkVerb::run() const {
   const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, few{g.rows(), k, 1};
   check_k(g.n);
   const std::size_t element = size_of(file.dtype());
-  const Schedule s =
-      make_row_schedule(rows, {element, 2 * element + sizeof(std::int64_t), compute.room(running.memory_bytes())});
+  const Schedule s = make_row_schedule(rows, needs(rows, element, compute.room(running.memory_bytes())));
   std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end());
   shape.back() = k;
   io::ArrayOutput best = io::create_array(values, {"values", file.dtype(), shape}, {&file.file().id(), 1});
@@ -101,8 +116,8 @@ void TopkVerb::run() const {
                   {"backend", compute.backend()},
                   {"seconds", watch.seconds()},
                   {"peak_memory_bytes", peak_memory()}});
-  fmt::print("top {} of {} {} -> {}, {} in {:.2f} s\n", k, text_of(file.shape()), name_of(file.dtype()), values,
-             indices, watch.seconds());
+  fmt::print("top {} of {} {} -> {}, {} in {:.2f} s\n", k, text_of(file.shape()), name_of(file.dtype()),
+             printable(values), printable(indices), watch.seconds());
 }
 
 }  // namespace

@@ -141,13 +141,15 @@ Outline outline_of(const io::ArrayFile& input, const Job& job) {
   const std::int64_t n = std::max<std::int64_t>(1, o.geometry.n);
   o.schedule = make_schedule(
       o.geometry, {size_of(input.dtype()), static_cast<std::size_t>(one_a_row ? (result + n - 1) / n : result),
-                   job.compute.room(job.memory)});
+                   job.compute.room(job.memory), job.beside});
   if (o.schedule.streamed && job.options.rung != Rung::automatic)
     throw Error(
         Code::option, fmt::format("a rung for rows of {} elements that do not fit into --memory", n),
         "rungs of the ladder work on rows in memory",
-        fmt::format("--memory {}M",
-                    (static_cast<std::uint64_t>(n) * (size_of(input.dtype()) + size_of(job.output)) >> 20) + 17));
+        fmt::format(
+            "--memory {}M",
+            ((static_cast<std::uint64_t>(n) * (size_of(input.dtype()) + size_of(job.output)) + job.beside) >> 20) +
+                17));
   o.passes = o.schedule.streamed && !one_a_row ? 2 : 1;
   if (o.schedule.streamed)
     o.kernel = one_a_row ? "state, finish_logsumexp" : fmt::format("state, finish_{}", name_of(job.op));

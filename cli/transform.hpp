@@ -18,7 +18,8 @@ struct Job {
   DType output;
   std::uint64_t memory;  ///< bytes
   const Compute& compute;
-  bool in_turn = false;  ///< one block at a time: its input is still there when its result is consumed
+  bool in_turn = false;      ///< one block at a time: its input is still there when its result is consumed
+  std::uint64_t beside = 0;  ///< bytes that consuming results takes
 };
 
 /// What a job will do, decided before any work.

@@ -15,8 +15,15 @@
 namespace softfold::cli {
 namespace {
 
-/// Elements compared by one task at a time.
-constexpr std::int64_t kSegment = 1 << 16;
+/// Elements of a row compared by one task at a time, and read at a time where a row does not fit into memory.
+constexpr std::int64_t kSegment = 1 << 13, kRead = 16 * kSegment;
+
+/// Bytes that comparing takes beside the blocks: of each thread a line of x and one of y, and what a row is read into.
+std::uint64_t bytes_beside(const Geometry& g, DType dtype, int threads) {
+  const std::int64_t line = g.inner > 1 ? g.n : std::min(g.n, kSegment), read = g.inner > 1 ? 0 : std::min(g.n, kRead);
+  return static_cast<std::uint64_t>(line) * 2 * sizeof(double) * static_cast<std::uint64_t>(threads) +
+         static_cast<std::uint64_t>(read) * size_of(dtype);
+}
 
 /// A box's elements along the axis as doubles, which hold every dtype's exactly.
 std::vector<double> line_of(const std::byte* box, DType dtype, std::int64_t first, std::int64_t stride,
@@ -39,7 +46,17 @@ class Verifier {
   const Worst& sum() const { return sum_; }
 
   void take(const Box& b, const std::byte* x, const std::byte* y) {
-    if (b.columns == g_.n && x != nullptr && (g_.n <= kSegment || b.inners > 1)) return whole_rows(b, x, y);
+    if (b.columns == g_.n && x != nullptr && (g_.n <= kSegment || g_.inner > 1)) return whole_rows(b, x, y);
+    const std::int64_t results = op_ == Op::logsumexp ? 1 : b.columns;
+    Box row = b;
+    row.outers = 1;
+    for (std::int64_t i = 0; i < b.outers; ++i, ++row.outer)
+      take_row(row, x == nullptr ? x : x + static_cast<std::size_t>(i * b.columns) * size_of(file_.dtype()),
+               y + static_cast<std::size_t>(i * results) * size_of(precision_.output));
+  }
+
+ private:
+  void take_row(const Box& b, const std::byte* x, const std::byte* y) {
     if (row_ != b.outer) {
       row_ = b.outer;
       truth_ = x != nullptr && b.columns == g_.n ? truth_in_memory(x) : truth_in_file(b.outer);
@@ -50,7 +67,6 @@ class Verifier {
     piece(b, x, y);
   }
 
- private:
   std::int64_t flat(std::int64_t outer, std::int64_t column, std::int64_t inner) const {
     return (outer * (op_ == Op::logsumexp ? 1 : g_.n) + column) * g_.inner + inner;
   }
@@ -121,11 +137,10 @@ class Verifier {
   }
   Truth truth_in_memory(const std::byte* x) { return truth_of_piece(x, g_.n); }
   Truth truth_in_file(std::int64_t row) {
-    constexpr std::int64_t step = 1 << 20;
     const std::size_t element = size_of(file_.dtype());
-    const Buffer buffer(step * element);
+    const Buffer buffer(kRead * element);
     Truth all;
-    for (const auto& [begin, end] : column_pieces(0, g_.n, 0, step)) {
+    for (const auto& [begin, end] : column_pieces(0, g_.n, 0, kRead)) {
       read_box(file_, g_, {row, 1, begin, end - begin, 0, 1},
                {buffer.data(), static_cast<std::size_t>(end - begin) * element});
       all = join(all, truth_of_piece(buffer.data(), end - begin), precision_);
@@ -239,6 +254,7 @@ void VerifyVerb::verify(Op which, const io::ArrayFile& file, const std::optional
   job.options.scale = scale;
   job.options.empty = parse_empty(empty);
   job.options.rung = parse_rung(rung);
+  job.beside = bytes_beside(geometry_of(file.shape(), axis), file.dtype(), compute.threads());
   Outline outline = outline_of(file, job);
   if (Geometry& g = outline.geometry; !given && g.n == 0)  // such rows are all alike: one tells of all
     g.outer = std::min<std::int64_t>(1, g.outer), g.inner = std::min<std::int64_t>(1, g.inner);
@@ -305,8 +321,9 @@ void VerifyVerb::tell(const io::ArrayFile& file, DType output, const std::vector
                   {"checks", list},
                   {"inside", inside}});
   }
-  fmt::print("{}: {} {} -> {}; u = {}, compared in {}\n", result.empty() ? input : result, text_of(file.shape()),
-             name_of(file.dtype()), name_of(output), wide ? "2^-53" : "2^-24", wide ? "long double" : "double");
+  fmt::print("{}: {} {} -> {}; u = {}, compared in {}\n", printable(result.empty() ? input : result),
+             text_of(file.shape()), name_of(file.dtype()), name_of(output), wide ? "2^-53" : "2^-24",
+             wide ? "long double" : "double");
   const bool narrow = size_of(output) < (wide ? 8 : 4);
   fmt::print("{:<16}{:>16}{}   nearest to its bound\n", "result", "largest error", narrow ? "   in last places" : "");
   for (const auto& [name, w, shape] : checks) {

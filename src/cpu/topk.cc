@@ -17,20 +17,21 @@ void shared_rows(const TopkProblem& p, const Context& context) {
   const auto count = static_cast<std::size_t>(p.rows * blocks.count);
   const Scratch::Held<State> states(thread_scratch(), Scratch::blocks, count);
   const Scratch::Held<std::int64_t> counts(thread_scratch(), Scratch::block_sums, count);
-  const Scratch::Held<Entry> entries(thread_scratch(), Scratch::block_best, count * static_cast<std::size_t>(p.k) + 1);
+  const std::int64_t most = std::min(p.k, blocks.size);  // of a part
+  const Scratch::Held<Entry> entries(thread_scratch(), Scratch::block_best, count * static_cast<std::size_t>(most) + 1);
   for_blocks(p, context, blocks,
              [&](const Row& r, std::int64_t i, std::int64_t b, std::int64_t begin, std::int64_t end) {
                const std::int64_t at = i * blocks.count + b;
                TopkWorker<T> worker(p);
                states.data()[at] = worker.reduce(r, begin, end, counts.data() + at);
-               std::copy_n(worker.room(), counts.data()[at], entries.data() + at * p.k);
+               std::copy_n(worker.room(), counts.data()[at], entries.data() + at * most);
              });
   TopkWorker<T> worker(p);
   RowCursor cursor(p, 0);
   for (std::int64_t i = 0; i < p.rows; ++i, cursor.next()) {
     BestOf<T> best(worker.room(), p.k);
     for (std::int64_t at = i * blocks.count; p.k > 0 && at < (i + 1) * blocks.count; ++at)
-      for (std::int64_t j = 0; j < counts.data()[at]; ++j) best.offer(entries.data()[at * p.k + j]);
+      for (std::int64_t j = 0; j < counts.data()[at]; ++j) best.offer(entries.data()[at * most + j]);
     const std::int64_t found = best.finish();
     const State s = lift::reduce_nodes<fold::LogSumExp<T>>(states.data() + i * blocks.count, blocks.count);
     worker.finish(cursor.row(), i, s, best.entries(), found);
