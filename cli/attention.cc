@@ -205,7 +205,7 @@ void AttentionVerb::tell(const Work& w, const Told& told) const {
     return print(object);
   }
   fmt::print("attention of q {}, k {}, v {} {} -> {} ({})\n", text_of(w.q.shape), text_of(w.k.shape),
-             text_of(w.v.shape), name_of(w.q.dtype), out_path, name_of(w.out.dtype));
+             text_of(w.v.shape), name_of(w.q.dtype), printable(out_path), name_of(w.out.dtype));
   fmt::print("{}: {:.3g} ms, {:.3g} GFLOP/s; peak memory {}, its scores would take {}\n", told.kernel,
              told.seconds * 1e3, flops / told.seconds * 1e-9, human_bytes(static_cast<double>(told.peak)),
              human_bytes(score_bytes));

@@ -9,6 +9,7 @@
 #include "report.hpp"
 #include "verbs.hpp"
 
+#include "softfold/lift/stream.hpp"
 #include "softfold/softfold.hpp"
 
 #include <fmt/chrono.h>
@@ -35,9 +36,14 @@ void fill(std::byte* x, DType dtype, std::int64_t count) {
   });
 }
 
+/// Refuses what every rung would: a race of none.
+void check_scale(DType dtype, double scale) {
+  with_floating(dtype, [&]<class S>(S) { lift::checked_scale<fold::FoldType<S>>(scale); });
+}
+
 struct BenchVerb {
   std::vector<std::string> words;
-  std::string op_text = "softmax", n_text = "1024,8192,131072", dtype_text = "float32", backend = "cpu", jsonl, commit;
+  std::string op_text = "softmax", n_text, dtype_text, backend = "cpu", jsonl, commit;
   std::int64_t rows = 0, heads = 1, head_dim = 64;
   int threads = 0;
   double scale = 1, seconds = 0.3;
@@ -48,8 +54,8 @@ struct BenchVerb {
     command.positionals("WHAT", words,
                         "ladder, softmax, log-softmax, logsumexp or state; then optionally a file's rows");
     command.option("--op", op_text, "what the ladder computes; default softmax");
-    command.option("--n", n_text, "row lengths, as 1024,128K; default 1024,8192,131072");
-    command.option("--rows", rows, "rows of each; default as many as make 64 MB, on a GPU 256 MB");
+    command.option("--n", n_text, "without a file: row lengths, as 1024,128K; default 1024,8192,131072");
+    command.option("--rows", rows, "without a file: rows of each; default as many as make 64 MB, on a GPU 256 MB");
     command.option("--dtype", dtype_text, "without a file: float32, float64, float16, bfloat16; default float32");
     command.option("--scale", scale, "every element is multiplied by it; 1000 lets naive overflow");
     command.option("--threads", threads, "threads that compute; 0: all of the machine");
@@ -68,9 +74,11 @@ struct BenchVerb {
 
   void run() const;
   void run_attention() const;
+  DType dtype() const { return dtype_text.empty() ? DType::float32 : parse_dtype(dtype_text); }
   std::vector<std::int64_t> lengths() const;
   std::vector<Data> data() const;
   std::ofstream records_file() const;
+  void write(const std::vector<Json>& all, std::ofstream& file) const;
   [[noreturn]] void refuse_records_file() const;
   bool on_gpu() const { return parse_backend(backend) == DeviceKind::cuda; }
   std::vector<Json> records(Op op, const Race& race, const Data& d, int concurrency) const;
@@ -78,6 +86,7 @@ struct BenchVerb {
 };
 
 std::vector<std::int64_t> BenchVerb::lengths() const {
+  if (n_text.empty()) return {1024, 8192, 131072};
   std::vector<std::int64_t> all;
   for (std::size_t at = 0; at != std::string::npos;) {
     const std::size_t comma = n_text.find(',', at);
@@ -97,37 +106,46 @@ void BenchVerb::run_attention() const {
     throw Error(Code::option, "--rows, --scale or --backend of attention", "--heads, --n, --d, --causal",
                 "leave them out");
   std::ofstream file = records_file();
-  const AttentionRace race{lengths(), heads, head_dim, parse_dtype(dtype_text), causal, threads, seconds};
+  const AttentionRace race{lengths(), heads, head_dim, dtype(), causal, threads, seconds};
   for (const std::int64_t n : race.lengths)
     if (n < 1 || n > 1 << 20 || heads < 1 || heads > 4096 || head_dim < 1 || head_dim > 512)
       throw Error(Code::option, fmt::format("{} heads of T = {}, D = {}", heads, n, head_dim),
                   "1 .. 4096 heads, T to 2^20, D to 512", "--n 2048 --heads 1 --d 64");
   const std::vector<Json> all = race_attention(race, commit);
-  if (json) {
-    print(all);
-  } else {
-    tell_attention(race, all);
+  if (!json) tell_attention(race, all);
+  write(all, file);
+}
+
+/// The records' file first: where it cannot be written, a refusal is all that --json prints.
+void BenchVerb::write(const std::vector<Json>& all, std::ofstream& file) const {
+  if (!jsonl.empty()) {
+    for (const Json& record : all) file << record.dump() << '\n';
+    file.flush();
+    if (!file) refuse_records_file();
   }
-  if (jsonl.empty()) return;
-  for (const Json& record : all) file << record.dump() << '\n';
-  file.flush();
-  if (!file) refuse_records_file();
+  if (json) print(all);
 }
 
 std::vector<Data> BenchVerb::data() const {
   if (rows < 0)
     throw Error(Code::option, fmt::format("--rows {}", rows), "1 or more; 0, the default: as many as make 64 MB",
                 "--rows 64");
-  const auto make = [this](DType dtype, std::int64_t m, std::int64_t n) {
+  if (words.size() == 2)
+    for (const auto& [given, name] :
+         {std::pair{!n_text.empty(), "--n"}, {rows != 0, "--rows"}, {!dtype_text.empty(), "--dtype"}})
+      if (given)
+        throw Error(Code::option, fmt::format("{} of the rows in '{}'", name, words[1]),
+                    "the file's own, read as --tensor and --as say", fmt::format("leave out {}", name));
+  const auto make = [this](DType type, std::int64_t m, std::int64_t n) {
     std::int64_t bytes = 0;
     if (m < 1 || n < 1 || __builtin_mul_overflow(m, n, &bytes) ||
-        __builtin_mul_overflow(bytes, static_cast<std::int64_t>(size_of(dtype)), &bytes) ||
+        __builtin_mul_overflow(bytes, static_cast<std::int64_t>(size_of(type)), &bytes) ||
         bytes > machine().available_memory / 3)
       throw Error(Code::option, fmt::format("{} of {}", counted(m, "row"), n),
                   "at least one row of at least one element, in a third of the free memory",
                   words.size() == 2 ? "another file" : "--rows 1 --n 1024");
     const auto size = static_cast<std::size_t>(bytes), room = std::max(size, static_cast<std::size_t>(m) * 32);
-    return Data{dtype, m, n, Buffer(size), Buffer(room), size, room};
+    return Data{type, m, n, Buffer(size), Buffer(room), size, room};
   };
   std::vector<Data> all;
   if (words.size() == 2) {
@@ -137,12 +155,11 @@ std::vector<Data> BenchVerb::data() const {
     file.read(0, {all[0].x.data(), all[0].x_bytes});
     return all;
   }
-  const DType dtype = parse_dtype(dtype_text);
   for (const std::int64_t n : lengths()) {
-    const std::int64_t fitting = (std::int64_t{on_gpu() ? 256 : 64} << 20) / static_cast<std::int64_t>(size_of(dtype)) /
-                                 std::max<std::int64_t>(1, n);
-    all.push_back(make(dtype, rows > 0 ? rows : std::max<std::int64_t>(1, fitting), n));
-    fill(all.back().x.data(), dtype, all.back().rows * n);
+    const std::int64_t fitting = (std::int64_t{on_gpu() ? 256 : 64} << 20) /
+                                 static_cast<std::int64_t>(size_of(dtype())) / std::max<std::int64_t>(1, n);
+    all.push_back(make(dtype(), rows > 0 ? rows : std::max<std::int64_t>(1, fitting), n));
+    fill(all.back().x.data(), dtype(), all.back().rows * n);
   }
   return all;
 }
@@ -164,6 +181,7 @@ void BenchVerb::run() const {
   if (ladder) racing.rungs = {Rung::naive, Rung::safe, Rung::online, Rung::tiled, Rung::fused};
   const Workers workers(threads);
   const std::vector<Data> inputs = data();
+  for (const Data& d : inputs) check_scale(d.dtype, scale);
   std::ofstream file = records_file();
   std::vector<Json> all;
   for (const Data& d : inputs) {
@@ -171,11 +189,9 @@ void BenchVerb::run() const {
     for (const Json& record : records(op, result, d, workers.threads())) all.push_back(record);
     if (!json) tell(op, result, d);
   }
-  if (json) print(all);
-  if (jsonl.empty()) return;
-  for (const Json& record : all) file << record.dump() << '\n';
-  file.flush();
-  if (!file) refuse_records_file();
+  if (ladder && !json)
+    fmt::print("naive, safe and online add in orders of their own: their bits may differ from the others'.\n");
+  write(all, file);
 }
 
 void BenchVerb::refuse_records_file() const {

@@ -37,6 +37,20 @@ void plan_tiny(Op op, DeviceKind device) {
   }
 }
 
+/// Every kernel of linear_cross_entropy says why it cannot, by name: of these, one reason.
+Part find_cublas(const CudaFound& cuda) {
+  constexpr const char* name = "cuBLASLt";
+  if (cuda.targets.empty()) return {name, "compiled without CUDA"};
+  try {
+    plan_tiny(Op::linear_cross_entropy, DeviceKind::cuda);
+    return {name, ""};
+  } catch (const Error& error) {
+    const std::size_t begin = error.allowed.find(": ");
+    if (error.code != Code::unsupported || begin == std::string::npos) return {name, error.got};
+    return {name, error.allowed.substr(begin + 2, error.allowed.find("; ") - begin - 2)};
+  }
+}
+
 std::vector<std::string_view> operations() {
   std::vector<std::string_view> names;
   for (int i = 0; i <= static_cast<int>(kLastOp); ++i) {
@@ -69,7 +83,7 @@ Findings examine() {
   }
   f.backends = {part_of("cpu", [] { plan_tiny(Op::softmax, DeviceKind::cpu); }),
                 part_of("oneTBB", [] { make_tbb_executor(1); }),
-                part_of("cuBLASLt", [] { plan_tiny(Op::linear_cross_entropy, DeviceKind::cuda); }),
+                find_cublas(f.cuda),
                 {"cuda", f.cuda.why_not}};
   for (const SelfTest& t : f.tests) f.wrong += t.hash != t.expected ? 1 : 0;
   return f;

@@ -94,8 +94,8 @@ void RowNumbers::run() const {
                   {"backend", compute.backend()},
                   {"seconds", watch.seconds()},
                   {"peak_memory_bytes", peak_memory()}});
-  fmt::print("{} of {} {} -> {} ({}), {:.2f} s\n", name_of(op), text_of(first.shape()), name_of(first.dtype()), output,
-             name_of(real), watch.seconds());
+  fmt::print("{} of {} {} -> {} ({}), {:.2f} s\n", name_of(op), text_of(first.shape()), name_of(first.dtype()),
+             printable(output), name_of(real), watch.seconds());
 }
 
 struct EntropyVerb {

@@ -217,7 +217,7 @@ void FinishVerb::finish_rows(const io::InputFile& partial, const io::PartialFile
                   {"shape", shape},
                   {"seconds", watch.seconds()},
                   {"peak_memory_bytes", peak_memory()}});
-  fmt::print("{} of {} {} -> {} in {:.2f} s\n", name_of(op), text_of(shape), name_of(file.dtype()), files[2],
+  fmt::print("{} of {} {} -> {} in {:.2f} s\n", name_of(op), text_of(shape), name_of(file.dtype()), printable(files[2]),
              watch.seconds());
 }
 

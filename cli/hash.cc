@@ -25,25 +25,35 @@ struct HashVerb {
   }
 
   void run() const {
-    Json hashes = Json::array();
+    // One hash of all, or one list: with a file that cannot be read there is none, which is told before any work.
+    if (join || json)
+      for (const std::string& name : files) reading.open(name);
+    if (join) return tell_joined();
+    if (json) return print_list();
     std::optional<Error> refused;
-    std::uint64_t hash = kEmpty;
     for (const std::string& name : files) {
       try {
-        hash = hash_of(reading.open(name), join ? hash : kEmpty);
+        fmt::print("{}  {}\n", text_of(hash_of(reading.open(name), kEmpty)), printable(name));
       } catch (const Error& error) {
-        if (join || json) throw;  // one hash of all, or one list: there is none
         if (refused) tell(*refused);
         refused = error;
-        continue;
       }
-      if (join && &name != &files.back()) continue;
-      const std::string label = join ? counted(std::ssize(files), "file") + " joined" : name;
-      hashes.push_back({{"file", name}, {"hash", text_of(hash)}});
-      if (!json) fmt::print("{}  {}\n", text_of(hash), label);
     }
-    if (json) print(join ? Json({{"files", files}, {"hash", text_of(hash)}}) : hashes);
     if (refused) throw *refused;
+  }
+
+  void tell_joined() const {
+    std::uint64_t hash = kEmpty;
+    for (const std::string& name : files) hash = hash_of(reading.open(name), hash);
+    if (json) return print({{"files", files}, {"hash", text_of(hash)}});
+    fmt::print("{}  {} joined\n", text_of(hash), counted(std::ssize(files), "file"));
+  }
+
+  void print_list() const {
+    Json hashes = Json::array();
+    for (const std::string& name : files)
+      hashes.push_back({{"file", name}, {"hash", text_of(hash_of(reading.open(name), kEmpty))}});
+    print(hashes);
   }
 
   static std::string text_of(std::uint64_t hash) { return fmt::format("{:016x}", hash); }

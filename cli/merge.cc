@@ -44,8 +44,8 @@ struct MergeVerb {
                     {"row_length", span.row_length},
                     {"scale", span.scale},
                     {"digits", span.digits}});
-    fmt::print("{} -> {}: elements {}:{}{} of {}\n", counted(std::ssize(inputs), "partial"), output, span.offset, end,
-               span.row_length >= 0 ? fmt::format(" of {}", span.row_length) : "",
+    fmt::print("{} -> {}: elements {}:{}{} of {}\n", counted(std::ssize(inputs), "partial"), printable(output),
+               span.offset, end, span.row_length >= 0 ? fmt::format(" of {}", span.row_length) : "",
                span.rows == 1 ? "a row" : fmt::format("{} rows", span.rows));
   }
 };

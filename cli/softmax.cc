@@ -100,7 +100,7 @@ void Softmax::summarise(const io::ArrayFile& file, const Job& job, const Outline
                   {"peak_memory_bytes", peak_memory()}});
   }
   fmt::print("{} of {} {} along axis {} -> {} ({})\n", name_of(op), text_of(file.shape()), name_of(file.dtype()), axis,
-             output, name_of(job.output));
+             printable(output), name_of(job.output));
   fmt::print("{}: {} of the file, {} read and {} written in {:.2f} s, {}/s; to disk {:.2f} s; peak memory {}\n",
              outline.kernel, outline.passes == 1 ? "one pass" : "two passes",
              human_bytes(static_cast<double>(outline.bytes_read)),

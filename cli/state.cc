@@ -9,13 +9,15 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <optional>
 
 namespace softfold::cli {
 namespace {
 
 struct StateVerb {
   std::string input, output, range;
-  std::int64_t offset = 0, row_length = -1;
+  std::int64_t offset = 0;
+  std::optional<std::int64_t> row_length;
   double scale = 1;
   InputOptions reading;
   RunOptions running;
@@ -46,14 +48,15 @@ void StateVerb::run() const {
     throw Error(Code::shape, fmt::format("--offset {} and elements up to {} from there", offset, columns.end),
                 "an offset of at least 0, and an end of at most 2^53",
                 fmt::format("--offset {}", offset < 0 ? 0 : most - columns.end));
-  if (row_length < -1 || (row_length >= 0 && row_length - columns.end < offset))
-    throw Error(Code::option, fmt::format("--row-length {}", row_length),
-                fmt::format("at least {}, where this shard ends", offset + columns.end),
-                fmt::format("--row-length {}", offset + columns.end));
+  const std::int64_t end = offset + columns.end;
+  if (row_length && (*row_length < end || *row_length > most))
+    throw Error(Code::option, fmt::format("--row-length {}", *row_length),
+                fmt::format("at least {}, where this shard ends, and at most 2^53", end),
+                fmt::format("--row-length {}, or without it", end));
 
   const Compute compute(running);
   // A range of a file without an offset: the file has the whole row.
-  const std::int64_t whole = row_length >= 0 ? row_length : !range.empty() && offset == 0 ? g.n : -1;
+  const std::int64_t whole = row_length ? *row_length : !range.empty() && offset == 0 ? g.n : -1;
   const io::PartialSpan span{
       file.dtype() == DType::float64 ? 53 : 24, scale, offset + columns.begin, columns.length(), g.outer, whole};
   const Stopwatch watch;
@@ -80,7 +83,7 @@ void StateVerb::run() const {
                   {"seconds", seconds},
                   {"peak_memory_bytes", peak_memory()}});
   fmt::print("elements {}:{} of {} -> {} ({} read in {:.2f} s)\n", span.offset, span.offset + span.length,
-             span.rows == 1 ? "a row" : fmt::format("{} rows", span.rows), output,
+             span.rows == 1 ? "a row" : fmt::format("{} rows", span.rows), printable(output),
              human_bytes(static_cast<double>(bytes)), seconds);
 }
 
