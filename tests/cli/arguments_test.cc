@@ -136,6 +136,23 @@ TEST_F(Arguments, OneMissingFileDoesNotHideTheHashesOfTheOthers) {
   EXPECT_NE(expect_ok({"hash", "--join", "@x.npy", "@x.npy"}).find("  2 files joined\n"), std::string::npos);
 }
 
+// One document: the list, or the refusal, which comes before any work.
+TEST_F(Arguments, OneMissingFileIsTheWholeAnswerOfAList) {
+  write_array(at("x.npy"), DType::float32, {6}, random_elements(DType::float32, 6, 1));
+  for (const Words& more : {Words{"--json"}, Words{"--json", "--join"}, Words{"--join"}}) {
+    Words words{"hash", "@x.npy", "@none.npy"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Result result = run(words);
+    EXPECT_EQ(result.status, static_cast<int>(Code::file));
+    if (more[0] == "--json") {
+      EXPECT_NE(nlohmann::json::parse(result.out).at("error").at("got").get<std::string>().find("none.npy"),
+                std::string::npos);
+    } else {
+      EXPECT_EQ(result.out, "");
+    }
+  }
+}
+
 // Where both streams go to one place, what was found stands before what was refused.
 TEST_F(Arguments, TheTableStandsBeforeTheRefusal) {
   const std::vector<float> x(4, 1), y(4, 1);

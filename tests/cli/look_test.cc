@@ -43,8 +43,8 @@ TEST_F(Verify, EveryAxisAndRowsLargerThanMemory) {
   const std::int64_t length = 5'000'001 / kShorter;
   write_array(at("row.npy"), DType::float32, {length}, random_elements(DType::float32, length, 5));
   expect_ok({"softmax", "@row.npy", "@y.npy"});
-  expect_ok({"verify", "@row.npy", "--memory", "32M"});
-  expect_ok({"verify", "@row.npy", "@y.npy", "--memory", "32M"});
+  expect_ok({"verify", "@row.npy", "--memory", "32M", "--threads", "4"});
+  expect_ok({"verify", "@row.npy", "@y.npy", "--memory", "32M", "--threads", "4"});
 }
 
 TEST_F(Verify, SpecialRows) {
@@ -107,6 +107,20 @@ TEST_F(Verify, AWrongResultIsFoundWhereItIs) {
   EXPECT_EQ(report.at("checks")[0].at("at"), (Shape{1, 234}));
   EXPECT_NEAR(report.at("checks")[0].at("error_u").get<double>(), 64, 2);
   EXPECT_NEAR(report.at("checks")[0].at("bound_u").get<double>(), 8 + 2.5 * std::log(1000.), 1e-6);
+}
+
+// Rows too long for a task, several of which lie in a block.
+TEST_F(Verify, AWrongResultIsFoundInAnyLongRow) {
+  constexpr std::int64_t rows = 5, n = 100'000;
+  write("x.npy", {rows, n}, std::vector<float>(rows * n, 1.F));
+  for (const std::int64_t row : {0, 3, 4}) {
+    std::vector<float> y(rows * n, 1.F / n);
+    y[static_cast<std::size_t>(row * n + 99'998)] *= 1 + 0x1p-16F;
+    write("y.npy", {rows, n}, y);
+    const Result result = run({"verify", "@x.npy", "@y.npy", "--json"});
+    EXPECT_EQ(result.status, static_cast<int>(Code::verification));
+    EXPECT_EQ(Json::parse(result.out).at("checks")[0].at("at"), (Shape{row, 99'998}));
+  }
 }
 
 TEST_F(Verify, ResultsOfEveryOperation) {
@@ -189,6 +203,17 @@ TEST_F(Doctor, EveryTargetHasTheKnownBits) {
   EXPECT_NE(expect_ok({"doctor"}).find("all right"), std::string::npos);
 }
 
+// One reason, in words of its own: not those of the plan that was tried.
+TEST_F(Doctor, SaysOfCublasInOneLineWhetherItIsThere) {
+  const std::string told = expect_ok({"doctor"}), name = "\ncuBLASLt    ";
+  const std::size_t at = told.find(name);
+  ASSERT_NE(at, std::string::npos) << told;
+  const std::string line = told.substr(at + name.size(), told.find('\n', at + 1) - at - name.size());
+  EXPECT_TRUE(line == "yes" || line.starts_with("no: ")) << line;
+  for (const char* part : {"linear_cross_entropy", "; ", "try: ", "tensors"})
+    EXPECT_EQ(line.find(part), std::string::npos) << line;
+}
+
 TEST_F(CommandTest, ExplainTakesTheKOfTopk) {
   expect_ok({"explain", "topk", "4x100", "f32", "-k", "5"});
   expect_ok({"explain", "topk", "4x100", "f32", "-k0"});
@@ -248,6 +273,31 @@ TEST_F(Bench, AFilesRowsAndOneOperation) {
             std::string::npos);
   for (const std::string seconds : {"inf", "nan", "-1"})
     expect_refused(Code::option, "--seconds", {"bench", "softmax", "@x.npy", "--seconds", seconds});
+}
+
+TEST_F(Bench, RefusesWhatItWouldIgnore) {
+  write_array(at("x.npy"), DType::float32, {4, 500}, random_elements(DType::float32, 2000, 5));
+  for (const Words& more : {Words{"--dtype", "f16"}, Words{"--n", "100"}, Words{"--rows", "3"}}) {
+    Words words{"bench", "softmax", "@x.npy", "--seconds", "0"};
+    words.insert(words.end(), more.begin(), more.end());
+    expect_refused(Code::option, "try: leave out " + more[0], words);
+  }
+  for (const std::string scale : {"nan", "inf", "1e300"})
+    expect_refused(Code::option, "scale", {"bench", "ladder", "@x.npy", "--scale", scale, "--seconds", "0"});
+}
+
+TEST_F(Bench, TheLadderSaysThatBitsMayDiffer) {
+  write_array(at("x.npy"), DType::float32, {4, 500}, random_elements(DType::float32, 2000, 5));
+  const char* words = "bits may differ";
+  EXPECT_NE(expect_ok({"bench", "ladder", "@x.npy", "--seconds", "0"}).find(words), std::string::npos);
+  EXPECT_EQ(expect_ok({"bench", "softmax", "@x.npy", "--seconds", "0"}).find(words), std::string::npos);
+}
+
+TEST_F(Bench, RecordsThatCannotBeWrittenAreTheWholeAnswer) {
+  const Result result =
+      run({"bench", "softmax", "--n", "100", "--rows", "2", "--seconds", "0", "--json", "--jsonl", "/dev/full"});
+  EXPECT_EQ(result.status, static_cast<int>(Code::io));
+  EXPECT_EQ(Json::parse(result.out).at("error").at("name"), "io");
 }
 
 TEST_F(Bench, RecordsNeverGoIntoTheInput) {

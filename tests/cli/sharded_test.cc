@@ -142,6 +142,8 @@ TEST_F(Sharded, WhatDoesNotBelongTogetherIsRefused) {
   expect_refused(Code::shape, "range", {"state", "@x.npy", "@y.part", "--range", "5:4001"});
   expect_refused(Code::option, "--row-length", {"state", "@x.npy", "@y.part", "--row-length", "3999"});
   expect_refused(Code::option, "try: --row-length 4000", {"state", "@x.npy", "@y.part", "--row-length", "3999"});
+  for (const std::string length : {"9007199254740993", "9223372036854775807", "-1"})
+    expect_refused(Code::option, "2^53", {"state", "@x.npy", "@y.part", "--row-length", length});
   EXPECT_EQ(entries(), files);
 }
 

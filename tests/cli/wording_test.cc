@@ -49,6 +49,8 @@ TEST_F(Wording, EveryRefusalSaysWhatToTry) {
   expect_try(Code::option, "1e-50", with(attention, {"--softcap", "1e-50"}));
   expect_try(Code::option, "got --temperature -1", with(sample, {"--temperature", "-1"}));
   expect_try(Code::option, "got --top-p 1.5", with(sample, {"--top-p", "1.5"}));
+  expect_try(Code::option, "got --top-p 1.0000001\n", with(sample, {"--top-p", "1.0000001"}));
+  expect_try(Code::option, "got --min-p -1e-30\n", with(sample, {"--min-p", "-1e-30"}));
   expect_try(Code::option, "--top-logprobs 502",
              with(sample, {"--top-logprobs", "502", "--top-tokens", "@a.npy", "--top-lp", "@b.npy"}));
   expect_try(Code::shape, "axis", {"explain", "softmax", "4x5", "f32", "--axis", "5"});
@@ -59,7 +61,9 @@ TEST_F(Wording, EveryRefusalSaysWhatToTry) {
 TEST_F(Wording, ANumberThatIsTooLargeMeetsItsRange) {
   const std::string whole = "-9223372036854775808 .. 9223372036854775807", narrow = "-2147483648 .. 2147483647";
   expect_try(Code::usage, whole, {"cross-entropy", "@x.npy", "@t.npy", "--ignore-index", "9223372036854775808"});
-  expect_try(Code::usage, whole, {"sample", "@x.npy", "@o.npy", "--seed", "18446744073709551615"});
+  for (const std::string seed : {"18446744073709551616", "-1"})
+    expect_try(Code::usage, "0 .. 18446744073709551615", {"sample", "@x.npy", "@o.npy", "--seed", seed});
+  expect_ok({"sample", "@x.npy", "@o.npy", "--seed", "18446744073709551615"});
   expect_try(Code::usage, narrow, {"softmax", "@x.npy", "@o.npy", "--threads", "99999999999"});
   expect_try(Code::usage, narrow, {"softmax", "@x.npy", "@o.npy", "--axis", "2147483648"});
   expect_try(Code::usage, "e+308", {"softmax", "@x.npy", "@o.npy", "--scale", "1e400"});
@@ -144,9 +148,69 @@ TEST_F(Wording, TheMemoryThatARowNeedsIsNamed) {
     EXPECT_EQ(refused.status, static_cast<int>(Code::option)) << refused.err;
     const std::size_t found = refused.err.find("try: --memory ");
     ASSERT_NE(found, std::string::npos) << refused.err;
-    all.back() = refused.err.substr(found + 14, refused.err.find('\n', found) - found - 14);
+    all.back() = refused.err.substr(found + 14, refused.err.find_first_of(",\n", found) - found - 14);
     expect_ok(all);
   }
+}
+
+// What threads keep of the rows they are at is counted: what is refused says how much would do, and that does.
+TEST_F(Wording, WhatThreadsKeepHasItsPartOfTheMemory) {
+  write_header("rows.npy", "30, 300000");
+  std::filesystem::resize_file(at("rows.npy"), 128 + 36'000'000);
+  write_header("columns.npy", "200000, 16");
+  std::filesystem::resize_file(at("columns.npy"), 128 + 12'800'000);
+  for (const Words& words : {Words{"topk", "@rows.npy", "@v.npy", "@i.npy", "-k", "299999"},
+                             Words{"topk", "@rows.npy", "@v.npy", "@i.npy", "-k", "299999", "--probabilities"},
+                             Words{"sample", "@rows.npy", "@o.npy", "--top-p", "0.9", "--top-k", "200000"},
+                             Words{"verify", "@columns.npy", "--axis", "0"}}) {
+    Words all = words;
+    all.insert(all.end(), {"--threads", "2", "--memory", "36M"});
+    const Result refused = run(all);
+    EXPECT_EQ(refused.status, static_cast<int>(Code::option)) << refused.err;
+    EXPECT_NE(refused.err.find("for 2 threads"), std::string::npos) << refused.err;
+    const std::size_t found = refused.err.find("try: --memory ");
+    ASSERT_NE(found, std::string::npos) << refused.err;
+    all.back() = refused.err.substr(found + 14, refused.err.find(',', found) - found - 14);
+    if (kSanitized) continue;  // what else it tells takes minutes there
+    for (const std::string& memory : {all.back(), std::string("80M")}) {
+      all.back() = memory;
+      const Result done = run(all);
+      EXPECT_EQ(done.status, 0) << done.err;
+      EXPECT_LE(done.peak_rss, std::int64_t{std::stoi(memory)} << 20) << words[0];
+    }
+  }
+}
+
+TEST_F(Wording, ControlBytesOfANameStayOffTheTerminal) {
+  const std::string in = "@x\x1b[31m.npy", out = "@o\x1b[2J\a.npy", part = "@p\x1b[0m.part", more = "@q\x7f.part";
+  std::filesystem::copy_file(at("x.npy"), at(in.substr(1)));
+  for (const Words& words :
+       {Words{"softmax", in, out}, Words{"hash", in}, Words{"topk", in, out, "@i.npy"}, Words{"sample", in, out},
+        Words{"entropy", in, out}, Words{"state", in, part}, Words{"merge", part, "-o", more},
+        Words{"finish", in, more, out}, Words{"verify", in}, Words{"attention", "@q.npy", "@q.npy", "@q.npy", out},
+        Words{"softmax", in, out, "--dtype", out}, Words{"softmax", out, in, "--as", "int32"}}) {
+    const Result result = run(words);
+    for (const char control : {'\x1b', '\a', '\x7f'})
+      EXPECT_EQ((result.out + result.err).find(control), std::string::npos) << words[0];
+    EXPECT_TRUE(result.status == 0 || words.size() > 4) << words[0] << result.err;
+  }
+}
+
+TEST_F(Wording, TooManyOpenFilesAreNoMatterOfTheFolder) {
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  int met = 0;
+  for (rlim_t files = 5; files < 64 && met < 2; ++files) {
+    const struct rlimit narrow { files, before.rlim_max };
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &narrow), 0);
+    const pid_t child = start({"softmax", "@x.npy", "@o.npy"});
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    const Result result = wait_for(child);
+    if (result.err.find("softfold: got") == std::string::npos) continue;
+    ++met;
+    EXPECT_NE(result.err.find("try: raise the limit on open files: ulimit -n\n"), std::string::npos) << result.err;
+  }
+  EXPECT_GT(met, 0);
 }
 
 TEST_F(Wording, AHeaderHasItsPartOfTheMemory) {
