@@ -95,6 +95,12 @@ TYPED_TEST(Fold, AttentionMergesAsLogSumExpDoes) {
   }));
 }
 
+TYPED_TEST(Fold, AttentionMergesZeroFramesEitherWay) {
+  using A = Attend<TypeParam>;
+  const auto a = A::lift({TypeParam(-0.5), {1, 1}}), b = A::lift({TypeParam(0), {1, 1}});
+  EXPECT_TRUE(same(A::merge(a, b).sum, A::merge(b, a).sum));
+}
+
 TYPED_TEST(Fold, AttentionFinishes) {
   using A = Attend<TypeParam>;
   const A fold;

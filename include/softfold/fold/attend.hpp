@@ -33,7 +33,8 @@ SOFTFOLD_HD typename LogSumExp<T>::State lift_score(T t) {
   if (is_nan(t) || t == infinity<T>()) return Lse::not_a_number();
   if (t == -infinity<T>()) return Lse::identity();
   const auto s = split<Scalar<T>>(t);
-  return {static_cast<double>(s.n) / Real<T>::kUnit, exp2_fraction<Scalar<T>>(s.f)};
+  // Adding +0 makes +0 of the -0 that a t from -1/2 on is rounded to: which of two equal m a merge takes must not show.
+  return {static_cast<double>(s.n) / Real<T>::kUnit + 0., exp2_fraction<Scalar<T>>(s.f)};
 }
 
 /// log2(e) times it, and that plus as much, is finite.
