@@ -7,7 +7,7 @@
 //   softfold::join_cross_entropy(gathered, targets, loss, {.states = states});
 //   softfold::cross_entropy_backward(x, targets, states, dloss, dx, {.shard = {offset, size}});
 //
-// On the CPU. Nothing here communicates.
+// On the CPU and on CUDA, with the same partials. Nothing here communicates.
 #pragma once
 
 #include "softfold/options.hpp"
@@ -36,14 +36,15 @@ SOFTFOLD_API void fold_shard(const View& x, const View& partials, const ShardOpt
 
 /// The joins. partials: float64, (P,) + rows + (width,), those of P shards that together are the rows, in any order.
 /// Refused before anything is written (Code::state): a gap, an overlap, shards of another scale, precision, size, k or
-/// definition of the bits; another target than the one given here.
+/// definition of the bits; another target than the one given here. On CUDA such rows give NaN, and indices of -1.
 
 /// states: rows + (4,), what `state` gives of the whole rows. finish_logsumexp, finish_softmax and finish_log_softmax
 /// take them, the latter with any shard.
 SOFTFOLD_API void join_states(const View& partials, const View& states, const Context& context = {});
 
 /// loss: as cross_entropy's of the whole rows, for partials that hold the targets' elements. options: reduction,
-/// ignore_index, z_loss, weight (of all classes), log_probability, states and rows.empty.
+/// ignore_index, z_loss, weight (of all classes), log_probability, states, status and rows.empty. status: how many rows
+/// are NaN on CUDA because the CPU would refuse them, or their targets.
 SOFTFOLD_API void join_cross_entropy(const View& partials, const View& targets, const View& loss,
                                      const CrossEntropyOptions& options = {}, const Context& context = {});
 
@@ -56,8 +57,8 @@ SOFTFOLD_API void join_topk(const View& partials, const View& values, const View
 /// that the largest of all ranks' is the row's token. x: this rank's shard; partials: those of all shards, folded from
 /// float32, float16 or bfloat16. options: rows as they were for fold_shard, with scale / temperature as the scale;
 /// seed, offset, seeds, offsets, row_ids. Refused by name (Code::unsupported): a temperature, filters, bias, bitmask,
-/// rows.empty, other results; scales whose product with log2(e) is beyond float32 (Code::data). The largest element,
-/// which temperature 0 takes, is join_topk's with k = 1.
+/// rows.empty, other results, tensors on a GPU; scales whose product with log2(e) is beyond float32 (Code::data). The
+/// largest element, which temperature 0 takes, is join_topk's with k = 1.
 SOFTFOLD_API void sample_shard(const View& x, const View& partials, const View& tokens, const Shard& shard,
                                const SampleOptions& options = {}, const Context& context = {});
 

@@ -165,7 +165,7 @@ SOFTFOLD_C_API softfold_status softfold_linear_cross_entropy(const softfold_tens
                                                              const softfold_linear_cross_entropy_options* options,
                                                              const softfold_context* context);
 
-/* Shards of rows, on the CPU: shards.hpp. *width: the numbers of a row's partial of a shard of n elements. */
+/* Shards of rows: shards.hpp. *width: the numbers of a row's partial of a shard of n elements. */
 SOFTFOLD_C_API softfold_status softfold_partial_width(int64_t n, const softfold_shard_options* options, int64_t* width);
 SOFTFOLD_C_API softfold_status softfold_fold_shard(const softfold_tensor* x, const softfold_tensor* partials,
                                                    const softfold_shard_options* options,

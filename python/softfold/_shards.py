@@ -34,13 +34,14 @@ def _new(like, shape, dtype):
 def _run(into, inputs, outputs, *rest, **options):
     """One of softfold._core's functions of viewable arrays; tensors are brought into that form. What options have
     written is new, outputs may be the caller's."""
-    if any(_route._library(x) == "torch" for x in (*inputs, *outputs)):
+    tensors = [x for x in (*inputs, *outputs) if _route._library(x) == "torch"]
+    if tensors:
         face = importlib.import_module("softfold.torch")
+        stream = face.current_stream(tensors[0])
         inputs = tuple(map(face.viewable, inputs))
         outputs = tuple(face.writable(y) if _route._library(y) == "torch" else y for y in outputs)
-        options = {name: face.viewable(value) for name, value in options.items()}
-    _route.refuse_masked(*inputs, *outputs, *options.values())
-    into(*inputs, *outputs, *rest, **options)
+        options = {name: face.viewable(value) for name, value in options.items()} | {"stream": stream}
+    _route.run_into(into, *inputs, *outputs, *rest, **options)
 
 
 def _targets(target):
@@ -57,7 +58,7 @@ def fold_shard(x, offset, size, axis=-1, *, target=None, k=0, scale=1.0, scales=
     width: numbers a row, float64; by default as many as this shard needs. Where a transport wants one size, the largest
        of the ranks' own (softfold.partial_width(n, offset, size, k)). out: where to write.
     Returns float64, the rows' shape + (width,). Gather those of all ranks to (P,) + rows + (width,), in any order, and
-    join them on every rank: the bits are those of the whole rows. On the CPU. Raises softfold.Error before any work.
+    join them on every rank: the bits are those of the whole rows. Raises softfold.Error before any work.
     """
     x = _array(x, "fold_shard")
     if out is None:

@@ -8,11 +8,11 @@ namespace {
 
 using nb::handle;
 
-/// Calls run(context) while other Python threads go on.
+/// Calls run(context) while other Python threads go on. stream: a cudaStream_t.
 template <class Run>
-void run_on_threads(const Run& run) {
+void run_on_threads(std::uintptr_t stream, const Run& run) {
   const std::shared_ptr<Executor> threads = executor();
-  const Context context{threads.get(), nullptr, nullptr};
+  const Context context{threads.get(), reinterpret_cast<void*>(stream), nullptr};
   const nb::gil_scoped_release others_run;
   run(context);
 }
@@ -36,7 +36,7 @@ void open_shard_rows(OpenRowOptions& rows, int axis, handle scale, handle scales
 }
 
 void fold_shard_into(handle x, handle partials, int axis, std::int64_t offset, std::int64_t size, handle target,
-                     std::int64_t k, handle scale, handle scales, handle lengths, handle mask) {
+                     std::int64_t k, handle scale, handle scales, handle lengths, handle mask, std::uintptr_t stream) {
   OpenRowOptions rows;
   open_shard_rows(rows, axis, scale, scales, lengths, mask);
   OpenArrays arrays;
@@ -46,18 +46,18 @@ void fold_shard_into(handle x, handle partials, int axis, std::int64_t offset, s
   o.targets = arrays.open(target, "target");
   o.k = k;
   const View from = arrays.open(x, "x"), to = arrays.open_result(partials, "partials");
-  run_on_threads([&](const Context& context) { fold_shard(from, to, o, context); });
+  run_on_threads(stream, [&](const Context& context) { fold_shard(from, to, o, context); });
 }
 
-void join_states_into(handle partials, handle states) {
+void join_states_into(handle partials, handle states, std::uintptr_t stream) {
   OpenArrays arrays;
   const View from = arrays.open(partials, "partials"), to = arrays.open_result(states, "states");
-  run_on_threads([&](const Context& context) { join_states(from, to, context); });
+  run_on_threads(stream, [&](const Context& context) { join_states(from, to, context); });
 }
 
 void join_cross_entropy_into(handle partials, handle target, handle loss, handle weight, std::int64_t ignore_index,
                              const std::string& reduction, double z_loss, handle empty, handle log_probability,
-                             handle states) {
+                             handle states, std::uintptr_t stream) {
   OpenArrays arrays;
   CrossEntropyOptions o;
   o.rows = rows_with(empty);
@@ -69,11 +69,11 @@ void join_cross_entropy_into(handle partials, handle target, handle loss, handle
   o.states = arrays.open_result(states, "states");
   const View from = arrays.open(partials, "partials"), of = arrays.open(target, "target");
   const View to = arrays.open_result(loss, "loss");
-  run_on_threads([&](const Context& context) { join_cross_entropy(from, of, to, o, context); });
+  run_on_threads(stream, [&](const Context& context) { join_cross_entropy(from, of, to, o, context); });
 }
 
 void join_topk_into(handle partials, handle values, handle indices, bool sorted, handle empty, handle probabilities,
-                    handle log_probabilities, handle lse) {
+                    handle log_probabilities, handle lse, std::uintptr_t stream) {
   OpenArrays arrays;
   TopkOptions o;
   o.rows = rows_with(empty);
@@ -83,12 +83,12 @@ void join_topk_into(handle partials, handle values, handle indices, bool sorted,
   o.lse = arrays.open_result(lse, "lse");
   const View from = arrays.open(partials, "partials"), best = arrays.open_result(values, "values");
   const View places = arrays.open_result(indices, "indices");
-  run_on_threads([&](const Context& context) { join_topk(from, best, places, o, context); });
+  run_on_threads(stream, [&](const Context& context) { join_topk(from, best, places, o, context); });
 }
 
 void sample_shard_into(handle x, handle partials, handle tokens, int axis, std::int64_t offset, std::int64_t size,
                        handle seed, handle draw, handle row_ids, handle scale, handle scales, handle lengths,
-                       handle mask) {
+                       handle mask, std::uintptr_t stream) {
   OpenRowOptions rows;
   open_shard_rows(rows, axis, scale, scales, lengths, mask);
   OpenArrays arrays;
@@ -99,7 +99,7 @@ void sample_shard_into(handle x, handle partials, handle tokens, int axis, std::
   o.row_ids = arrays.open(row_ids, "row_ids");
   const View from = arrays.open(x, "x"), parts = arrays.open(partials, "partials");
   const View to = arrays.open_result(tokens, "tokens");
-  run_on_threads([&](const Context& context) { sample_shard(from, parts, to, {offset, size}, o, context); });
+  run_on_threads(stream, [&](const Context& context) { sample_shard(from, parts, to, {offset, size}, o, context); });
 }
 
 }  // namespace
@@ -115,22 +115,24 @@ void bind_shards(nb::module_& m) {
       "How many numbers a row's partial has, of a shard of n elements from offset on, of rows of size.");
   m.def("fold_shard_into", &fold_shard_into, nb::arg("x"), nb::arg("partials"), nb::arg("axis"), nb::arg("offset"),
         nb::arg("size"), nb::kw_only(), nb::arg("target") = none, nb::arg("k") = 0, nb::arg("scale") = 1.0,
-        nb::arg("scales") = none, nb::arg("lengths") = none, nb::arg("mask") = none,
+        nb::arg("scales") = none, nb::arg("lengths") = none, nb::arg("mask") = none, nb::arg("stream") = 0,
         "Runs fold_shard on viewable arrays, into partials: what softfold.fold_shard calls.");
-  m.def("join_states_into", &join_states_into, nb::arg("partials"), nb::arg("states"),
-        "Runs join_states on viewable arrays, into states: what softfold.join_states calls.");
+  m.def("join_states_into", &join_states_into, nb::arg("partials"), nb::arg("states"), nb::kw_only(),
+        nb::arg("stream") = 0, "Runs join_states on viewable arrays, into states: what softfold.join_states calls.");
   m.def("join_cross_entropy_into", &join_cross_entropy_into, nb::arg("partials"), nb::arg("target"), nb::arg("loss"),
         nb::kw_only(), nb::arg("weight") = none, nb::arg("ignore_index") = -100, nb::arg("reduction") = "mean",
         nb::arg("z_loss") = 0.0, nb::arg("empty") = "zero", nb::arg("log_probability") = none, nb::arg("states") = none,
+        nb::arg("stream") = 0,
         "Runs join_cross_entropy on viewable arrays, into loss: what softfold.join_cross_entropy calls.");
   m.def("join_topk_into", &join_topk_into, nb::arg("partials"), nb::arg("values"), nb::arg("indices"), nb::kw_only(),
         nb::arg("sorted") = true, nb::arg("empty") = "zero", nb::arg("probabilities") = none,
-        nb::arg("log_probabilities") = none, nb::arg("lse") = none,
+        nb::arg("log_probabilities") = none, nb::arg("lse") = none, nb::arg("stream") = 0,
         "Runs join_topk on viewable arrays, into the results: what softfold.join_topk calls.");
   m.def("sample_shard_into", &sample_shard_into, nb::arg("x"), nb::arg("partials"), nb::arg("tokens"), nb::arg("axis"),
         nb::arg("offset"), nb::arg("size"), nb::kw_only(), nb::arg("seed") = 0, nb::arg("draw") = 0,
         nb::arg("row_ids") = none, nb::arg("scale") = 1.0, nb::arg("scales") = none, nb::arg("lengths") = none,
-        nb::arg("mask") = none, "Runs sample_shard on viewable arrays, into tokens: what softfold.sample_shard calls.");
+        nb::arg("mask") = none, nb::arg("stream") = 0,
+        "Runs sample_shard on viewable arrays, into tokens: what softfold.sample_shard calls.");
 }
 
 }  // namespace softfold::python

@@ -3,7 +3,6 @@
 #include "cpu/row_schedules.hpp"
 #include "cpu/shards.hpp"
 #include "cpu/topk_rows.hpp"
-#include "softfold/lift/shard.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -25,7 +24,7 @@ class ShardFolder {
     double* const end = to + p_.width;
     to[kVersion] = SOFTFOLD_BITS_VERSION;
     to[kDigits] = fold::Real<T>::kDigits;
-    to[kScale] = r.scale;
+    to[kScale] = fold::canonical(r.scale);
     to[kSize] = static_cast<double>(p_.shard.size);
     to[kOffset] = static_cast<double>(p_.shard.offset);
     to[kLength] = static_cast<double>(p_.n);
@@ -37,7 +36,7 @@ class ShardFolder {
       const std::int64_t from = chunk * lift::kChunk - layout_.begin, n = std::int64_t{lift::kChunk} << level;
       const auto s = worker_.reduce(r, from, std::min(from + n, p_.n));
       *to++ = s.m;
-      *to++ = static_cast<double>(s.d);
+      *to++ = fold::canonical(static_cast<double>(s.d));
     });
     to = write_elements(source, r, layout_.last, layout_.end, to);
     std::fill(to, end, 0.);
@@ -62,8 +61,9 @@ class ShardFolder {
     if (i >= r.length) return -fold::infinity<double>();
     T one[1];
     const void* at = source.at(i, 1, one);
-    return with_dtype(source.dtype(),
-                      [&]<class S>(S) { return static_cast<double>(fold::widen(*static_cast<const S*>(at))); });
+    return with_dtype(source.dtype(), [&]<class S>(S) {
+      return fold::canonical(static_cast<double>(fold::widen(*static_cast<const S*>(at))));
+    });
   }
 
   double* write_elements(const Source<T>& source, const Row& r, std::int64_t begin, std::int64_t end, double* to) {

@@ -4,7 +4,6 @@
 #include "cpu/reduce_run.hpp"
 #include "cpu/row.hpp"
 #include "cpu/shards.hpp"
-#include "softfold/lift/shard.hpp"
 
 #include <vector>
 
@@ -36,20 +35,6 @@ class GatheredRow {
   const std::vector<const double*>& parts() const { return parts_; }
   double scale() const { return parts_[0][kScale]; }
 
-  /// Where the parts of one partial's fold lie.
-  struct Pieces {
-    lift::ShardLayout layout;
-    const double *head, *nodes, *tail;
-
-    explicit Pieces(const double* part)
-        : layout(static_cast<std::int64_t>(part[kOffset]),
-                 static_cast<std::int64_t>(part[kOffset]) + static_cast<std::int64_t>(part[kLength]),
-                 static_cast<std::int64_t>(part[kSize])),
-          head(part + kPartialWords + 2 * static_cast<std::int64_t>(part[kBest])),
-          nodes(head + (layout.first - layout.begin)),
-          tail(nodes + 2 * layout.nodes()) {}
-  };
-
   /// Calls take(chunk, level, state) for nodes that together are the whole row, from left to right: those that the
   /// parts hold, and divided(chunk, elements, count, state) for the chunks that cuts divide.
   template <class T, class Take, class Divided>
@@ -59,7 +44,7 @@ class GatheredRow {
     T chunk[lift::kChunk];
     int held = 0;
     for (const double* part : parts_) {
-      const Pieces pieces(part);
+      const PartialPieces pieces(part);
       const lift::ShardLayout& l = pieces.layout;
       const auto single = [&](const double* from, std::int64_t begin, std::int64_t end) {
         for (; begin < end; ++begin) {

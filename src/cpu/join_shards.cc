@@ -14,62 +14,42 @@ namespace {
   throw Error(Code::state, got + " in the partials of row " + std::to_string(row), allowed, fix);
 }
 
-bool is_count(double value) { return value >= 0 && value <= 0x1p53 && value == std::floor(value); }
-
 std::int64_t whole_number(double count) { return static_cast<std::int64_t>(count); }
 
 constexpr const char* kAsWritten = "the numbers that fold_shard wrote, all of them";
 
-/// The numbers at a partial's head go together.
-void check_part_head(const double* part, std::int64_t row) {
-  if (part[kVersion] != SOFTFOLD_BITS_VERSION)
-    refuse("bits version " + detail::shown(part[kVersion]), row, "this library's", "fold every shard with one version");
-  if (part[kDigits] != fold::Real<float>::kDigits && part[kDigits] != fold::Real<double>::kDigits)
-    refuse("digits " + detail::shown(part[kDigits]), row, kAsWritten);
-  // Added as integers: a sum of doubles may be rounded down to the size.
-  const bool counts = is_count(part[kSize]) && is_count(part[kOffset]) && is_count(part[kLength]);
-  if (!counts || whole_number(part[kOffset]) + whole_number(part[kLength]) > whole_number(part[kSize]))
-    refuse("a shard at " + detail::shown(part[kOffset]) + " of " + detail::shown(part[kLength]) + " elements", row,
-           kAsWritten);
-  if (!is_count(part[kBest]) || part[kBest] > part[kSize]) refuse("k = " + detail::shown(part[kBest]), row, kAsWritten);
-  const double mark = part[kHasTarget], target = part[kTargetIndex];
-  if (mark != 0 && mark != 1) refuse("a mark of targets " + detail::shown(mark), row, "0 or 1");
-  if (target != -1 && !(mark == 1 && is_count(target) && target < part[kSize]))
-    refuse("target " + detail::shown(target), row, kAsWritten);
+/// The numbers at a partial's head go together, and fit into its width.
+void check_part_head(const double* part, std::int64_t width, std::int64_t row) {
+  const PartialFault fault = fault_of(part, width);
+  if (fault == PartialFault::none) return;
+  const std::string elements = " of " + detail::shown(part[kLength]) + " elements";
+  switch (fault) {
+    case PartialFault::none: return;
+    case PartialFault::version:
+      refuse("bits version " + detail::shown(part[kVersion]), row, "this library's",
+             "fold every shard with one version");
+    case PartialFault::digits: refuse("digits " + detail::shown(part[kDigits]), row, kAsWritten);
+    case PartialFault::place: refuse("a shard at " + detail::shown(part[kOffset]) + elements, row, kAsWritten);
+    case PartialFault::best: refuse("k = " + detail::shown(part[kBest]), row, kAsWritten);
+    case PartialFault::mark: refuse("a mark of targets " + detail::shown(part[kHasTarget]), row, "0 or 1");
+    case PartialFault::target: refuse("target " + detail::shown(part[kTargetIndex]), row, kAsWritten);
+    case PartialFault::width:
+      refuse("a shard" + elements + " in " + std::to_string(width) + " numbers", row, kAsWritten);
+  }
 }
 
-/// A node of at most `elements`, in the bits that a fold gives it. Of NaNs any: they are written as the canonical one.
-template <class T>
-bool is_node(double scale, double m, double d, double elements) {
-  const lift::PossibleStates<T> possible(fold::make_scale<T>(scale));
-  return possible.have(m, d, elements) && (std::isnan(d) || !std::signbit(d));
-}
-
-/// What a partial says of itself goes together, and fits into its width.
+/// What a partial says of itself goes together.
 void check_part(const double* part, std::int64_t width, std::int64_t row) {
-  check_part_head(part, row);
-  const std::int64_t offset = whole_number(part[kOffset]), length = whole_number(part[kLength]);
-  const std::int64_t best = whole_number(part[kBest]);
-  const lift::ShardLayout layout(offset, offset + length, whole_number(part[kSize]));
-  const std::int64_t needed = kPartialWords + 2 * best + layout.elements() + 2 * layout.nodes();
-  if (best > width || needed > width)
-    refuse("a shard of " + std::to_string(length) + " elements in " + std::to_string(width) + " numbers", row,
-           kAsWritten);
-  const GatheredRow::Pieces pieces(part);
+  check_part_head(part, width, row);
+  const PartialPieces pieces(part);
   const double* node = pieces.nodes;
-  layout.for_nodes([&](std::int64_t, int level) {
-    const auto elements = static_cast<double>(std::int64_t{lift::kChunk} << level);
-    const bool wide = part[kDigits] == fold::Real<double>::kDigits;
-    if (!(wide ? is_node<double>(part[kScale], node[0], node[1], elements)
-               : is_node<float>(part[kScale], node[0], node[1], elements)))
+  pieces.layout.for_nodes([&](std::int64_t, int level) {
+    if (!is_node(part, node, level))
       refuse("(m, d) = (" + detail::shown(node[0]) + ", " + detail::shown(node[1]) + ")", row, kAsWritten);
     node += 2;
   });
-  for (std::int64_t j = 0; j < best; ++j) {
-    const double index = part[kPartialWords + 2 * j + 1];
-    if (index != -1 && !(is_count(index) && index >= part[kOffset] && index < part[kOffset] + part[kLength]))
-      refuse("index " + detail::shown(index), row, kAsWritten);
-  }
+  for (std::int64_t j = 0; j < whole_number(part[kBest]); ++j)
+    if (!is_best(part, j)) refuse("index " + detail::shown(part[kPartialWords + 2 * j + 1]), row, kAsWritten);
 }
 
 std::string span_of(std::int64_t from, std::int64_t to) { return std::to_string(from) + " to " + std::to_string(to); }
@@ -251,6 +231,8 @@ void join_states(const RowProblem& p, const Gathered& partials, bool is_double, 
 void join_cross_entropy(const LossProblem& p, const Gathered& partials, bool is_double, const Context& context) {
   check_targets(p);
   check_same_targets(p, partials);
+  const Operand& status = p[LossSlot::status];
+  if (status.given) *reinterpret_cast<std::int32_t*>(status.data) = 0;
   is_double ? join_losses<double>(p, partials, context) : join_losses<float>(p, partials, context);
 }
 

@@ -1,39 +1,13 @@
 // Shards of rows on the CPU, once their operands have been checked.
 #pragma once
 
-#include "front/problem.hpp"
+#include "front/shard_problem.hpp"
 
 namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
-/// What stands at the head of a row's partial, each a number of float64. Then 2 k numbers, the largest elements and
-/// their indices; the single elements before the nodes, the nodes (m, d), the single elements behind them.
-enum PartialWord : std::uint8_t {
-  kVersion,
-  kDigits,
-  kScale,
-  kSize,
-  kOffset,
-  kLength,
-  kBest,
-  kHasTarget,
-  kTarget,
-  kTargetIndex,  ///< in the whole row, also where another shard holds the element; -1: none
-  kPartialWords
-};
-
-/// Rows of x (Slot::x) to their partials (Slot::states, `width` numbers each), and where the targets lie.
-struct ShardProblem : LossProblem {
-  std::int64_t k, width;
-};
 void fold_shard(const ShardProblem& p, const Context& context);
-
-/// The partials of all shards: part i of row r lies i * stride bytes behind where row r of `first` does.
-struct Gathered {
-  Operand first;
-  std::int64_t parts, stride, width;
-};
 
 /// What the partials of all rows have in common.
 struct Whole {

@@ -1,5 +1,6 @@
 // Before a plan's kernels are launched: its operands lie where their views say.
 #include "cuda/launch.hpp"
+#include "cuda/shards.hpp"
 #include "front/kl_problem.hpp"
 #include "front/linear_problem.hpp"
 
@@ -30,9 +31,12 @@ void check_pointers(Device device, const MergeProblem::Operands& operands, int p
 
 }  // namespace
 
+void check_cuda_memory(Device device, const Operand& o) {
+  if (o.given) check_pointer(device, o.data);
+}
+
 void check_cuda_memory(Device device, const RowProblem& p) {
-  for (const Operand& o : p.operands)
-    if (o.given) check_pointer(device, o.data);
+  for (const Operand& o : p.operands) check_cuda_memory(device, o);
 }
 
 void check_cuda_memory(Device device, const LossProblem& p) {

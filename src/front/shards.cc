@@ -2,13 +2,14 @@
 #include "softfold/shards.hpp"
 
 #include "cpu/shards.hpp"
+#include "cuda/shards.hpp"
 #include "front/checks.hpp"
+#include "front/kernel.hpp"
 #include "front/loss_operands.hpp"
 #include "front/named_views.hpp"
 #include "front/plan_build.hpp"
 #include "front/row_builder.hpp"
 #include "softfold/float_env.hpp"
-#include "softfold/lift/shard.hpp"
 
 #include <algorithm>
 #include <array>
@@ -20,10 +21,23 @@ namespace {
 
 using checks::describe;
 
-void check_host(const View& v, const char* what) {
-  if (v.device.kind != DeviceKind::cpu)
-    throw Error(Code::unsupported, std::string(what) + " on a GPU", "tensors in the host's memory",
-                "copy it to the host: a partial is a few hundred numbers a row");
+/// Calls run(0) where the tensors are the CUDA backend's. Where there is none, run is never compiled.
+template <class Problem, class Run>
+bool ran_on_cuda(Device device, const Problem& p, const Operand& partials, const Run& run) {
+  if (device.kind == DeviceKind::cpu) return false;
+#if defined(SOFTFOLD_WITH_CUDA)
+  if (device.kind == DeviceKind::cuda || device.kind == DeviceKind::cuda_managed) {
+    check_cuda_memory(device, partials);
+    check_cuda_memory(device, p);
+    run(0);
+    return true;
+  }
+#else
+  (void)p, (void)partials, (void)run;
+#endif
+  throw Error(Code::unsupported, "tensors on device kind " + std::to_string(static_cast<int>(device.kind)),
+              "CPU tensors, and CUDA's in a build with nvcc",
+              "copy them to the host: a partial is a few hundred numbers a row");
 }
 
 void check_partials_view(const View& v) {
@@ -48,14 +62,13 @@ void check_join(const RowOptions& o) {
 
 /// The gathered partials, and the rows that they are of.
 struct Parts {
-  cpu::Gathered gathered{};
+  Gathered gathered{};
   std::array<std::int64_t, kMaxRank> rows{};
   std::size_t rank = 0;
 
   explicit Parts(const View& v) {
     checks::check_view(v, "partials");
     check_partials_view(v);
-    check_host(v, "partials");
     if (v.rank() < 2 || v.shape[0] < 1)
       throw Error(Code::shape, "partials of shape " + describe(v.shape),
                   "(parts,) + rows + (numbers,), at least one part");
@@ -66,14 +79,14 @@ struct Parts {
     const bool steps = v.shape[0] > 1 && checks::element_count(v) > 0;
     gathered.stride = steps ? checks::stride_of(v, 0) * static_cast<std::int64_t>(sizeof(double)) : 0;
     gathered.width = v.shape.back();
-    if (gathered.width < cpu::kPartialWords)
+    if (gathered.width < kPartialWords)
       throw Error(Code::shape, "partials of " + std::to_string(gathered.width) + " numbers a row",
-                  "at least " + std::to_string(static_cast<int>(cpu::kPartialWords)));
+                  "at least " + std::to_string(static_cast<int>(kPartialWords)));
   }
   std::span<const std::int64_t> shape() const { return {rows.data(), rank}; }
 
-  /// Reads what the partials say of themselves, once the problem's rows stand.
-  cpu::Whole look(RowProblem& p, RowBuilder& b, const View& v) {
+  /// Where they lie, once the problem's rows stand.
+  void place(RowBuilder& b, const View& v) {
     std::array<std::int64_t, kMaxRank> strides{}, sizes{};
     for (std::size_t i = 0; i <= rank; ++i) {
       sizes[i] = v.shape[i + 1];
@@ -81,6 +94,9 @@ struct Parts {
     }
     b.per_row(gathered.first, "partials", View(v.data, v.dtype, {sizes.data(), rank + 1}, {strides.data(), rank + 1}),
               static_cast<int>(gathered.width));
+  }
+  /// Reads what they say of themselves, where the host can.
+  cpu::Whole look(RowProblem& p) const {
     const cpu::Whole whole = cpu::check_partials(p, gathered);
     p.n = whole.size;
     p.elements = p.rows * gathered.width;  // what there is to do
@@ -129,7 +145,7 @@ std::int64_t partial_width(std::int64_t n, const Shard& shard, std::int64_t k) {
     throw Error(Code::shape, "k = " + std::to_string(k) + " of rows of " + std::to_string(shard.size) + " elements",
                 "k from 0 to " + std::to_string(shard.size));
   const lift::ShardLayout layout(shard.offset, shard.offset + n, shard.size);
-  return cpu::kPartialWords + 2 * k + layout.elements() + 2 * layout.nodes();
+  return kPartialWords + 2 * k + layout.elements() + 2 * layout.nodes();
 }
 
 void fold_shard(const View& x, const View& partials, const ShardOptions& o, const Context& context) {
@@ -140,9 +156,8 @@ void fold_shard(const View& x, const View& partials, const ShardOptions& o, cons
   views.add("targets", o.targets, false);
   views.add_options(o.rows);
   checks::check_floating(x, "x");
-  check_host(x, "x");
   check_partials_view(partials);
-  cpu::ShardProblem p;
+  ShardProblem p;
   loss_operands::begin(p, Op::state, o.rows);
   RowBuilder b(p, x, o.rows);
   checks::check_scale(o.rows.scale, x.dtype == DType::float64);
@@ -163,7 +178,8 @@ void fold_shard(const View& x, const View& partials, const ShardOptions& o, cons
   views.check_apart();
   collapse(p, p.more);
   const FloatEnv exact;
-  cpu::fold_shard(p, context);
+  const auto on_cuda = [&](auto) { cuda::fold_shard(p, context); };
+  if (!ran_on_cuda(x.device, p, p[Slot::states], on_cuda)) cpu::fold_shard(p, context);
 }
 
 void join_states(const View& partials, const View& states, const Context& context) {
@@ -176,8 +192,11 @@ void join_states(const View& partials, const View& states, const Context& contex
   RowBuilder b(p, parts.shape());
   loss_operands::add_states(b, states);
   views.check_apart();
+  parts.place(b, partials);
   const FloatEnv exact;
-  const cpu::Whole whole = parts.look(p, b, partials);
+  const auto on_cuda = [&](auto) { cuda::join_states(p, parts.gathered, context); };
+  if (ran_on_cuda(partials.device, p, parts.gathered.first, on_cuda)) return;
+  const cpu::Whole whole = parts.look(p);
   cpu::join_states(p, parts.gathered, whole.is_double, context);
 }
 
@@ -189,8 +208,8 @@ void join_cross_entropy(const View& partials, const View& targets, const View& l
   if (o.label_smoothing != 0)
     throw Error(Code::unsupported, "label_smoothing for join_cross_entropy", "0",
                 "its sum over the classes needs the joined state first");
-  if (o.dx.given() || o.dloss.given() || o.status.given() || o.shard.size != 0 || o.shard.offset != 0)
-    throw Error(Code::option, "dx, dloss, status or a shard for join_cross_entropy", "log_probability and states",
+  if (o.dx.given() || o.dloss.given() || o.shard.size != 0 || o.shard.offset != 0)
+    throw Error(Code::option, "dx, dloss or a shard for join_cross_entropy", "log_probability, states and status",
                 "cross_entropy_backward gives the gradient of each shard");
   NamedViews views;
   views.add("partials", partials, true);
@@ -199,6 +218,7 @@ void join_cross_entropy(const View& partials, const View& targets, const View& l
   views.add("log_probability", o.log_probability, false, NamedViews::output);
   views.add("states", o.states, false, NamedViews::output);
   views.add("weight", o.weight, false);
+  views.add("status", o.status, false, NamedViews::output);
   checks::check_integer(targets, "targets");
   LossProblem p;
   loss_operands::begin(p, Op::cross_entropy, {});
@@ -206,13 +226,17 @@ void join_cross_entropy(const View& partials, const View& targets, const View& l
   RowBuilder b(p, parts.shape());
   b.per_row(p[LossSlot::targets], "targets", targets);
   const FloatEnv exact;
-  const cpu::Whole whole = parts.look(p, b, partials);
-  if (p.rows == 0 && o.weight.given() && o.weight.rank() == 1) p.n = o.weight.shape[0];
-  if (p.rows > 0 && !whole.has_targets)
+  parts.place(b, partials);
+  const bool on_host = partials.device.kind == DeviceKind::cpu;
+  const cpu::Whole whole = on_host ? parts.look(p) : cpu::Whole{};
+  if ((p.rows == 0 || !on_host) && o.weight.given() && o.weight.rank() == 1) p.n = o.weight.shape[0];
+  if (p.rows > 0 && on_host && !whole.has_targets)
     throw Error(Code::state, "partials without targets", "partials that hold the targets' elements",
                 "give targets to fold_shard");
   loss_operands::add_results(p, b, loss, {}, o.states, o, "weight");
   views.check_apart();
+  const auto on_cuda = [&](auto) { cuda::join_cross_entropy(p, parts.gathered, context); };
+  if (ran_on_cuda(partials.device, p, parts.gathered.first, on_cuda)) return;
   cpu::join_cross_entropy(p, parts.gathered, whole.is_double, context);
 }
 
@@ -243,8 +267,10 @@ void join_topk(const View& partials, const View& values, const View& indices, co
     p[slot].axis_stride = static_cast<std::int64_t>(size_of(v.dtype));
   };
   const FloatEnv exact;
-  const cpu::Whole whole = parts.look(p, b, partials);
-  if (p.rows > 0 && p.k > whole.k)
+  parts.place(b, partials);
+  const bool on_host = partials.device.kind == DeviceKind::cpu;
+  const cpu::Whole whole = on_host ? parts.look(p) : cpu::Whole{};
+  if (p.rows > 0 && on_host && p.k > whole.k)
     throw Error(Code::shape, "k = " + std::to_string(p.k) + " of partials with k = " + std::to_string(whole.k),
                 "as many or fewer", "give k to fold_shard");
   if (indices.dtype == DType::int32 && p.n > std::int64_t{1} << 31)
@@ -258,6 +284,8 @@ void join_topk(const View& partials, const View& values, const View& indices, co
     b.per_row(p[TopkSlot::lse], "lse", o.lse);
   }
   views.check_apart();
+  const auto on_cuda = [&](auto) { cuda::join_topk(p, parts.gathered, context); };
+  if (ran_on_cuda(partials.device, p, parts.gathered.first, on_cuda)) return;
   cpu::join_topk(p, parts.gathered, whole.is_double, context);
 }
 
@@ -268,7 +296,9 @@ void sample_shard(const View& x, const View& partials, const View& tokens, const
   Parts parts(partials);
   SampleProblem p;
   build_sample(p, {&x, 1}, {&tokens, 1}, o);
-  check_host(x, "x");
+  if (x.device.kind != DeviceKind::cpu)
+    throw Error(Code::unsupported, "sample_shard on a GPU", "tensors in the host's memory", "copy them to the host");
+  checks::check_device(x, partials, "partials");
   checks::check_overlap(tokens, "tokens", partials, "partials", false);
   checks::check_shard(shard, p.n);
   const int axis = o.rows.axis < 0 ? o.rows.axis + x.rank() : o.rows.axis;
@@ -281,7 +311,8 @@ void sample_shard(const View& x, const View& partials, const View& tokens, const
   begin(q, Op::sample, {});
   RowBuilder b(q, parts.shape());
   const FloatEnv exact;
-  const cpu::Whole whole = parts.look(q, b, partials);
+  parts.place(b, partials);
+  const cpu::Whole whole = parts.look(q);
   if (p.rows > 0 && (whole.is_double || whole.size != shard.size))
     throw Error(Code::state,
                 "partials of rows of " + std::to_string(whole.size) + (whole.is_double ? " float64" : "") + " elements",

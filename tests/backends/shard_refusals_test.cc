@@ -67,6 +67,7 @@ TEST(ShardRefusals, NumbersThatNoFoldHasWritten) {
   expect("a mark that is none", {"a mark of targets 2", "0 or 1"}, 2, 7, 2);
   expect("a target beyond the rows", {"target 3000"}, 1, 9, 3000);
   expect("an index", {"index 7"}, 0, kHead + 1, 7);
+  expect("an element behind a smaller one", {"index "}, 0, kHead + 2, 1e30);
   expect_refused("targets of some", Code::state, {"some with targets, some without", "for none"}, [&] {
     Parts two(1);
     two.add(0, 1, 2);
@@ -161,9 +162,10 @@ TEST(ShardRefusals, JoinsOfWhatWasNotFolded) {
                  [&] { join(partials); });
   targets[1] = o.ignore_index;
   EXPECT_NO_THROW(join(partials));  // what is ignored may have been anything
-  const softfold::Device gpu{softfold::DeviceKind::cuda, 0};
-  expect_refused("on a GPU", Code::unsupported, {"partials on a GPU", "host", "copy it"}, [&] {
-    softfold::join_states(View(partials.bytes.data(), DType::float64, partials.shape, {}, gpu), good.states.view());
+  const softfold::Device other{static_cast<softfold::DeviceKind>(10), 0};
+  expect_refused("on a device of another kind", Code::unsupported, {"device kind 10", "CPU tensors", "copy them"}, [&] {
+    const View from(partials.bytes.data(), DType::float64, partials.shape, {}, other);
+    softfold::join_states(from, View(good.states.bytes.data(), DType::float64, good.states.shape, {}, other));
   });
 }
 

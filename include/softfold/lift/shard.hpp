@@ -19,13 +19,19 @@ struct ShardLayout {
     if (end != size) last = end - end % kChunk > first ? end - end % kChunk : first;
   }
 
-  /// Calls f(chunk, level) for every node, from left to right: each as large as its place allows.
+  /// The nodes are of chunks from first / kChunk up to here.
+  constexpr std::int64_t stop() const { return first < last ? chunk_count(last) : 0; }
+  /// Of the node at a chunk: as large as its place allows.
+  constexpr int level_at(std::int64_t chunk) const {
+    int level = 0;
+    while ((chunk >> level & 1) == 0 && chunk + (std::int64_t{2} << level) <= stop()) ++level;
+    return level;
+  }
+  /// Calls f(chunk, level) for every node, from left to right.
   template <class F>
   constexpr void for_nodes(const F& f) const {
-    const std::int64_t stop = first < last ? chunk_count(last) : 0;
-    for (std::int64_t chunk = first / kChunk; chunk < stop;) {
-      int level = 0;
-      while ((chunk >> level & 1) == 0 && chunk + (std::int64_t{2} << level) <= stop) ++level;
+    for (std::int64_t chunk = first / kChunk; chunk < stop();) {
+      const int level = level_at(chunk);
       f(chunk, level);
       chunk += std::int64_t{1} << level;
     }

@@ -38,11 +38,11 @@ fold::Scale<T> checked_scale(double scale) {
 template <class T>
 class PossibleStates {
  public:
-  explicit PossibleStates(const fold::Scale<T>& scale)
+  SOFTFOLD_HD explicit PossibleStates(const fold::Scale<T>& scale)
       : most_(Lse::frame(fold::largest<T>(), scale.c < T(0) ? -scale.c : scale.c).m * (1 + 0x1p-20) + 1) {}
 
   /// Whether (m, d) is one that at most `elements` numbers can have.
-  bool have(double m, double d, double elements) const {
+  SOFTFOLD_HD bool have(double m, double d, double elements) const {
     const bool beyond = ::fabs(m) > most_ && ::fabs(m) < fold::infinity<double>();
     return !beyond && Lse::is_state(m, d, elements);
   }

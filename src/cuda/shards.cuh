@@ -1,0 +1,214 @@
+// What shards are folded and joined with: elements as they are folded, a chunk's state, the partials of a row.
+#pragma once
+
+#include "cuda/generic.cuh"
+#include "front/shard_problem.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// How elements are folded, and as what they lie in partials: times this, with a finite c > 0; what does not exist is
+/// -inf.
+template <class T>
+struct FoldedScale {
+  T c, times;
+
+  __device__ __forceinline__ explicit FoldedScale(double scale) : c(fold::make_scale<T>(scale).c), times(T(1)) {
+    const T size = ::fabs(c);
+    const bool finite = size < fold::infinity<T>();
+    if (!finite || size == T(0)) times = finite ? T(0) : fold::canonical_nan<T>();
+    if (finite && c < T(0)) times = T(-1);
+    c = finite && size > T(0) ? size : T(1);
+  }
+};
+
+/// The state of a chunk of such elements, of which each lane of the warp holds every 32nd. v is consumed.
+__device__ __forceinline__ fold::LogSumExp<float>::State fold_chunk(float (&v)[lift::kPerLane], float c) {
+  return lift::WarpFold<1>::terms(v, c).state;
+}
+__device__ __forceinline__ fold::LogSumExp<double>::State fold_chunk(double (&v)[lift::kPerLane], double c) {
+  using Lse = fold::LogSumExp<double>;
+  double most = -fold::infinity<double>();
+  bool nan = false;
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) {
+    nan |= fold::is_nan(v[j]);
+    most = v[j] > most ? v[j] : most;
+  }
+#pragma unroll 1
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const double other = shuffle(most, distance);
+    most = other > most ? other : most;
+  }
+  if (__any_sync(lift::kWholeWarp, nan)) return Lse::not_a_number();
+  if (most == fold::infinity<double>()) return Lse::plus_infinity();
+  if (most == -fold::infinity<double>()) return Lse::identity();
+  const auto frame = Lse::frame(most, c);
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) {
+    if (v[j] == -fold::infinity<double>()) {
+      v[j] = 0.;
+    } else {
+      v[j] = frame.fast ? fold::term<fold::Scalar<double>>(v[j], c, Lse::narrow(frame.m))
+                        : fold::term_wide(v[j], c, frame.m);
+    }
+  }
+  return {frame.m, add_chunk(v)};
+}
+
+/// The partials of a row, by a warp: all lanes call every function together, and get its result.
+class GatheredRow {
+ public:
+  __device__ __forceinline__ GatheredRow(const RowProblem& p, const Gathered& gathered, std::int64_t row)
+      : first_(gathered.first.data + RowPlace(p, row).offset(gathered.first)),
+        like_(reinterpret_cast<const double*>(gathered.first.data)),
+        parts_(gathered.parts),
+        stride_(gathered.stride),
+        width_(gathered.width),
+        lane_(static_cast<int>(threadIdx.x) % 32) {}
+
+  __device__ __forceinline__ std::int64_t parts() const { return parts_; }
+  __device__ __forceinline__ const double* part(std::int64_t i) const {
+    return reinterpret_cast<const double*>(first_ + i * stride_);
+  }
+  /// What all of them say, where they are sound.
+  __device__ __forceinline__ double scale() const { return part(0)[kScale]; }
+  __device__ __forceinline__ std::int64_t size() const { return static_cast<std::int64_t>(part(0)[kSize]); }
+  __device__ __forceinline__ std::int64_t best() const { return static_cast<std::int64_t>(part(0)[kBest]); }
+  __device__ __forceinline__ bool has_targets() const { return part(0)[kHasTarget] == 1.; }
+  __device__ __forceinline__ bool is_double() const { return part(0)[kDigits] == fold::Real<double>::kDigits; }
+
+  /// Whether they are what fold_shard writes, agree, with the other rows' too, and lie end to end.
+  __device__ __noinline__ bool are_sound() const {
+    bool good = true;
+    for (std::int64_t i = lane_; i < parts_; i += 32) {
+      const double* p = part(i);
+      good = good && fault_of(p, width_) == PartialFault::none && agrees(p);
+    }
+    if (!__all_sync(lift::kWholeWarp, good)) return false;
+    for (std::int64_t i = 0; i < parts_; ++i) good = good && has_sound_numbers(part(i));
+    return __all_sync(lift::kWholeWarp, good) && lie_end_to_end();
+  }
+
+  /// Whether all of them were folded with this target.
+  __device__ bool have_target(std::int64_t target) const {
+    bool same = true;
+    for (std::int64_t i = lane_; i < parts_; i += 32)
+      same = same && part(i)[kTargetIndex] == static_cast<double>(target);
+    return __all_sync(lift::kWholeWarp, same);
+  }
+
+  /// The state of the row. held: room for a chunk.
+  template <class T>
+  __device__ __noinline__ typename fold::LogSumExp<T>::State state(T* held) const {
+    using Lse = fold::LogSumExp<T>;
+    const T c = FoldedScale<T>(scale()).c;
+    const std::int64_t n = size();
+    lift::TreeBuilder<Lse> tree;
+    for (std::int64_t begin = 0; begin < n;) {
+      const PartialPieces pieces(at(begin).full);
+      const lift::ShardLayout& l = pieces.layout;
+      if (takes_chunk(pieces.head, l.begin, l.first, held)) tree.push(held_state(held, l.first, c));
+      const double* node = pieces.nodes;
+      for (std::int64_t chunk = l.first / lift::kChunk; chunk < l.stop(); node += 2) {
+        const int level = l.level_at(chunk);
+        tree.push({node[0], static_cast<T>(node[1])}, level);
+        chunk += std::int64_t{1} << level;
+      }
+      if (takes_chunk(pieces.tail, l.last, l.end, held)) tree.push(held_state(held, l.end, c));
+      begin = l.end;
+    }
+    return tree.root();
+  }
+
+  /// The part that holds an element of the row.
+  __device__ const double* part_of(std::int64_t element) const {
+    const auto place = static_cast<double>(element);
+    for (std::int64_t base = 0; base < parts_; base += 32) {
+      const double* p = part(min(base + lane_, parts_ - 1));
+      const unsigned here = __ballot_sync(lift::kWholeWarp, p[kOffset] <= place && place < p[kOffset] + p[kLength]);
+      if (here != 0) return part(min(base + __ffs(static_cast<int>(here)) - 1, parts_ - 1));
+    }
+    return nullptr;
+  }
+
+ private:
+  __device__ __forceinline__ bool agrees(const double* p) const {
+    const double scale = part(0)[kScale];
+    return (p[kScale] == scale || (fold::is_nan(p[kScale]) && fold::is_nan(scale))) && p[kDigits] == like_[kDigits] &&
+           p[kSize] == like_[kSize] && p[kBest] == like_[kBest] && p[kHasTarget] == like_[kHasTarget];
+  }
+
+  /// As far as this lane looks at them.
+  __device__ __forceinline__ bool has_sound_numbers(const double* p) const {
+    const PartialPieces pieces(p);
+    const lift::ShardLayout& l = pieces.layout;
+    bool good = true;
+    const double* node = pieces.nodes;
+    int turn = 0;
+    for (std::int64_t chunk = l.first / lift::kChunk; chunk < l.stop(); node += 2, ++turn) {
+      const int level = l.level_at(chunk);
+      if (turn % 32 == lane_) good = good && is_node(p, node, level);
+      chunk += std::int64_t{1} << level;
+    }
+    for (std::int64_t j = lane_; j < best(); j += 32) good = good && is_best(p, j);
+    return good;
+  }
+
+  /// The parts that begin at an element: how many, how many of them have elements, and one of these.
+  struct Here {
+    std::int64_t count, full_count;
+    const double* full;
+  };
+  __device__ Here at(std::int64_t begin) const {
+    Here here{0, 0, nullptr};
+    for (std::int64_t base = 0; base < parts_; base += 32) {
+      const double* p = part(min(base + lane_, parts_ - 1));
+      const bool begins = base + lane_ < parts_ && p[kOffset] == static_cast<double>(begin);
+      const unsigned full = __ballot_sync(lift::kWholeWarp, begins && p[kLength] > 0);
+      here.count += __popc(__ballot_sync(lift::kWholeWarp, begins));
+      here.full_count += __popc(full);
+      if (full != 0) here.full = part(base + __ffs(static_cast<int>(full)) - 1);
+    }
+    return here;
+  }
+  __device__ bool lie_end_to_end() const {
+    const std::int64_t n = size();
+    std::int64_t seen = 0, end = 0;
+    for (;;) {
+      const Here here = at(end);
+      seen += here.count;
+      if (here.full_count != (end < n ? 1 : 0)) return false;
+      if (end == n) return seen == parts_;
+      end += static_cast<std::int64_t>(here.full[kLength]);
+    }
+  }
+
+  /// Takes the single elements [begin, end), at `from`, of one chunk; whether this chunk is then complete.
+  template <class T>
+  __device__ __forceinline__ bool takes_chunk(const double* from, std::int64_t begin, std::int64_t end, T* held) const {
+    for (std::int64_t i = begin + lane_; i < end; i += 32) held[i % lift::kChunk] = static_cast<T>(from[i - begin]);
+    return begin < end && (end % lift::kChunk == 0 || end == size());
+  }
+  /// The state of the chunk that ends there.
+  template <class T>
+  __device__ __forceinline__ typename fold::LogSumExp<T>::State held_state(const T* held, std::int64_t end, T c) const {
+    const int n = static_cast<int>((end - 1) % lift::kChunk) + 1;
+    T v[lift::kPerLane];
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < lift::kPerLane; ++j) v[j] = lane_ + 32 * j < n ? held[lane_ + 32 * j] : -fold::infinity<T>();
+    __syncwarp();
+    return fold_chunk(v, c);
+  }
+
+  const char* first_;
+  const double* like_;  ///< of the first row
+  std::int64_t parts_, stride_, width_;
+  int lane_;
+};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
