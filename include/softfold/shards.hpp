@@ -57,8 +57,8 @@ SOFTFOLD_API void join_topk(const View& partials, const View& values, const View
 /// that the largest of all ranks' is the row's token. x: this rank's shard; partials: those of all shards, folded from
 /// float32, float16 or bfloat16. options: rows as they were for fold_shard, with scale / temperature as the scale;
 /// seed, offset, seeds, offsets, row_ids. Refused by name (Code::unsupported): a temperature, filters, bias, bitmask,
-/// rows.empty, other results, tensors on a GPU; scales whose product with log2(e) is beyond float32 (Code::data). The
-/// largest element, which temperature 0 takes, is join_topk's with k = 1.
+/// rows.empty, other results; scales whose product with log2(e) is beyond float32 (Code::data; on CUDA -1). The largest
+/// element, which temperature 0 takes, is join_topk's with k = 1.
 SOFTFOLD_API void sample_shard(const View& x, const View& partials, const View& tokens, const Shard& shard,
                                const SampleOptions& options = {}, const Context& context = {});
 

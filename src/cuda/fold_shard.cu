@@ -32,60 +32,20 @@ struct PartialPlaces {
 
 /// A row's elements as they are folded, and its partial.
 template <class T>
-struct ShardRow {
+struct ShardRow : FoldedRow<T> {
   const ShardProblem& p;
   RowPlace place;
-  Row row;
-  FoldedScale<T> scale;
   double* to;
 
-  __device__ __forceinline__ ShardRow(const ShardProblem& problem, std::int64_t index)
-      : p(problem),
-        place(p, index),
-        row(row_at(p, place)),
-        scale(row.scale),
+  __device__ __forceinline__ ShardRow(const ShardProblem& problem, const RowPlace& at)
+      : FoldedRow<T>(problem, row_at(problem, at)),
+        p(problem),
+        place(at),
         to(reinterpret_cast<double*>(p[Slot::states].data + place.offset(p[Slot::states]))) {}
 
-  __device__ __forceinline__ bool exists(std::int64_t i) const { return is_present(row, p[Slot::mask].axis_stride, i); }
-  __device__ __forceinline__ double element(std::int64_t i) const {
-    if (!exists(i)) return -fold::infinity<double>();
-    const Operand& x = p[Slot::x];
-    const T v = fold::Scalar<T>::mul(element_at<T>(x.dtype, row.x + i * x.axis_stride), scale.times);
-    return fold::canonical(static_cast<double>(v));
+  __device__ __forceinline__ double number(std::int64_t i) const {
+    return fold::canonical(static_cast<double>(this->element(i)));
   }
-  /// Every 32nd element of a chunk, stored as E; what lies behind the shard does not exist.
-  template <class E>
-  __device__ __forceinline__ void load(T (&v)[lift::kPerLane], std::int64_t first) const {
-    const std::int64_t stride = p[Slot::x].axis_stride;
-    unsigned there = 0;
-#pragma unroll
-    for (int j = 0; j < lift::kPerLane; ++j) there |= exists(first + 32 * j) ? 1U << j : 0U;
-#pragma unroll
-    for (int j = 0; j < lift::kPerLane; ++j) {
-      v[j] = -fold::infinity<T>();
-      if ((there >> j & 1U) != 0)
-        v[j] = static_cast<T>(fold::widen(*reinterpret_cast<const E*>(row.x + (first + 32 * j) * stride)));
-    }
-    if (scale.times == T(1)) return;
-#pragma unroll
-    for (int j = 0; j < lift::kPerLane; ++j)
-      if ((there >> j & 1U) != 0) v[j] = fold::Scalar<T>::mul(v[j], scale.times);
-  }
-  __device__ __forceinline__ typename fold::LogSumExp<T>::State chunk_state(std::int64_t begin) const {
-    const std::int64_t first = begin + threadIdx.x % 32;
-    T v[lift::kPerLane];
-    if constexpr (sizeof(T) == 8) {
-      load<double>(v, first);
-    } else if (p[Slot::x].dtype == DType::bfloat16) {
-      load<fold::BFloat16>(v, first);
-    } else if (p[Slot::x].dtype == DType::float16) {
-      load<fold::Float16>(v, first);
-    } else {
-      load<float>(v, first);
-    }
-    return fold_chunk(v, scale.c);
-  }
-
   /// By one thread: all that has one number.
   __device__ __forceinline__ void write_head() const {
     const Operand& targets = p[LossSlot::targets];
@@ -94,13 +54,13 @@ struct ShardRow {
     if (targets.given) t = integer_at(targets.dtype, targets.data + place.offset(targets));
     to[kVersion] = SOFTFOLD_BITS_VERSION;
     to[kDigits] = fold::Real<T>::kDigits;
-    to[kScale] = fold::canonical(row.scale);
+    to[kScale] = fold::canonical(this->row.scale);
     to[kSize] = static_cast<double>(p.shard.size);
     to[kOffset] = static_cast<double>(offset);
     to[kLength] = static_cast<double>(p.n);
     to[kBest] = static_cast<double>(p.k);
     to[kHasTarget] = targets.given ? 1. : 0.;
-    to[kTarget] = t >= offset && t - offset < p.n ? element(t - offset) : 0.;
+    to[kTarget] = t >= offset && t - offset < p.n ? number(t - offset) : 0.;
     to[kTargetIndex] = t >= 0 && t < p.shard.size ? static_cast<double>(t) : -1.;
   }
   /// By all threads of the block: the largest elements' indices, the single elements, zeros behind all.
@@ -112,9 +72,9 @@ struct ShardRow {
       if (j >= places.found) entry[0] = -fold::infinity<double>();
       entry[1] = index >= 0 ? static_cast<double>(p.shard.offset + index) : -1.;
     }
-    for (std::int64_t i = threadIdx.x; i < l.first - l.begin; i += kFoldThreads) to[places.head + i] = element(i);
+    for (std::int64_t i = threadIdx.x; i < l.first - l.begin; i += kFoldThreads) to[places.head + i] = number(i);
     for (std::int64_t i = threadIdx.x; i < l.end - l.last; i += kFoldThreads)
-      to[places.tail + i] = element(l.last - l.begin + i);
+      to[places.tail + i] = number(l.last - l.begin + i);
     for (std::int64_t i = places.end + threadIdx.x; i < p.width; i += kFoldThreads) to[i] = 0.;
   }
 };
@@ -177,7 +137,7 @@ __global__ void __launch_bounds__(kFoldThreads)
   using Lse = fold::LogSumExp<T>;
   __shared__ typename Lse::State states[2][kGroup];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const ShardRow<T> row(p, blockIdx.x);
+  const ShardRow<T> row(p, RowPlace(p, blockIdx.x));
   const lift::ShardLayout& l = places.layout;
   const std::int64_t first = l.first / lift::kChunk, stop = l.stop();
   if (threadIdx.x == 0) row.write_head();

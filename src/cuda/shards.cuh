@@ -57,6 +57,59 @@ __device__ __forceinline__ fold::LogSumExp<double>::State fold_chunk(double (&v)
   return {frame.m, add_chunk(v)};
 }
 
+/// A row's elements as they are folded.
+template <class T>
+struct FoldedRow {
+  const RowProblem& p;
+  Row row;
+  FoldedScale<T> scale;
+
+  __device__ __forceinline__ FoldedRow(const RowProblem& problem, const Row& of)
+      : p(problem), row(of), scale(of.scale) {}
+
+  __device__ __forceinline__ bool exists(std::int64_t i) const { return is_present(row, p[Slot::mask].axis_stride, i); }
+  __device__ __forceinline__ T element(std::int64_t i) const {
+    if (!exists(i)) return -fold::infinity<T>();
+    const Operand& x = p[Slot::x];
+    return fold::Scalar<T>::mul(element_at<T>(x.dtype, row.x + i * x.axis_stride), scale.times);
+  }
+  /// The state of the chunk that begins there, by a warp; what lies behind the row does not exist.
+  __device__ __forceinline__ typename fold::LogSumExp<T>::State chunk_state(std::int64_t begin) const {
+    const std::int64_t first = begin + threadIdx.x % 32;
+    T v[lift::kPerLane];
+    if constexpr (sizeof(T) == 8) {
+      load<double>(v, first);
+    } else if (p[Slot::x].dtype == DType::bfloat16) {
+      load<fold::BFloat16>(v, first);
+    } else if (p[Slot::x].dtype == DType::float16) {
+      load<fold::Float16>(v, first);
+    } else {
+      load<float>(v, first);
+    }
+    return fold_chunk(v, scale.c);
+  }
+
+ private:
+  /// Every 32nd element from there, stored as E: all loads are on their way before the first is looked at.
+  template <class E>
+  __device__ __forceinline__ void load(T (&v)[lift::kPerLane], std::int64_t first) const {
+    const std::int64_t stride = p[Slot::x].axis_stride;
+    unsigned there = 0;
+#pragma unroll
+    for (int j = 0; j < lift::kPerLane; ++j) there |= exists(first + 32 * j) ? 1U << j : 0U;
+#pragma unroll
+    for (int j = 0; j < lift::kPerLane; ++j) {
+      v[j] = -fold::infinity<T>();
+      if ((there >> j & 1U) != 0)
+        v[j] = static_cast<T>(fold::widen(*reinterpret_cast<const E*>(row.x + (first + 32 * j) * stride)));
+    }
+    if (scale.times == T(1)) return;
+#pragma unroll
+    for (int j = 0; j < lift::kPerLane; ++j)
+      if ((there >> j & 1U) != 0) v[j] = fold::Scalar<T>::mul(v[j], scale.times);
+  }
+};
+
 /// The partials of a row, by a warp: all lanes call every function together, and get its result.
 class GatheredRow {
  public:
@@ -99,31 +152,48 @@ class GatheredRow {
     return __all_sync(lift::kWholeWarp, same);
   }
 
-  /// The state of the row. held: room for a chunk.
+  /// The state of the chunks [first, last), which are a node of the tree and no part of a larger one in a partial.
+  /// held: room for a chunk; has the elements of the last one that cuts divide.
   template <class T>
-  __device__ __noinline__ typename fold::LogSumExp<T>::State state(T* held) const {
+  __device__ __noinline__ typename fold::LogSumExp<T>::State state(std::int64_t first, std::int64_t last,
+                                                                   T* held) const {
     using Lse = fold::LogSumExp<T>;
     const T c = FoldedScale<T>(scale()).c;
-    const std::int64_t n = size();
+    const std::int64_t end = min(lift::kChunk * last, size());
     lift::TreeBuilder<Lse> tree;
-    for (std::int64_t begin = 0; begin < n;) {
-      const PartialPieces pieces(at(begin).full);
+    for (std::int64_t begin = lift::kChunk * first; begin < end;) {
+      const PartialPieces pieces(part_of(begin));
       const lift::ShardLayout& l = pieces.layout;
-      if (takes_chunk(pieces.head, l.begin, l.first, held)) tree.push(held_state(held, l.first, c));
+      const bool has_head = l.begin >= lift::kChunk * first;
+      if (has_head && takes_chunk(pieces.head, l.begin, l.first, held)) tree.push(held_state(held, l.first, c));
       const double* node = pieces.nodes;
-      for (std::int64_t chunk = l.first / lift::kChunk; chunk < l.stop(); node += 2) {
+      for (std::int64_t chunk = l.first / lift::kChunk; chunk < min(last, l.stop()); node += 2) {
         const int level = l.level_at(chunk);
-        tree.push({node[0], static_cast<T>(node[1])}, level);
+        if (chunk >= first) tree.push({node[0], static_cast<T>(node[1])}, level);
         chunk += std::int64_t{1} << level;
       }
-      if (takes_chunk(pieces.tail, l.last, l.end, held)) tree.push(held_state(held, l.end, c));
+      if (l.last < end && takes_chunk(pieces.tail, l.last, l.end, held)) tree.push(held_state(held, l.end, c));
       begin = l.end;
     }
     return tree.root();
   }
+  template <class T>
+  __device__ __forceinline__ typename fold::LogSumExp<T>::State state(T* held) const {
+    return state(0, lift::chunk_count(size()), held);
+  }
+
+  /// How the partials have a node of the tree: as one of theirs, or, of a chunk that cuts divide, its elements.
+  enum class Held { not_as_one, as_node, as_elements };
+  __device__ Held holds(std::int64_t chunk, int level) const {
+    const lift::ShardLayout l = PartialPieces(part_of(lift::kChunk * chunk)).layout;
+    if (lift::kChunk * chunk >= l.last) return level == 0 ? Held::as_elements : Held::not_as_one;
+    std::int64_t node = l.first / lift::kChunk;
+    while (node < chunk) node += std::int64_t{1} << l.level_at(node);
+    return node == chunk && l.level_at(node) == level ? Held::as_node : Held::not_as_one;
+  }
 
   /// The part that holds an element of the row.
-  __device__ const double* part_of(std::int64_t element) const {
+  __device__ __forceinline__ const double* part_of(std::int64_t element) const {
     const auto place = static_cast<double>(element);
     for (std::int64_t base = 0; base < parts_; base += 32) {
       const double* p = part(min(base + lane_, parts_ - 1));

@@ -15,6 +15,9 @@ void join_states(const RowProblem& p, const Gathered& partials, const Context& c
 /// p.n: how many classes have a weight, where weights are given.
 void join_cross_entropy(const LossProblem& p, const Gathered& partials, const Context& context);
 void join_topk(const TopkProblem& p, const Gathered& partials, const Context& context);
+/// q: p's rows as the partials lie.
+void sample_shard(const SampleProblem& p, const Shard& shard, const RowProblem& q, const Gathered& partials,
+                  const Context& context);
 
 }  // namespace cuda
 

@@ -296,8 +296,6 @@ void sample_shard(const View& x, const View& partials, const View& tokens, const
   Parts parts(partials);
   SampleProblem p;
   build_sample(p, {&x, 1}, {&tokens, 1}, o);
-  if (x.device.kind != DeviceKind::cpu)
-    throw Error(Code::unsupported, "sample_shard on a GPU", "tensors in the host's memory", "copy them to the host");
   checks::check_device(x, partials, "partials");
   checks::check_overlap(tokens, "tokens", partials, "partials", false);
   checks::check_shard(shard, p.n);
@@ -312,6 +310,8 @@ void sample_shard(const View& x, const View& partials, const View& tokens, const
   RowBuilder b(q, parts.shape());
   const FloatEnv exact;
   parts.place(b, partials);
+  const auto on_cuda = [&](auto) { cuda::sample_shard(p, shard, q, parts.gathered, context); };
+  if (ran_on_cuda(x.device, p, parts.gathered.first, on_cuda)) return;
   const cpu::Whole whole = parts.look(q);
   if (p.rows > 0 && (whole.is_double || whole.size != shard.size))
     throw Error(Code::state,
