@@ -138,8 +138,8 @@ struct CrossEntropyOptions {
   /// Result: int32, one number, the rows whose target is no class of theirs. On the CPU these are refused; a GPU cannot
   /// refuse them any more: such a row's loss, log-probability and gradient are NaN.
   View status{};
-  /// Of cross_entropy_backward, on the CPU: x and dx are a shard of rows whose states were joined. Targets and weight
-  /// are those of the whole rows. No label smoothing.
+  /// Of cross_entropy_backward: x and dx are a shard of rows whose states were joined. Targets and weight are those of
+  /// the whole rows. No label smoothing.
   Shard shard{};
 };
 

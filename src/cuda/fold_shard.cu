@@ -13,7 +13,7 @@ namespace cuda {
 namespace {
 
 /// A warp a chunk; the chunks of a group, the first a multiple of their number, are merged at once.
-constexpr int kGroupLevel = 4, kGroup = 1 << kGroupLevel, kFoldThreads = 32 * kGroup;
+constexpr int kGroupLevel = 3, kGroup = 1 << kGroupLevel, kFoldThreads = 32 * kGroup;
 
 /// Where the numbers of every row's partial lie.
 struct PartialPlaces {
@@ -90,7 +90,7 @@ class NodeWriter {
       : layout_(layout), chunk_(layout.first / lift::kChunk), level_(layout.level_at(chunk_)), to_(to) {}
 
   /// s: of chunk kGroup * group + lane; the identity where that is not in the shard's nodes, or lane is no such.
-  __device__ __forceinline__ void take(std::int64_t group, const State& s) {
+  __device__ __noinline__ void take(std::int64_t group, const State& s) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const std::int64_t end = kGroup * (group + 1);
     State nodes[kGroupLevel + 1] = {s};
@@ -131,7 +131,7 @@ class NodeWriter {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kFoldThreads)
+__global__ void __launch_bounds__(kFoldThreads, sizeof(T) == 4 ? 3 : 1)
     fold_shard_rows(const __grid_constant__ ShardProblem p, const __grid_constant__ PartialPlaces places) {
   begin_in_order();
   using Lse = fold::LogSumExp<T>;

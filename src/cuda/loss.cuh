@@ -23,7 +23,7 @@ enum class RowKind : int {
 template <class T>
 struct CrossEntropyRow {
   RowKind kind;
-  std::int64_t target;
+  std::int64_t target;  ///< its place in x, of a shard also outside it
   fold::CrossEntropyGradient<T> gradient;
 
   __device__ T operator()(const LossProblem& p, std::int64_t i, T x) const;
@@ -60,8 +60,9 @@ __device__ __forceinline__ T weight_at(const LossProblem& p, std::int64_t i) {
 
 template <class T>
 __device__ __forceinline__ T CrossEntropyRow<T>::operator()(const LossProblem& p, std::int64_t i, T x) const {
-  if (i == target) return gradient.at_target(x, weight_at<T>(p, i));
-  return gradient(x, gradient.spread != T(0) ? weight_at<T>(p, i) : T(1));
+  const std::int64_t of_row = p.shard.offset + i;
+  if (i == target) return gradient.at_target(x, weight_at<T>(p, of_row));
+  return gradient(x, gradient.spread != T(0) ? weight_at<T>(p, of_row) : T(1));
 }
 
 /// A row's operands, its scale as elements are multiplied by it, and its state.
@@ -184,7 +185,7 @@ struct TargetWeight {
     const RowPlace place(p, index);
     const Operand& targets = p[LossSlot::targets];
     const std::int64_t t = integer_at(targets.dtype, targets.data + place.offset(targets));
-    const std::int64_t n = p[Slot::offsets].given ? row_at(p, place).n : p.n;
+    const std::int64_t n = p[Slot::offsets].given ? row_at(p, place).n : p.classes();
     if (t == p.ignore_index || t < 0 || t >= n) return RowsFold::identity();
     return {static_cast<double>(weight_at<T>(p, t)), 1};
   }
@@ -267,7 +268,8 @@ __device__ __forceinline__ FinishedRow<T> finish_row(const LossProblem& p, std::
                                                      const Element& element) {
   const fold::Normaliser<T> norm(r.state);
   const std::int64_t target = r.target(p);
-  const bool ignored = target == p.ignore_index, lost = !ignored && (target < 0 || target >= r.row.n);
+  const std::int64_t all = p.shard.size != 0 ? p.shard.size : r.row.n;
+  const bool ignored = target == p.ignore_index, lost = !ignored && (target < 0 || target >= all);
   double classes = static_cast<double>(r.row.length), weights = classes;
   if (work.classes != nullptr)
     weights = work.classes[index].sum, classes = static_cast<double>(work.classes[index].rows);
@@ -293,7 +295,8 @@ __device__ __forceinline__ FinishedRow<T> finish_row(const LossProblem& p, std::
   const RowKind kind = ignored || (norm.empty && !lost) ? RowKind::zero
                        : lost || !norm.regular          ? RowKind::nan
                                                         : RowKind::regular;
-  return {loss, {kind, target, {norm, r.factor.c, terms, lse, factor}}};
+  const std::int64_t place = kind == RowKind::regular ? target - p.shard.offset : -1;
+  return {loss, {kind, place, {norm, r.factor.c, terms, lse, factor}}};
 }
 
 template <class T>

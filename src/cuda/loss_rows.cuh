@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(256, 4)
     if (target >= 0 && target < n) {  // before dx, which may be x, is written
       const float element = fold::widen(reinterpret_cast<const E*>(x)[target]);
       at_target = row.gradient.at_target(factor.plain ? element : fold::Scalar<float>::mul(element, factor.times),
-                                         weight_at<float>(p, row.target));
+                                         weight_at<float>(p, p.shard.offset + row.target));
     }
   }
   float v[lift::kPerLane];

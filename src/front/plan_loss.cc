@@ -119,14 +119,12 @@ void add_targets(LossProblem& p, RowBuilder& b, const View& targets, const Cross
   b.full(p[LossSlot::targets], "targets", targets);
 }
 
-void add_shard(LossProblem& p, const View& x, const CrossEntropyOptions& o) {
+void add_shard(LossProblem& p, const CrossEntropyOptions& o) {
   const Shard& s = o.shard;
   if (s.size == 0 && s.offset == 0) return;
   if (p.op != Op::cross_entropy_backward)
     throw Error(Code::option, "a shard for cross_entropy", "none: the logits of whole rows",
                 "fold_shard and join_cross_entropy (shards.hpp)");
-  if (x.device.kind != DeviceKind::cpu)
-    throw Error(Code::unsupported, "a shard on a GPU", "whole rows", "compute it on the CPU");
   if (o.label_smoothing != 0 || o.rows.offsets.given())
     throw Error(Code::unsupported, "label_smoothing or offsets for a shard", "neither", "leave them as by default");
   checks::check_shard(s, p.n);
@@ -182,7 +180,7 @@ void build_loss(LossProblem& p, Op op, std::span<const View> inputs, std::span<c
   RowBuilder b(p, x, o.rows);
   checks::check_scale(o.rows.scale, x.dtype == DType::float64);
   b.full(p[Slot::x], "x", x);
-  add_shard(p, x, o);
+  add_shard(p, o);
   add_targets(p, b, targets, o);
   add_results(p, b, loss, dloss, states, o, "weight");
   if (dx.given()) add_gradient(b, dx);

@@ -44,6 +44,45 @@ TEST_F(CudaShards, CrossEntropy) {
   });
 }
 
+/// Each shard's own part of the gradient, from joined states.
+TEST_F(CudaShards, GradientsOfShards) {
+  for_cases([](const ShardCase& c, int which) {
+    if (c.n == 0 || c.cuts.size() > 10) return;
+    BothRows rows(c.dtype, c.n, c.scale, c.masked, static_cast<std::uint64_t>(which));
+    Owned partials = folded(rows.host, c.cuts), states(DType::float64, {kRows, 4}), dloss(DType::float32, {});
+    softfold::join_states(partials.view(), states.view());
+    const float comes_in = 0.5F;
+    std::memcpy(dloss.bytes.data(), &comes_in, sizeof comes_in);
+    Owned status(DType::int32, {});
+    const DeviceOwned gpu_states(states), gpu_dloss(dloss), gpu_status(status);
+    CrossEntropyOptions o;
+    o.reduction = which % 2 == 0 ? Reduction::mean : Reduction::sum;
+    o.z_loss = which % 3 == 0 ? 0.01 : 0;
+    o.rows.scale = c.scale;
+    CrossEntropyOptions gpu = o;
+    gpu.status = gpu_status.view();
+    if (which % 5 < 3) o.weight = rows.host.weight.view(), gpu.weight = rows.weight.view();
+    for (std::size_t i = 0; i + 1 < c.cuts.size(); ++i) {
+      const std::int64_t begin = c.cuts[i], n = c.cuts[i + 1] - begin;
+      const Sizes shape{kRows, n};
+      Owned dx(c.dtype, shape);
+      const DeviceOwned gpu_dx(dx);
+      o.shard = gpu.shard = {begin, c.n};
+      if (c.masked) o.rows.mask = View(rows.host.mask.bytes.data() + begin, DType::boolean, shape, rows.host.wide);
+      if (c.masked) gpu.rows.mask = rows.mask.view(begin, shape, rows.host.wide);
+      const View x = rows.host.cut(rows.host.x, begin, begin + n);
+      softfold::cross_entropy_backward(x, rows.host.targets.view(), states.view(), dloss.view(), dx.view(), o);
+      const View gpu_x = rows.x.view(begin, shape, rows.host.wide);
+      softfold::cross_entropy_backward(gpu_x, rows.targets.view(), gpu_states.view(), gpu_dloss.view(), gpu_dx.view(),
+                                       gpu);
+      ASSERT_EQ(difference(dx.bytes, gpu_dx.download(), size_of(c.dtype)), "") << name(c) << " shard " << i;
+      std::int32_t lost = -1;
+      std::memcpy(&lost, gpu_status.download().data(), sizeof lost);
+      ASSERT_EQ(lost, 0);
+    }
+  });
+}
+
 TEST_F(CudaShards, Topk) {
   for_cases([](const ShardCase& c, int which) {
     BothRows rows(c.dtype, c.n, c.scale, c.masked, static_cast<std::uint64_t>(which));
