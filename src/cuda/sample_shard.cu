@@ -113,7 +113,7 @@ class BlockDraw {
 
  private:
   /// The state of some chunks; the tree of the last ones, up to kTreeChunks, is left in shared memory.
-  __device__ Lse::State fold(std::int64_t begin, std::int64_t chunks) {
+  __device__ __noinline__ Lse::State fold(std::int64_t begin, std::int64_t chunks) {
     lift::TreeBuilder<Lse> tree;
     for (std::int64_t first = 0; first < chunks; first += kTreeChunks) {
       const std::int64_t some = min(chunks - first, std::int64_t{kTreeChunks});

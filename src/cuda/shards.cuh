@@ -45,14 +45,16 @@ __device__ __forceinline__ fold::LogSumExp<double>::State fold_chunk(double (&v)
   if (most == fold::infinity<double>()) return Lse::plus_infinity();
   if (most == -fold::infinity<double>()) return Lse::identity();
   const auto frame = Lse::frame(most, c);
+  // Turned by one place a step: the registers keep constant names without unrolling the body.
+#pragma unroll 1
+  for (int i = 0; i < lift::kPerLane; ++i) {
+    double term = 0.;
+    if (v[0] != -fold::infinity<double>())
+      term = frame.fast ? fold::term<fold::Scalar<double>>(v[0], c, Lse::narrow(frame.m))
+                        : fold::term_wide(v[0], c, frame.m);
 #pragma unroll
-  for (int j = 0; j < lift::kPerLane; ++j) {
-    if (v[j] == -fold::infinity<double>()) {
-      v[j] = 0.;
-    } else {
-      v[j] = frame.fast ? fold::term<fold::Scalar<double>>(v[j], c, Lse::narrow(frame.m))
-                        : fold::term_wide(v[j], c, frame.m);
-    }
+    for (int j = 0; j + 1 < lift::kPerLane; ++j) v[j] = v[j + 1];
+    v[lift::kPerLane - 1] = term;
   }
   return {frame.m, add_chunk(v)};
 }
