@@ -131,6 +131,30 @@ def test_torch_consumers(torch_gpu, dtype):
         assert got.is_cuda and torch.equal(*(t.detach().cpu().reshape(-1).view(torch.uint8) for t in (got, want)))
 
 
+def test_torch_shards(torch_gpu):
+    """A vocabulary in two shards, on the current stream: partials, joins and each shard's gradient as on the CPU."""
+    torch, (rows, n), cut = torch_gpu, SHAPE, 2000
+    x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(2)) * 4
+    target = torch.arange(rows) * 7
+
+    def results(device):
+        a, t = x.to(device), target.to(device)
+        shards, widest = ((0, a[:, :cut]), (cut, a[:, cut:])), 3000
+        partials = torch.stack(
+            [softfold.fold_shard(s, at, n, target=t, k=5, width=widest) for at, s in shards[::-1]])  # fmt: skip
+        loss, states = softfold.join_cross_entropy(partials, t, dtype=torch.float32, return_states=True)
+        dx = [softfold.cross_entropy_backward(s, t, states, offset=at, size=n) for at, s in shards]
+        drawn = [softfold.sample_shard(s, partials, at, n, seed=3) for at, s in shards]
+        best = softfold.join_topk(partials, 5, dtype=torch.float32, return_lse=True)
+        return partials, loss, states, torch.cat(dx, -1), torch.maximum(*drawn), *best
+
+    with torch.cuda.stream(torch.cuda.Stream()):
+        got = results("cuda")
+        torch.cuda.current_stream().synchronize()
+    for a, b in zip(got, results("cpu")):
+        assert a.is_cuda and torch.equal(*(t.cpu().reshape(-1).view(torch.uint8) for t in (a, b)))
+
+
 def test_stray_targets_are_counted(torch_gpu):
     torch = torch_gpu
     x, target = torch.randn(6, 9, device="cuda"), torch.tensor([0, 9, 3, -1, -100, 8], device="cuda")
