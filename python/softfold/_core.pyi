@@ -82,22 +82,23 @@ def partial_width(n: int, offset: int, size: int, k: int = 0) -> int: ...
 def fold_shard_into(
     x: Array, partials: Array, axis: int, offset: int, size: int, *, target: Array | None = None, k: int = 0,
     scale: SupportsFloat = 1.0, scales: ArrayLike | None = None, lengths: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
+    mask: ArrayLike | None = None, stream: int = 0,
 ) -> None: ...
-def join_states_into(partials: Array, states: Array) -> None: ...
+def join_states_into(partials: Array, states: Array, *, stream: int = 0) -> None: ...
 def join_cross_entropy_into(
     partials: Array, target: Array, loss: Array, *, weight: Array | None = None, ignore_index: int = -100,
     reduction: str = "mean", z_loss: float = 0.0, empty: Empty = "zero", log_probability: Array | None = None,
-    states: Array | None = None,
+    states: Array | None = None, stream: int = 0,
 ) -> None: ...
 def join_topk_into(
     partials: Array, values: Array, indices: Array, *, sorted: bool = True, empty: Empty = "zero",
     probabilities: Array | None = None, log_probabilities: Array | None = None, lse: Array | None = None,
+    stream: int = 0,
 ) -> None: ...
 def sample_shard_into(
     x: Array, partials: Array, tokens: Array, axis: int, offset: int, size: int, *, seed: int | Array = 0,
     draw: int | Array = 0, row_ids: Array | None = None, scale: SupportsFloat = 1.0, scales: ArrayLike | None = None,
-    lengths: ArrayLike | None = None, mask: ArrayLike | None = None,
+    lengths: ArrayLike | None = None, mask: ArrayLike | None = None, stream: int = 0,
 ) -> None: ...
 def linear_cross_entropy_into(
     inputs: tuple[Array, ...], out: Array, *, bias: Array | None = None, softcap: float = 0.0, mode: str = "fast",
