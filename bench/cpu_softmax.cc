@@ -198,12 +198,7 @@ void record(const Settings& s, const Case& c, const std::string& who, double sec
     << c.n << "],\"case\":\"" << c.label << ", " << threads << " threads";
   if (s.deviation != 3) f << ", deviation " << s.deviation;
   f << "\",\"who\":\"" << who << "\",\"ms\":" << seconds * 1e3 << ",\"bytes\":" << bytes
-    << ",\"flops\":null,\"copy_ms\":";
-  if (ceiling) {
-    f << *ceiling * 1e3;
-  } else {
-    f << "null";
-  }
+    << ",\"flops\":null,\"copy_ms\":" << (ceiling ? std::to_string(*ceiling * 1e3) : "null");
   if (cycles) f << ",\"cycles_per_element\":" << *cycles;
   f << ",\"bits\":" << bits_version() << ",\"device\":\"" << device << "\",\"driver\":\"" << cpu::current_target()
     << "\",\"commit\":\"" << id << "\",\"date\":\"" << date << "\"}\n";
