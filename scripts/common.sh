@@ -160,11 +160,10 @@ follow() {
   [[ ! -t 1 ]] || printf '\r\e[K'
 }
 
-# build FOLDER "CMAKE ARGUMENTS" [TARGET...]: configures and builds build/FOLDER; shows the log's end if that fails. The
-# command's sources go through the compiler together, which takes a third of the time.
+# build FOLDER "CMAKE ARGUMENTS" [TARGET...]: configures and builds build/FOLDER; shows the log's end if that fails.
 build() {
   local folder=$root/build/$1 log=$root/build/$1/build.log before=$SECONDS arguments targets=() target
-  read -r -d '' -a arguments <<<"$2 -DSOFTFOLD_UNITY=ON" || true
+  read -r -d '' -a arguments <<<"$2" || true
   shift 2
   for target in "$@"; do targets+=(--target "$target"); done
   if command -v ccache >/dev/null; then arguments+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi

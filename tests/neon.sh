@@ -25,9 +25,11 @@ ln -s /usr/include/hwy "$work/include/hwy" # the headers alone: with one static 
 
 # Most of what they cost is the headers that they share.
 together() { printf '#include "%s"\n' "$@"; }
-# Of the CPU's sources those that Highway does not compile once for every target go together, as SOFTFOLD_UNITY has them.
-mapfile -t targets < <(grep -l foreach_target "$root"/src/cpu/*.cc)
+# The CPU's sources that Highway compiles once for every target, here for one, and the others.
+targets=("$root"/src/cpu/{attention_tile,chunk_ops_float}.cc) # the longest
+mapfile -t smaller < <(grep -l foreach_target "$root"/src/cpu/*.cc | grep -vFx -f <(printf '%s\n' "${targets[@]}"))
 mapfile -t drivers < <(grep -L foreach_target "$root"/src/cpu/*.cc)
+together "${smaller[@]}" >"$work/smaller.cc"
 together "$root"/src/front/*.cc >"$work/front.cc"
 together "${drivers[@]}" >"$work/drivers.cc"
 together "$root"/tests/*.cc >"$work/cases.cc"
@@ -46,7 +48,7 @@ together "$root"/tests/*.cc >"$work/cases.cc"
       printf 'build %s: compile %s\n  optimise = %s\n' "${objects[-1]}" "$source" "$1"
     done
   }
-  add_objects -O1 "${targets[@]}" # what the bits are made by; the rest takes longer to compile than to run
+  add_objects -O1 "${targets[@]}" "$work/smaller.cc" # what the bits are made by; the rest takes longer to compile than to run
   add_objects -O0 "$work"/{drivers,front,cases}.cc "$root"/tests/backends/known_bits.cc
   printf 'build known_bits: link %s\n' "${objects[*]}"
 } >"$work/build.ninja"

@@ -203,11 +203,12 @@ struct WeightSteps {
   int row, key;
 };
 
-/// o = rescale * o + weights . v for Rows rows and Vectors vectors of v's columns. `Ahead`: the next tile's values are
-/// asked for.
+/// o = rescale * o + weights . v for Rows rows and Vectors vectors of v's columns. `Ahead`: the values `ahead` bytes
+/// further are asked for.
 template <int Rows, int Vectors, bool Ahead, class S, class T>
 HWY_INLINE void block_values(const T* HWY_RESTRICT weights, WeightSteps steps, int keys, const S* HWY_RESTRICT v,
-                             std::int64_t v_stride, const T* HWY_RESTRICT rescale, T* HWY_RESTRICT o, int stride) {
+                             std::int64_t v_stride, const T* HWY_RESTRICT rescale, T* HWY_RESTRICT o, int stride,
+                             std::int64_t ahead = 0) {
   using A = Lanes<T>;
   constexpr int w = A::kCount;
   const typename A::D d;
@@ -230,8 +231,7 @@ HWY_INLINE void block_values(const T* HWY_RESTRICT weights, WeightSteps steps, i
       if constexpr (!pairs) x[n] = load(v + n * w);
       if constexpr (pairs && n % 2 == 0)
         split_pairs(hn::LoadU(d, reinterpret_cast<const T*>(v + n * w)), x[n], x[n + 1]);
-      if constexpr (Ahead && n * w * sizeof(S) % 64 == 0)
-        prefetch_at(v + n * w, kTileKeys * v_stride * static_cast<std::int64_t>(sizeof(S)));
+      if constexpr (Ahead && n * w * sizeof(S) % 64 == 0) prefetch_at(v + n * w, ahead);
     });
     unrolled<Rows>([&](auto r) SOFTFOLD_LANES_INLINE {
       const auto p = A::set(weights[r * steps.row]);
@@ -296,21 +296,19 @@ void few_push(const RowTile<T>& tile, const void* values, std::int64_t v_stride,
     row_sums<R::value>(tile.scores + r * kTileKeys, count, tile.rescale + r, tile.state.sum + r);
   });
   for_few(tile.rows, [&]<class R>(R, int r) HWY_ATTR {
-    const auto block = [&]<class N, class Ahead>(N, Ahead, int column) HWY_ATTR {
-      block_values<R::value, N::value, Ahead::value>(tile.scores + r * kTileKeys, {kTileKeys, 1}, count, v + column,
-                                                     v_stride, tile.rescale + r,
-                                                     tile.state.o + r * tile.stride + column, tile.stride);
+    // The first rows ask for the next tile's values, later ones for what they have at hand: that costs next to nothing.
+    const std::int64_t ahead = r == 0 ? kTileKeys * v_stride * static_cast<std::int64_t>(sizeof(S)) : 0;
+    const auto block = [&]<class N>(N, int column) HWY_ATTR {
+      block_values<R::value, N::value, true>(tile.scores + r * kTileKeys, {kTileKeys, 1}, count, v + column, v_stride,
+                                             tile.rescale + r, tile.state.o + r * tile.stride + column, tile.stride,
+                                             ahead);
     };
-    const auto columns = [&]<class Ahead>(Ahead ahead) HWY_ATTR {
-      int column = 0;
-      if constexpr (R::value <= 2)
-        for (; column + 2 * wide * w <= tile.dv; column += 2 * wide * w)
-          block(std::integral_constant<int, 2 * wide>(), ahead, column);
-      for (; column + wide * w <= tile.dv; column += wide * w)
-        block(std::integral_constant<int, wide>(), ahead, column);
-      for (; column < tile.dv; column += w) block(std::integral_constant<int, 1>(), ahead, column);
-    };
-    r == 0 ? columns(std::true_type()) : columns(std::false_type());
+    int column = 0;
+    if constexpr (R::value <= 2)
+      for (; column + 2 * wide * w <= tile.dv; column += 2 * wide * w)
+        block(std::integral_constant<int, 2 * wide>(), column);
+    for (; column + wide * w <= tile.dv; column += wide * w) block(std::integral_constant<int, wide>(), column);
+    for (; column < tile.dv; column += w) block(std::integral_constant<int, 1>(), column);
   });
 }
 

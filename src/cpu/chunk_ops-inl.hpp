@@ -25,10 +25,10 @@ bool covers(const void* x, int n, T c, double m) {
   return !seen.doubtful && (seen.top == -fold::infinity<T>() || fold::LogSumExp<T>::frame(seen.top, c).m <= m);
 }
 
-/// Whether rows of n elements are worth one loop for reading and writing.
+/// Whether rows of n elements are worth one loop for reading and writing: never where arithmetic is slower than memory.
 template <class S>
 constexpr bool are_beside(std::int64_t n) {
-  return n >= 4 * kRun<fold::FoldType<S>, S>;
+  return HWY_TARGET != HWY_SCALAR && n >= 4 * kRun<fold::FoldType<S>, S>;
 }
 
 /// y[0..n) = value(i), past the cache, a few lines at a time while something else is read.
@@ -217,7 +217,7 @@ void add_source(cpu::ChunkOps<T>& ops) {
   ops.covers[i] = covers<S>;
   ops.write_behind[i] = write_behind<S, native>;
   ops.small_rows[i] = small_rows<S, native>;
-  ops.small_rows_far[i] = small_rows_far<S, native>;
+  ops.small_rows_far[i] = HWY_TARGET == HWY_SCALAR ? small_rows<S, native> : small_rows_far<S, native>;
   const auto add = [&]<class Y>(Y) {
     constexpr auto j = cpu::index(cpu::dtype_of<Y>());
     constexpr bool native_result = Native && std::is_same_v<Y, fold::BFloat16>;

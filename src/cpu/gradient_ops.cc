@@ -7,6 +7,7 @@
 #include <hwy/foreach_target.h>
 
 #include "cpu/chunk_ops-inl.hpp"
+#include "cpu/gradient-inl.hpp"
 #include "cpu/gradient_ops.hpp"
 #include "softfold/lift/lanes_sum.hpp"
 
@@ -14,8 +15,6 @@ HWY_BEFORE_NAMESPACE();
 namespace softfold {
 inline namespace v0 {
 namespace HWY_NAMESPACE {
-
-#include "softfold/fold/gradient-inl.hpp"
 
 /// Asks for what a few iterations on will be read from memory. Two streams are more than the machine finds by itself.
 template <class S>

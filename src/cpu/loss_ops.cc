@@ -5,6 +5,7 @@
 #define HWY_TARGET_INCLUDE "cpu/loss_ops.cc"
 #include <hwy/foreach_target.h>
 
+#include "cpu/gradient-inl.hpp"
 #include "cpu/loss_ops.hpp"
 #include "cpu/write-inl.hpp"
 #include "softfold/lift/lanes_sum.hpp"
@@ -13,8 +14,6 @@ HWY_BEFORE_NAMESPACE();
 namespace softfold {
 inline namespace v0 {
 namespace HWY_NAMESPACE {
-
-#include "softfold/fold/gradient-inl.hpp"
 
 template <class S, class T = fold::FoldType<S>>
 T sum_log(const void* from, int n, const fold::LogNormaliser<T>& row, const T* weight, T* room) {

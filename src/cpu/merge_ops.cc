@@ -46,7 +46,8 @@ HWY_INLINE void combine_parts(const cpu::LiveParts& live, std::int64_t n, Y* y, 
 template <class S, class Y, class T = fold::FoldType<S>>
 void combine(const cpu::LiveParts& live, std::int64_t n, void* to, bool stream) {
   Y* y = static_cast<Y*>(to);
-  if (live.count == 2) return combine_parts<2, S, Y, T>(live, n, y, stream);
+  if constexpr (std::is_same_v<S, Y>)  // the common case has a loop of its own
+    if (live.count == 2) return combine_parts<2, S, Y, T>(live, n, y, stream);
   combine_parts<0, S, Y, T>(live, n, y, stream);
 }
 

@@ -69,9 +69,13 @@ SoftCap soft_cap_of(double scale) {
 
 std::size_t workspace(const AttentionProblem& p, const Context&) { return is_uneven(p) ? sizeof(int) : 0; }
 
+template <class E>
+void run_of(const AttentionProblem& p, const Context& context) {
+  p.softcap != 0.F ? run_attention_sm90<E, true>(p, context) : run_attention_sm90<E, false>(p, context);
+}
+
 void run(const AttentionProblem& p, const Context& context) {
-  p.q.dtype == DType::bfloat16 ? run_attention_sm90<fold::BFloat16>(p, context)
-                               : run_attention_sm90<fold::Float16>(p, context);
+  p.q.dtype == DType::bfloat16 ? run_of<fold::BFloat16>(p, context) : run_of<fold::Float16>(p, context);
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-// Hopper's attention of bfloat16.
+// Hopper's attention of bfloat16 without a soft cap.
 #include "cuda/attention_sm90_launch.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-template void run_attention_sm90<fold::BFloat16>(const AttentionProblem&, const Context&);
+template void run_attention_sm90<fold::BFloat16, false>(const AttentionProblem&, const Context&);
 
 }  // namespace cuda
 }  // namespace v0

@@ -37,26 +37,24 @@ void run_tile(const AttentionProblem& p, const Context& context) {
          {std::min(cut.tiles, processors), C::kThreads, 1, C::kShared}, stream, q, k_map, v_map, p, cut);
 }
 
-template <class C>
-void run_tile(const AttentionProblem& p, const Context& context) {
-  p.softcap != 0.F ? run_tile<C, true>(p, context) : run_tile<C, false>(p, context);
-}
-
-/// Attention of 16-bit elements E. Each dtype is compiled by itself: attention_sm90_bf16.cu, attention_sm90_fp16.cu.
-template <class E>
+/// Attention of 16-bit elements E, with or without a soft cap. Each is compiled by itself: attention_sm90_bf16.cu,
+/// attention_sm90_bf16_capped.cu and so on.
+template <class E, bool kCaps>
 void run_attention_sm90(const AttentionProblem& p, const Context& context) {
   const int d = std::max(p.d, p.dv);
   // Three warp-groups share the exponentials better; short sequences waste fewer rows on two.
-  if (d <= 64 && (p.packed || p.tk < 2048)) return run_tile<AttentionTile<E, 64, 64, 2, 128>>(p, context);
-  if (d <= 64) return run_tile<AttentionTile<E, 64, 64, 3, 96>>(p, context);
-  if (d <= 96) return run_tile<AttentionTile<E, 96, 96, 2, 128>>(p, context);
-  if (d <= 128) return run_tile<AttentionTile<E, 128, 128, 2, 128>>(p, context);
-  if (d <= 192 && p.dv <= 128) return run_tile<AttentionTile<E, 192, 128, 2, 128>>(p, context);
-  return run_tile<AttentionTile<E, 256, 256, 2, 80>>(p, context);
+  if (d <= 64 && (p.packed || p.tk < 2048)) return run_tile<AttentionTile<E, 64, 64, 2, 128>, kCaps>(p, context);
+  if (d <= 64) return run_tile<AttentionTile<E, 64, 64, 3, 96>, kCaps>(p, context);
+  if (d <= 96) return run_tile<AttentionTile<E, 96, 96, 2, 128>, kCaps>(p, context);
+  if (d <= 128) return run_tile<AttentionTile<E, 128, 128, 2, 128>, kCaps>(p, context);
+  if (d <= 192 && p.dv <= 128) return run_tile<AttentionTile<E, 192, 128, 2, 128>, kCaps>(p, context);
+  return run_tile<AttentionTile<E, 256, 256, 2, 80>, kCaps>(p, context);
 }
 
-extern template void run_attention_sm90<fold::BFloat16>(const AttentionProblem&, const Context&);
-extern template void run_attention_sm90<fold::Float16>(const AttentionProblem&, const Context&);
+extern template void run_attention_sm90<fold::BFloat16, false>(const AttentionProblem&, const Context&);
+extern template void run_attention_sm90<fold::BFloat16, true>(const AttentionProblem&, const Context&);
+extern template void run_attention_sm90<fold::Float16, false>(const AttentionProblem&, const Context&);
+extern template void run_attention_sm90<fold::Float16, true>(const AttentionProblem&, const Context&);
 
 }  // namespace cuda
 }  // namespace v0

@@ -1,5 +1,5 @@
 // Gradients of the softmax family, an element at a time, over any arithmetic A (see exp2-inl.hpp).
-// No include guard: gradient.hpp reads it once for scalars and CUDA, cpu/gradient_ops.cc once per SIMD target.
+// No include guard: gradient.hpp reads it once for scalars and CUDA, cpu/gradient-inl.hpp once per SIMD target.
 
 /// Through softmax: y (dy - s) * scale with s = sum y dy, every step rounded.
 template <class A>

@@ -1,0 +1,12 @@
+// Hopper's attention of float16 with a soft cap.
+#include "cuda/attention_sm90_launch.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+template void run_attention_sm90<fold::Float16, true>(const AttentionProblem&, const Context&);
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
