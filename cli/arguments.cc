@@ -186,12 +186,15 @@ DeviceKind parse_backend(const std::string& text) {
   return look_up<DeviceKind>(text, "backend", names, 2);
 }
 
-Op parse_op(const std::string& text) {
+Op parse_op(const std::string& text, std::span<const Op> among) {
   std::string name = text;
   for (char& c : name)
     if (c == '-') c = '_';
-  std::array<std::pair<std::string_view, Op>, static_cast<std::size_t>(kLastOp) + 1> names;
-  for (std::size_t i = 0; i < names.size(); ++i) names[i] = {name_of(static_cast<Op>(i)), static_cast<Op>(i)};
+  std::vector<std::pair<std::string_view, Op>> names;
+  for (const Op op : among) names.emplace_back(name_of(op), op);
+  if (among.empty())
+    for (int i = 0; i <= static_cast<int>(kLastOp); ++i)
+      names.emplace_back(name_of(static_cast<Op>(i)), static_cast<Op>(i));
   return look_up<Op>(name, "operation", names, names.size());
 }
 

@@ -34,8 +34,8 @@ Empty parse_empty(const std::string& text);
 Rung parse_rung(const std::string& text, bool of_attention = false);  ///< attention alone merges
 /// "cpu" or "cuda".
 DeviceKind parse_backend(const std::string& text);
-/// A name of Op; "-" stands for "_". Throws Error{Code::option}.
-Op parse_op(const std::string& text);
+/// A name of one of `among`, or of any Op where that is empty; "-" stands for "_". Throws Error{Code::option}.
+Op parse_op(const std::string& text, std::span<const Op> among = {});
 
 /// "A:B", "A:", ":B" of `length` elements. Throws Error{Code::shape} unless 0 <= A <= B <= length.
 struct Range {

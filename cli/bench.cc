@@ -43,7 +43,7 @@ void check_scale(DType dtype, double scale) {
 
 struct BenchVerb {
   std::vector<std::string> words;
-  std::string op_text = "softmax", n_text, dtype_text, backend = "cpu", jsonl, commit;
+  std::string op_text, n_text, dtype_text, backend = "cpu", jsonl, commit;
   std::int64_t rows = 0, heads = 1, head_dim = 64;
   int threads = 0;
   double scale = 1, seconds = 0.3;
@@ -74,6 +74,7 @@ struct BenchVerb {
 
   void run() const;
   void run_attention() const;
+  void check_kind(bool ladder, Op op) const;
   DType dtype() const { return dtype_text.empty() ? DType::float32 : parse_dtype(dtype_text); }
   std::vector<std::int64_t> lengths() const;
   std::vector<Data> data() const;
@@ -164,16 +165,35 @@ std::vector<Data> BenchVerb::data() const {
   return all;
 }
 
+/// Refuses what would be left out: options of another kind of benchmark, files that nothing reads.
+void BenchVerb::check_kind(bool ladder, Op op) const {
+  const bool attention = op == Op::attention;
+  if (words.size() > (attention ? 1 : 2))
+    throw Error(Code::usage, fmt::format("bench {}{}", fmt::join(words, " "), attention ? " --op attention" : ""),
+                attention ? "no file: attention's operands are made up" : "at most one file", "softfold bench ladder");
+  if (!ladder && !op_text.empty())
+    throw Error(Code::option, fmt::format("--op {} of bench {}", op_text, words[0]), "--op of bench ladder",
+                "softfold bench ladder --op " + op_text);
+  const bool file = words.size() == 2;
+  for (const auto& [given, name] : {std::pair{!reading.tensor.empty(), "--tensor"}, {!reading.as.empty(), "--as"}})
+    if (given && !file)
+      throw Error(Code::option, fmt::format("{} without a file", name), "it says how a file is read",
+                  fmt::format("softfold bench {} FILE {} ...", words[0], name));
+  for (const auto& [given, name] : {std::pair{heads != 1, "--heads"}, {head_dim != 64, "--d"}, {causal, "--causal"}})
+    if (given && !attention)
+      throw Error(Code::option, fmt::format("{} of bench {}", name, words[0]), "bench ladder --op attention has it",
+                  fmt::format("leave out {}", name));
+}
+
 void BenchVerb::run() const {
   static constexpr std::string_view kinds[] = {"ladder", "softmax", "log-softmax", "logsumexp", "state"};
   if (!(seconds >= 0) || !(seconds <= 3600))
     throw Error(Code::option, fmt::format("--seconds {}", seconds), "0 .. 3600", "--seconds 0.3");
   const bool ladder = parse_word(words[0], "benchmark", kinds) == 0;
-  const Op op = parse_op(ladder ? op_text : words[0]);
-  if (ladder && op == Op::attention && words.size() == 1) return run_attention();
-  if (words.size() > 2 || op > Op::state)
-    throw Error(Code::usage, fmt::format("bench {}{}", fmt::join(words, " "), ladder ? " --op " + op_text : ""),
-                "one of softmax, log-softmax, logsumexp, state, and at most one file", "softfold bench ladder");
+  static constexpr Op raced[] = {Op::softmax, Op::log_softmax, Op::logsumexp, Op::state, Op::attention};
+  const Op op = ladder ? op_text.empty() ? Op::softmax : parse_op(op_text, raced) : parse_op(words[0]);
+  check_kind(ladder, op);
+  if (op == Op::attention) return run_attention();
   if (on_gpu() && !writes_all(op))
     throw Error(Code::unsupported, fmt::format("bench {} --backend cuda", words[0]), "softmax, log-softmax",
                 "--backend cpu");

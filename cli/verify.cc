@@ -228,11 +228,9 @@ struct VerifyVerb {
 };
 
 std::vector<Op> VerifyVerb::operations() const {
-  if (op.empty())
-    return result.empty() ? std::vector{Op::softmax, Op::log_softmax, Op::logsumexp} : std::vector{Op::softmax};
-  const Op which = parse_op(op);
-  if (which > Op::logsumexp) throw Error(Code::option, "--op " + op, "softmax, log-softmax, logsumexp", "--op softmax");
-  return {which};
+  const std::vector all{Op::softmax, Op::log_softmax, Op::logsumexp};
+  if (op.empty()) return result.empty() ? all : std::vector{Op::softmax};
+  return {parse_op(op, all)};
 }
 
 std::vector<std::int64_t> unravel(std::int64_t index, const std::vector<std::int64_t>& shape) {

@@ -261,6 +261,14 @@ TEST_F(Bench, AFilesRowsAndOneOperation) {
   }
   expect_refused(Code::option, "try: ladder", {"bench", "lader"});
   expect_refused(Code::option, "rows", {"bench", "softmax", "--n", "0"});
+  expect_refused(Code::option, "softfold bench ladder --op state", {"bench", "softmax", "--op", "state"});
+  expect_refused(Code::option, "--causal", {"bench", "softmax", "--causal"});
+  expect_refused(Code::option, "--heads", {"bench", "ladder", "--heads", "2"});
+  expect_refused(Code::option, "without a file", {"bench", "softmax", "--as", "bfloat16"});
+  expect_refused(Code::option, "softmax, log_softmax, logsumexp, state, attention\n",
+                 {"bench", "ladder", "--op", "topk"});
+  expect_refused(Code::option, "softmax, log_softmax, logsumexp\n", {"verify", "@x.npy", "--op", "softmix"});
+  expect_refused(Code::usage, "no file", {"bench", "ladder", "@x.npy", "--op", "attention"});
   expect_refused(Code::usage, "one file", {"bench", "softmax", "@x.npy", "@x.npy"});
   write_array(at("i.npy"), DType::int32, {4, 5}, std::vector<std::byte>(80));
   expect_refused(Code::dtype, "int32", {"bench", "softmax", "@i.npy"});
