@@ -1,4 +1,4 @@
-"""The option structs of softfold.h's cross_entropy, entropy, kl_divergence, topk and sample for ctypes: for both machines."""
+"""The option structs of softfold.h's cross_entropy, entropy, kl_divergence, topk, sample and shards for ctypes: for both machines."""
 import ctypes as C
 
 
@@ -33,3 +33,8 @@ class SampleOptions(C.Structure):
                                                   "probabilities", "masked")),
                 ("order", C.c_int32), ("of", C.c_int32), ("top_tokens", C.c_void_p),
                 ("top_log_probabilities", C.c_void_p)]
+
+
+class ShardOptions(C.Structure):
+    _fields_ = [("struct_size", C.c_size_t), ("rows", C.c_void_p), ("targets", C.c_void_p), ("offset", C.c_int64),
+                ("size", C.c_int64), ("k", C.c_int64)]

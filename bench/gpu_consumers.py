@@ -1,4 +1,4 @@
-"""cross_entropy, entropy, kl_divergence, topk and sample on one GPU, beside their peers and a copy or a read of the same bytes, in one run.
+"""cross_entropy, entropy, kl_divergence, topk, sample and shards of rows on one GPU, beside their peers and a copy or a read of the same bytes, in one run.
 
 As bench/gpu_softmax.py: graph replays, interleaved, medians; records of DESIGN section 5 go to --out.
 
@@ -12,7 +12,8 @@ import sys
 import torch
 
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
-from consumer_options import CrossEntropyOptions, EntropyOptions, KlDivergenceOptions, SampleOptions, TopkOptions  # noqa: E402
+from consumer_options import (CrossEntropyOptions, EntropyOptions, KlDivergenceOptions, SampleOptions,  # noqa: E402
+                              ShardOptions, TopkOptions)
 from gpu_softmax import Bench, Context, Softfold  # noqa: E402
 
 
@@ -53,6 +54,21 @@ class Consumers(Softfold):
                 raise RuntimeError(lib.softfold_last_error().decode())
 
         run.kernel = self.lib.softfold_plan_kernel(at).decode()
+        return run
+
+    def call_of(self, name, arguments, stream, workspace):
+        """A call that has no plan: of tensors, option structs and numbers."""
+        context = Context()
+        self.lib.softfold_context_init(C.byref(context))
+        context.stream = stream.cuda_stream
+        context.workspace, context.workspace_bytes = workspace.data_ptr(), workspace.numel()
+        given = [self.tensor(a) if isinstance(a, torch.Tensor) else a for a in arguments]
+        passed = [C.byref(a) if isinstance(a, C.Structure) else a for a in given]
+
+        def run(lib=self.lib, keep=(given, context, workspace)):
+            if getattr(lib, "softfold_" + name)(*passed, C.byref(context)) != 0:
+                raise RuntimeError(lib.softfold_last_error().decode())
+
         return run
 
 
@@ -145,6 +161,41 @@ class Points(Bench):
         self.point("sample", dtype, (rows, n), f"k={top_k}, p={top_p}", candidates, x.numel() * x.element_size(),
                    read_only=True)
 
+    def shards(self, dtype, rows, n, parts=8, k=0):
+        """fold_shard of n elements a row, beside a read of them, and what follows from all parts' partials, beside a
+        read of these."""
+        x, size = self.logits(dtype, rows, n), n * parts
+        workspace = torch.empty(1 << 26, dtype=torch.uint8, device="cuda")
+        options, widths = [], []
+        for i in range(parts):
+            o, width = ShardOptions(), C.c_int64()
+            self.softfold.lib.softfold_shard_options_init(C.byref(o))
+            o.offset, o.size, o.k = i * n, size, k
+            self.softfold.lib.softfold_partial_width(C.c_int64(n), C.byref(o), C.byref(width))
+            options.append(o)
+            widths.append(width.value)
+        gathered = torch.empty(parts, rows, max(widths), dtype=torch.float64, device="cuda")
+        folds = [self.softfold.call_of("fold_shard", [x, gathered[i], options[i]], self.stream, workspace)
+                 for i in range(parts)]
+        with torch.cuda.stream(self.stream):
+            for fold in folds:
+                fold()
+        torch.cuda.synchronize()
+        case = f"{parts} shards" + (f" k={k}" if k else "")
+        self.point("fold_shard", dtype, (rows, n), case, {"softfold:fold_shard": folds[1]},
+                   x.numel() * x.element_size(), read_only=True)
+        if k:
+            return
+        states, tokens = torch.empty(rows, 4, dtype=torch.float64, device="cuda"), torch.empty(
+            rows, dtype=torch.int64, device="cuda")
+        o = SampleOptions()
+        self.softfold.lib.softfold_sample_options_init(C.byref(o))
+        calls = {"join_states": [gathered, states],
+                 "sample_shard": [x, gathered, tokens, C.c_int64(n), C.c_int64(size), o]}
+        for name, arguments in calls.items():
+            run = self.softfold.call_of(name, arguments, self.stream, workspace)
+            self.point(name, dtype, (rows, n), case, {"softfold:" + name: run}, gathered.numel() * 8, read_only=True)
+
 
 def main():
     parser = argparse.ArgumentParser()
@@ -153,7 +204,7 @@ def main():
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
     parser.add_argument("--peers", default="torch", help="torch,quack")
-    parser.add_argument("--only", default="cross_entropy,entropy,kl_divergence,topk,sample")
+    parser.add_argument("--only", default="cross_entropy,entropy,kl_divergence,topk,sample,shards")
     args = parser.parse_args()
     args.peers = [p for p in args.peers.split(",") if p]
     b, only = Points(args), args.only.split(",")
@@ -184,6 +235,13 @@ def main():
         for rows in (4096, 128, 1):
             b.sample(torch.float32, rows, 128256)
             b.sample(torch.float32, rows, 128256, 50, 0.9)
+    if "shards" in only:
+        for rows, n in ((4096, 16384), (4096, 16032), (1024, 131072), (64, 16384), (64, 16032), (1, 131072)):
+            b.shards(torch.bfloat16, rows, n)
+        b.shards(torch.float32, 4096, 16384)
+        b.shards(torch.float32, 4096, 16032)
+        b.shards(torch.bfloat16, 4096, 16384, k=50)
+        b.shards(torch.bfloat16, 4096, 16032, k=50)
 
 
 if __name__ == "__main__":

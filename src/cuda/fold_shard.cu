@@ -1,9 +1,14 @@
-// fold_shard on the GPU: a block a row, in one read of its elements. The k largest are found before, by topk's kernels.
+// fold_shard on the GPU: the chunks of the shard's nodes to states, in one read, then a row's partial from these. The k
+// largest are found before, by topk's kernels.
+#include "cuda/choose.hpp"
 #include "cuda/in_order.cuh"
 #include "cuda/kernels.hpp"
-#include "cuda/launch.hpp"
+#include "cuda/levels.cuh"
 #include "cuda/shards.cuh"
 #include "cuda/shards.hpp"
+#include "cuda/softmax_plain.cuh"
+#include "cuda/states.hpp"
+#include "front/choice.hpp"
 
 #include <algorithm>
 
@@ -12,42 +17,51 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// A warp a chunk; the chunks of a group, the first a multiple of their number, are merged at once.
-constexpr int kGroupLevel = 3, kGroup = 1 << kGroupLevel, kFoldThreads = 32 * kGroup;
+/// The chunks that a shard's nodes are of: the first one's place in x, and how many a row has.
+struct NodeChunks {
+  std::int64_t begin, count;
+  explicit NodeChunks(const lift::ShardLayout& l)
+      : begin(l.first - l.begin), count(lift::chunk_count(l.last - l.first)) {}
+};
 
-/// Where the numbers of every row's partial lie.
-struct PartialPlaces {
-  lift::ShardLayout layout;
-  std::int64_t head, nodes, tail, end;
-  std::int64_t found;  ///< of the k largest, as many as topk has left there, their indices as integers
+/// A warp a chunk, of rows that are not plain.
+template <class T>
+__global__ void __launch_bounds__(kThreads) fold_shard_chunks(const __grid_constant__ RowProblem p, NodeChunks chunks,
+                                                              typename fold::LogSumExp<T>::State* states) {
+  begin_in_order();
+  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (item >= p.rows * chunks.count) return;
+  const std::int64_t index = item / chunks.count;
+  const FoldedRow<T> row(p, row_at(p, RowPlace(p, index)));
+  const auto s = row.chunk_state(chunks.begin + (item - index * chunks.count) * lift::kChunk);
+  if (threadIdx.x % 32 == 0) states[item] = s;
+}
 
-  explicit PartialPlaces(const ShardProblem& p)
-      : layout(p.shard.offset, p.shard.offset + p.n, p.shard.size),
-        head(kPartialWords + 2 * p.k),
-        nodes(head + layout.first - layout.begin),
-        tail(nodes + 2 * layout.nodes()),
-        end(tail + layout.end - layout.last),
-        found(std::min(p.k, p.n)) {}
+/// Threads that write one row's partial: `count` of them, of which this is `me`.
+struct PartialTeam {
+  int me, count;
 };
 
 /// A row's elements as they are folded, and its partial.
 template <class T>
 struct ShardRow : FoldedRow<T> {
   const ShardProblem& p;
+  const PartialPlaces& places;
   RowPlace place;
   double* to;
 
-  __device__ __forceinline__ ShardRow(const ShardProblem& problem, const RowPlace& at)
-      : FoldedRow<T>(problem, row_at(problem, at)),
+  __device__ __forceinline__ ShardRow(const ShardProblem& problem, const PartialPlaces& at, const RowPlace& row)
+      : FoldedRow<T>(problem, row_at(problem, row)),
         p(problem),
-        place(at),
+        places(at),
+        place(row),
         to(reinterpret_cast<double*>(p[Slot::states].data + place.offset(p[Slot::states]))) {}
 
   __device__ __forceinline__ double number(std::int64_t i) const {
     return fold::canonical(static_cast<double>(this->element(i)));
   }
   /// By one thread: all that has one number.
-  __device__ __forceinline__ void write_head() const {
+  __device__ __forceinline__ void write_words() const {
     const Operand& targets = p[LossSlot::targets];
     const std::int64_t offset = p.shard.offset;
     std::int64_t t = -1;
@@ -63,59 +77,97 @@ struct ShardRow : FoldedRow<T> {
     to[kTarget] = t >= offset && t - offset < p.n ? number(t - offset) : 0.;
     to[kTargetIndex] = t >= 0 && t < p.shard.size ? static_cast<double>(t) : -1.;
   }
-  /// By all threads of the block: the largest elements' indices, the single elements, zeros behind all.
-  __device__ __forceinline__ void write_singles(const PartialPlaces& places) const {
-    const lift::ShardLayout& l = places.layout;
-    for (std::int64_t j = threadIdx.x; j < p.k; j += kFoldThreads) {
+  /// The largest elements' places in the row. topk has left `found` of them, with indices in x as integers.
+  __device__ __forceinline__ void write_best(const PartialTeam& team, std::int64_t found) const {
+    for (std::int64_t j = team.me; j < p.k; j += team.count) {
       double* entry = to + kPartialWords + 2 * j;
-      const std::int64_t index = j < places.found ? __double_as_longlong(entry[1]) : -1;
-      if (j >= places.found) entry[0] = -fold::infinity<double>();
+      const std::int64_t index = j < found ? __double_as_longlong(entry[1]) : -1;
+      if (j >= found) entry[0] = -fold::infinity<double>();
       entry[1] = index >= 0 ? static_cast<double>(p.shard.offset + index) : -1.;
     }
-    for (std::int64_t i = threadIdx.x; i < l.first - l.begin; i += kFoldThreads) to[places.head + i] = number(i);
-    for (std::int64_t i = threadIdx.x; i < l.end - l.last; i += kFoldThreads)
-      to[places.tail + i] = number(l.last - l.begin + i);
-    for (std::int64_t i = places.end + threadIdx.x; i < p.width; i += kFoldThreads) to[i] = 0.;
+  }
+  /// The single elements, and zeros behind all.
+  __device__ __forceinline__ void write_singles(const PartialTeam& team) const {
+    const lift::ShardLayout& l = places.layout;
+    write_elements(team, 0, l.first - l.begin, to + places.head);
+    write_elements(team, l.last - l.begin, l.end - l.last, to + places.tail);
+    for (std::int64_t i = places.width + team.me; i < p.width; i += team.count) to[i] = 0.;
+  }
+
+ private:
+  /// A few are asked for before the first is written.
+  __device__ __forceinline__ void write_elements(const PartialTeam& team, std::int64_t from, std::int64_t n,
+                                                 double* at) const {
+    constexpr int kSome = 4;
+    for (std::int64_t i = team.me; i < n; i += kSome * team.count) {
+      double some[kSome];
+#pragma unroll
+      for (int j = 0; j < kSome; ++j)
+        if (i + j * team.count < n) some[j] = number(from + i + j * team.count);
+#pragma unroll
+      for (int j = 0; j < kSome; ++j)
+        if (i + j * team.count < n) at[i + j * team.count] = some[j];
+    }
   }
 };
 
-/// The nodes of a shard, by a warp, from the states of one group of chunks after another.
+/// The nodes of a shard, by a warp, from its chunks' states: 32 neighbouring chunks at a time, of which the first is a
+/// multiple of 32.
 template <class T>
 class NodeWriter {
  public:
   using Lse = fold::LogSumExp<T>;
   using State = typename Lse::State;
 
-  __device__ __forceinline__ NodeWriter(const lift::ShardLayout& layout, double* to)
-      : layout_(layout), chunk_(layout.first / lift::kChunk), level_(layout.level_at(chunk_)), to_(to) {}
+  __device__ __forceinline__ NodeWriter(const lift::ShardLayout& layout, const State* states, double* to)
+      : layout_(layout),
+        states_(states - layout.first / lift::kChunk),
+        first_(layout.first / lift::kChunk),
+        stop_(layout.stop()),
+        chunk_(first_),
+        level_(layout.level_at(chunk_)),
+        to_(to) {}
 
-  /// s: of chunk kGroup * group + lane; the identity where that is not in the shard's nodes, or lane is no such.
-  __device__ __noinline__ void take(std::int64_t group, const State& s) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const std::int64_t end = kGroup * (group + 1);
-    State nodes[kGroupLevel + 1] = {s};
-#pragma unroll
-    for (int level = 1; level <= kGroupLevel; ++level) {
-      const int distance = 1 << (level - 1);
-      const State other = shuffle(nodes[level - 1], distance);
-      nodes[level] = (lane & distance) == 0 ? Lse::merge(nodes[level - 1], other) : Lse::merge(other, nodes[level - 1]);
-    }
-    if (level_ > kGroupLevel) {  // the group is a part of one node
-      if (lane == 0) open_.push(nodes[kGroupLevel]);
-      if (chunk_ + (std::int64_t{1} << level_) > end) return;
-      if (lane == 0) nodes[0] = open_.root(), open_ = {};
-      return put(nodes[0], lane == 0);
-    }
-    while (chunk_ < end && chunk_ < layout_.stop()) {
-      State node = nodes[0];
-#pragma unroll
-      for (int level = 1; level <= kGroupLevel; ++level)
-        if (level == level_) node = nodes[level];
-      put(node, lane == static_cast<int>(chunk_ % kGroup));
+  __device__ __forceinline__ void write() {
+    if (first_ >= stop_) return;
+    State next = load(first_ / 32);
+#pragma unroll 1
+    for (std::int64_t group = first_ / 32; 32 * group < stop_; ++group) {
+      const State own = next;
+      next = load(group + 1);
+      take(32 * group + 32, own);
     }
   }
 
  private:
+  static constexpr int kGroupLevel = 5;
+
+  __device__ __forceinline__ State load(std::int64_t group) const {
+    const std::int64_t chunk = 32 * group + threadIdx.x % 32;
+    return chunk >= first_ && chunk < stop_ ? states_[chunk] : Lse::identity();
+  }
+  /// The chunks before `end`.
+  __device__ __forceinline__ void take(std::int64_t end, const State& s) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    State nodes[kGroupLevel + 1] = {s};
+#pragma unroll
+    for (int level = 1; level <= kGroupLevel; ++level)
+      nodes[level] = Lse::merge(nodes[level - 1], shuffle(nodes[level - 1], 1 << (level - 1)));
+    if (level_ > kGroupLevel) {  // the group is a part of one node
+      open_.push(nodes[kGroupLevel]);
+      if (chunk_ + (std::int64_t{1} << level_) > end) return;
+      put(open_.root(), lane == 0);
+      open_ = {};
+      return;
+    }
+    while (chunk_ < end && chunk_ < stop_) {
+      State node = nodes[0];
+#pragma unroll
+      for (int level = 1; level <= kGroupLevel; ++level)
+        if (level == level_) node = nodes[level];
+      put(node, lane == static_cast<int>(chunk_ % 32));
+    }
+  }
   __device__ __forceinline__ void put(const State& node, bool mine) {
     if (mine) to_[0] = node.m, to_[1] = fold::canonical(static_cast<double>(node.d));
     to_ += 2;
@@ -124,44 +176,38 @@ class NodeWriter {
   }
 
   const lift::ShardLayout& layout_;
+  const State* states_;  ///< of the row's first chunk, were it here
+  std::int64_t first_, stop_;
   std::int64_t chunk_;  ///< where the next node begins
   int level_;
   double* to_;
   lift::TreeBuilder<Lse> open_;  ///< of a node that is larger than a group
 };
 
+/// `count` threads a row, 32 or all of a block.
 template <class T>
-__global__ void __launch_bounds__(kFoldThreads, sizeof(T) == 4 ? 3 : 1)
-    fold_shard_rows(const __grid_constant__ ShardProblem p, const __grid_constant__ PartialPlaces places) {
+__global__ void __launch_bounds__(kThreads)
+    write_partials(const __grid_constant__ ShardProblem p, const __grid_constant__ PartialPlaces places,
+                   std::int64_t found, std::int64_t chunks, int count,
+                   const typename fold::LogSumExp<T>::State* states) {
   begin_in_order();
-  using Lse = fold::LogSumExp<T>;
-  __shared__ typename Lse::State states[2][kGroup];
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const ShardRow<T> row(p, RowPlace(p, blockIdx.x));
-  const lift::ShardLayout& l = places.layout;
-  const std::int64_t first = l.first / lift::kChunk, stop = l.stop();
-  if (threadIdx.x == 0) row.write_head();
-  row.write_singles(places);
-  NodeWriter<T> nodes(l, row.to + places.nodes);
-  int turn = 0;
-#pragma unroll 1
-  for (std::int64_t group = first / kGroup; kGroup * group < stop; ++group, turn ^= 1) {
-    const std::int64_t chunk = kGroup * group + warp;
-    auto s = Lse::identity();
-    if (chunk >= first && chunk < stop) s = row.chunk_state(chunk * lift::kChunk - l.begin);
-    if (lane == 0) states[turn][warp] = s;
-    __syncthreads();  // the next group's states go elsewhere, so that once is enough
-    if (warp == 0) nodes.take(group, lane < kGroup ? states[turn][lane] : Lse::identity());
-  }
+  const std::int64_t index = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / count;
+  if (index >= p.rows) return;
+  const PartialTeam team{static_cast<int>(threadIdx.x) % count, count};
+  const ShardRow<T> row(p, places, RowPlace(p, index));
+  if (team.me == 0) row.write_words();
+  row.write_best(team, found);
+  if (team.me < 32) NodeWriter<T>(places.layout, states + index * chunks, row.to + places.nodes).write();
+  row.write_singles(team);
 }
 
 /// The k largest elements, or as many as there are, into the partials.
-void find_best(const ShardProblem& p, const PartialPlaces& places, const Context& context) {
+TopkProblem best_problem(const ShardProblem& p) {
   TopkProblem q;
   static_cast<RowProblem&>(q) = p;
   q.op = Op::topk;
   q.scale = 1;  // the order is the elements', whatever their scale
-  q.k = places.found;
+  q.k = std::min(p.k, p.n);
   q.sorted = true;
   q[Slot::scales].given = q[Slot::states].given = false;
   for (Operand& o : q.more) o.given = false;
@@ -171,27 +217,90 @@ void find_best(const ShardProblem& p, const PartialPlaces& places, const Context
   values.data += kPartialWords * sizeof(double);
   indices.data += (kPartialWords + 1) * sizeof(double);
   indices.dtype = DType::int64;
-  for (const TopkKernel& kernel : cuda_topk_kernels())
-    if (kernel.refuses(q, context) == nullptr) return kernel.run(q, context);
+  return q;
 }
+
+/// The steps of a call, and what they need memory for.
+class ShardFold {
+ public:
+  ShardFold(const ShardProblem& p, const Context& context)
+      : p_(p), context_(context), places_(p.shard, p.n, p.k), chunks_(places_.layout), best_(best_problem(p)) {
+    if (best_.k > 0) finds_ = first_able(best_, cuda_topk_kernels(), context);
+  }
+
+  std::size_t bytes() {
+    Parts counted(nullptr);
+    lay_out(counted);
+    return counted.used();
+  }
+  void run(char* memory) {
+    Parts parts(memory);
+    lay_out(parts);
+    Stream stream = stream_of(context_);
+    if (finds_ != nullptr) {
+      Context own = context_;
+      own.workspace = &of_best_;
+      finds_->run(best_, own);
+      stream = stream.following();
+    }
+    with_fold_type(p_, [&]<class T>(T) { run_fold<T>(stream); });
+  }
+
+ private:
+  static constexpr std::size_t kStateBytes = sizeof(fold::LogSumExp<double>::State);
+  static_assert(sizeof(fold::LogSumExp<float>::State) == kStateBytes);
+
+  void lay_out(Parts& parts) {
+    states_ = parts.bytes_for<char>(static_cast<std::size_t>(p_.rows * chunks_.count) * kStateBytes);
+    if (finds_ == nullptr || finds_->workspace == nullptr) return;
+    const std::size_t bytes = finds_->workspace(best_, context_);
+    of_best_ = {parts.bytes_for<char>(bytes), bytes};
+  }
+
+  template <class T>
+  void run_fold(Stream stream) const {
+    auto* states = reinterpret_cast<typename fold::LogSumExp<T>::State*>(states_);
+    if (chunks_.count > 0) {
+      fold_chunks(states, stream);
+      stream = stream.following();
+    }
+    const std::int64_t others = p_.width - 2 * places_.layout.nodes();
+    const int count = others > 64 ? kThreads : 32;
+    launch("write_partials", write_partials<T>, {ceil_div(p_.rows * count, kThreads), kThreads}, stream, p_, places_,
+           best_.k, chunks_.count, count, states);
+  }
+  /// The whole chunks' states, by the kernels that fold plain rows where the shard's are such.
+  template <class State>
+  void fold_chunks(State* states, const Stream& stream) const {
+    if constexpr (std::is_same_v<State, fold::LogSumExp<float>::State>) {
+      RowProblem q = p_;
+      q.n = places_.layout.last - places_.layout.first;
+      q[Slot::x].data += chunks_.begin * q[Slot::x].axis_stride;
+      q[Slot::states].given = false;
+      if (refuses_plain(q) == nullptr) return fold_plain_chunks(q, states, stream);
+    }
+    using T = decltype(State::d);
+    launch("fold_shard_chunks", fold_shard_chunks<T>, warps_for(p_.rows * chunks_.count), stream, p_, chunks_, states);
+  }
+
+  const ShardProblem& p_;
+  const Context& context_;
+  PartialPlaces places_;
+  NodeChunks chunks_;
+  TopkProblem best_;
+  const TopkKernel* finds_ = nullptr;
+  Workspace of_best_{};
+  char* states_ = nullptr;
+};
 
 }  // namespace
 
 void fold_shard(const ShardProblem& p, const Context& context) {
   if (p.rows == 0) return;
   const DeviceOf device(p[Slot::states].data);
-  const PartialPlaces places(p);
-  Stream stream = stream_of(context);
-  if (places.found > 0) {
-    find_best(p, places, context);
-    stream = stream.following();
-  }
-  const Grid grid{p.rows, kFoldThreads};
-  if (p.is_double()) {
-    launch("fold_shard_rows", fold_shard_rows<double>, grid, stream, p, places);
-  } else {
-    launch("fold_shard_rows", fold_shard_rows<float>, grid, stream, p, places);
-  }
+  ShardFold fold(p, context);
+  const Scratch scratch(fold.bytes(), context);
+  fold.run(scratch.data());
 }
 
 }  // namespace cuda

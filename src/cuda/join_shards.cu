@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kJoinWarps = 4;
 
-/// A warp's row, its partials, and shared memory for a chunk that cuts divide.
+/// A warp's row and its partials.
 struct JoinedRow {
   std::int64_t index;
   RowPlace place;
@@ -27,10 +27,6 @@ struct JoinedRow {
 
   static __device__ __forceinline__ std::int64_t of_warp() {
     return (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  }
-  template <class T>
-  static __device__ __forceinline__ T* room() {
-    return reinterpret_cast<T*>(doubles());
   }
   template <class T>
   __device__ __forceinline__ void put_number(const Operand& o, T value) const {
@@ -45,17 +41,11 @@ struct JoinedRow {
   __device__ __forceinline__ void put_no_state(const Operand& o) const {
     put_state<float>(o, fold::LogSumExp<float>::not_a_number(), fold::canonical_nan<double>());
   }
-
- private:
-  static __device__ __forceinline__ double* doubles() {
-    __shared__ double held[kJoinWarps][lift::kChunk];
-    return held[threadIdx.x / 32];
-  }
 };
 
 template <class T>
 __device__ __forceinline__ void join_state(const RowProblem& p, const JoinedRow& r) {
-  const auto s = r.whole.state(JoinedRow::room<T>());
+  const auto s = r.whole.state<T>();
   if (r.leads) r.put_state<T>(p[Slot::states], s, r.whole.scale());
 }
 
@@ -104,7 +94,7 @@ template <class T>
 __device__ __forceinline__ JoinedLoss join_loss(const LossProblem& p, const JoinedRow& r, std::int64_t target,
                                                 bool counts) {
   if (!counts && !p[Slot::states].given) return {};
-  const auto s = r.whole.state(JoinedRow::room<T>());
+  const auto s = r.whole.state<T>();
   if (r.leads) r.put_state<T>(p[Slot::states], s, r.whole.scale());
   return counts ? finish_joined<T>(p, r, s, target) : JoinedLoss{};
 }
@@ -157,22 +147,22 @@ class BestOfShards {
   __device__ __forceinline__ BestOfShards(const TopkProblem& p, const JoinedRow& r)
       : p_(p), whole_(r.whole), each_(r.whole.best()), all_(r.whole.parts() * each_) {}
 
-  /// held: room for a chunk; also for the last that is taken.
-  __device__ __forceinline__ void join(const JoinedRow& r, T* held, bool with_states) const {
+  __device__ __forceinline__ void join(const JoinedRow& r, bool with_states) const {
+    __shared__ Entry last_of_warps[kJoinWarps];
+    Entry& last = last_of_warps[threadIdx.x / 32];  // that is taken
     auto state = fold::LogSumExp<T>::identity();
-    if (with_states) state = whole_.state(held);
+    if (with_states) state = whole_.state<T>();
     const TopkRow<T> result(p_, r.index, state);
     std::int64_t there = 0;
     for (std::int64_t part = 0; part < whole_.parts(); ++part) there += count_before(part, none());
     const std::int64_t taken = min(there, p_.k);
-    auto* last = reinterpret_cast<Entry*>(held);
     for_candidates([&](const Entry& e, T value) {
       const std::int64_t place = place_of(e);
       if (p_.sorted && place < taken) result.put_element(place, e.index, value);
-      if (place == taken - 1) *last = e;
+      if (place == taken - 1) last = e;
     });
     __syncwarp();
-    if (!p_.sorted && taken > 0) put_by_index(result, *last);
+    if (!p_.sorted && taken > 0) put_by_index(result, last);
     for (std::int64_t j = taken + threadIdx.x % 32; j < p_.k; j += 32) result.put_element(j, -1);
     if (r.leads) result.put_lse();
   }
@@ -249,9 +239,9 @@ __global__ void __launch_bounds__(32 * kJoinWarps)
   if (!r.whole.are_sound() || p.k > r.whole.best() || !fits) {
     put_no_best(p, r);
   } else if (r.whole.is_double()) {
-    BestOfShards<double>(p, r).join(r, JoinedRow::room<double>(), with_states);
+    BestOfShards<double>(p, r).join(r, with_states);
   } else {
-    BestOfShards<float>(p, r).join(r, JoinedRow::room<float>(), with_states);
+    BestOfShards<float>(p, r).join(r, with_states);
   }
 }
 

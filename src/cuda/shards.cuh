@@ -95,15 +95,15 @@ struct FoldedRow {
   /// Every 32nd element from there, stored as E: all loads are on their way before the first is looked at.
   template <class E>
   __device__ __forceinline__ void load(T (&v)[lift::kPerLane], std::int64_t first) const {
-    const std::int64_t stride = p[Slot::x].axis_stride;
+    const std::int64_t step = 32 * p[Slot::x].axis_stride;
+    const char* at = row.x + first * p[Slot::x].axis_stride;
     unsigned there = 0;
 #pragma unroll
     for (int j = 0; j < lift::kPerLane; ++j) there |= exists(first + 32 * j) ? 1U << j : 0U;
 #pragma unroll
-    for (int j = 0; j < lift::kPerLane; ++j) {
+    for (int j = 0; j < lift::kPerLane; ++j, at += step) {
       v[j] = -fold::infinity<T>();
-      if ((there >> j & 1U) != 0)
-        v[j] = static_cast<T>(fold::widen(*reinterpret_cast<const E*>(row.x + (first + 32 * j) * stride)));
+      if ((there >> j & 1U) != 0) v[j] = static_cast<T>(fold::widen(*reinterpret_cast<const E*>(at)));
     }
     if (scale.times == T(1)) return;
 #pragma unroll
@@ -134,16 +134,16 @@ class GatheredRow {
   __device__ __forceinline__ bool has_targets() const { return part(0)[kHasTarget] == 1.; }
   __device__ __forceinline__ bool is_double() const { return part(0)[kDigits] == fold::Real<double>::kDigits; }
 
-  /// Whether they are what fold_shard writes, agree, with the other rows' too, and lie end to end.
-  __device__ __noinline__ bool are_sound() const {
+  /// Whether they are what fold_shard writes, agree, with the other rows' too, and lie end to end: together they have
+  /// as many elements as the row, and none of them begins or ends inside another. Where `warps` share a row, each looks
+  /// at some of the parts, and the row is sound if all of them say so.
+  __device__ __noinline__ bool are_sound(int warp = 0, int warps = 1) const {
     bool good = true;
-    for (std::int64_t i = lane_; i < parts_; i += 32) {
-      const double* p = part(i);
-      good = good && fault_of(p, width_) == PartialFault::none && agrees(p);
-    }
+    for (std::int64_t i = lane_; i < parts_; i += 32)
+      good = good && fault_of(part(i), width_) == PartialFault::none && agrees(part(i));
     if (!__all_sync(lift::kWholeWarp, good)) return false;
-    for (std::int64_t i = 0; i < parts_; ++i) good = good && has_sound_numbers(part(i));
-    return __all_sync(lift::kWholeWarp, good) && lie_end_to_end();
+    for (std::int64_t i = warp; i < parts_; i += warps) good = good && has_sound_numbers(part(i)) && lies_apart(i);
+    return __all_sync(lift::kWholeWarp, good) && lengths() == size();
   }
 
   /// Whether all of them were folded with this target.
@@ -154,58 +154,94 @@ class GatheredRow {
     return __all_sync(lift::kWholeWarp, same);
   }
 
-  /// The state of the chunks [first, last), which are a node of the tree and no part of a larger one in a partial.
-  /// held: room for a chunk; has the elements of the last one that cuts divide.
+  /// The state of the row.
   template <class T>
-  __device__ __noinline__ typename fold::LogSumExp<T>::State state(std::int64_t first, std::int64_t last,
-                                                                   T* held) const {
-    using Lse = fold::LogSumExp<T>;
-    const T c = FoldedScale<T>(scale()).c;
-    const std::int64_t end = min(lift::kChunk * last, size());
-    lift::TreeBuilder<Lse> tree;
-    for (std::int64_t begin = lift::kChunk * first; begin < end;) {
+  __device__ __noinline__ typename fold::LogSumExp<T>::State state() const {
+    lift::TreeBuilder<fold::LogSumExp<T>> tree;
+    for (std::int64_t begin = 0; begin < size();) {
       const PartialPieces pieces(part_of(begin));
       const lift::ShardLayout& l = pieces.layout;
-      const bool has_head = l.begin >= lift::kChunk * first;
-      if (has_head && takes_chunk(pieces.head, l.begin, l.first, held)) tree.push(held_state(held, l.first, c));
+      const std::int64_t divided = completed_by(l);
+      if (divided >= 0) tree.push(divided_state<T>(divided));
       const double* node = pieces.nodes;
-      for (std::int64_t chunk = l.first / lift::kChunk; chunk < min(last, l.stop()); node += 2) {
-        const int level = l.level_at(chunk);
-        if (chunk >= first) tree.push({node[0], static_cast<T>(node[1])}, level);
-        chunk += std::int64_t{1} << level;
-      }
-      if (l.last < end && takes_chunk(pieces.tail, l.last, l.end, held)) tree.push(held_state(held, l.end, c));
+      l.for_nodes([&](std::int64_t, int level) {
+        tree.push({node[0], static_cast<T>(node[1])}, level);
+        node += 2;
+      });
       begin = l.end;
     }
     return tree.root();
   }
-  template <class T>
-  __device__ __forceinline__ typename fold::LogSumExp<T>::State state(T* held) const {
-    return state(0, lift::chunk_count(size()), held);
+
+  /// Calls f(chunk, level, node) for a part's nodes, a lane a node.
+  template <class F>
+  __device__ __forceinline__ void for_nodes(const PartialPieces& pieces, const F& f) const {
+    const double* node = pieces.nodes;
+    int turn = 0;
+    pieces.layout.for_nodes([&](std::int64_t chunk, int level) {
+      if (turn % 32 == lane_) f(chunk, level, node);
+      node += 2, ++turn;
+    });
   }
 
-  /// How the partials have a node of the tree: as one of theirs, or, of a chunk that cuts divide, its elements.
-  enum class Held { not_as_one, as_node, as_elements };
-  __device__ Held holds(std::int64_t chunk, int level) const {
-    const lift::ShardLayout l = PartialPieces(part_of(lift::kChunk * chunk)).layout;
-    if (lift::kChunk * chunk >= l.last) return level == 0 ? Held::as_elements : Held::not_as_one;
-    std::int64_t node = l.first / lift::kChunk;
-    while (node < chunk) node += std::int64_t{1} << l.level_at(node);
-    return node == chunk && l.level_at(node) == level ? Held::as_node : Held::not_as_one;
+  /// The chunk that cuts divide and whose last element a part has; -1: none.
+  __device__ __forceinline__ std::int64_t completed_by(const lift::ShardLayout& l) const {
+    const bool ends_one = l.begin < l.first && (l.first % lift::kChunk == 0 || l.first == size());
+    return ends_one ? l.begin / lift::kChunk : -1;
+  }
+  /// Whether cuts divide a chunk.
+  __device__ __forceinline__ bool is_divided(std::int64_t chunk) const {
+    return lift::kChunk * chunk >= PartialPieces(part_of(lift::kChunk * chunk)).layout.last;
+  }
+  /// The elements of a chunk that cuts divide, of which each lane gets every 32nd.
+  template <class T>
+  __device__ __forceinline__ void load_divided(std::int64_t chunk, T (&v)[lift::kPerLane]) const {
+    const std::int64_t begin = lift::kChunk * chunk, end = min(begin + lift::kChunk, size());
+#pragma unroll
+    for (int j = 0; j < lift::kPerLane; ++j) v[j] = -fold::infinity<T>();
+    for (std::int64_t base = 0; base < parts_; base += 32) {
+      const Range own = range_of(min(base + lane_, parts_ - 1));
+      const bool has_some = base + lane_ < parts_ && own.begin < own.end && own.begin < end && own.end > begin;
+      for (unsigned here = __ballot_sync(lift::kWholeWarp, has_some); here != 0; here &= here - 1) {
+        const PartialPieces pieces(part(base + __ffs(static_cast<int>(here)) - 1));
+        const lift::ShardLayout& l = pieces.layout;
+        const double* from = l.begin > begin ? pieces.head : pieces.tail;
+        const std::int64_t first = max(l.begin, begin), last = min(l.end, end);
+#pragma unroll
+        for (int j = 0; j < lift::kPerLane; ++j) {
+          const std::int64_t i = begin + lane_ + 32 * j;
+          if (i >= first && i < last) v[j] = static_cast<T>(from[i - first]);
+        }
+      }
+    }
+  }
+  template <class T>
+  __device__ __noinline__ typename fold::LogSumExp<T>::State divided_state(std::int64_t chunk) const {
+    T v[lift::kPerLane];
+    load_divided(chunk, v);
+    return fold_chunk(v, FoldedScale<T>(scale()).c);
   }
 
   /// The part that holds an element of the row.
   __device__ __forceinline__ const double* part_of(std::int64_t element) const {
-    const auto place = static_cast<double>(element);
     for (std::int64_t base = 0; base < parts_; base += 32) {
-      const double* p = part(min(base + lane_, parts_ - 1));
-      const unsigned here = __ballot_sync(lift::kWholeWarp, p[kOffset] <= place && place < p[kOffset] + p[kLength]);
+      const Range own = range_of(min(base + lane_, parts_ - 1));
+      const unsigned here = __ballot_sync(lift::kWholeWarp, own.begin <= element && element < own.end);
       if (here != 0) return part(min(base + __ffs(static_cast<int>(here)) - 1, parts_ - 1));
     }
     return nullptr;
   }
 
  private:
+  /// The elements that a part has.
+  struct Range {
+    std::int64_t begin, end;
+  };
+  __device__ __forceinline__ Range range_of(std::int64_t i) const {
+    const auto begin = static_cast<std::int64_t>(part(i)[kOffset]);
+    return {begin, begin + static_cast<std::int64_t>(part(i)[kLength])};
+  }
+
   __device__ __forceinline__ bool agrees(const double* p) const {
     const double scale = part(0)[kScale];
     return (p[kScale] == scale || (fold::is_nan(p[kScale]) && fold::is_nan(scale))) && p[kDigits] == like_[kDigits] &&
@@ -214,65 +250,27 @@ class GatheredRow {
 
   /// As far as this lane looks at them.
   __device__ __forceinline__ bool has_sound_numbers(const double* p) const {
-    const PartialPieces pieces(p);
-    const lift::ShardLayout& l = pieces.layout;
     bool good = true;
-    const double* node = pieces.nodes;
-    int turn = 0;
-    for (std::int64_t chunk = l.first / lift::kChunk; chunk < l.stop(); node += 2, ++turn) {
-      const int level = l.level_at(chunk);
-      if (turn % 32 == lane_) good = good && is_node(p, node, level);
-      chunk += std::int64_t{1} << level;
-    }
+    for_nodes(PartialPieces(p),
+              [&](std::int64_t, int level, const double* node) { good = good && is_node(p, node, level); });
     for (std::int64_t j = lane_; j < best(); j += 32) good = good && is_best(p, j);
     return good;
   }
-
-  /// The parts that begin at an element: how many, how many of them have elements, and one of these.
-  struct Here {
-    std::int64_t count, full_count;
-    const double* full;
-  };
-  __device__ Here at(std::int64_t begin) const {
-    Here here{0, 0, nullptr};
-    for (std::int64_t base = 0; base < parts_; base += 32) {
-      const double* p = part(min(base + lane_, parts_ - 1));
-      const bool begins = base + lane_ < parts_ && p[kOffset] == static_cast<double>(begin);
-      const unsigned full = __ballot_sync(lift::kWholeWarp, begins && p[kLength] > 0);
-      here.count += __popc(__ballot_sync(lift::kWholeWarp, begins));
-      here.full_count += __popc(full);
-      if (full != 0) here.full = part(base + __ffs(static_cast<int>(full)) - 1);
+  /// Whether a part lies inside no other, and none inside it, as far as this lane looks.
+  __device__ __forceinline__ bool lies_apart(std::int64_t i) const {
+    const Range own = range_of(i);
+    bool good = true;
+    for (std::int64_t j = lane_; j < parts_; j += 32) {
+      const Range other = range_of(j);
+      good = good && (j == i || own.begin >= other.end || other.begin >= own.end);
     }
-    return here;
+    return good;
   }
-  __device__ bool lie_end_to_end() const {
-    const std::int64_t n = size();
-    std::int64_t seen = 0, end = 0;
-    for (;;) {
-      const Here here = at(end);
-      seen += here.count;
-      if (here.full_count != (end < n ? 1 : 0)) return false;
-      if (end == n) return seen == parts_;
-      end += static_cast<std::int64_t>(here.full[kLength]);
-    }
-  }
-
-  /// Takes the single elements [begin, end), at `from`, of one chunk; whether this chunk is then complete.
-  template <class T>
-  __device__ __forceinline__ bool takes_chunk(const double* from, std::int64_t begin, std::int64_t end, T* held) const {
-    for (std::int64_t i = begin + lane_; i < end; i += 32) held[i % lift::kChunk] = static_cast<T>(from[i - begin]);
-    return begin < end && (end % lift::kChunk == 0 || end == size());
-  }
-  /// The state of the chunk that ends there.
-  template <class T>
-  __device__ __forceinline__ typename fold::LogSumExp<T>::State held_state(const T* held, std::int64_t end, T c) const {
-    const int n = static_cast<int>((end - 1) % lift::kChunk) + 1;
-    T v[lift::kPerLane];
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < lift::kPerLane; ++j) v[j] = lane_ + 32 * j < n ? held[lane_ + 32 * j] : -fold::infinity<T>();
-    __syncwarp();
-    return fold_chunk(v, c);
+  __device__ __forceinline__ std::int64_t lengths() const {
+    std::int64_t sum = 0;
+    for (std::int64_t i = lane_; i < parts_; i += 32) sum += static_cast<std::int64_t>(part(i)[kLength]);
+    for (int distance = 16; distance > 0; distance /= 2) sum += shuffle(sum, distance);
+    return sum;
   }
 
   const char* first_;

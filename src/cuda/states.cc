@@ -1,5 +1,7 @@
 #include "cuda/states.hpp"
 
+#include "front/choice.hpp"
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -26,9 +28,7 @@ RowProblem states_problem(const RowProblem& p) {
 }
 
 const RowKernel* kernel_for(const RowProblem& q, const Context& context) {
-  for (const RowKernel& k : cuda_row_kernels(Op::state))
-    if (k.refuses(q, context) == nullptr) return &k;
-  return nullptr;
+  return first_able(q, cuda_row_kernels(Op::state), context);
 }
 
 }  // namespace

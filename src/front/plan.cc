@@ -1,6 +1,7 @@
 // plan(): a problem is built, the backend's table is asked, the first kernel without an objection is bound.
 #include "softfold/softfold.hpp"
 
+#include "front/choice.hpp"
 #include "front/kl_problem.hpp"
 #include "front/linear_problem.hpp"
 #include "front/plan_build.hpp"
@@ -51,16 +52,12 @@ std::span<const Kernel<Problem>> cuda_kernels(Op op) {
 
 template <class Problem>
 std::span<const Kernel<Problem>> kernels_for(Op op, Device device) {
-  if (device.kind == DeviceKind::cpu) return cpu_kernels<Problem>(op);
+  if (!is_on_cuda(device)) return cpu_kernels<Problem>(op);
 #if defined(SOFTFOLD_WITH_CUDA)
-  if (device.kind == DeviceKind::cuda || device.kind == DeviceKind::cuda_managed) return cuda_kernels<Problem>(op);
-  constexpr const char *allowed = "CPU (1) and CUDA (2, managed 13) tensors", *fix = "copy the data to one of them";
+  return cuda_kernels<Problem>(op);
 #else
-  constexpr const char *allowed = "CPU tensors: this build has no CUDA backend",
-                       *fix = "build with nvcc, or copy the data to the host";
+  return {};
 #endif
-  throw Error(Code::unsupported, "tensors on device kind " + std::to_string(static_cast<int>(device.kind)), allowed,
-              fix);
 }
 
 /// What a Plan holds behind its opaque bytes.
@@ -85,12 +82,7 @@ Error no_kernel(const Bound<Problem>& b, std::span<const Kernel<Problem>> all) {
 template <class Problem>
 void choose(Bound<Problem>& b) {
   const auto all = kernels_for<Problem>(b.op, b.device);
-  b.kernel = nullptr;
-  for (const auto& k : all) {
-    if (k.refuses(b.problem, b.context) != nullptr) continue;
-    b.kernel = &k;
-    break;
-  }
+  b.kernel = first_able(b.problem, all, b.context);
   if (b.kernel == nullptr) throw no_kernel(b, all);
   static const bool verbose = [] {
     const char* v = std::getenv("SOFTFOLD_VERBOSE");
@@ -135,6 +127,19 @@ void check_executor(const Context& context) {
 }
 
 }  // namespace
+
+bool is_on_cuda(Device device) {
+  if (device.kind == DeviceKind::cpu) return false;
+#if defined(SOFTFOLD_WITH_CUDA)
+  if (device.kind == DeviceKind::cuda || device.kind == DeviceKind::cuda_managed) return true;
+  constexpr const char *allowed = "CPU (1) and CUDA (2, managed 13) tensors", *fix = "copy the data to one of them";
+#else
+  constexpr const char *allowed = "CPU tensors: this build has no CUDA backend",
+                       *fix = "build with nvcc, or copy the data to the host";
+#endif
+  throw Error(Code::unsupported, "tensors on device kind " + std::to_string(static_cast<int>(device.kind)), allowed,
+              fix);
+}
 
 /// Reads and writes a Plan's storage. The families of plans differ by their op alone.
 class PlanAccess {

@@ -36,18 +36,36 @@ struct Gathered {
   std::int64_t parts, stride, width;
 };
 
-/// Where the parts of one partial's fold lie.
+/// Where the numbers of a shard's partial lie, behind its words and its k largest elements, and how many there are.
+struct PartialPlaces {
+  lift::ShardLayout layout;
+  std::int64_t head, nodes, tail, width;
+
+  constexpr PartialPlaces(const lift::ShardLayout& of, std::int64_t k)
+      : layout(of),
+        head(kPartialWords + 2 * k),
+        nodes(head + layout.first - layout.begin),
+        tail(nodes + 2 * layout.nodes()),
+        width(tail + layout.end - layout.last) {}
+  /// n: of the shard's elements.
+  constexpr PartialPlaces(const Shard& shard, std::int64_t n, std::int64_t k)
+      : PartialPlaces(lift::ShardLayout(shard.offset, shard.offset + n, shard.size), k) {}
+  /// Of a partial whose words are sound.
+  constexpr explicit PartialPlaces(const double* part)
+      : PartialPlaces({static_cast<std::int64_t>(part[kOffset]), static_cast<std::int64_t>(part[kSize])},
+                      static_cast<std::int64_t>(part[kLength]), static_cast<std::int64_t>(part[kBest])) {}
+};
+
+/// The pieces of one partial's fold.
 struct PartialPieces {
   lift::ShardLayout layout;
   const double *head, *nodes, *tail;
 
-  constexpr explicit PartialPieces(const double* part)
-      : layout(static_cast<std::int64_t>(part[kOffset]),
-               static_cast<std::int64_t>(part[kOffset]) + static_cast<std::int64_t>(part[kLength]),
-               static_cast<std::int64_t>(part[kSize])),
-        head(part + kPartialWords + 2 * static_cast<std::int64_t>(part[kBest])),
-        nodes(head + (layout.first - layout.begin)),
-        tail(nodes + 2 * layout.nodes()) {}
+  constexpr explicit PartialPieces(const double* part) : PartialPieces(part, PartialPlaces(part)) {}
+
+ private:
+  constexpr PartialPieces(const double* part, const PartialPlaces& places)
+      : layout(places.layout), head(part + places.head), nodes(part + places.nodes), tail(part + places.tail) {}
 };
 
 SOFTFOLD_HD bool is_count(double value) { return value >= 0 && value <= 0x1p53 && value == ::floor(value); }
@@ -68,10 +86,7 @@ SOFTFOLD_HD PartialFault fault_of(const double* part, std::int64_t width) {
   const double mark = part[kHasTarget], target = part[kTargetIndex];
   if (mark != 0 && mark != 1) return PartialFault::mark;
   if (target != -1 && !(mark == 1 && is_count(target) && target < part[kSize])) return PartialFault::target;
-  const lift::ShardLayout layout(offset, end, static_cast<std::int64_t>(part[kSize]));
-  const auto best = static_cast<std::int64_t>(part[kBest]);
-  const std::int64_t needed = kPartialWords + 2 * best + layout.elements() + 2 * layout.nodes();
-  return best > width || needed > width ? PartialFault::width : PartialFault::none;
+  return PartialPlaces(part).width > width ? PartialFault::width : PartialFault::none;
 }
 
 /// Whether (m, d) at `node` is one that 2^level chunks may have, in the bits that a fold gives it. Of NaNs any: they

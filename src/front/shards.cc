@@ -4,7 +4,7 @@
 #include "cpu/shards.hpp"
 #include "cuda/shards.hpp"
 #include "front/checks.hpp"
-#include "front/kernel.hpp"
+#include "front/choice.hpp"
 #include "front/loss_operands.hpp"
 #include "front/named_views.hpp"
 #include "front/plan_build.hpp"
@@ -24,20 +24,15 @@ using checks::describe;
 /// Calls run(0) where the tensors are the CUDA backend's. Where there is none, run is never compiled.
 template <class Problem, class Run>
 bool ran_on_cuda(Device device, const Problem& p, const Operand& partials, const Run& run) {
-  if (device.kind == DeviceKind::cpu) return false;
+  if (!is_on_cuda(device)) return false;
 #if defined(SOFTFOLD_WITH_CUDA)
-  if (device.kind == DeviceKind::cuda || device.kind == DeviceKind::cuda_managed) {
-    check_cuda_memory(device, partials);
-    check_cuda_memory(device, p);
-    run(0);
-    return true;
-  }
+  check_cuda_memory(device, partials);
+  check_cuda_memory(device, p);
+  run(0);
 #else
   (void)p, (void)partials, (void)run;
 #endif
-  throw Error(Code::unsupported, "tensors on device kind " + std::to_string(static_cast<int>(device.kind)),
-              "CPU tensors, and CUDA's in a build with nvcc",
-              "copy them to the host: a partial is a few hundred numbers a row");
+  return true;
 }
 
 void check_partials_view(const View& v) {
@@ -144,8 +139,7 @@ std::int64_t partial_width(std::int64_t n, const Shard& shard, std::int64_t k) {
   if (k < 0 || k > shard.size)
     throw Error(Code::shape, "k = " + std::to_string(k) + " of rows of " + std::to_string(shard.size) + " elements",
                 "k from 0 to " + std::to_string(shard.size));
-  const lift::ShardLayout layout(shard.offset, shard.offset + n, shard.size);
-  return kPartialWords + 2 * k + layout.elements() + 2 * layout.nodes();
+  return PartialPlaces(shard, n, k).width;
 }
 
 void fold_shard(const View& x, const View& partials, const ShardOptions& o, const Context& context) {

@@ -163,7 +163,7 @@ TEST(ShardRefusals, JoinsOfWhatWasNotFolded) {
   targets[1] = o.ignore_index;
   EXPECT_NO_THROW(join(partials));  // what is ignored may have been anything
   const softfold::Device other{static_cast<softfold::DeviceKind>(10), 0};
-  expect_refused("on a device of another kind", Code::unsupported, {"device kind 10", "CPU tensors", "copy them"}, [&] {
+  expect_refused("on a device of another kind", Code::unsupported, {"device kind 10", "CPU", "copy the data"}, [&] {
     const View from(partials.bytes.data(), DType::float64, partials.shape, {}, other);
     softfold::join_states(from, View(good.states.bytes.data(), DType::float64, good.states.shape, {}, other));
   });

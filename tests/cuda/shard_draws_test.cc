@@ -125,8 +125,10 @@ TEST_F(CudaShards, Sample) {
     if (c.dtype == DType::float64 || !(c.scale > 0) || c.cuts.size() > 10) return;
     drawn += expect_same_draws(c, which);
   });
-  const std::int64_t n = (1 << 20) + 5000;
-  drawn += expect_same_draws({DType::bfloat16, n, {0, n}, 0.75, false, 0}, 2);
+  for (const std::int64_t n : {1 << 20, 1 << 21}) {  // the second one's tree does not fit in shared memory
+    drawn += expect_same_draws({DType::bfloat16, n + 5000, {0, n + 5000}, 0.75, false, 0}, 2);
+    drawn += expect_same_draws({DType::bfloat16, n + 5000, {0, 2000, n, n + 5000}, 0.75, false, 0}, 2);
+  }
   EXPECT_GT(drawn, 100);
 }
 

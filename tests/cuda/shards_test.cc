@@ -16,6 +16,19 @@ TEST_F(CudaShards, PartialsAndStates) {
   });
 }
 
+/// As many chunks as the kernels for many rows want; rows that begin inside vectors.
+TEST_F(CudaShards, PartialsOfManyChunks) {
+  constexpr std::int64_t n = 1'200'123;
+  std::uint64_t which = 0;
+  for (const DType t : {DType::bfloat16, DType::float16, DType::float32})
+    for (const Sizes& cuts : {Sizes{0, 601, 600'000, n}, Sizes{0, 1 << 19, n}}) {
+      BothRows rows(t, n, which % 2 == 0 ? 0.75 : -0.5, false, which);
+      const Owned expected = folded(rows.host, cuts, 3, true);
+      folded_on_device(rows, cuts, 3, true, expected);
+      ++which;
+    }
+}
+
 TEST_F(CudaShards, CrossEntropy) {
   for_cases([](const ShardCase& c, int which) {
     BothRows rows(c.dtype, c.n, c.scale, c.masked, static_cast<std::uint64_t>(which));
