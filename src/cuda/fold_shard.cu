@@ -9,6 +9,7 @@
 #include "cuda/softmax_plain.cuh"
 #include "cuda/states.hpp"
 #include "front/choice.hpp"
+#include "softfold/lift/nodes.cuh"
 
 #include <algorithm>
 
@@ -111,93 +112,85 @@ struct ShardRow : FoldedRow<T> {
   }
 };
 
-/// The nodes of a shard, by a warp, from its chunks' states: 32 neighbouring chunks at a time, of which the first is a
-/// multiple of 32.
+/// The root over up to 256 nodes of one level, by a warp.
+__device__ __forceinline__ fold::LogSumExp<float>::State merge_nodes_of(const fold::LogSumExp<float>::State* nodes,
+                                                                        int count) {
+  return lift::merge_states([&](int i) { return nodes[i]; }, count);
+}
+__device__ __forceinline__ fold::LogSumExp<double>::State merge_nodes_of(const fold::LogSumExp<double>::State* nodes,
+                                                                         int count) {
+  using Lse = fold::LogSumExp<double>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto root = [](Lse::State s) {
+#pragma unroll 1
+    for (int distance = 1; distance < 32; distance *= 2) s = Lse::merge(s, shuffle(s, distance));
+    return s;
+  };
+  auto own = Lse::identity();
+  for (int first = 0; first < count; first += 32) {
+    const auto node = root(first + lane < count ? nodes[first + lane] : Lse::identity());
+    if (lane == first / 32) own = node;
+  }
+  return root(own);
+}
+
+/// The nodes of a shard from its chunks' states, by a warp.
 template <class T>
 class NodeWriter {
  public:
   using Lse = fold::LogSumExp<T>;
   using State = typename Lse::State;
+  static constexpr int kPieceLevel = 8, kPiece = 1 << kPieceLevel;
 
-  __device__ __forceinline__ NodeWriter(const lift::ShardLayout& layout, const State* states, double* to)
-      : layout_(layout),
-        states_(states - layout.first / lift::kChunk),
-        first_(layout.first / lift::kChunk),
-        stop_(layout.stop()),
-        chunk_(first_),
-        level_(layout.level_at(chunk_)),
-        to_(to) {}
+  /// open: for nodes that wait for their right neighbour, one a level.
+  __device__ __forceinline__ NodeWriter(const State* states, State* open) : states_(states), open_(open) {}
 
-  __device__ __forceinline__ void write() {
-    if (first_ >= stop_) return;
-    State next = load(first_ / 32);
-#pragma unroll 1
-    for (std::int64_t group = first_ / 32; 32 * group < stop_; ++group) {
-      const State own = next;
-      next = load(group + 1);
-      take(32 * group + 32, own);
-    }
+  __device__ __forceinline__ void write(const lift::ShardLayout& layout, double* to) const {
+    const std::int64_t first = layout.first / lift::kChunk;
+    layout.for_nodes([&](std::int64_t chunk, int level) {
+      const State s = node(states_ + chunk - first, level);
+      if (threadIdx.x % 32 == 0) to[0] = s.m, to[1] = fold::canonical(static_cast<double>(s.d));
+      to += 2;
+    });
   }
 
  private:
-  static constexpr int kGroupLevel = 5;
-
-  __device__ __forceinline__ State load(std::int64_t group) const {
-    const std::int64_t chunk = 32 * group + threadIdx.x % 32;
-    return chunk >= first_ && chunk < stop_ ? states_[chunk] : Lse::identity();
-  }
-  /// The chunks before `end`.
-  __device__ __forceinline__ void take(std::int64_t end, const State& s) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    State nodes[kGroupLevel + 1] = {s};
-#pragma unroll
-    for (int level = 1; level <= kGroupLevel; ++level)
-      nodes[level] = Lse::merge(nodes[level - 1], shuffle(nodes[level - 1], 1 << (level - 1)));
-    if (level_ > kGroupLevel) {  // the group is a part of one node
-      open_.push(nodes[kGroupLevel]);
-      if (chunk_ + (std::int64_t{1} << level_) > end) return;
-      put(open_.root(), lane == 0);
-      open_ = {};
-      return;
+  /// Of 2^level chunks: pieces of 256, merged as they come.
+  __device__ __forceinline__ State node(const State* chunks, int level) const {
+    if (level <= kPieceLevel) return merge_nodes_of(chunks, 1 << level);
+    State s = Lse::identity();
+#pragma unroll 1
+    for (std::int64_t piece = 0; piece >> (level - kPieceLevel) == 0; ++piece) {
+      s = merge_nodes_of(chunks + kPiece * piece, kPiece);
+      int above = 0;
+      for (; (piece >> above & 1) != 0; ++above) s = Lse::merge(open_[above], s);
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) open_[above] = s;
+      __syncwarp();
     }
-    while (chunk_ < end && chunk_ < stop_) {
-      State node = nodes[0];
-#pragma unroll
-      for (int level = 1; level <= kGroupLevel; ++level)
-        if (level == level_) node = nodes[level];
-      put(node, lane == static_cast<int>(chunk_ % 32));
-    }
-  }
-  __device__ __forceinline__ void put(const State& node, bool mine) {
-    if (mine) to_[0] = node.m, to_[1] = fold::canonical(static_cast<double>(node.d));
-    to_ += 2;
-    chunk_ += std::int64_t{1} << level_;
-    level_ = layout_.level_at(chunk_);
+    return s;
   }
 
-  const lift::ShardLayout& layout_;
-  const State* states_;  ///< of the row's first chunk, were it here
-  std::int64_t first_, stop_;
-  std::int64_t chunk_;  ///< where the next node begins
-  int level_;
-  double* to_;
-  lift::TreeBuilder<Lse> open_;  ///< of a node that is larger than a group
+  const State* states_;
+  State* open_;
 };
 
-/// `count` threads a row, 32 or all of a block.
+/// A warp a row, or where there is much to write a block.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     write_partials(const __grid_constant__ ShardProblem p, const __grid_constant__ PartialPlaces places,
-                   std::int64_t found, std::int64_t chunks, int count,
+                   std::int64_t found, std::int64_t chunks, bool by_blocks,
                    const typename fold::LogSumExp<T>::State* states) {
   begin_in_order();
-  const std::int64_t index = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / count;
+  __shared__ typename fold::LogSumExp<T>::State open[kWarps][lift::kMaxLevels];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const std::int64_t index = by_blocks ? blockIdx.x : std::int64_t{blockIdx.x} * kWarps + warp;
   if (index >= p.rows) return;
-  const PartialTeam team{static_cast<int>(threadIdx.x) % count, count};
+  const PartialTeam team{static_cast<int>(threadIdx.x) % (by_blocks ? kThreads : 32), by_blocks ? kThreads : 32};
   const ShardRow<T> row(p, places, RowPlace(p, index));
-  if (team.me == 0) row.write_words();
+  if (team.me < 32) NodeWriter<T>(states + index * chunks, open[warp]).write(places.layout, row.to + places.nodes);
+  if (team.me == team.count - 1) row.write_words();
   row.write_best(team, found);
-  if (team.me < 32) NodeWriter<T>(places.layout, states + index * chunks, row.to + places.nodes).write();
   row.write_singles(team);
 }
 
@@ -264,10 +257,10 @@ class ShardFold {
       fold_chunks(states, stream);
       stream = stream.following();
     }
-    const std::int64_t others = p_.width - 2 * places_.layout.nodes();
-    const int count = others > 64 ? kThreads : 32;
-    launch("write_partials", write_partials<T>, {ceil_div(p_.rows * count, kThreads), kThreads}, stream, p_, places_,
-           best_.k, chunks_.count, count, states);
+    const bool by_blocks = p_.width - 2 * places_.layout.nodes() > 64;
+    const std::int64_t blocks = by_blocks ? p_.rows : ceil_div(p_.rows, kWarps);
+    launch("write_partials", write_partials<T>, {blocks, kThreads}, stream, p_, places_, best_.k, chunks_.count,
+           by_blocks, states);
   }
   /// The whole chunks' states, by the kernels that fold plain rows where the shard's are such.
   template <class State>

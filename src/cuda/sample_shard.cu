@@ -1,8 +1,10 @@
-// sample_shard on the GPU: a block a row. The nodes that the partials have are brought to their places in the row's
-// tree, and what lies above them is merged; one way leads down from the root. Where it comes to a node that this shard
-// holds, what lies below that is folded from the shard's elements; in a chunk that cuts divide, partials have these.
+// sample_shard on the GPU: a few rows a block. A warp a row looks at the partials, brings the nodes that they have to
+// their places in the row's tree, merges what lies above them, and goes down from the root. Where it comes to a node
+// that this shard holds, the whole block folds what lies below that; in a chunk that cuts divide, partials have the
+// elements.
 #include "cuda/in_order.cuh"
 #include "cuda/launch.hpp"
+#include "cuda/levels.cuh"
 #include "cuda/sample_row.cuh"
 #include "cuda/shards.cuh"
 #include "cuda/shards.hpp"
@@ -20,15 +22,25 @@ using State = Lse::State;
 constexpr int kDrawThreads = 256, kDrawWarps = kDrawThreads / 32;
 /// Up to so many chunks a row, its tree lies in shared memory.
 constexpr std::int64_t kSharedLeaves = 2048;
+/// Shared memory for the trees of a block of several rows.
+constexpr std::int64_t kTreeBytes = 32 << 10;
 
-/// A row's tree as far as its nodes are known, by a block: node i has the children 2 i and 2 i + 1, chunk j is node
-/// leaves + j.
+/// Threads that work together, of which this is `me`.
+struct DrawTeam {
+  int me, count;
+  static __device__ __forceinline__ DrawTeam warp() { return {static_cast<int>(threadIdx.x) % 32, 32}; }
+  static __device__ __forceinline__ DrawTeam block() { return {static_cast<int>(threadIdx.x), kDrawThreads}; }
+  __device__ __forceinline__ void sync() const { count == 32 ? __syncwarp() : __syncthreads(); }
+};
+
+/// A row's tree as far as its nodes are known: node i has the children 2 i and 2 i + 1, chunk j is node leaves + j.
 class KnownTree {
  public:
   __device__ __forceinline__ KnownTree(State* nodes, std::int64_t leaves) : nodes_(nodes), leaves_(leaves) {}
 
-  __device__ __forceinline__ void clear() const {
-    for (std::int64_t i = threadIdx.x; i < 2 * leaves_; i += kDrawThreads) nodes_[i].d = kUnknown;
+  __device__ __forceinline__ void clear(const DrawTeam& team) const {
+    for (std::int64_t i = team.me; i < 2 * leaves_; i += team.count) nodes_[i].d = kUnknown;
+    team.sync();
   }
   __device__ __forceinline__ void put(std::int64_t chunk, int level, const State& s) const {
     nodes_[(leaves_ + chunk) >> level] = s;
@@ -36,15 +48,15 @@ class KnownTree {
   __device__ __forceinline__ const State& operator[](std::int64_t node) const { return nodes_[node]; }
 
   /// Merges what is known below a node, of some level, and not where it is already.
-  __device__ __forceinline__ void climb(std::int64_t node, int level) const {
+  __device__ __forceinline__ void climb(std::int64_t node, int level, const DrawTeam& team) const {
     while (--level >= 0) {
       const std::int64_t first = node << level, end = first + (std::int64_t{1} << level);
-      __syncthreads();
-      for (std::int64_t i = first + threadIdx.x; i < end; i += kDrawThreads)
-        if (!knows(i) && knows(2 * i))
-          nodes_[i] = knows(2 * i + 1) ? Lse::merge(nodes_[2 * i], nodes_[2 * i + 1]) : nodes_[2 * i];
+      for (std::int64_t i = first + team.me; i < end; i += team.count) {
+        if (knows(i) || !knows(2 * i)) continue;
+        nodes_[i] = knows(2 * i + 1) ? Lse::merge(nodes_[2 * i], nodes_[2 * i + 1]) : nodes_[2 * i];
+      }
+      team.sync();
     }
-    __syncthreads();
   }
   /// From a node as far down as its children are known.
   __device__ __forceinline__ std::int64_t descend(std::int64_t node, fold::Descent& way, double row_m) const {
@@ -68,97 +80,127 @@ class KnownTree {
   std::int64_t leaves_;
 };
 
-/// A block at the draw of one row. All threads call every function together, and get its result.
+/// Where a row's way down stands, in shared memory.
+struct DrawPlace {
+  enum class Next : int { nothing, look, own_node, divided };
+  Next next;
+  double row_m;
+  std::int64_t node;
+  fold::Descent way;
+};
+
+/// The way down a row's tree as far as the partials know it, by its warps.
+struct WholeWay {
+  const SampleProblem& p;
+  const Shard& shard;
+  const GatheredRow& whole;
+  const KnownTree& tree;
+
+  /// By one warp: whether there is something to draw from; then all nodes that the partials have are in the tree.
+  __device__ __noinline__ bool begin(const DrawOptions& options) const {
+    if (!options.sound() || options.scaled().c == fold::infinity<float>() || !whole.are_sound()) return false;
+    if (whole.is_double() || whole.size() != shard.size || whole.scale() != options.scale) return false;
+    if (p.n > 0) {
+      const double* own = whole.part_of(shard.offset);
+      if (own[kOffset] != static_cast<double>(shard.offset) || own[kLength] != static_cast<double>(p.n)) return false;
+    }
+    tree.clear(DrawTeam::warp());
+    for (std::int64_t i = threadIdx.x % 32; i < whole.parts(); i += 32) {
+      const PartialPieces pieces(whole.part(i));
+      const double* node = pieces.nodes;
+      pieces.layout.for_nodes([&](std::int64_t chunk, int level) {
+        tree.put(chunk, level, {node[0], static_cast<float>(node[1])});
+        node += 2;
+      });
+    }
+    return shard.size > 0;
+  }
+  /// By each of some warps: the chunks that cuts divide.
+  __device__ __forceinline__ void put_divided(int warp, int warps) const {
+    for (std::int64_t i = warp; i < whole.parts(); i += warps) {
+      const std::int64_t chunk = whole.completed_by(PartialPieces(whole.part(i)).layout);
+      if (chunk < 0) continue;
+      const State s = whole.divided_state<float>(chunk);
+      if (threadIdx.x % 32 == 0) tree.put(chunk, 0, s);
+    }
+  }
+  /// By one warp: from the root to a node that is one of a partial's, or a chunk that cuts divide.
+  __device__ __noinline__ void descend(double uniform, DrawPlace& to) const {
+    tree.climb(1, tree.level_of(1), DrawTeam::warp());
+    const State root = tree[1];
+    DrawPlace place{DrawPlace::Next::nothing, root.m, 1, {0.}};
+    if (fold::Normaliser<float>(root).regular) {
+      place.way = {fold::Scalar<double>::mul(uniform, static_cast<double>(root.d))};
+      place.node = tree.descend(1, place.way, root.m);
+      const std::int64_t begin = lift::kChunk * tree.chunk_of(place.node);
+      if (whole.is_divided(tree.chunk_of(place.node))) {
+        place.next = DrawPlace::Next::divided;
+      } else if (begin >= shard.offset && begin < shard.offset + p.n) {
+        place.next = DrawPlace::Next::own_node;
+      }
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) to = place;
+  }
+};
+
+/// The rest of the way, by a block. All threads call every function together, and get its result.
 class ShardDraw {
  public:
-  __device__ __forceinline__ ShardDraw(const SampleProblem& p, const Shard& shard, const SampleRow& sampled,
-                                       const GatheredRow& whole, const KnownTree& tree, float* sums)
-      : p_(p), shard_(shard), row_(p, sampled.row), whole_(whole), tree_(tree), sums_(sums) {}
+  /// sums: 2 kChunk.
+  __device__ __forceinline__ ShardDraw(const WholeWay& way, const Row& row, float* sums)
+      : way_(way), tree_(way.tree), row_(way.p, row), sums_(sums) {}
 
   /// The element of the whole row, if the shard has it; else -1.
-  __device__ __forceinline__ std::int64_t draw(const DrawOptions& options, double uniform) {
-    tree_.clear();
-    const bool sound = options.sound() && options.scaled().c < fold::infinity<float>();
-    if (__syncthreads_and(sound && whole_.are_sound(warp(), kDrawWarps) ? 1 : 0) == 0 || !fits(options.scale))
-      return -1;
-    put_nodes();
-    tree_.climb(1, tree_.level_of(1));
-    const State root = tree_[1];
-    if (lift::chunk_count(shard_.size) == 0 || !fold::Normaliser<float>(root).regular) return -1;
-    fold::Descent way{fold::Scalar<double>::mul(uniform, static_cast<double>(root.d))};
-    std::int64_t node = tree_.descend(1, way, root.m);
-    const std::int64_t begin = lift::kChunk * tree_.chunk_of(node);
-    if (whole_.is_divided(tree_.chunk_of(node))) {
-      load_divided(tree_.chunk_of(node));
-      const std::int64_t token = begin + in_chunk([&](int i) { return sums_[lift::kChunk + i]; }, node, way, root.m);
-      return token >= shard_.offset && token < shard_.offset + p_.n ? token : -1;
+  __device__ __forceinline__ std::int64_t draw(DrawPlace place) const {
+    const std::int64_t offset = way_.shard.offset;
+    if (place.next == DrawPlace::Next::own_node) {
+      fold_chunks(place.node);
+      place.node = tree_.descend(place.node, place.way, place.row_m);
     }
-    if (begin < shard_.offset || begin >= shard_.offset + p_.n) return -1;
-    fold_chunks(node);
-    node = tree_.descend(node, way, root.m);
-    const std::int64_t first = lift::kChunk * tree_.chunk_of(node), own = first - shard_.offset;
-    return first + in_chunk([&](int i) { return row_.element(own + i); }, node, way, root.m);
+    const std::int64_t chunk = tree_.chunk_of(place.node), begin = lift::kChunk * chunk;
+    if (place.next == DrawPlace::Next::divided) {
+      load_divided(chunk);
+    } else {
+      for (int i = static_cast<int>(threadIdx.x); i < lift::kChunk; i += kDrawThreads)
+        sums_[lift::kChunk + i] = row_.element(begin - offset + i);
+    }
+    const std::int64_t token = begin + in_chunk(place);
+    __syncthreads();  // the sums have been read
+    return token >= offset && token < offset + way_.p.n ? token : -1;
   }
 
  private:
-  static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
-  static __device__ __forceinline__ bool leads() { return threadIdx.x % 32 == 0; }
-
-  /// Whether the partials, which are sound, are of such rows, and one of them of this shard.
-  __device__ __forceinline__ bool fits(double scale) const {
-    if (whole_.is_double() || whole_.size() != shard_.size || whole_.scale() != scale) return false;
-    if (p_.n == 0) return true;
-    const double* own = whole_.part_of(shard_.offset);
-    return own[kOffset] == static_cast<double>(shard_.offset) && own[kLength] == static_cast<double>(p_.n);
-  }
-
-  /// All nodes that the partials have, and the chunks that cuts divide.
-  __device__ __forceinline__ void put_nodes() const {
-    for (std::int64_t i = warp(); i < whole_.parts(); i += kDrawWarps) {
-      const PartialPieces pieces(whole_.part(i));
-      whole_.for_nodes(pieces, [&](std::int64_t chunk, int level, const double* node) {
-        tree_.put(chunk, level, {node[0], static_cast<float>(node[1])});
-      });
-      const std::int64_t divided = whole_.completed_by(pieces.layout);
-      if (divided < 0) continue;
-      const State s = whole_.divided_state<float>(divided);
-      if (leads()) tree_.put(divided, 0, s);
-    }
-  }
-
   /// The shard's chunks below a node of its own, and what is between.
   __device__ __noinline__ void fold_chunks(std::int64_t node) const {
     const int level = tree_.level_of(node);
     if (level == 0) return;
-    const std::int64_t chunk = tree_.chunk_of(node), first = lift::kChunk * chunk - shard_.offset;
-    const std::int64_t chunks = min(std::int64_t{1} << level, lift::chunk_count(p_.n - first));
-    for (std::int64_t i = warp(); i < chunks; i += kDrawWarps) {
+    const std::int64_t chunk = tree_.chunk_of(node), first = lift::kChunk * chunk - way_.shard.offset;
+    const std::int64_t chunks = min(std::int64_t{1} << level, lift::chunk_count(way_.p.n - first));
+    for (std::int64_t i = threadIdx.x / 32; i < chunks; i += kDrawWarps) {
       const State s = row_.chunk_state(first + i * lift::kChunk);
-      if (leads()) tree_.put(chunk + i, 0, s);
+      if (threadIdx.x % 32 == 0) tree_.put(chunk + i, 0, s);
     }
-    tree_.climb(node, level);
+    __syncthreads();
+    tree_.climb(node, level, DrawTeam::block());
   }
-
   __device__ __noinline__ void load_divided(std::int64_t chunk) const {
-    if (warp() == 0) {
+    if (threadIdx.x < 32) {
       float v[lift::kPerLane];
-      whole_.load_divided(chunk, v);
+      way_.whole.load_divided(chunk, v);
 #pragma unroll
       for (int j = 0; j < lift::kPerLane; ++j) sums_[lift::kChunk + threadIdx.x + 32 * j] = v[j];
     }
     __syncthreads();
   }
-
-  /// From a chunk to an element of it.
-  template <class Element>
-  __device__ __forceinline__ int in_chunk(const Element& element, std::int64_t leaf, fold::Descent& way,
-                                          double row_m) const {
-    const double m = tree_[leaf].m;
+  /// From a chunk, whose elements lie behind its sums, to one of them.
+  __device__ __forceinline__ int in_chunk(DrawPlace& place) const {
+    const double m = tree_[place.node].m;
     for (int i = static_cast<int>(threadIdx.x); i < lift::kChunk; i += kDrawThreads) {
-      const float v = element(i);
-      sums_[lift::kChunk + i] = v == -fold::infinity<float>() ? 0.F
-                                : Lse::is_fast(m) ? fold::term<fold::Scalar<float>>(v, row_.scale.c, Lse::narrow(m))
-                                                  : fold::term_wide(v, row_.scale.c, m);
+      float& v = sums_[lift::kChunk + i];
+      v = v == -fold::infinity<float>() ? 0.F
+          : Lse::is_fast(m)             ? fold::term<fold::Scalar<float>>(v, row_.scale.c, Lse::narrow(m))
+                                        : fold::term_wide(v, row_.scale.c, m);
     }
     __syncthreads();
     for (int s = lift::kChunk / 2; s > 0; s /= 2) {
@@ -166,31 +208,66 @@ class ShardDraw {
         sums_[s + i] = fold::Scalar<float>::add(sums_[2 * s + i], sums_[3 * s + i]);
       __syncthreads();
     }
-    return place_of(sums_, m, way, row_m);
+    return place_of(sums_, m, place.way, place.row_m);
   }
 
-  const SampleProblem& p_;
-  const Shard& shard_;
-  FoldedRow<float> row_;
-  const GatheredRow& whole_;
+  const WholeWay& way_;
   const KnownTree& tree_;
-  float* sums_;  ///< 2 kChunk
+  FoldedRow<float> row_;
+  float* sums_;
 };
 
-/// trees: room for one a block; null: it lies in shared memory.
-__global__ void __launch_bounds__(kDrawThreads, 3)
+/// How rows are shared out: so many a block, and of each its tree's leaves.
+struct DrawShare {
+  int rows;
+  std::int64_t leaves;
+  State* trees;  ///< room for those of every block; null: they lie in shared memory
+};
+
+__global__ void __launch_bounds__(kDrawThreads, 4)
     sample_shard_rows(const __grid_constant__ SampleProblem p, const __grid_constant__ RowProblem q,
-                      const __grid_constant__ Gathered partials, Shard shard, std::int64_t leaves, State* trees) {
+                      const __grid_constant__ Gathered partials, Shard shard, DrawShare share) {
   begin_in_order();
   extern __shared__ double memory[];
   __shared__ float sums[2 * lift::kChunk];
-  const KnownTree tree(trees == nullptr ? reinterpret_cast<State*>(memory) : trees + blockIdx.x * 2 * leaves, leaves);
-  for (std::int64_t index = blockIdx.x; index < p.rows; index += gridDim.x) {
-    const SampleRow sampled(p, index);
+  __shared__ DrawPlace places[kDrawWarps];
+  const int warps = kDrawWarps / share.rows, warp = static_cast<int>(threadIdx.x) / 32, mine = warp / warps;
+  State* const trees = share.trees == nullptr ? reinterpret_cast<State*>(memory)
+                                              : share.trees + blockIdx.x * share.rows * 2 * share.leaves;
+  const auto tree_of = [&](int i) { return KnownTree(trees + i * 2 * share.leaves, share.leaves); };
+  for (std::int64_t first = std::int64_t{blockIdx.x} * share.rows; first < p.rows;
+       first += std::int64_t{gridDim.x} * share.rows) {
+    const bool exists = first + mine < p.rows, leads = exists && warp % warps == 0;
+    const std::int64_t index = exists ? first + mine : first;
     const GatheredRow whole(q, partials, index);
-    const Draw draw(sampled, index);
-    const std::int64_t token = ShardDraw(p, shard, sampled, whole, tree, sums).draw(draw, draw.uniform);
-    if (threadIdx.x == 0) sampled.write_integer(SampleSlot::tokens, token);
+    const KnownTree tree = tree_of(mine);
+    const WholeWay way{p, shard, whole, tree};
+    DrawPlace& place = places[mine];
+    double uniform = 0.;
+    if (leads) {
+      const Draw draw(SampleRow(p, index), index);
+      uniform = draw.uniform;
+      const bool begins = way.begin(draw);
+      if (threadIdx.x % 32 == 0) place.next = begins ? DrawPlace::Next::look : DrawPlace::Next::nothing;
+    }
+    __syncthreads();
+    if (exists && place.next == DrawPlace::Next::look) way.put_divided(warp % warps, warps);
+    __syncthreads();
+    const bool looks = place.next == DrawPlace::Next::look;
+    __syncwarp();
+    if (leads && looks) way.descend(uniform, place);
+    __syncthreads();
+    for (int i = 0; i < share.rows && first + i < p.rows; ++i) {
+      const SampleRow sampled(p, first + i);
+      std::int64_t token = -1;
+      if (places[i].next != DrawPlace::Next::nothing) {
+        const GatheredRow partials_of_row(q, partials, first + i);
+        const KnownTree its_tree = tree_of(i);
+        const WholeWay so_far{p, shard, partials_of_row, its_tree};
+        token = ShardDraw(so_far, sampled.row, sums).draw(places[i]);
+      }
+      if (threadIdx.x == 0) sampled.write_integer(SampleSlot::tokens, token);
+    }
     __syncthreads();
   }
 }
@@ -201,16 +278,19 @@ void sample_shard(const SampleProblem& p, const Shard& shard, const RowProblem& 
                   const Context& context) {
   if (p.rows == 0) return;
   const DeviceOf device(partials.first.data);
-  std::int64_t leaves = 1;
-  while (leaves < lift::chunk_count(shard.size)) leaves *= 2;
-  const std::int64_t bytes = 2 * leaves * static_cast<std::int64_t>(sizeof(State));
-  const bool shared = leaves <= kSharedLeaves;
-  const std::int64_t blocks =
-      shared ? p.rows : std::min<std::int64_t>(p.rows, 2 * traits_of(device.device()).processors);
+  DrawShare share{1, 1, nullptr};
+  while (share.leaves < lift::chunk_count(shard.size)) share.leaves *= 2;
+  const std::int64_t bytes = 2 * share.leaves * static_cast<std::int64_t>(sizeof(State));
+  const int processors = traits_of(device.device()).processors;
+  while (share.rows < kDrawWarps && 2 * share.rows * bytes <= kTreeBytes && p.rows > 2 * share.rows * processors)
+    share.rows *= 2;
+  const bool shared = share.leaves <= kSharedLeaves;
+  std::int64_t blocks = ceil_div(p.rows, share.rows);
+  if (!shared) blocks = std::min<std::int64_t>(blocks, 2 * processors);
   const Scratch scratch(shared ? 0 : static_cast<std::size_t>(blocks * bytes), context);
-  const Grid grid{blocks, kDrawThreads, 1, shared ? static_cast<int>(bytes) : 0};
-  launch("sample_shard_rows", sample_shard_rows, grid, stream_of(context), p, q, partials, shard, leaves,
-         reinterpret_cast<State*>(scratch.data()));
+  share.trees = reinterpret_cast<State*>(scratch.data());
+  const Grid grid{blocks, kDrawThreads, 1, shared ? static_cast<int>(share.rows * bytes) : 0};
+  launch("sample_shard_rows", sample_shard_rows, grid, stream_of(context), p, q, partials, shard, share);
 }
 
 }  // namespace cuda

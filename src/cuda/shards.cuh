@@ -135,15 +135,20 @@ class GatheredRow {
   __device__ __forceinline__ bool is_double() const { return part(0)[kDigits] == fold::Real<double>::kDigits; }
 
   /// Whether they are what fold_shard writes, agree, with the other rows' too, and lie end to end: together they have
-  /// as many elements as the row, and none of them begins or ends inside another. Where `warps` share a row, each looks
-  /// at some of the parts, and the row is sound if all of them say so.
-  __device__ __noinline__ bool are_sound(int warp = 0, int warps = 1) const {
+  /// as many elements as the row, and none of them begins or ends inside another. A lane a part, as far as may be.
+  __device__ __noinline__ bool are_sound() const {
     bool good = true;
-    for (std::int64_t i = lane_; i < parts_; i += 32)
-      good = good && fault_of(part(i), width_) == PartialFault::none && agrees(part(i));
+    double elements = 0.;  // exact where no two parts have the same one
+    for (std::int64_t i = lane_; i < parts_ && good; i += 32) {
+      const double* p = part(i);
+      good = fault_of(p, width_) == PartialFault::none && agrees(p) && has_sound_nodes(p) && lies_apart(i);
+      elements += p[kLength];
+    }
     if (!__all_sync(lift::kWholeWarp, good)) return false;
-    for (std::int64_t i = warp; i < parts_; i += warps) good = good && has_sound_numbers(part(i)) && lies_apart(i);
-    return __all_sync(lift::kWholeWarp, good) && lengths() == size();
+    for (std::int64_t i = 0; i < parts_; ++i)
+      for (std::int64_t j = lane_; j < best(); j += 32) good = good && is_best(part(i), j);
+    for (int distance = 16; distance > 0; distance /= 2) elements += shuffle(elements, distance);
+    return __all_sync(lift::kWholeWarp, good) && elements == part(0)[kSize];
   }
 
   /// Whether all of them were folded with this target.
@@ -173,17 +178,6 @@ class GatheredRow {
     return tree.root();
   }
 
-  /// Calls f(chunk, level, node) for a part's nodes, a lane a node.
-  template <class F>
-  __device__ __forceinline__ void for_nodes(const PartialPieces& pieces, const F& f) const {
-    const double* node = pieces.nodes;
-    int turn = 0;
-    pieces.layout.for_nodes([&](std::int64_t chunk, int level) {
-      if (turn % 32 == lane_) f(chunk, level, node);
-      node += 2, ++turn;
-    });
-  }
-
   /// The chunk that cuts divide and whose last element a part has; -1: none.
   __device__ __forceinline__ std::int64_t completed_by(const lift::ShardLayout& l) const {
     const bool ends_one = l.begin < l.first && (l.first % lift::kChunk == 0 || l.first == size());
@@ -200,8 +194,9 @@ class GatheredRow {
 #pragma unroll
     for (int j = 0; j < lift::kPerLane; ++j) v[j] = -fold::infinity<T>();
     for (std::int64_t base = 0; base < parts_; base += 32) {
-      const Range own = range_of(min(base + lane_, parts_ - 1));
-      const bool has_some = base + lane_ < parts_ && own.begin < own.end && own.begin < end && own.end > begin;
+      const double* own = part(min(base + lane_, parts_ - 1));
+      const bool has_some = base + lane_ < parts_ && own[kLength] > 0. && own[kOffset] < static_cast<double>(end) &&
+                            own[kOffset] + own[kLength] > static_cast<double>(begin);
       for (unsigned here = __ballot_sync(lift::kWholeWarp, has_some); here != 0; here &= here - 1) {
         const PartialPieces pieces(part(base + __ffs(static_cast<int>(here)) - 1));
         const lift::ShardLayout& l = pieces.layout;
@@ -224,53 +219,42 @@ class GatheredRow {
 
   /// The part that holds an element of the row.
   __device__ __forceinline__ const double* part_of(std::int64_t element) const {
+    const auto place = static_cast<double>(element);
     for (std::int64_t base = 0; base < parts_; base += 32) {
-      const Range own = range_of(min(base + lane_, parts_ - 1));
-      const unsigned here = __ballot_sync(lift::kWholeWarp, own.begin <= element && element < own.end);
+      const double* p = part(min(base + lane_, parts_ - 1));
+      const unsigned here = __ballot_sync(lift::kWholeWarp, p[kOffset] <= place && place < p[kOffset] + p[kLength]);
       if (here != 0) return part(min(base + __ffs(static_cast<int>(here)) - 1, parts_ - 1));
     }
     return nullptr;
   }
 
  private:
-  /// The elements that a part has.
-  struct Range {
-    std::int64_t begin, end;
-  };
-  __device__ __forceinline__ Range range_of(std::int64_t i) const {
-    const auto begin = static_cast<std::int64_t>(part(i)[kOffset]);
-    return {begin, begin + static_cast<std::int64_t>(part(i)[kLength])};
-  }
-
   __device__ __forceinline__ bool agrees(const double* p) const {
     const double scale = part(0)[kScale];
     return (p[kScale] == scale || (fold::is_nan(p[kScale]) && fold::is_nan(scale))) && p[kDigits] == like_[kDigits] &&
            p[kSize] == like_[kSize] && p[kBest] == like_[kBest] && p[kHasTarget] == like_[kHasTarget];
   }
 
-  /// As far as this lane looks at them.
-  __device__ __forceinline__ bool has_sound_numbers(const double* p) const {
+  /// By one lane.
+  static __device__ __forceinline__ bool has_sound_nodes(const double* p) {
+    const PartialPieces pieces(p);
+    const double* node = pieces.nodes;
     bool good = true;
-    for_nodes(PartialPieces(p),
-              [&](std::int64_t, int level, const double* node) { good = good && is_node(p, node, level); });
-    for (std::int64_t j = lane_; j < best(); j += 32) good = good && is_best(p, j);
+    pieces.layout.for_nodes([&](std::int64_t, int level) {
+      good = good && is_node(p, node, level);
+      node += 2;
+    });
     return good;
   }
-  /// Whether a part lies inside no other, and none inside it, as far as this lane looks.
+  /// By one lane: whether a part lies inside no other, and none inside it.
   __device__ __forceinline__ bool lies_apart(std::int64_t i) const {
-    const Range own = range_of(i);
+    const double begin = part(i)[kOffset], end = begin + part(i)[kLength];
     bool good = true;
-    for (std::int64_t j = lane_; j < parts_; j += 32) {
-      const Range other = range_of(j);
-      good = good && (j == i || own.begin >= other.end || other.begin >= own.end);
+    for (std::int64_t j = 0; j < parts_; ++j) {
+      const double *p = part(j), other = p[kOffset];
+      good = good && (j == i || begin >= other + p[kLength] || other >= end);
     }
     return good;
-  }
-  __device__ __forceinline__ std::int64_t lengths() const {
-    std::int64_t sum = 0;
-    for (std::int64_t i = lane_; i < parts_; i += 32) sum += static_cast<std::int64_t>(part(i)[kLength]);
-    for (int distance = 16; distance > 0; distance /= 2) sum += shuffle(sum, distance);
-    return sum;
   }
 
   const char* first_;
