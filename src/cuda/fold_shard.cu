@@ -43,6 +43,22 @@ struct PartialTeam {
   int me, count;
 };
 
+/// The words of a partial in which rows do not differ; the others as they are without a target.
+struct CommonWords {
+  double words[kPartialWords] = {};
+
+  explicit CommonWords(const ShardProblem& p) {
+    words[kVersion] = SOFTFOLD_BITS_VERSION;
+    words[kDigits] = p.is_double() ? fold::Real<double>::kDigits : fold::Real<float>::kDigits;
+    words[kSize] = static_cast<double>(p.shard.size);
+    words[kOffset] = static_cast<double>(p.shard.offset);
+    words[kLength] = static_cast<double>(p.n);
+    words[kBest] = static_cast<double>(p.k);
+    words[kHasTarget] = p[LossSlot::targets].given ? 1. : 0.;
+    words[kTargetIndex] = -1.;
+  }
+};
+
 /// A row's elements as they are folded, and its partial.
 template <class T>
 struct ShardRow : FoldedRow<T> {
@@ -61,22 +77,21 @@ struct ShardRow : FoldedRow<T> {
   __device__ __forceinline__ double number(std::int64_t i) const {
     return fold::canonical(static_cast<double>(this->element(i)));
   }
-  /// By one thread: all that has one number.
-  __device__ __forceinline__ void write_words() const {
+  /// -1: there is none.
+  __device__ __forceinline__ std::int64_t target() const {
     const Operand& targets = p[LossSlot::targets];
-    const std::int64_t offset = p.shard.offset;
-    std::int64_t t = -1;
-    if (targets.given) t = integer_at(targets.dtype, targets.data + place.offset(targets));
-    to[kVersion] = SOFTFOLD_BITS_VERSION;
-    to[kDigits] = fold::Real<T>::kDigits;
-    to[kScale] = fold::canonical(this->row.scale);
-    to[kSize] = static_cast<double>(p.shard.size);
-    to[kOffset] = static_cast<double>(offset);
-    to[kLength] = static_cast<double>(p.n);
-    to[kBest] = static_cast<double>(p.k);
-    to[kHasTarget] = targets.given ? 1. : 0.;
-    to[kTarget] = t >= offset && t - offset < p.n ? number(t - offset) : 0.;
-    to[kTargetIndex] = t >= 0 && t < p.shard.size ? static_cast<double>(t) : -1.;
+    return targets.given ? integer_at(targets.dtype, targets.data + place.offset(targets)) : -1;
+  }
+  /// By a warp, a lane a word.
+  __device__ __forceinline__ void write_words(const CommonWords& common, std::int64_t t) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane >= kPartialWords) return;
+    const std::int64_t i = t - p.shard.offset;
+    double word = common.words[lane];
+    if (lane == kScale) word = fold::canonical(this->row.scale);
+    if (lane == kTarget && t >= 0 && i >= 0 && i < p.n) word = number(i);
+    if (lane == kTargetIndex && t >= 0 && t < p.shard.size) word = static_cast<double>(t);
+    to[lane] = word;
   }
   /// The largest elements' places in the row. topk has left `found` of them, with indices in x as integers.
   __device__ __forceinline__ void write_best(const PartialTeam& team, std::int64_t found) const {
@@ -179,7 +194,7 @@ class NodeWriter {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     write_partials(const __grid_constant__ ShardProblem p, const __grid_constant__ PartialPlaces places,
-                   std::int64_t found, std::int64_t chunks, bool by_blocks,
+                   const __grid_constant__ CommonWords common, std::int64_t found, std::int64_t chunks, bool by_blocks,
                    const typename fold::LogSumExp<T>::State* states) {
   begin_in_order();
   __shared__ typename fold::LogSumExp<T>::State open[kWarps][lift::kMaxLevels];
@@ -188,8 +203,9 @@ __global__ void __launch_bounds__(kThreads)
   if (index >= p.rows) return;
   const PartialTeam team{static_cast<int>(threadIdx.x) % (by_blocks ? kThreads : 32), by_blocks ? kThreads : 32};
   const ShardRow<T> row(p, places, RowPlace(p, index));
+  const std::int64_t target = row.target();
   if (team.me < 32) NodeWriter<T>(states + index * chunks, open[warp]).write(places.layout, row.to + places.nodes);
-  if (team.me == team.count - 1) row.write_words();
+  if (team.me >= team.count - 32) row.write_words(common, target);
   row.write_best(team, found);
   row.write_singles(team);
 }
@@ -259,8 +275,8 @@ class ShardFold {
     }
     const bool by_blocks = p_.width - 2 * places_.layout.nodes() > 64;
     const std::int64_t blocks = by_blocks ? p_.rows : ceil_div(p_.rows, kWarps);
-    launch("write_partials", write_partials<T>, {blocks, kThreads}, stream, p_, places_, best_.k, chunks_.count,
-           by_blocks, states);
+    launch("write_partials", write_partials<T>, {blocks, kThreads}, stream, p_, places_, CommonWords(p_), best_.k,
+           chunks_.count, by_blocks, states);
   }
   /// The whole chunks' states, by the kernels that fold plain rows where the shard's are such.
   template <class State>

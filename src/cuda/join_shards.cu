@@ -13,7 +13,8 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-constexpr int kJoinWarps = 4;
+/// Warps of a block, and blocks of which a processor has registers for: most of a row's time is spent waiting.
+constexpr int kJoinWarps = 4, kJoinBlocks = 6;
 
 /// A warp's row and its partials.
 struct JoinedRow {
@@ -49,7 +50,7 @@ __device__ __forceinline__ void join_state(const RowProblem& p, const JoinedRow&
   if (r.leads) r.put_state<T>(p[Slot::states], s, r.whole.scale());
 }
 
-__global__ void __launch_bounds__(32 * kJoinWarps)
+__global__ void __launch_bounds__(32 * kJoinWarps, kJoinBlocks)
     join_state_rows(const __grid_constant__ RowProblem p, const __grid_constant__ Gathered partials) {
   begin_in_order();
   if (JoinedRow::of_warp() >= p.rows) return;
@@ -99,7 +100,7 @@ __device__ __forceinline__ JoinedLoss join_loss(const LossProblem& p, const Join
   return counts ? finish_joined<T>(p, r, s, target) : JoinedLoss{};
 }
 
-__global__ void __launch_bounds__(32 * kJoinWarps)
+__global__ void __launch_bounds__(32 * kJoinWarps, kJoinBlocks)
     join_loss_rows(const __grid_constant__ LossProblem p, const __grid_constant__ Gathered partials, JoinedLosses to) {
   begin_in_order();
   if (JoinedRow::of_warp() >= p.rows) return;
@@ -229,7 +230,7 @@ __device__ __forceinline__ void put_no_best(const TopkProblem& p, const JoinedRo
   if (r.leads) r.put_number(p[TopkSlot::lse], nan);
 }
 
-__global__ void __launch_bounds__(32 * kJoinWarps)
+__global__ void __launch_bounds__(32 * kJoinWarps, kJoinBlocks)
     join_topk_rows(const __grid_constant__ TopkProblem p, const __grid_constant__ Gathered partials, bool with_states) {
   begin_in_order();
   if (JoinedRow::of_warp() >= p.rows) return;

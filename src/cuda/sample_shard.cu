@@ -97,7 +97,7 @@ struct WholeWay {
   const KnownTree& tree;
 
   /// By one warp: whether there is something to draw from; then all nodes that the partials have are in the tree.
-  __device__ __noinline__ bool begin(const DrawOptions& options) const {
+  __device__ __forceinline__ bool begin(const DrawOptions& options) const {
     if (!options.sound() || options.scaled().c == fold::infinity<float>() || !whole.are_sound()) return false;
     if (whole.is_double() || whole.size() != shard.size || whole.scale() != options.scale) return false;
     if (p.n > 0) {
@@ -125,7 +125,7 @@ struct WholeWay {
     }
   }
   /// By one warp: from the root to a node that is one of a partial's, or a chunk that cuts divide.
-  __device__ __noinline__ void descend(double uniform, DrawPlace& to) const {
+  __device__ __forceinline__ void descend(double uniform, DrawPlace& to) const {
     tree.climb(1, tree.level_of(1), DrawTeam::warp());
     const State root = tree[1];
     DrawPlace place{DrawPlace::Next::nothing, root.m, 1, {0.}};
@@ -144,7 +144,7 @@ struct WholeWay {
   }
 };
 
-/// The rest of the way, by a block. All threads call every function together, and get its result.
+/// The rest of the way, by a block. All threads call every function together; the first warp gets the results.
 class ShardDraw {
  public:
   /// sums: 2 kChunk.
@@ -208,7 +208,7 @@ class ShardDraw {
         sums_[s + i] = fold::Scalar<float>::add(sums_[2 * s + i], sums_[3 * s + i]);
       __syncthreads();
     }
-    return place_of(sums_, m, place.way, place.row_m);
+    return threadIdx.x < 32 ? place_of(sums_, m, place.way, place.row_m) : 0;
   }
 
   const WholeWay& way_;
@@ -224,7 +224,12 @@ struct DrawShare {
   State* trees;  ///< room for those of every block; null: they lie in shared memory
 };
 
-__global__ void __launch_bounds__(kDrawThreads, 4)
+__device__ __forceinline__ void put_token(const SampleProblem& p, std::int64_t row, std::int64_t token) {
+  const Operand& o = p[SampleSlot::tokens];
+  put_integer(o.dtype, o.data + RowPlace(p, row).offset(o), token);
+}
+
+__global__ void __launch_bounds__(kDrawThreads, 3)
     sample_shard_rows(const __grid_constant__ SampleProblem p, const __grid_constant__ RowProblem q,
                       const __grid_constant__ Gathered partials, Shard shard, DrawShare share) {
   begin_in_order();
@@ -253,20 +258,19 @@ __global__ void __launch_bounds__(kDrawThreads, 4)
     __syncthreads();
     if (exists && place.next == DrawPlace::Next::look) way.put_divided(warp % warps, warps);
     __syncthreads();
-    const bool looks = place.next == DrawPlace::Next::look;
+    const bool looks = leads && place.next == DrawPlace::Next::look;
     __syncwarp();
-    if (leads && looks) way.descend(uniform, place);
+    if (looks) way.descend(uniform, place);
+    __syncwarp();
+    if (leads && threadIdx.x % 32 == 0 && place.next == DrawPlace::Next::nothing) put_token(p, index, -1);
     __syncthreads();
     for (int i = 0; i < share.rows && first + i < p.rows; ++i) {
-      const SampleRow sampled(p, first + i);
-      std::int64_t token = -1;
-      if (places[i].next != DrawPlace::Next::nothing) {
-        const GatheredRow partials_of_row(q, partials, first + i);
-        const KnownTree its_tree = tree_of(i);
-        const WholeWay so_far{p, shard, partials_of_row, its_tree};
-        token = ShardDraw(so_far, sampled.row, sums).draw(places[i]);
-      }
-      if (threadIdx.x == 0) sampled.write_integer(SampleSlot::tokens, token);
+      if (places[i].next == DrawPlace::Next::nothing) continue;
+      const GatheredRow partials_of_row(q, partials, first + i);
+      const KnownTree its_tree = tree_of(i);
+      const WholeWay so_far{p, shard, partials_of_row, its_tree};
+      const std::int64_t token = ShardDraw(so_far, row_at(p, RowPlace(p, first + i)), sums).draw(places[i]);
+      if (threadIdx.x == 0) put_token(p, first + i, token);
     }
     __syncthreads();
   }
