@@ -149,7 +149,7 @@ __device__ __forceinline__ fold::LogSumExp<double>::State merge_nodes_of(const f
   return root(own);
 }
 
-/// The nodes of a shard from its chunks' states, by a warp.
+/// The nodes of a shard from its chunks' states, by the warps of a team, each node by one.
 template <class T>
 class NodeWriter {
  public:
@@ -160,11 +160,15 @@ class NodeWriter {
   /// open: for nodes that wait for their right neighbour, one a level.
   __device__ __forceinline__ NodeWriter(const State* states, State* open) : states_(states), open_(open) {}
 
-  __device__ __forceinline__ void write(const lift::ShardLayout& layout, double* to) const {
+  __device__ __forceinline__ void write(const PartialTeam& team, const lift::ShardLayout& layout, double* to) const {
     const std::int64_t first = layout.first / lift::kChunk;
+    int turn = 0;
     layout.for_nodes([&](std::int64_t chunk, int level) {
-      const State s = node(states_ + chunk - first, level);
-      if (threadIdx.x % 32 == 0) to[0] = s.m, to[1] = fold::canonical(static_cast<double>(s.d));
+      if (turn == team.me / 32) {
+        const State s = node(states_ + chunk - first, level);
+        if (threadIdx.x % 32 == 0) to[0] = s.m, to[1] = fold::canonical(static_cast<double>(s.d));
+      }
+      turn = (turn + 1) % (team.count / 32);
       to += 2;
     });
   }
@@ -204,7 +208,7 @@ __global__ void __launch_bounds__(kThreads)
   const PartialTeam team{static_cast<int>(threadIdx.x) % (by_blocks ? kThreads : 32), by_blocks ? kThreads : 32};
   const ShardRow<T> row(p, places, RowPlace(p, index));
   const std::int64_t target = row.target();
-  if (team.me < 32) NodeWriter<T>(states + index * chunks, open[warp]).write(places.layout, row.to + places.nodes);
+  NodeWriter<T>(states + index * chunks, open[warp]).write(team, places.layout, row.to + places.nodes);
   if (team.me >= team.count - 32) row.write_words(common, target);
   row.write_best(team, found);
   row.write_singles(team);

@@ -151,19 +151,21 @@ class ShardDraw {
   __device__ __forceinline__ ShardDraw(const WholeWay& way, const Row& row, float* sums)
       : way_(way), tree_(way.tree), row_(way.p, row), sums_(sums) {}
 
-  /// The element of the whole row, if the shard has it; else -1.
-  __device__ __forceinline__ std::int64_t draw(DrawPlace place) const {
+  /// The element of the whole row, if the shard has it; else -1. place: in shared memory, and followed to its end.
+  __device__ __forceinline__ std::int64_t draw(DrawPlace& place) const {
     const std::int64_t offset = way_.shard.offset;
-    if (place.next == DrawPlace::Next::own_node) {
+    const bool is_own = place.next == DrawPlace::Next::own_node;
+    if (is_own && tree_.level_of(place.node) > 0) {
       fold_chunks(place.node);
-      place.node = tree_.descend(place.node, place.way, place.row_m);
+      if (threadIdx.x < 32) go_on(place);
+      __syncthreads();
     }
-    const std::int64_t chunk = tree_.chunk_of(place.node), begin = lift::kChunk * chunk;
-    if (place.next == DrawPlace::Next::divided) {
-      load_divided(chunk);
-    } else {
+    const std::int64_t begin = lift::kChunk * tree_.chunk_of(place.node);
+    if (is_own) {
       for (int i = static_cast<int>(threadIdx.x); i < lift::kChunk; i += kDrawThreads)
         sums_[lift::kChunk + i] = row_.element(begin - offset + i);
+    } else {
+      load_divided(begin / lift::kChunk);
     }
     const std::int64_t token = begin + in_chunk(place);
     __syncthreads();  // the sums have been read
@@ -174,7 +176,6 @@ class ShardDraw {
   /// The shard's chunks below a node of its own, and what is between.
   __device__ __noinline__ void fold_chunks(std::int64_t node) const {
     const int level = tree_.level_of(node);
-    if (level == 0) return;
     const std::int64_t chunk = tree_.chunk_of(node), first = lift::kChunk * chunk - way_.shard.offset;
     const std::int64_t chunks = min(std::int64_t{1} << level, lift::chunk_count(way_.p.n - first));
     for (std::int64_t i = threadIdx.x / 32; i < chunks; i += kDrawWarps) {
@@ -183,6 +184,13 @@ class ShardDraw {
     }
     __syncthreads();
     tree_.climb(node, level, DrawTeam::block());
+  }
+  /// By a warp.
+  __device__ __forceinline__ void go_on(DrawPlace& place) const {
+    DrawPlace next = place;
+    next.node = tree_.descend(next.node, next.way, next.row_m);
+    __syncwarp();
+    if (threadIdx.x == 0) place = next;
   }
   __device__ __noinline__ void load_divided(std::int64_t chunk) const {
     if (threadIdx.x < 32) {
@@ -194,7 +202,7 @@ class ShardDraw {
     __syncthreads();
   }
   /// From a chunk, whose elements lie behind its sums, to one of them.
-  __device__ __forceinline__ int in_chunk(DrawPlace& place) const {
+  __device__ __forceinline__ int in_chunk(const DrawPlace& place) const {
     const double m = tree_[place.node].m;
     for (int i = static_cast<int>(threadIdx.x); i < lift::kChunk; i += kDrawThreads) {
       float& v = sums_[lift::kChunk + i];
@@ -208,7 +216,8 @@ class ShardDraw {
         sums_[s + i] = fold::Scalar<float>::add(sums_[2 * s + i], sums_[3 * s + i]);
       __syncthreads();
     }
-    return threadIdx.x < 32 ? place_of(sums_, m, place.way, place.row_m) : 0;
+    fold::Descent way = place.way;
+    return threadIdx.x < 32 ? place_of(sums_, m, way, place.row_m) : 0;
   }
 
   const WholeWay& way_;
