@@ -64,7 +64,7 @@ template <class T>
 struct ShardRow : FoldedRow<T> {
   const ShardProblem& p;
   const PartialPlaces& places;
-  RowPlace place;
+  const RowPlace& place;  // a copy would go through memory
   double* to;
 
   __device__ __forceinline__ ShardRow(const ShardProblem& problem, const PartialPlaces& at, const RowPlace& row)
@@ -206,7 +206,8 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t index = by_blocks ? blockIdx.x : std::int64_t{blockIdx.x} * kWarps + warp;
   if (index >= p.rows) return;
   const PartialTeam team{static_cast<int>(threadIdx.x) % (by_blocks ? kThreads : 32), by_blocks ? kThreads : 32};
-  const ShardRow<T> row(p, places, RowPlace(p, index));
+  const RowPlace place(p, index);
+  const ShardRow<T> row(p, places, place);
   const std::int64_t target = row.target();
   NodeWriter<T>(states + index * chunks, open[warp]).write(team, places.layout, row.to + places.nodes);
   if (team.me >= team.count - 32) row.write_words(common, target);

@@ -41,7 +41,6 @@ struct ShardLayout {
     for_nodes([&](std::int64_t, int) { ++count; });
     return count;
   }
-  constexpr std::int64_t elements() const { return (first - begin) + (end - last); }
 };
 
 }  // namespace lift
