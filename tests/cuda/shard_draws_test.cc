@@ -132,6 +132,29 @@ TEST_F(CudaShards, Sample) {
   EXPECT_GT(drawn, 100);
 }
 
+/// So many rows that a block has several: the same ones again and again, each with a draw of its own.
+TEST_F(CudaShards, SampleOfManyRows) {
+  constexpr std::int64_t n = 9300;
+  BothRows rows(DType::float32, n, 1, false, 5);
+  const Sizes cuts{0, 3000, n}, again{300, kRows};
+  Owned partials = folded(rows.host, cuts), tokens(DType::int64, again);
+  const DeviceOwned on_device(partials), gpu_tokens(tokens);
+  const std::int64_t width = partials.shape[2];
+  const Sizes gathered{2, 300, kRows, width}, steps{kRows * width, 0, width, 1}, wide{0, n, 1};
+  softfold::SampleOptions o;
+  o.seed = 7;
+  for (const std::size_t i : {0, 1}) {
+    const std::int64_t begin = cuts[i];
+    const Sizes shape{300, kRows, cuts[i + 1] - begin};
+    const View x(rows.host.x.bytes.data() + 4 * begin, DType::float32, shape, wide);
+    const View all(partials.bytes.data(), DType::float64, gathered, steps);
+    softfold::sample_shard(x, all, tokens.view(), {begin, n}, o);
+    const View gpu_x = rows.x.view(begin, shape, wide), gpu_all = on_device.view(0, gathered, steps);
+    softfold::sample_shard(gpu_x, gpu_all, gpu_tokens.view(), {begin, n}, o);
+    ASSERT_EQ(difference(tokens.bytes, gpu_tokens.download(), 8), "") << i;
+  }
+}
+
 /// What the CPU refuses draws nothing.
 TEST_F(CudaShards, DrawsThatAreNone) {
   BothRows rows(DType::float32, 3000, 1, false, 5);
