@@ -103,7 +103,11 @@ TEST_F(CudaHidden, ManyLongRows) {
                              {50257, Hides::both},
                              {50264, Hides::broadcast_mask},
                              {131072, Hides::length},
-                             {131072, Hides::mask}}) {
+                             {131072, Hides::mask},
+                             {2056, Hides::length},
+                             {9000, Hides::causal},
+                             {40960, Hides::length},
+                             {262144, Hides::length}}) {
       const std::int64_t n = some.n;
       const Hides hides = some.hides;
       const std::int64_t rows = 6600 * 1024 / n;
@@ -114,12 +118,14 @@ TEST_F(CudaHidden, ManyLongRows) {
       x.fill([&](std::int64_t at) {
         const std::int64_t row = at / n, i = at % n;
         const bool shown = (!has_mask(hides) || is_masked_in(one_mask ? 5 : row, i, n)) &&
-                           (!has_length(hides) || i < length_in(row, n));
+                           (!has_length(hides) || i < length_in(row, n)) &&
+                           (hides != Hides::causal || i < row + 1 + n - rows);
         return shown ? value_of(row >= 6 && row < 14 ? Values::specials : Values::normal, row, i, n) : planted(row, i);
       });
       softfold::RowOptions cpu, cuda;
       if (has_mask(hides)) cpu.mask = mask.cpu(), cuda.mask = mask.cuda();
       if (has_length(hides)) cpu.length = length.cpu(), cuda.length = length.cuda();
+      cpu.causal = cuda.causal = hides == Hides::causal;
       expect_same(x, cpu, cuda, "hidden " + std::to_string(static_cast<int>(hides)) + " of " + std::to_string(n));
       if (HasFatalFailure()) return;
     }

@@ -1,0 +1,80 @@
+// softmax_lengths_stay: what it takes, and how it is launched.
+#include "cuda/softmax_length.cuh"
+
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/stay.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+/// Chunks a processor below which it is not worth staying.
+constexpr std::int64_t kFewestChunks = 48;
+constexpr std::int64_t kLongest = 256 * lift::kChunk;
+/// Measured: shorter rows are as fast or faster by a block a row.
+constexpr std::int64_t shortest(std::size_t size) { return (size == 4 ? 16 : 2) * lift::kChunk + 1; }
+
+/// Measured: the fewest warps, of powers of two, that hold a row's units, by blocks of 4 or 8.
+constexpr StaySpread spread(std::int64_t chunks) {
+  if (chunks <= 8) return {1, 4};
+  if (chunks > 32 && chunks <= 64) return {8, 4};
+  int blocks = 1;
+  while (16 * blocks < chunks) blocks *= 2;
+  return {blocks, 8};
+}
+
+bool on_vectors(const RowProblem& p, const Operand& o) {
+  bool on = reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0;
+  for (int d = 0; d < p.outer_rank; ++d) on = on && o.strides[static_cast<std::size_t>(d)] % 16 == 0;
+  return on;
+}
+
+const char* refuses(const RowProblem& p, const Context&) {
+  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (p[Slot::offsets].given) return "ragged rows have no common length";
+  if (p[Slot::mask].given || p[Slot::scales].given) return "rows have a mask or scales of their own";
+  if (!p[Slot::length].given && !p.causal) return "no row is cut short";
+  const Operand &x = p[Slot::x], &y = p[Slot::y];
+  const std::size_t size = size_of(x.dtype);
+  if (p.n < shortest(size)) return "a row is short enough for one block";
+  if (p.n > kLongest) return "a row is longer than a cluster holds (262144)";
+  if (p.empty != Empty::zero) return "rows without elements are to become NaN";
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
+  if (const char* why = refuses_vectors(p)) return why;
+  if (p.n * static_cast<std::int64_t>(size) % 16 != 0 || !on_vectors(p, x) || !on_vectors(p, y))
+    return "rows begin or end inside vectors";
+  const DeviceTraits& traits = traits_of(DeviceOf(x.data).device());
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  if (traits.largest_cluster < spread(chunks).blocks) return "the device has no clusters of so many blocks";
+  return p.rows * chunks < kFewestChunks * traits.processors ? "too few rows to stay for" : nullptr;
+}
+
+template <bool kLog>
+void launch_rows(const RowProblem& p, Stream stream) {
+  const auto scale = fold::make_scale<float>(p.scale);
+  const LengthRows rows{p, scale, lift::Factor(scale.c),
+                        fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa};
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    using Unit = LengthUnit<E>;
+    const StaySpread s = spread(lift::chunk_count(p.n));
+    const int shared = s.warps * Unit::kStages * Unit::kBytes + 2 * StayBox::bytes(s.blocks * s.warps * Unit::kChunks);
+    launch_to_stay("softmax_lengths_stay", softmax_lengths_stay<E, kLog>, s, shared, p.rows, stream, rows);
+  });
+}
+
+void run(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  if (p.op == Op::log_softmax) return launch_rows<true>(p, stream_of(context));
+  launch_rows<false>(p, stream_of(context));
+}
+
+}  // namespace
+
+const RowKernel softmax_lengths_stay_kernel{"softmax_lengths_stay", refuses, run, nullptr};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
