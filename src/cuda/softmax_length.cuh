@@ -89,7 +89,7 @@ struct LengthDealer {
     LengthJob own{nullptr, nullptr, left == 0 ? LengthJob::kNone : 0, 0, 0, 0};
     int dealt = 0;
 #pragma unroll 1
-    while (left != 0) {
+    while (left != 0 && dealt < warps) {
       const bool fits = (left >> lane & 1U) != 0 && units <= warps - dealt;
       const int longest = __reduce_max_sync(lift::kWholeWarp, fits ? units * 32 + lane : -1);
       if (longest < 0) break;
@@ -139,9 +139,10 @@ struct LengthDealer {
 #pragma unroll
     for (float& none : nones) none = nothing<kLog>();
     const uint4 hidden = Packed<E>::pack(nones);
-#pragma unroll 4
-    for (int at = Unit::kWidth * (static_cast<int>(threadIdx.x) % 32); at < room; at += 32 * Unit::kWidth)
-      *reinterpret_cast<uint4*>(y + at * Unit::kSize) = hidden;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int j = 0; j < Unit::kVectors; ++j)
+      if (Unit::kWidth * (lane + 32 * j) < room) reinterpret_cast<uint4*>(y)[lane + 32 * j] = hidden;
   }
 };
 
