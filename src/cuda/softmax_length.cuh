@@ -66,10 +66,12 @@ template <class E, bool kLog>
 struct LengthDealer {
   using Unit = LengthUnit<E>;
 
-  static __device__ __forceinline__ int warps() { return static_cast<int>(blockDim.x / 32 * lift::Cluster::size()); }
-  /// The warp's place in every batch; neighbours lie in different blocks.
-  static __device__ __forceinline__ int unit() {
-    return static_cast<int>(thread_index() / 32 * lift::Cluster::size() + lift::Cluster::rank());
+  int warps, unit;  ///< of the cluster; the warp's place in every batch: neighbours lie in different blocks
+
+  __device__ __forceinline__ LengthDealer() {
+    const unsigned blocks = lift::Cluster::size();
+    warps = static_cast<int>(blockDim.x / 32 * blocks);
+    unit = static_cast<int>(threadIdx.x / 32 * blocks + lift::Cluster::rank());
   }
 
   /// A page that is all dealt out.
@@ -79,20 +81,21 @@ struct LengthDealer {
   }
 
   /// The warp's part of the next batch; what no element of its rows can exist of, but not in the units, is written.
-  static __device__ __forceinline__ void next(const RowProblem& p, int clusters, LengthPage& page, LengthJob& job) {
+  __device__ __forceinline__ void next(const RowProblem& p, int clusters, LengthPage& page, LengthJob& job) const {
     if (page.left == 0) turn(p, clusters, page);
-    const int lane = lane_index(), units = (page.length[lane] + Unit::kElements - 1) / Unit::kElements;
+    const int lane = static_cast<int>(threadIdx.x) % 32,
+              units = (page.length[lane] + Unit::kElements - 1) / Unit::kElements;
     unsigned left = page.left;
     LengthJob own{nullptr, nullptr, left == 0 ? LengthJob::kNone : 0, 0, 0, 0};
     int dealt = 0;
 #pragma unroll 1
-    while (left != 0 && dealt < warps()) {
-      const bool fits = (left >> lane & 1U) != 0 && units <= warps() - dealt;
+    while (left != 0 && dealt < warps) {
+      const bool fits = (left >> lane & 1U) != 0 && units <= warps - dealt;
       const int longest = __reduce_max_sync(lift::kWholeWarp, fits ? units * 32 + lane : -1);
       if (longest < 0) break;
-      const int row = longest % 32, count = longest / 32, part = unit() - dealt;
+      const int row = longest % 32, count = longest / 32, part = unit - dealt;
       // Whoever has no unit of the row has at most one of those behind its end.
-      const int rest = warps() - 1 - unit() + (part < 0 ? 0 : count);
+      const int rest = warps - 1 - unit + (part < 0 ? 0 : count);
       const int begin = (part >= 0 && part < count ? part : rest) * Unit::kElements;
       const int room = min(static_cast<int>(p.n) - begin, Unit::kElements);
       char* y = page.y[row] + begin * Unit::kSize;
@@ -136,7 +139,7 @@ struct LengthDealer {
 #pragma unroll
     for (float& none : nones) none = nothing<kLog>();
     const uint4 hidden = Packed<E>::pack(nones);
-    const int lane = lane_index();
+    const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int j = 0; j < Unit::kVectors; ++j)
       if (Unit::kWidth * (lane + 32 * j) < room) reinterpret_cast<uint4*>(y)[lane + 32 * j] = hidden;
@@ -306,8 +309,8 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   CopyBarrier::publish();
   if (threadIdx.x < 2 && !alone) arrived[threadIdx.x].expect(mail_bytes);
   __syncwarp();
-  using Dealer = LengthDealer<E, kLog>;
-  Dealer::begin(pages[warp]);
+  const LengthDealer<E, kLog> dealer;
+  dealer.begin(pages[warp]);
   const auto job_of = [&](int step) -> LengthJob& { return jobs[warp][step % kJobs]; };
   const auto fetch = [&](int step) {
     if (lane_index() == 0) fetch_unit<E>(place_of(step), landed[warp][step % kStages], job_of(step));
@@ -315,18 +318,18 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   Cluster::arrive();
 #pragma unroll 1
   for (int stage = 0; stage < kStages; ++stage) {
-    Dealer::next(rows.p, clusters, pages[warp], job_of(stage));
+    dealer.next(rows.p, clusters, pages[warp], job_of(stage));
     fetch(stage);
   }
   Cluster::wait();
   const int begin = lane_index() / Unit::kLanes * lift::kChunk + lane_index() % Unit::kLanes * Unit::kWidth;
 #pragma unroll 1
   for (int step = 0; job_of(step).n != LengthJob::kNone; ++step) {
-    Dealer::next(rows.p, clusters, pages[warp], job_of(step + kStages));
+    dealer.next(rows.p, clusters, pages[warp], job_of(step + kStages));
     const LengthJob& job = job_of(step);
     const int n = job.n, turn = step % 2;
     const auto send = [&](const lift::Node& node, double far) {
-      exchange<Unit::kLanes>(arrived[turn], box_of(turn)[Dealer::unit() * Unit::kChunks + lane_index() / Unit::kLanes],
+      exchange<Unit::kLanes>(arrived[turn], box_of(turn)[dealer.unit * Unit::kChunks + lane_index() / Unit::kLanes],
                              static_cast<unsigned>(step / 2) & 1U, node, far, mail_bytes);
     };
     landed[warp][step % kStages].wait(static_cast<unsigned>(step / kStages) & 1U);
