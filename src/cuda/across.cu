@@ -46,10 +46,10 @@ bool has_pairs(const RowProblem& p) {
   return true;
 }
 
-/// kRows rows a thread, kCount elements of each; blocks of a cluster share longer rows.
-AcrossShare share_of(const RowProblem& p, int rows, int count, int most_blocks) {
+/// `rows` rows a thread, kAcrossCount elements of each; blocks of a cluster share longer rows.
+AcrossShare share_of(const RowProblem& p, int rows, int most_blocks) {
   const auto ceil = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
-  const auto groups = static_cast<unsigned>(ceil(std::min<std::int64_t>(p.n, lift::kChunk), count));
+  const auto groups = static_cast<unsigned>(ceil(std::min<std::int64_t>(p.n, lift::kChunk), kAcrossCount));
   const int classes = static_cast<int>(std::bit_ceil(groups));
   const auto chunks = std::bit_ceil(static_cast<std::uint64_t>(ceil(lift::chunk_count(p.n), most_blocks)));
   return {classes, std::countr_zero(static_cast<unsigned>(classes)), std::min(32, kAcrossThreads / classes),
@@ -63,17 +63,9 @@ void launch_kernel(const RowProblem& p, void (*kernel)(RowProblem, AcrossShare),
 
 template <class E, bool kLog>
 void launch_across(const RowProblem& p, int most_blocks, Stream stream) {
-  const auto pairs = [&](auto kernel, int count) {
-    launch_kernel(p, kernel, share_of(p, 2, count, most_blocks), stream);
-  };
-  if (!has_pairs(p) || lift::chunk_count(p.n) > most_blocks)
-    return launch_kernel(p, softmax_across_rows<E, kLog>, share_of(p, 1, 32, most_blocks), stream);
-  // What holds no element costs as much as what holds one, so that three quarters of a power of two have a kernel of
-  // their own. Measured: half as many elements a thread are better as long as requests stay as wide.
-  const auto power = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(p.n)));
-  if (p.n > 16 && p.n <= lift::kChunk && 4 * p.n <= 3 * power) return pairs(softmax_across_pairs<E, kLog, 24>, 24);
-  if (power <= (sizeof(E) == 4 ? 256 : 512)) return pairs(softmax_across_pairs<E, kLog, 16>, 16);
-  pairs(softmax_across_pairs<E, kLog, 32>, 32);
+  if (has_pairs(p) && lift::chunk_count(p.n) <= most_blocks)
+    return launch_kernel(p, softmax_across_pairs<E, kLog>, share_of(p, 2, most_blocks), stream);
+  launch_kernel(p, softmax_across_rows<E, kLog>, share_of(p, 1, most_blocks), stream);
 }
 
 void run(const RowProblem& p, const Context& context) {

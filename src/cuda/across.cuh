@@ -10,6 +10,7 @@ inline namespace v0 {
 namespace cuda {
 
 inline constexpr int kAcrossThreads = 256, kAcrossBlocks = 16;  ///< of a block, of a cluster
+inline constexpr int kAcrossCount = 32;                         ///< elements of a row that a thread has
 
 /// How a block's threads share rows: thread t of a tile has kRows rows beside each other, the (t % columns)-th such of
 /// the tile, and of each chunk the elements i = t / columns, i + classes, i + 2 classes, ...: all strides of the tree
@@ -44,8 +45,9 @@ struct AcrossStorage {
 };
 
 /// A thread's part of a tile: kCount elements of each of kRows rows at a time. kPlain: all rows are whole and alike.
-template <class E, bool kLog, int kRows, int kCount, bool kPlain>
+template <class E, bool kLog, int kRows, bool kPlain>
 struct AcrossRows {
+  static constexpr int kCount = kAcrossCount;
   using Lse = fold::LogSumExp<float>;
   using S = fold::Scalar<float>;
   using State = typename Lse::State;
@@ -221,15 +223,14 @@ struct AcrossRows {
     for (int row = 0; row < kRows; ++row) sums[row] = own.of[row];
   }
 
-  /// The tree over the thread's own values; beyond kCount is nothing.
+  /// The tree over the thread's own values.
   template <class At>
   static __device__ __forceinline__ float add_own(const At& at) {
-    constexpr int kSlots = kCount > 16 ? 32 : kCount > 8 ? 16 : 8;
-    float half[kSlots / 2];
+    float half[kCount / 2];
 #pragma unroll
-    for (int j = 0; j < kSlots / 2; ++j) half[j] = j + kSlots / 2 < kCount ? S::add(at(j), at(j + kSlots / 2)) : at(j);
+    for (int j = 0; j < kCount / 2; ++j) half[j] = S::add(at(j), at(j + kCount / 2));
 #pragma unroll
-    for (int stride = kSlots / 4; stride > 0; stride /= 2) {
+    for (int stride = kCount / 4; stride > 0; stride /= 2) {
 #pragma unroll
       for (int j = 0; j < stride; ++j) half[j] = S::add(half[j], half[j + stride]);
     }

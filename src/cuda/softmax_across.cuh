@@ -13,15 +13,16 @@ namespace cuda {
 
 /// Plain rows, two a thread: a block some tiles, rows of more than 1024 elements by a cluster of up to 16 blocks, a
 /// chunk a block.
-template <class E, bool kLog, int kCount>
-__global__ void __launch_bounds__(kAcrossThreads, kCount == 16 ? 4 : 2)
+template <class E, bool kLog>
+__global__ void __launch_bounds__(kAcrossThreads, 2)
     softmax_across_pairs(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share) {
   begin_in_order();
-  using Rows = AcrossRows<E, kLog, 2, kCount, true>;
+  using Rows = AcrossRows<E, kLog, 2, true>;
+  constexpr int kCount = Rows::kCount;
   using Word = typename Rows::Word;
   __shared__ typename Rows::Storage storage;
   const int size = share.columns * share.classes, tiles = kAcrossThreads / size;
-  const unsigned blocks = kCount == 32 ? lift::Cluster::size() : 1U;
+  const unsigned blocks = lift::Cluster::size();
   if (blocks > 1) lift::Cluster::arrive();
   const std::int64_t tile =
       static_cast<std::int64_t>(blockIdx.x / blocks) * tiles + static_cast<int>(threadIdx.x) / size;
@@ -56,11 +57,9 @@ __global__ void __launch_bounds__(kAcrossThreads, kCount == 16 ? 4 : 2)
   rows.unpack(chunk.v, e, raw, there);
   rows.fold_chunk(chunk, e, there);
   typename Rows::State states[2] = {chunk.states[0], chunk.states[1]};
-  if constexpr (kCount == 32) {
-    if (blocks > 1) {
-      lift::Cluster::wait();
-      rows.over_blocks(states);
-    }
+  if (blocks > 1) {
+    lift::Cluster::wait();
+    rows.over_blocks(states);
   }
   rows.write(chunk, begin, states);
 }
@@ -113,7 +112,7 @@ template <class E, bool kLog>
 __global__ void __launch_bounds__(kAcrossThreads, 2)
     softmax_across_rows(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share) {
   begin_in_order();
-  using Rows = AcrossRows<E, kLog, 1, 32, false>;
+  using Rows = AcrossRows<E, kLog, 1, false>;
   __shared__ typename Rows::Storage storage;
   const int tiles = kAcrossThreads / (share.columns * share.classes);
   const unsigned blocks = lift::Cluster::size();
