@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
         send_word(Cluster::map(&box_of(turn)[chunk], to), Cluster::map(&arrived[turn], to),
                   fold::bits_as<std::uint64_t>(own));
     }
-    arrived[turn].wait(static_cast<unsigned>(step / 2) & 1U);
+    wait_for_words(arrived[turn], static_cast<unsigned>(step / 2) & 1U);
     if (threadIdx.x == 0) arrived[turn].expect(mail_bytes);
     const lift::SumNode all = lift::sum_some([&](int i) { return box_of(turn)[i]; }, chunks);
     const int count = has_chunk ? min(static_cast<int>(rows.n) - chunk * lift::kChunk, lift::kChunk) : 0;

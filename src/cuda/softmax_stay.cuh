@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     }
     [[maybe_unused]] const std::int64_t row = start + static_cast<std::int64_t>(step) * clusters;
     [[maybe_unused]] const GradientWords gradient(kLeaves == Leaves::gradient ? p.gradients + row : nullptr);
-    arrived[turn].wait(static_cast<unsigned>(step / 2) & 1U);
+    wait_for_words(arrived[turn], static_cast<unsigned>(step / 2) & 1U);
     if (threadIdx.x == 0) arrived[turn].expect(mail_bytes);
     const auto root = box_of(turn).merge(chunks);
     // Write. A row is regular for all of its chunks or for none.

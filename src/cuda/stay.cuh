@@ -30,9 +30,7 @@ struct ChunkShare {
   }
 };
 
-/// 8 or 16 bytes to another block's shared memory; its barrier counts them, and who has waited for it sees them, as it
-/// sees copies: they lie in its own block's memory. (An acquire at the cluster's scope would also empty the L1 cache,
-/// where spilled registers are.)
+/// 8 or 16 bytes to another block's shared memory; its barrier counts them.
 __device__ __forceinline__ void send_word(unsigned to, unsigned barrier, std::uint64_t a) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to), "l"(a),
                "r"(barrier)
@@ -43,6 +41,19 @@ __device__ __forceinline__ void send_words(unsigned to, unsigned barrier, std::u
                "l"(b), "r"(barrier)
                : "memory");
 }
+/// Returns once the phase of this parity is complete; what other blocks of the cluster sent is then visible.
+__device__ __forceinline__ void wait_for_words(CopyBarrier& barrier, unsigned parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again_%=:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again_%=;\n"
+      "}\n" ::"r"(shared_address(&barrier.word)),
+      "r"(parity)
+      : "memory");
+}
+
 /// Packed<E>::extremes, of 16-bit elements by half as many instructions where a lane has numbers of both signs: as
 /// integers the positive numbers order by value, and above them, taken as unsigned, the negative ones by size. Maxima
 /// of three then serve, two numbers at a time.
