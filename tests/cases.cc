@@ -106,9 +106,7 @@ void fill_states(const RowCase& c, Array& t) {
 }
 
 Array states_array(const RowCase& c, Layout layout) {
-  Shape shape = outer_shape(c);
-  shape.push_back(4);
-  Array t(DType::float64, shape, layout == Layout::padded ? layout : Layout::contiguous);
+  Array t = Array::of_states(outer_shape(c), layout);
   if (c.in == DType::float64) {
     fill_states<double>(c, t);
   } else {
@@ -171,7 +169,7 @@ void make_ragged(Problem& p, const RowCase& c, Layout layout) {
   if (c.op == Op::logsumexp) {
     p.outputs.emplace_back(c.out, Shape{c.rows()}, layout);
   } else if (c.op == Op::state) {
-    p.outputs.emplace_back(DType::float64, Shape{c.rows(), 4}, layout == Layout::padded ? layout : Layout::contiguous);
+    p.outputs.push_back(Array::of_states({c.rows()}, layout));
   } else {
     p.outputs.emplace_back(c.out, Shape{total}, layout);
   }
@@ -260,9 +258,7 @@ Problem make_problem(const RowCase& c, Layout layout) {
   if (c.op == Op::logsumexp || c.op == Op::finish_logsumexp) {
     p.outputs.emplace_back(c.out, outer_shape(c), layout);
   } else if (c.op == Op::state) {
-    Shape shape = outer_shape(c);
-    shape.push_back(4);
-    p.outputs.emplace_back(DType::float64, shape, layout == Layout::padded ? layout : Layout::contiguous);
+    p.outputs.push_back(Array::of_states(outer_shape(c), layout));
   } else {
     p.outputs.emplace_back(c.out, c.shape, layout);
   }

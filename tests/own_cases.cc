@@ -64,9 +64,7 @@ void fill_states(const RowCase& c, const RowCase& from, Array& t) {
 }
 
 Array states_of(const RowCase& c, const RowCase& from, Layout layout) {
-  Shape four = shape_of_rows(c);
-  four.push_back(4);
-  Array states(DType::float64, four, layout);
+  Array states = Array::of_states(shape_of_rows(c), layout);
   if (c.in == DType::float64) {
     fill_states<double>(c, from, states);
   } else {
@@ -86,14 +84,11 @@ Problem make_loss(const LossCase& c, Layout layout) {
   o.z_loss = c.z_loss;
   p.own = o;
   Array dx = base.ragged ? std::move(p.outputs[0]) : Array(c.rows.out, c.rows.shape, layout);
-  Shape four = shape_of_rows(c.rows);
-  four.push_back(4);
-  const Layout states_layout = layout == Layout::padded ? layout : Layout::contiguous;
   const bool each = c.reduction == Reduction::none;
   p.inputs.push_back(targets_of(c.rows, layout));
   p.outputs.clear();
   if (c.rows.op == Op::cross_entropy_backward) {
-    p.inputs.push_back(states_of(c.rows, c.rows, states_layout));
+    p.inputs.push_back(states_of(c.rows, c.rows, layout));
   } else {
     p.outputs.emplace_back(c.rows.out, each ? shape_of_rows(c.rows) : Shape{}, layout);
   }
@@ -104,7 +99,7 @@ Problem make_loss(const LossCase& c, Layout layout) {
   }
   if (c.rows.op == Op::cross_entropy && !c.alone) {
     p.outputs.emplace_back(c.rows.out, shape_of_rows(c.rows), layout);
-    p.outputs.emplace_back(DType::float64, four, states_layout);
+    p.outputs.push_back(Array::of_states(shape_of_rows(c.rows), layout));
   }
   if (!c.alone) p.outputs.push_back(std::move(dx));
   return p;
@@ -201,18 +196,14 @@ Problem make_kl(const RowCase& c, Layout layout) {
   p.op = c.op;
   p.own = softfold::KlDivergenceOptions{};
   p.inputs.push_back(std::move(make_problem(base_of_q, layout).inputs[0]));
-  const Layout states_layout = layout == Layout::padded ? layout : Layout::contiguous;
   const Shape full = p.inputs[0].shape();
   p.outputs.clear();
   if (c.op == Op::kl_divergence_backward) {
-    p.inputs.push_back(states_of(c, c, states_layout));
-    p.inputs.push_back(states_of(c, rows_of_q(c), states_layout));
+    p.inputs.push_back(states_of(c, c, layout));
+    p.inputs.push_back(states_of(c, rows_of_q(c), layout));
   } else {
-    Shape four = shape_of_rows(c);
-    four.push_back(4);
     p.outputs.emplace_back(c.out, shape_of_rows(c), layout);
-    p.outputs.emplace_back(DType::float64, four, states_layout);
-    p.outputs.emplace_back(DType::float64, four, states_layout);
+    for (int i = 0; i < 2; ++i) p.outputs.push_back(Array::of_states(shape_of_rows(c), layout));
   }
   p.inputs.push_back(dloss_of(of_dkl, layout));
   p.outputs.emplace_back(c.out, full, layout);

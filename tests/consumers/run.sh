@@ -15,7 +15,7 @@ trap 'rm -rf "$work"' EXIT
 
 # by_cmake FOLDER: an external CMake project.
 by_cmake() {
-  cmake -S "$here/$1" -B "$work/$1" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Release >/dev/null
+  cmake -S "$here/$1" -B "$work/$1" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=None >/dev/null
   cmake --build "$work/$1" >/dev/null
   "$work/$1/consumer"
 }
@@ -32,7 +32,7 @@ fold_only() {
   fi
   # By hand, and with the contraction and the instructions that a user's own flags may allow: the same numbers.
   local strict=(-std=c++20 -Wall -Wextra -Wshadow -Wconversion -Werror -I"$prefix/include" "$here/fold_only/main.cc")
-  "${CXX:-c++}" "${strict[@]}" -O1 -o "$work/plain"
+  "${CXX:-c++}" "${strict[@]}" -O0 -o "$work/plain"
   "${CXX:-c++}" "${strict[@]}" -O3 -march=native -ffp-contract=fast -o "$work/contracted"
   # An older C++ is told what is missing.
   "${CXX:-c++}" -std=c++17 -fsyntax-only -I"$prefix/include" "$here/fold_only/main.cc" 2>"$work/old" && return 1

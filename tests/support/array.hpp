@@ -57,6 +57,14 @@ class Array {
     bytes_.assign(origin_ + static_cast<std::size_t>(high) * size_ + kGuard, kUntouched);
   }
 
+  /// States of rows of this shape, whose four numbers lie side by side in every layout.
+  static Array of_states(Shape rows, Layout layout) {
+    rows.push_back(4);
+    Array t(DType::float64, std::move(rows), layout_of_states(layout));
+    t.states_ = true;
+    return t;
+  }
+
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
   const Shape& strides() const { return strides_; }
@@ -105,7 +113,8 @@ class Array {
   }
   /// The same elements in another layout.
   Array relaid(Layout layout) const {
-    Array t(dtype_, shape_, layout);
+    Array t(dtype_, shape_, states_ ? layout_of_states(layout) : layout);
+    t.states_ = states_;
     t.set_elements(elements());
     return t;
   }
@@ -118,6 +127,8 @@ class Array {
 
  private:
   static constexpr std::size_t kGuard = 64;
+
+  static Layout layout_of_states(Layout layout) { return layout == Layout::padded ? layout : Layout::contiguous; }
 
   void lay_out(Layout layout) {
     const auto rank = shape_.size();
@@ -165,7 +176,7 @@ class Array {
   DType dtype_ = DType::float32;
   Shape shape_, strides_;
   std::size_t size_ = 4, origin_ = 0;
-  bool contiguous_ = true;
+  bool contiguous_ = true, states_ = false;
   std::vector<unsigned char> bytes_;
 };
 
