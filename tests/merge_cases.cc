@@ -68,14 +68,18 @@ Array values(const MergeCase& c, Random& random, Layout layout) {
   return t;
 }
 
-Array statistics(const MergeCase& c, Random& random) {
+Array blank_statistics(const MergeCase& c, Layout layout) {
+  if (c.op == Op::merge_states) return Array::of_states({kRows}, layout);
   const DType dtype = c.dtype == DType::float64 ? DType::float64 : DType::float32;
+  return c.statistics == Statistics::lse ? Array(dtype, {kRows}, layout) : Array::of_tuples(dtype, {kRows}, 2, layout);
+}
+
+Array statistics(const MergeCase& c, Random& random, Layout layout) {
+  Array t = blank_statistics(c, layout);
   if (c.statistics == Statistics::lse) {
-    Array t(dtype, {kRows});
     for (std::int64_t r = 0; r < kRows; ++r) t.set_value(r, some_lse(random));
     return t;
   }
-  Array t(dtype, {kRows, 2});
   for (std::int64_t r = 0; r < kRows; ++r) {
     const double m = some_lse(random);
     t.set_value(2 * r, m);
@@ -94,7 +98,7 @@ Problem make_merge(int which, Layout layout) {
   p.merge = {c.base, c.statistics};
   for (int i = 0; i < c.parts; ++i) {
     if (c.op == Op::merge_states) {
-      Array& t = p.inputs.emplace_back(DType::float64, Shape{kRows, 4});
+      Array& t = p.inputs.emplace_back(blank_statistics(c, layout));
       if (c.dtype == DType::float64) {
         fill_states<double>(t, random);
       } else {
@@ -103,12 +107,11 @@ Problem make_merge(int which, Layout layout) {
       continue;
     }
     p.inputs.push_back(values(c, random, layout));
-    p.inputs.push_back(statistics(c, random));
+    p.inputs.push_back(statistics(c, random, layout));
   }
   const int results = c.op == Op::merge_states ? 0 : c.op == Op::merge_attention ? 1 : c.parts;
   for (int i = 0; i < results; ++i) p.outputs.emplace_back(c.dtype, Shape{kRows, kValues}, layout);
-  const Array& statistic = p.inputs.back();
-  p.outputs.emplace_back(statistic.dtype(), statistic.shape());
+  p.outputs.push_back(blank_statistics(c, layout));
   return p;
 }
 

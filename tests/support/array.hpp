@@ -57,13 +57,14 @@ class Array {
     bytes_.assign(origin_ + static_cast<std::size_t>(high) * size_ + kGuard, kUntouched);
   }
 
-  /// States of rows of this shape, whose four numbers lie side by side in every layout.
-  static Array of_states(Shape rows, Layout layout) {
-    rows.push_back(4);
-    Array t(DType::float64, std::move(rows), layout_of_states(layout));
-    t.states_ = true;
+  /// `width` numbers for each of `rows`, as states have: they lie side by side in every layout.
+  static Array of_tuples(DType dtype, Shape rows, std::int64_t width, Layout layout) {
+    rows.push_back(width);
+    Array t(dtype, std::move(rows), layout_of_tuples(layout));
+    t.tuples_ = true;
     return t;
   }
+  static Array of_states(Shape rows, Layout layout) { return of_tuples(DType::float64, std::move(rows), 4, layout); }
 
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
@@ -113,8 +114,8 @@ class Array {
   }
   /// The same elements in another layout.
   Array relaid(Layout layout) const {
-    Array t(dtype_, shape_, states_ ? layout_of_states(layout) : layout);
-    t.states_ = states_;
+    Array t(dtype_, shape_, tuples_ ? layout_of_tuples(layout) : layout);
+    t.tuples_ = tuples_;
     t.set_elements(elements());
     return t;
   }
@@ -128,7 +129,7 @@ class Array {
  private:
   static constexpr std::size_t kGuard = 64;
 
-  static Layout layout_of_states(Layout layout) { return layout == Layout::padded ? layout : Layout::contiguous; }
+  static Layout layout_of_tuples(Layout layout) { return layout == Layout::padded ? layout : Layout::contiguous; }
 
   void lay_out(Layout layout) {
     const auto rank = shape_.size();
@@ -176,7 +177,7 @@ class Array {
   DType dtype_ = DType::float32;
   Shape shape_, strides_;
   std::size_t size_ = 4, origin_ = 0;
-  bool contiguous_ = true, states_ = false;
+  bool contiguous_ = true, tuples_ = false;
   std::vector<unsigned char> bytes_;
 };
 
