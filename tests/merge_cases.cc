@@ -68,14 +68,15 @@ Array values(const MergeCase& c, Random& random, Layout layout) {
   return t;
 }
 
-Array blank_statistics(const MergeCase& c, Layout layout) {
+Array blank_statistics(const MergeCase& c) {
+  constexpr Layout layout = Layout::contiguous;
   if (c.op == Op::merge_states) return Array::of_states({kRows}, layout);
   const DType dtype = c.dtype == DType::float64 ? DType::float64 : DType::float32;
   return c.statistics == Statistics::lse ? Array(dtype, {kRows}, layout) : Array::of_tuples(dtype, {kRows}, 2, layout);
 }
 
-Array statistics(const MergeCase& c, Random& random, Layout layout) {
-  Array t = blank_statistics(c, layout);
+Array statistics(const MergeCase& c, Random& random) {
+  Array t = blank_statistics(c);
   if (c.statistics == Statistics::lse) {
     for (std::int64_t r = 0; r < kRows; ++r) t.set_value(r, some_lse(random));
     return t;
@@ -98,7 +99,7 @@ Problem make_merge(int which, Layout layout) {
   p.merge = {c.base, c.statistics};
   for (int i = 0; i < c.parts; ++i) {
     if (c.op == Op::merge_states) {
-      Array& t = p.inputs.emplace_back(blank_statistics(c, layout));
+      Array& t = p.inputs.emplace_back(blank_statistics(c));
       if (c.dtype == DType::float64) {
         fill_states<double>(t, random);
       } else {
@@ -107,11 +108,11 @@ Problem make_merge(int which, Layout layout) {
       continue;
     }
     p.inputs.push_back(values(c, random, layout));
-    p.inputs.push_back(statistics(c, random, layout));
+    p.inputs.push_back(statistics(c, random));
   }
   const int results = c.op == Op::merge_states ? 0 : c.op == Op::merge_attention ? 1 : c.parts;
   for (int i = 0; i < results; ++i) p.outputs.emplace_back(c.dtype, Shape{kRows, kValues}, layout);
-  p.outputs.push_back(blank_statistics(c, layout));
+  p.outputs.push_back(blank_statistics(c));
   return p;
 }
 
