@@ -14,7 +14,8 @@ commands=build/sanitize/compile_commands.json
 }
 mapfile -t files < <(sed -n 's/^ *"file": "\(.*\)".*/\1/p' $commands | sed "s|^$PWD/||" |
   grep -E '^(build/sanitize/)?(src|cli)/.*\.(cc|cxx)$' | grep -E "$pattern" | sort) # the command's first: the longest
-# One check follows every parameter of a function through it: with CLI11's functions it takes longer than all others.
+# One check follows every parameter of a function through it: with CLI11's functions it takes longer than all others, so
+# the sources that are compiled together with command.cc go without it.
 # shellcheck disable=SC2016  # the inner shell's variables
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" sh -c '
   if grep -qE "command\.cc|CLI/CLI\.hpp" "$0"; then set -- --checks=-performance-unnecessary-value-param; fi

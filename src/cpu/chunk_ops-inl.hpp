@@ -217,7 +217,8 @@ void add_source(cpu::ChunkOps<T>& ops) {
   ops.covers[i] = covers<S>;
   ops.write_behind[i] = write_behind<S, native>;
   ops.small_rows[i] = small_rows<S, native>;
-  ops.small_rows_far[i] = HWY_TARGET == HWY_SCALAR ? small_rows<S, native> : small_rows_far<S, native>;
+  ops.small_rows_far[i] = ops.small_rows[i];
+  if constexpr (HWY_TARGET != HWY_SCALAR) ops.small_rows_far[i] = small_rows_far<S, native>;
   const auto add = [&]<class Y>(Y) {
     constexpr auto j = cpu::index(cpu::dtype_of<Y>());
     constexpr bool native_result = Native && std::is_same_v<Y, fold::BFloat16>;

@@ -28,8 +28,11 @@ const char* refuses_boxes(const RowProblem& p, const Operand& o) {
   for (const std::int64_t stride : {o.axis_stride, p.outer_rank == 2 && p.outer[0] > 1 ? o.strides[0] : 16})
     if (stride <= 0 || stride % 16 != 0 || stride >= std::int64_t{1} << 39)
       return "a stride is not positive, a multiple of 16 bytes and below 2^39";
+  if (o.axis_stride < inner_of(p) * static_cast<std::int64_t>(size_of(o.dtype))) return "rows overlap";
   return o.axis_stride >= std::int64_t{1} << 25 ? "the elements of a row lie far apart" : nullptr;
 }
+
+AcrossTiles tiles_of(const RowProblem& p, int shared_bytes);
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic) return "another rung is asked for";
@@ -46,9 +49,15 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (lift::chunk_count(p.n) > std::min(traits.largest_cluster, kTileBlocks)) return "a row is longer than a cluster";
   if (traits.largest_cluster == 1) return "the device has no copy engine";
   if (p.rows >= std::int64_t{1} << 31) return "more rows than tiles are counted";
-  return lift::chunk_count(p.n) > 1 && inner_of(p) * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)) % 16 != 0
-             ? "tiles end inside 16 bytes"
-             : nullptr;
+  if (lift::chunk_count(p.n) > 1) {
+    if (inner_of(p) * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)) % 16 != 0)
+      return "tiles end inside 16 bytes";
+    // A thread without an element would take one that is not there for its row's largest.
+    if (p.n % lift::kChunk != 0 && p.n % lift::kChunk < 32)
+      return "the last chunk has fewer elements than threads share it";
+  }
+  const int mail = static_cast<int>(sizeof(AcrossMail<2, true>));  // the largest
+  return tiles_of(p, traits.shared_bytes - mail).stages < 2 ? "shared memory has no room for two tiles" : nullptr;
 }
 
 int groups_of(const AcrossTiles& t) { return kTileWarps / t.warps; }

@@ -188,7 +188,23 @@ TEST_F(CudaHidden, AFewOuterAxes) {
     }
 }
 
-/// The same for masks and lengths.
+/// Last chunks with fewer elements than threads share them, of rows that are alike and lie away from 0; rows whose
+/// stride is no multiple of 16 bytes.
+TEST_F(CudaHidden, OuterAxesThatEndSoon) {
+  for (const DType t : {DType::float32, DType::bfloat16})
+    for (const std::int64_t n : {1025, 1055, 1056, 2049})
+      for (const std::int64_t inner : {66, 72})
+        for (const double shift : {-20., 50.}) {
+          Tensor x(t, {2, n, inner});
+          x.fill([&](std::int64_t i) { return value_of(Values::normal, i % inner, i / inner % n, n) + shift; });
+          softfold::RowOptions o;
+          o.axis = 1;
+          expect_same(x, o, o, "an axis of " + std::to_string(n) + " near " + std::to_string(shift));
+          if (HasFatalFailure()) return;
+        }
+}
+
+/// Small enough for the sanitizers: masks and lengths.
 TEST_F(CudaHidden, AFewHiddenRows) {
   for (const DType t : {DType::float32, DType::bfloat16})
     for (const std::int64_t n : {100, 1000, 5001, 20000}) {
