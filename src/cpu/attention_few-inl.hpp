@@ -150,7 +150,7 @@ void few_products(const RowTile<T>& tile, const void* k, std::int64_t stride, in
   if (tile.rows == 2) return all(std::integral_constant<int, 2>());
   if constexpr (kFewRows < T >> 4)
     if (tile.rows > 4) return all(std::integral_constant<int, 8>());
-  all(std::integral_constant<int, 4>());
+  if constexpr (kFewRows < T >> 2) all(std::integral_constant<int, 4>());
 }
 #endif
 

@@ -228,14 +228,14 @@ cpu::TileOps<T> make_tile_ops() {
       {widen_run<float, T>, widen_run<double, T>, widen_run<fold::Float16, T>, widen_run<fold::BFloat16, T>},
       {narrow_run<float, T>, narrow_run<double, T>, narrow_run<fold::Float16, T>, narrow_run<fold::BFloat16, T>}};
 #if HWY_TARGET != HWY_SCALAR
-  if constexpr (std::is_same_v<T, float>) {  // float64 is for comparison, not for decoding
-    const auto few = [&]<class S>(S, DType t) {
-      ops.few_products[cpu::index(t)] = few_products<S, T>;
-      ops.few_push[cpu::index(t)] = few_push<S, T>;
-    };
-    ops.few_rows = kFewRows<T>;
-    ops.few_adjust = few_adjust<T>;
-    few(T(), DType::float32);
+  const auto few = [&]<class S>(S, DType t) {
+    ops.few_products[cpu::index(t)] = few_products<S, T>;
+    ops.few_push[cpu::index(t)] = few_push<S, T>;
+  };
+  ops.few_rows = kFewRows<T>;
+  ops.few_adjust = few_adjust<T>;
+  few(T(), std::is_same_v<T, float> ? DType::float32 : DType::float64);
+  if constexpr (std::is_same_v<T, float>) {
     few(fold::Float16(), DType::float16);
     few(fold::BFloat16(), DType::bfloat16);
   }

@@ -89,8 +89,8 @@ struct TileOps {
   /// y = factor * x, by y's dtype; x is aligned and readable up to a multiple of 64 bytes
   std::array<void (*)(const T* x, int n, T factor, void* y), 4> narrow;
 
-  /// The same in float for rows that are few: keys and values as they lie in memory, by their dtype, each read once and
-  /// those kTileKeys further asked for. Scores and biases lie row by row, kTileKeys apart. For d and dv a multiple of lanes;
+  /// The same for rows that are few: keys and values as they lie in memory, by their dtype, each read once and those
+  /// kTileKeys further asked for. Scores and biases lie row by row, kTileKeys apart. For d and dv a multiple of lanes;
   /// the same bits.
   int few_rows = 0;
   std::array<void (*)(const RowTile<T>&, const void* k, std::int64_t stride, int count), 4> few_products{};
