@@ -114,7 +114,7 @@ double Reference::score(const Sequence& s, std::int64_t h, std::int64_t i, std::
   const double scale = std::isnan(o.scale) ? 1 / std::sqrt(static_cast<double>(q.d)) : o.scale;
   const std::int64_t kv_head = h / (q.heads / k.heads);
   double x = scale * dot(q.row(s.q_batch, h, s.q_first + i), k.row(s.kv_batch, kv_head, s.kv_first + j), q.d);
-  if (std::isinf(x)) x = kNaN;  // the contract: such a row is NaN
+  if (x == kInfinity) x = kNaN;  // the contract: such a row is NaN, and a key at -inf is not seen
   if (o.softcap > 0) x = static_cast<double>(o.softcap) * std::tanh(x / static_cast<double>(o.softcap));
   if (o.slopes.given()) {
     const bool batched = o.slopes.rank() == 2 && o.slopes.shape[0] > 1;

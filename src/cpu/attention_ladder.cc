@@ -70,6 +70,19 @@ struct Head {
   }
 };
 
+/// Scores to probabilities by the ladder's safe rung, and their lse.
+template <class T>
+double safe_probabilities(const Head<T>& h, T* scores, std::int64_t n) {
+  const auto sum = h.ladder.safe_sum(scores, n, T(1));
+  const fold::Normaliser<T> row(sum);
+  if (row.regular) {
+    h.ladder.write(scores, n, T(1), sum, scores);
+  } else {
+    std::fill(scores, scores + n, row.empty ? T(0) : fold::canonical_nan<T>());
+  }
+  return row.regular || row.empty ? fold::lse_of<T>(sum) : fold::canonical_nan<double>();
+}
+
 /// softmax(q k^T) v as it is written on paper: T x S scores are there at once.
 template <class T>
 void materialised(const Head<T>& h) {
@@ -83,9 +96,9 @@ void materialised(const Head<T>& h) {
     const KeyRange keys = h.s.seen_by(i);
     const std::int64_t n = keys.last - keys.first;
     if (n <= 0) return h.write_lse(i, -fold::infinity<double>());
-    const bool naive = h.p.rung == Rung::naive;
-    const auto sum = (naive ? h.ladder.naive_sum : h.ladder.safe_sum)(row(i), n, T(1));
-    (naive ? h.ladder.naive_write : h.ladder.write)(row(i), n, T(1), sum, row(i));
+    if (h.p.rung != Rung::naive) return h.write_lse(i, safe_probabilities(h, row(i), n));
+    const auto sum = h.ladder.naive_sum(row(i), n, T(1));
+    h.ladder.naive_write(row(i), n, T(1), sum, row(i));
     h.write_lse(i, fold::lse_of<T>(sum));
   });
   h.rows([&](std::int64_t i) {
@@ -109,11 +122,10 @@ void merged(const Head<T>& h) {
       if (n <= 0) return;
       T *weights = p.data() + i * chunk, *own = part.data() + i * h.p.dv, *out = h.out(i);
       h.scores(i, keys, weights);
-      const auto sum = h.ladder.safe_sum(weights, n, T(1));
-      h.ladder.write(weights, n, T(1), sum, weights);
+      const double own_lse = safe_probabilities(h, weights, n);
       std::fill(own, own + h.p.dv, T(0));
       h.add_values(weights, keys, own);
-      const fold::PartSum parts[] = {{lse[static_cast<std::size_t>(i)], 1}, {fold::lse_of<T>(sum), 1}};
+      const fold::PartSum parts[] = {{lse[static_cast<std::size_t>(i)], 1}, {own_lse, 1}};
       double share[2];
       lse[static_cast<std::size_t>(i)] = fold::log_of(fold::join_parts(parts, 2, false, share), false);
       for (int c = 0; c < h.p.dv; ++c) out[c] = out[c] * static_cast<T>(share[0]) + own[c] * static_cast<T>(share[1]);

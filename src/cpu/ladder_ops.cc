@@ -9,6 +9,8 @@
 #include "cpu/ladder_ops.hpp"
 #include "softfold/lift/lanes.hpp"
 
+#include <limits>
+
 HWY_BEFORE_NAMESPACE();
 namespace softfold {
 inline namespace v0 {
@@ -18,14 +20,16 @@ namespace {
 template <class T>
 using RowState = typename fold::LogSumExp<T>::State;
 
-/// 2^t with no maximum taken off: the last factor of 2 is what overflows.
+/// 2^t with no maximum taken off: the last factor of 2 is what overflows. NaN for NaN and +inf, in which split() sees no
+/// number.
 template <class A>
 HWY_INLINE typename A::V naive_term(typename A::V x, typename A::V c) {
   using T = typename A::Element;
   const auto s = split<A>(x, c);
   const auto most = A::set(sizeof(T) == 4 ? T(128) : T(1024));
   const auto k = A::sub(A::least(s.n, most), A::set(T(1)));
-  return A::mul(A::times_power_of_two(exp2_fraction<A>(s.f), k), A::set(T(2)));
+  const auto term = A::mul(A::times_power_of_two(exp2_fraction<A>(s.f), k), A::set(T(2)));
+  return A::if_at_most(x, A::set(std::numeric_limits<T>::max()), term, A::set(fold::canonical_nan<T>()));
 }
 
 /// The same names over vectors and over the elements that are left at a row's end.

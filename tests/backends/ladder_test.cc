@@ -114,6 +114,16 @@ TEST(Ladder, NaiveOverflowsWhereTheOthersDoNot) {
   EXPECT_NEAR(softmax(std::vector<float>{88.7F}, Rung::naive)[0], 1.F, 1e-6F);
 }
 
+TEST(Ladder, NaiveHasNaNWhereItsRowHas) {
+  for (const std::size_t n : {3U, 40U, 100U})
+    for (const float special : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
+      for (const std::size_t at : {std::size_t{0}, n / 2, n - 1}) {
+        auto x = waves<float>(n, 1, 1);
+        x[at] = special;
+        for (const float y : softmax(x, Rung::naive)) EXPECT_TRUE(std::isnan(y)) << n << " " << at;
+      }
+}
+
 TEST(Ladder, FarFramesAndSpecialValues) {
   const float inf = std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::max();
   for (const Rung rung : {Rung::safe, Rung::online}) {
