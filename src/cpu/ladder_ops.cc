@@ -20,8 +20,8 @@ namespace {
 template <class T>
 using RowState = typename fold::LogSumExp<T>::State;
 
-/// 2^t with no maximum taken off: the last factor of 2 is what overflows. NaN for NaN and +inf, in which split() sees no
-/// number.
+/// 2^t with no maximum taken off: the last factor of 2 is what overflows. NaN for NaN and +inf, in which split() sees
+/// no number.
 template <class A>
 HWY_INLINE typename A::V naive_term(typename A::V x, typename A::V c) {
   using T = typename A::Element;
