@@ -83,15 +83,11 @@ void Folder::take_nodes(std::vector<Partial<T>>& partials, const std::byte* bloc
   }
 }
 
-std::vector<double> Folder::states() const {
-  std::vector<double> all;
-  std::visit([&](const auto& partials) { append_states(all, partials); }, partials_);
-  return all;
-}
+std::vector<double> Folder::states() const { return states_of(partials_); }
 
-std::vector<double> states_of(const io::PartialFile& file) {
+std::vector<double> states_of(const io::PartialRows& rows) {
   std::vector<double> all;
-  std::visit([&](const auto& partials) { append_states(all, partials); }, file.rows);
+  std::visit([&](const auto& partials) { append_states(all, partials); }, rows);
   return all;
 }
 

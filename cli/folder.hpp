@@ -24,7 +24,7 @@ class Folder {
   /// What has come, as the library's states: (m, d, scale, digits) a row. The whole row's if the offset is 0.
   std::vector<double> states() const;
   std::int64_t end() const;
-  decltype(io::PartialFile::rows) release() && { return std::move(partials_); }
+  io::PartialRows release() && { return std::move(partials_); }
 
  private:
   template <class T>
@@ -34,10 +34,10 @@ class Folder {
   double scale_;
   std::int64_t rows_;
   const Compute& compute_;
-  decltype(io::PartialFile::rows) partials_;
+  io::PartialRows partials_;
 };
 
-/// The states of partials that begin at their rows' start.
-std::vector<double> states_of(const io::PartialFile& file);
+/// The states of partials, (m, d, scale, digits) a row. Those of whole rows if they begin at their rows' start.
+std::vector<double> states_of(const io::PartialRows& rows);
 
 }  // namespace softfold::cli

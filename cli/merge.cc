@@ -1,11 +1,12 @@
 // softfold merge PARTIAL... -o PARTIAL
 #include "arguments.hpp"
+#include "interrupt.hpp"
+#include "partials.hpp"
 #include "report.hpp"
 #include "verbs.hpp"
 
-#include "softfold/io/partial_file.hpp"
-
 #include <fmt/format.h>
+#include <algorithm>
 
 namespace softfold::cli {
 namespace {
@@ -23,17 +24,31 @@ struct MergeVerb {
 
   void run() const {
     if (output.empty()) throw Error(Code::usage, "merge without -o", "-o PARTIAL, the file to write", "-o joined.part");
-    std::vector<io::NamedPartial> parts;
+    // Opened anew for every block: there may be more of them than files may be open.
+    std::vector<io::PartialReader> parts;
+    std::vector<io::NamedSpan> spans;
     std::vector<io::FileId> ids;
     for (const std::string& name : inputs) {
       const io::InputFile file(name);
       ids.push_back(file.id());
-      parts.push_back({name, io::read_partials(file)});
+      parts.emplace_back(file);
+      spans.push_back({name, parts.back().span()});
     }
-    const io::PartialFile joined = io::join_partials(std::move(parts));
-    io::write_partials(output, joined, ids);
+    const io::JoinOrder join = io::order_of_join(spans);
+    const io::PartialSpan& span = join.joined;
+    io::PartialOutput to(output, span, ids);
+    for (std::size_t i = 0; i < parts.size(); ++i) check_partials(parts[i], io::InputFile(inputs[i]));
+    std::int64_t block = rows_at_once(span);
+    for (const io::NamedSpan& part : spans) block = std::min(block, rows_at_once(part.span));
+    const auto next = [&](std::size_t i) { return parts[i].read(io::InputFile(inputs[i]), block); };
+    for (std::int64_t row = 0; row < span.rows; row += block) {
+      check_interrupt();
+      io::PartialRows rows = next(join.order[0]);
+      for (const std::size_t i : std::span(join.order).subspan(1)) io::join_rows(rows, next(i));
+      to.write(rows);
+    }
+    to.commit();
 
-    const io::PartialSpan span = io::span_of(joined);
     const std::int64_t end = span.offset + span.length;
     if (json)
       return print({{"inputs", inputs},

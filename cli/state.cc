@@ -35,7 +35,8 @@ struct StateVerb {
   }
 
   void run() const;
-  io::PartialFile fold(const io::ArrayFile& file, const Range& columns, const Compute& compute) const;
+  void fold(const io::ArrayFile& file, const Range& columns, const io::PartialSpan& span, const Compute& compute,
+            io::PartialOutput& to) const;
 };
 
 void StateVerb::run() const {
@@ -62,10 +63,8 @@ void StateVerb::run() const {
   const Stopwatch watch;
   // Nothing is folded yet, but everything refused: the scale here, a file that cannot be written below.
   const Folder refusing(file.dtype(), scale, span.offset, 0, compute);
-  io::OutputFile to = io::create_partials(output, io::bytes_of(span), {&file.file().id(), 1});
-  io::PartialFile partials = fold(file, columns, compute);
-  partials.row_length = whole;
-  to.write(0, io::format_partials(partials));
+  io::PartialOutput to(output, span, {&file.file().id(), 1});
+  fold(file, columns, span, compute, to);
   to.commit();
 
   const double seconds = watch.seconds();
@@ -87,29 +86,18 @@ void StateVerb::run() const {
              human_bytes(static_cast<double>(bytes)), seconds);
 }
 
-/// Appends rows of one cut to others of the same.
-void append(io::PartialFile& all, decltype(io::PartialFile::rows) more) {
-  std::visit(
-      [&](auto& next) {
-        using Rows = std::remove_cvref_t<decltype(next)>;
-        if (!std::holds_alternative<Rows>(all.rows)) all.rows = Rows();
-        auto& rows = std::get<Rows>(all.rows);
-        std::move(next.begin(), next.end(), std::back_inserter(rows));
-      },
-      more);
-}
-
-io::PartialFile StateVerb::fold(const io::ArrayFile& file, const Range& columns, const Compute& compute) const {
+void StateVerb::fold(const io::ArrayFile& file, const Range& columns, const io::PartialSpan& span,
+                     const Compute& compute, io::PartialOutput& to) const {
   const Geometry g = geometry_of(file.shape(), -1);
   // The shard as an array of its own decides how many rows, or which piece of one, a block has.
   const Geometry shard{g.outer, columns.length(), 1};
   const std::size_t element = size_of(file.dtype());
-  const Schedule s = make_schedule(shard, {element, 1, compute.room(running.memory_bytes())});
+  const Schedule s = make_schedule(
+      shard, {element, bytes_beside(io::row_memory(span), shard.n), compute.room(running.memory_bytes())});
   const Slots slots(s.slots, static_cast<std::size_t>(s.outers * std::min(s.columns, shard.n)) * element);
   const auto pieces =
       column_pieces(columns.begin, columns.end, offset, s.streamed ? s.columns : std::max<std::int64_t>(1, g.n));
 
-  io::PartialFile all;
   Progress progress(static_cast<std::uint64_t>(shard.elements()) * element);
   for (std::int64_t row = 0; row < g.outer; row += s.outers) {
     const std::int64_t rows = std::min(s.outers, g.outer - row);
@@ -128,10 +116,9 @@ io::PartialFile StateVerb::fold(const io::ArrayFile& file, const Range& columns,
                  progress.add(bytes(i));
                },
                [](std::int64_t) {}});
-    append(all, std::move(folder).release());
+    to.write(std::move(folder).release());
   }
   file.file().check_unchanged();
-  return all;
 }
 
 }  // namespace

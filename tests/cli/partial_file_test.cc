@@ -5,6 +5,7 @@
 #include "support/files.hpp"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <cfenv>
 #include <cstring>
 #include <filesystem>
@@ -143,11 +144,70 @@ TEST(PartialFile, ALargerFileThanItsHeadSaysIsRefusedUnread) {
   std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
   std::filesystem::resize_file(path, std::uintmax_t{1} << 37);  // far more than its head says
   try {
-    io::read_partials(io::InputFile(path));
+    io::PartialReader{io::InputFile(path)};
     ADD_FAILURE() << "taken";
   } catch (const Error& error) {
     EXPECT_EQ(error.code, Code::file) << error.what();
   }
+}
+
+/// Rows [first, first + count) of the file.
+io::PartialRows some(const io::PartialFile& file, std::int64_t first, std::int64_t count) {
+  return std::visit(
+      [&](const auto& rows) -> io::PartialRows {
+        return std::remove_cvref_t<decltype(rows)>(rows.begin() + first, rows.begin() + first + count);
+      },
+      file.rows);
+}
+
+TEST(PartialFile, BlocksOfRowsAreTheWholeFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "a.part";
+  for (const std::int64_t block : {1, 3, 7, 100}) {
+    const io::PartialFile all = make<float>(1000, 3000, 7, 0.25, 5000);
+    const auto bytes = io::format_partials(all);
+    io::PartialOutput output(path, io::span_of(all), {});
+    for (std::int64_t row = 0; row < 7; row += block) output.write(some(all, row, std::min(block, 7 - row)));
+    output.commit();
+    const io::InputFile file(path);
+    std::vector<std::byte> written(file.size());
+    file.read(0, written);
+    EXPECT_EQ(written, bytes) << block;
+    io::PartialReader reader(file), checked = reader;
+    EXPECT_EQ(reader.span().row_length, 5000);
+    for (std::int64_t row = 0; row < 7; row += block) {
+      const std::int64_t rows = std::min(block, 7 - row);
+      EXPECT_EQ(io::format_partials({reader.read(file, block), -1}), io::format_partials({some(all, row, rows), -1}));
+      checked.check(file, block);
+      EXPECT_EQ(checked.left(), 7 - row - rows);
+    }
+  }
+}
+
+TEST(PartialFile, BlocksThatAreNotTheSpansRowsAreRefused) {
+  const TemporaryFolder folder;
+  const io::PartialFile all = make<float>(1000, 3000, 2);
+  io::PartialOutput output(folder / "a.part", io::span_of(all), {});
+  EXPECT_THROW(output.write(make<float>(1000, 2999, 2).rows), Error);
+  EXPECT_THROW(output.write(make<double>(1000, 3000, 2).rows), Error);
+  EXPECT_THROW(output.commit(), Error);  // no row was written
+  output.write(all.rows);
+  EXPECT_THROW(output.write(some(all, 0, 1)), Error);
+}
+
+TEST(PartialFile, ARewrittenFileIsNotReadOn) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "a.part";
+  const auto put = [&](const std::vector<std::byte>& bytes) {
+    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
+  };
+  put(io::format_partials(make<float>(0, 1500, 4)));
+  io::PartialReader reader{io::InputFile(path)};
+  reader.read(io::InputFile(path), 2);
+  put(io::format_partials(make<float>(0, 1500, 4, 2)));
+  EXPECT_THROW(reader.read(io::InputFile(path), 2), Error);
+  std::filesystem::resize_file(path, 100);
+  EXPECT_THROW(reader.read(io::InputFile(path), 2), Error);
 }
 
 TEST(PartialFile, NoRowsIsRefused) { EXPECT_THROW(io::format_partials({}), Error); }

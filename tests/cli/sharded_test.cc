@@ -2,7 +2,9 @@
 #include "cli/support.hpp"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numeric>
+#include <sstream>
 
 namespace softfold_test {
 namespace {
@@ -137,6 +139,7 @@ TEST_F(Sharded, WhatDoesNotBelongTogetherIsRefused) {
   expect_refused(Code::state, "5000", {"merge", "@long.part", "@short.part", "-o", "@all.part"});
   expect_refused(Code::state, "softfold merge", {"finish", "@x.npy", "@a.part", "@y.npy"});
   expect_refused(Code::state, "softfold merge", {"finish", "@x.npy", "@b.part", "@y.npy"});
+  expect_refused(Code::state, "softfold merge", {"finish", "--logsumexp", "@a.part"});
   expect_refused(Code::shape, "the partial's 1 row,", {"finish", "@m.npy", "@whole.part", "@y.npy"});
   expect_refused(Code::file, "partial", {"merge", "@x.npy", "-o", "@all.part"});
   expect_refused(Code::shape, "range", {"state", "@x.npy", "@y.part", "--range", "5:4001"});
@@ -185,8 +188,13 @@ TEST_F(Sharded, AForgottenOffsetIsAskedFor) {
   EXPECT_NE(merged.err.find("--offset 2500"), std::string::npos) << merged.err;
   // A partial of one shard may be the whole row; finish says that it cannot know.
   EXPECT_NE(run({"finish", "@0.npy", "@0.part", "@p.npy"}).err.find("--row-length"), std::string::npos);
+  for (const Words& words :
+       {Words{"finish", "--logsumexp", "@0.part"}, Words{"finish", "--logsumexp", "@0.part", "@l.npy"},
+        Words{"finish", "--logsumexp", "@0.part", "--json"}})
+    EXPECT_NE(run(words).err.find("elements 0:2500 and does not say how long the row is"), std::string::npos);
   expect_ok({"state", "@0.npy", "@0.part", "--row-length", "2500"});
   EXPECT_EQ(run({"finish", "@0.npy", "@0.part", "@p.npy"}).err, "");
+  EXPECT_EQ(run({"finish", "--logsumexp", "@0.part"}).err, "");
 }
 
 TEST_F(Sharded, APartialReplacesNothingButPartials) {
@@ -231,6 +239,85 @@ TEST_F(CommandTest, FinishRefusesAShardWithMoreThanThePartialHasSeen) {
     EXPECT_FALSE(std::filesystem::exists(at("y.npy")));
   }
   expect_ok({"finish", "@x.npy", "@x.part", "@y.npy"});
+}
+
+class ManyShortRows : public Sharded {
+ protected:
+  static constexpr std::int64_t kRows = 200'000 / kShorter;
+
+  void SetUp() override {
+    write_array(at("x.npy"), DType::float32, {kRows, 2}, random_elements(DType::float32, 2 * kRows, 5));
+    call({"state", "@x.npy", "@a.part", "--range", "0:1"}, {});
+    call({"state", "@x.npy", "@b.part", "--range", "1:2"}, {});
+    call({"merge", "@b.part", "@a.part", "-o", "@all.part"}, {});
+  }
+};
+
+// Held all at once, these rows' partials would be 44 MB, and as JSON 64.
+TEST_F(ManyShortRows, StayInTheirMemory) {
+  std::filesystem::remove(at("all.part"));
+  for (const Words& words : {Words{"state", "@x.npy", "@a.part", "--range", "0:1", "--memory", "32M"},
+                             {"merge", "@b.part", "@a.part", "-o", "@all.part"},
+                             {"finish", "@x.npy", "@all.part", "@y.npy", "--memory", "32M"},
+                             {"finish", "--logsumexp", "@all.part", "@lse2.npy", "--memory", "32M"},
+                             {"finish", "--logsumexp", "@all.part", "--json", "--memory", "32M"}}) {
+    const Result done = run(words);
+    EXPECT_EQ(done.status, 0) << done.err;
+    EXPECT_TRUE(kSanitized || done.peak_rss <= 32 << 20) << ::testing::PrintToString(words) << done.peak_rss;
+  }
+  expect_ok({"softmax", "@x.npy", "@whole.npy"});
+  expect_ok({"logsumexp", "@x.npy", "@lse.npy"});
+  EXPECT_EQ(contents(at("y.npy")), contents(at("whole.npy")));
+  EXPECT_EQ(contents(at("lse2.npy")), contents(at("lse.npy")));
+}
+
+TEST_F(ManyShortRows, ArePrintedAsOneList) {
+  expect_ok({"finish", "--logsumexp", "@all.part", "@lse.npy", "--dtype", "f64"});
+  std::vector<double> lse(kRows);
+  io::open_array(at("lse.npy")).read(0, std::as_writable_bytes(std::span(lse)));
+  const auto told = nlohmann::json::parse(expect_ok({"finish", "--logsumexp", "@all.part", "--json"}));
+  EXPECT_EQ(told.at("logsumexp").get<std::vector<double>>(), lse);
+  std::istringstream lines(expect_ok({"finish", "--logsumexp", "@all.part"}));
+  std::int64_t row = 0;
+  for (float value = 0; lines >> value; ++row)
+    ASSERT_EQ(value, static_cast<float>(lse[static_cast<std::size_t>(row)])) << row;
+  EXPECT_EQ(row, kRows);
+}
+
+TEST_F(ManyShortRows, WithDamageInTheLastAreRefusedBeforeTheFirst) {
+  {
+    std::fstream file(at("all.part"), std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(-10, std::ios::end).put('?');
+  }
+  const std::size_t files = entries();
+  for (const Words& words : {Words{"merge", "@all.part", "-o", "@z.part"},
+                             {"finish", "--logsumexp", "@all.part"},
+                             {"finish", "--logsumexp", "@all.part", "@z.npy"},
+                             {"finish", "@x.npy", "@all.part", "@z.npy"}}) {
+    const Result refused = run(words);
+    EXPECT_EQ(refused.status, static_cast<int>(Code::file)) << refused.err;
+    EXPECT_NE(refused.err.find("all.part': a damaged partial file"), std::string::npos) << refused.err;
+    EXPECT_EQ(refused.out, "");
+  }
+  EXPECT_EQ(entries(), files);
+}
+
+TEST_F(Sharded, MorePartialsThanFilesThatMayBeOpen) {
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  write_array(at("x.npy"), DType::float32, {60}, random_elements(DType::float32, 60, 5));
+  Words words{"merge", "-o", "@all.part"};
+  for (std::size_t i = 0; i < 60; ++i) {
+    words.push_back(file('p', i));
+    expect_ok({"state", "@x.npy", words.back(), "--range", std::to_string(i) + ":" + std::to_string(i + 1)});
+  }
+  const struct rlimit few { 40, before.rlim_max };
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const Result merged = run(words);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(merged.status, 0) << merged.err;
+  expect_ok({"state", "@x.npy", "@whole.part", "--range", "0:60"});
+  EXPECT_EQ(contents(at("all.part")), contents(at("whole.part")));
 }
 
 }  // namespace
