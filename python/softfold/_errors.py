@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 __all__ = ["DTypeError", "Error", "StateError", "UnsupportedError"]
 
 _CODES = (
@@ -35,6 +37,15 @@ class UnsupportedError(Error, NotImplementedError):
 
 class StateError(Error):
     """States or partials that do not belong together: another scale, precision or offset."""
+
+
+def whole(name: str, value, lowest: int = -(2**63), highest: int = 2**63 - 1) -> int:
+    """An integer, or what stands for one, in [lowest, highest]: nothing is taken modulo."""
+    value = operator.index(value)
+    if not lowest <= value <= highest:
+        fix = f"{name}={value % (highest + 1)}" if lowest == 0 else ""
+        raise Error("option", f"{name}={value}", f"a whole number, {lowest} .. {highest}", fix)
+    return value
 
 
 _CLASSES = {"dtype": DTypeError, "unsupported": UnsupportedError, "state": StateError}

@@ -9,6 +9,7 @@ import operator
 import numpy as np
 
 from softfold import _core, _route
+from softfold._errors import whole
 from softfold._losses import foldable, returned, row_shape
 from softfold._states import _empty_like
 from softfold._topk import taken_shape
@@ -20,9 +21,9 @@ PER_ROW = {"temperature": "float64", "top_k": "int64", "top_p": "float64", "min_
 
 def number_of(name, value):
     """A Python number as an operation takes it: whole where it counts, and words of 64 bits without a sign."""
-    if name in ("seed", "offset"):
-        return operator.index(value) % 2**64
-    return operator.index(value) if name in ("top_k", "row_ids") else float(value)
+    if name in ("seed", "offset", "draw"):
+        return whole(name, value, 0, 2**64 - 1)
+    return whole(name, value) if name in ("top_k", "row_ids") else float(value)
 
 
 def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
@@ -39,8 +40,8 @@ def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, o
     order: "min_p_first" ("vllm") or "min_p_last" ("hugging_face"). bias: added to logits, broadcasts to them, -inf
        forbids. bitmask: int32, 32 elements a word along the axis, 1 allows. scale, scales, lengths, mask, causal: as in
        softmax.
-    seed, offset: numbers, or int64 arrays with one a row; a new offset is a new draw. row_ids: int64, one a row; the
-       rows' indices by default, or 0 where rows have seeds of their own.
+    seed, offset: 0 to 2**64 - 1, or int64 arrays with one a row; a new offset is a new draw. row_ids: int64, one a row;
+       the rows' indices by default, or 0 where rows have seeds of their own.
     out: int64 or int32, where to write the tokens. return_log_probability: of the tokens, in dtype (logits' by default),
        return_rank: how many elements are at least as large; `of` the "raw" logits or of what was "sampled" from.
     return_probabilities: what was drawn from, renormalised; return_masked: logits + bias, -inf for what is gone. Both of

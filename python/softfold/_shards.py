@@ -9,6 +9,7 @@ import sys
 import numpy as np
 
 from softfold import _core, _route
+from softfold._errors import Error, whole
 from softfold._losses import foldable, returned, row_shape
 from softfold._sample import number_of
 from softfold._states import _empty_like
@@ -62,6 +63,9 @@ def fold_shard(x, offset, size, axis=-1, *, target=None, k=0, scale=1.0, scales=
     """
     x = _array(x, "fold_shard")
     if out is None:
+        rank, axis = len(x.shape), whole("axis", axis)
+        if not -rank <= axis < rank:
+            raise Error("shape", f"axis {axis}", f"{-rank} .. {rank - 1} for rank {rank}")
         rows = row_shape(x, axis, None)
         needed = _core.partial_width(x.shape[axis], offset, size, k)
         out = _new(x, (*rows, needed if width is None else width), "float64")
@@ -168,8 +172,8 @@ def sample_shard(x, partials, offset, size, axis=-1, *, seed=0, draw=0, row_ids=
     """
     x, partials = _array(x, "sample_shard"), _array(partials, "sample_shard")
     tokens = _new(x, row_shape(x, axis, None), "int64")
-    seed, draw = (number_of("seed", v) if isinstance(v, numbers.Number) else v if hasattr(v, "__dlpack__")
-                  else np.asarray(v, "int64") for v in (seed, draw))  # fmt: skip
+    seed, draw = (number_of(name, v) if isinstance(v, numbers.Number) else v if hasattr(v, "__dlpack__")
+                  else np.asarray(v, "int64") for name, v in (("seed", seed), ("draw", draw)))  # fmt: skip
     if row_ids is not None and not hasattr(row_ids, "__dlpack__"):
         row_ids = np.asarray(row_ids, "int64")
     _run(_core.sample_shard_into, (x, partials), (tokens,), axis, offset, size, seed=seed, draw=draw, row_ids=row_ids,

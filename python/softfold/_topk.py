@@ -14,7 +14,7 @@ from softfold._states import _empty_like
 
 def taken_shape(x, k, axis) -> tuple:
     """x's shape with k along the axis; an axis that x lacks is left for the operation to refuse."""
-    if k < 0:
+    if not 0 <= k < 2**63:
         raise Error("shape", f"k = {k}", "k from 0 to the size of the axis")
     rank = len(x.shape)
     return tuple(k if axis in (i, i - rank) else n for i, n in enumerate(x.shape))

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -82,6 +83,20 @@ struct Names {
   nb::object ndarray, empty, empty_like, asarray, uint16, float16, float32, float64, route;
 };
 const Names& names();
+
+/// A Python integer, or what stands for one, as a T; what none is, or is none of T's, is refused, `name` being the
+/// argument's.
+template <class T>
+T whole(nb::handle value, const char* name) {
+  const nb::object number = nb::steal(PyNumber_Index(value.ptr()));
+  T as_stored{};
+  if (number.is_valid() && nb::try_cast<T>(number, as_stored)) return as_stored;
+  PyErr_Clear();
+  const std::string got = std::string(name) + "=" + nb::cast<std::string>(nb::repr(value));
+  throw Error(Code::option, got,
+              "a whole number, " + std::to_string(std::numeric_limits<T>::min()) + " .. " +
+                  std::to_string(std::numeric_limits<T>::max()));
+}
 
 /// NumPy's dtype object for t; bfloat16's comes from ml_dtypes.
 nb::object numpy_dtype(DType t);

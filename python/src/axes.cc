@@ -3,23 +3,29 @@
 namespace softfold::python {
 namespace {
 
-int checked_axis(long long axis, int rank) {
-  if (axis < -rank || axis >= rank)
-    throw Error(Code::shape, "axis " + std::to_string(axis),
+std::string text_of(nb::handle value) { return nb::cast<std::string>(nb::repr(value)); }
+
+/// `item` as a Python integer of any size.
+nb::object integer_of(nb::handle item, const char* allowed) {
+  nb::object number = nb::steal(PyNumber_Index(item.ptr()));
+  if (number.is_valid()) return number;
+  PyErr_Clear();
+  throw Error(Code::option, "axis " + text_of(item), allowed);
+}
+
+int checked_axis(nb::handle number, int rank) {
+  int axis = 0;
+  if (!nb::try_cast<int>(number, axis) || axis < -rank || axis >= rank)
+    throw Error(Code::shape, "axis " + text_of(number),
                 rank == 0
                     ? "axis=None for a 0-dimensional array"
                     : std::to_string(-rank) + " .. " + std::to_string(rank - 1) + " for rank " + std::to_string(rank));
-  return static_cast<int>(axis < 0 ? axis + rank : axis);
+  return axis < 0 ? axis + rank : axis;
 }
 
 void add(Axes& axes, nb::handle item) {
-  const nb::object number = nb::steal(PyNumber_Index(item.ptr()));
-  if (!number.is_valid()) {
-    PyErr_Clear();
-    throw Error(Code::option, "axis " + nb::cast<std::string>(nb::repr(item)),
-                "None, an integer or a tuple of integers");
-  }
-  const auto at = static_cast<std::size_t>(checked_axis(nb::cast<long long>(number), axes.rank));
+  const nb::object number = integer_of(item, "None, an integer or a tuple of integers");
+  const auto at = static_cast<std::size_t>(checked_axis(number, axes.rank));
   if (axes.folded[at]) throw Error(Code::shape, "axis " + std::to_string(at) + " named twice", "each axis once");
   axes.folded[at] = true;
   ++axes.count;
@@ -46,6 +52,14 @@ Axes parse_axes(nb::handle axis, int rank) {
     add(axes, axis);
   }
   return axes;
+}
+
+int axis_of(nb::handle axis) {
+  const nb::object number = integer_of(axis, "an integer");
+  int at = 0;
+  if (!nb::try_cast<int>(number, at))
+    throw Error(Code::shape, "axis " + text_of(number), "-rank .. rank - 1 of the input");
+  return at;
 }
 
 Tensor move_folded(const Tensor& t, const Tensor& x, const Axes& axes, const char* name) {

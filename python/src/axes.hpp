@@ -21,6 +21,9 @@ struct Axes {
 /// Refuses axes out of range, named twice, or none at all. A 0-dimensional x is a row of one element.
 Axes parse_axes(nb::handle axis, int rank);
 
+/// One axis, for an operation that refuses those that its input lacks.
+int axis_of(nb::handle axis);
+
 /// `t`, which broadcasts to x's shape, with the folded axes behind the kept ones.
 Tensor move_folded(const Tensor& t, const Tensor& x, const Axes& axes, const char* name);
 

@@ -21,7 +21,7 @@ std::string in_python(std::string words) {
 }
 
 void linear_cross_entropy_into(const nb::tuple& inputs, handle out, handle bias, double softcap,
-                               const std::string& mode, handle class_weight, std::int64_t ignore_index,
+                               const std::string& mode, handle class_weight, handle ignore_index,
                                const std::string& reduction, double label_smoothing, double z_loss, handle dloss,
                                handle log_probability, handle states, handle dx, handle dweight, handle dbias,
                                handle scale, handle mask, handle empty, std::uintptr_t stream) {
@@ -36,7 +36,7 @@ void linear_cross_entropy_into(const nb::tuple& inputs, handle out, handle bias,
   LinearCrossEntropyOptions o;
   o.loss.rows = rows.options;
   o.loss.reduction = reduction_of(reduction);
-  o.loss.ignore_index = ignore_index;
+  o.loss.ignore_index = whole<std::int64_t>(ignore_index, "ignore_index");
   o.loss.label_smoothing = label_smoothing;
   o.loss.z_loss = z_loss;
   o.loss.weight = arrays.open(class_weight, "class_weight");

@@ -25,24 +25,24 @@ void run_loss(Op op, std::span<const View> inputs, std::span<const View> outputs
   run_plan(elements, [&] { return plan(op, inputs, outputs, options, context); });
 }
 
-void cross_entropy_into(const nb::tuple& inputs, handle out, int axis, handle weight, std::int64_t ignore_index,
+void cross_entropy_into(const nb::tuple& inputs, handle out, handle axis, handle weight, handle ignore_index,
                         const std::string& reduction, double label_smoothing, double z_loss, handle log_probability,
                         handle states, handle gradient, handle status, handle scale, handle scales, handle lengths,
-                        handle offsets, handle mask, handle causal, handle empty, std::int64_t shard_offset,
-                        std::int64_t shard_size, std::uintptr_t stream) {
+                        handle offsets, handle mask, handle causal, handle empty, handle shard_offset,
+                        handle shard_size, std::uintptr_t stream) {
   constexpr const char* kNames[] = {"logits", "target", "states", "dloss"};
   const bool backward = inputs.size() == 4;
   if (inputs.size() != 2 && !backward)
     throw Error(Code::shape, std::to_string(inputs.size()) + " inputs", "logits, target; or with states, dloss");
   OpenRowOptions rows;
   rows.open_options({{}, {}, {}, scale, scales, lengths, offsets, mask, causal, empty});
-  rows.options.axis = axis;
+  rows.options.axis = axis_of(axis);
   rows.view_options();
   OpenArrays arrays;
   CrossEntropyOptions o;
   o.rows = rows.options;
   o.reduction = reduction_of(reduction);
-  o.ignore_index = ignore_index;
+  o.ignore_index = whole<std::int64_t>(ignore_index, "ignore_index");
   o.label_smoothing = label_smoothing;
   o.z_loss = z_loss;
   o.weight = arrays.open(weight, "weight");
@@ -50,14 +50,14 @@ void cross_entropy_into(const nb::tuple& inputs, handle out, int axis, handle we
   o.states = arrays.open_result(states, "states");
   o.dx = arrays.open_result(gradient, "gradient");
   o.status = arrays.open_result(status, "status");
-  o.shard = {shard_offset, shard_size};
+  o.shard = {whole<std::int64_t>(shard_offset, "offset"), whole<std::int64_t>(shard_size, "size")};
   View views[4];
   for (std::size_t i = 0; i < inputs.size(); ++i) views[i] = arrays.open(inputs[i], kNames[i]);
   const View result = arrays.open_result(out, "out");
   run_loss(backward ? Op::cross_entropy_backward : Op::cross_entropy, {views, inputs.size()}, {&result, 1}, o, stream);
 }
 
-void entropy_into(const nb::tuple& inputs, handle out, int axis, handle states, handle gradient, handle scale,
+void entropy_into(const nb::tuple& inputs, handle out, handle axis, handle states, handle gradient, handle scale,
                   handle scales, handle lengths, handle offsets, handle mask, handle causal, handle empty,
                   std::uintptr_t stream) {
   constexpr const char* kNames[] = {"x", "states", "dentropy"};
@@ -66,7 +66,7 @@ void entropy_into(const nb::tuple& inputs, handle out, int axis, handle states, 
     throw Error(Code::shape, std::to_string(inputs.size()) + " inputs", "x; or x, states, dentropy");
   OpenRowOptions rows;
   rows.open_options({{}, {}, {}, scale, scales, lengths, offsets, mask, causal, empty});
-  rows.options.axis = axis;
+  rows.options.axis = axis_of(axis);
   rows.view_options();
   OpenArrays arrays;
   EntropyOptions o;
@@ -79,7 +79,7 @@ void entropy_into(const nb::tuple& inputs, handle out, int axis, handle states, 
   run_loss(backward ? Op::entropy_backward : Op::entropy, {views, inputs.size()}, {&result, 1}, o, stream);
 }
 
-void kl_divergence_into(const nb::tuple& inputs, handle out, int axis, handle p_states, handle q_states,
+void kl_divergence_into(const nb::tuple& inputs, handle out, handle axis, handle p_states, handle q_states,
                         handle p_gradient, handle q_gradient, handle scale, handle scales, handle lengths,
                         handle offsets, handle mask, handle causal, handle empty, std::uintptr_t stream) {
   constexpr const char* kNames[] = {"p", "q", "p_states", "q_states", "dkl"};
@@ -88,7 +88,7 @@ void kl_divergence_into(const nb::tuple& inputs, handle out, int axis, handle p_
     throw Error(Code::shape, std::to_string(inputs.size()) + " inputs", "p, q; or with p_states, q_states, dkl");
   OpenRowOptions rows;
   rows.open_options({{}, {}, {}, scale, scales, lengths, offsets, mask, causal, empty});
-  rows.options.axis = axis;
+  rows.options.axis = axis_of(axis);
   rows.view_options();
   OpenArrays arrays;
   KlDivergenceOptions o;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <type_traits>
 
 namespace softfold::python {
 
@@ -50,7 +51,11 @@ void take(OpenArrays& arrays, nb::handle given, const char* name, T& number, Vie
   if (nb::hasattr(given, "shape")) {
     view = arrays.open(given, name);
   } else {
-    number = nb::cast<T>(given);
+    if constexpr (std::is_integral_v<T>) {
+      number = whole<T>(given, name);
+    } else {
+      number = nb::cast<T>(given);
+    }
   }
 }
 

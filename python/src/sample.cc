@@ -19,14 +19,14 @@ Distribution distribution_of(const std::string& name) {
   throw Error(Code::option, "of=\"" + name + "\"", "\"raw\" or \"sampled\"");
 }
 
-void sample_into(handle x, handle tokens, int axis, handle temperature, handle top_k, handle top_p, handle min_p,
+void sample_into(handle x, handle tokens, handle axis, handle temperature, handle top_k, handle top_p, handle min_p,
                  const std::string& order, handle bias, handle bitmask, handle seed, handle offset, handle row_ids,
                  const std::string& of, handle log_probability, handle rank, handle probabilities, handle masked,
                  handle top_tokens, handle top_log_probabilities, handle scale, handle scales, handle lengths,
                  handle mask, handle causal, std::uintptr_t stream) {
   OpenRowOptions rows;
   rows.open_options({{}, {}, {}, scale, scales, lengths, nb::none(), mask, causal, nb::str("zero")});
-  rows.options.axis = axis;
+  rows.options.axis = axis_of(axis);
   rows.view_options();
   OpenArrays arrays;
   SampleOptions o;

@@ -26,25 +26,29 @@ RowOptions rows_with(handle empty) {
   return rows.options;
 }
 
+Shard shard_of(handle offset, handle size) {
+  return {whole<std::int64_t>(offset, "offset"), whole<std::int64_t>(size, "size")};
+}
+
 /// Options of a shard's rows: what fold_shard and sample_shard take.
-void open_shard_rows(OpenRowOptions& rows, int axis, handle scale, handle scales, handle lengths, handle mask) {
+void open_shard_rows(OpenRowOptions& rows, handle axis, handle scale, handle scales, handle lengths, handle mask) {
   const nb::bool_ causal(false);
   const nb::str empty("zero");
   rows.open_options({{}, {}, {}, scale, scales, lengths, nb::none(), mask, causal, empty});
-  rows.options.axis = axis;
+  rows.options.axis = axis_of(axis);
   rows.view_options();
 }
 
-void fold_shard_into(handle x, handle partials, int axis, std::int64_t offset, std::int64_t size, handle target,
-                     std::int64_t k, handle scale, handle scales, handle lengths, handle mask, std::uintptr_t stream) {
+void fold_shard_into(handle x, handle partials, handle axis, handle offset, handle size, handle target, handle k,
+                     handle scale, handle scales, handle lengths, handle mask, std::uintptr_t stream) {
   OpenRowOptions rows;
   open_shard_rows(rows, axis, scale, scales, lengths, mask);
   OpenArrays arrays;
   ShardOptions o;
   o.rows = rows.options;
-  o.shard = {offset, size};
+  o.shard = shard_of(offset, size);
   o.targets = arrays.open(target, "target");
-  o.k = k;
+  o.k = whole<std::int64_t>(k, "k");
   const View from = arrays.open(x, "x"), to = arrays.open_result(partials, "partials");
   run_on_threads(stream, [&](const Context& context) { fold_shard(from, to, o, context); });
 }
@@ -55,14 +59,14 @@ void join_states_into(handle partials, handle states, std::uintptr_t stream) {
   run_on_threads(stream, [&](const Context& context) { join_states(from, to, context); });
 }
 
-void join_cross_entropy_into(handle partials, handle target, handle loss, handle weight, std::int64_t ignore_index,
+void join_cross_entropy_into(handle partials, handle target, handle loss, handle weight, handle ignore_index,
                              const std::string& reduction, double z_loss, handle empty, handle log_probability,
                              handle states, std::uintptr_t stream) {
   OpenArrays arrays;
   CrossEntropyOptions o;
   o.rows = rows_with(empty);
   o.reduction = reduction_of(reduction);
-  o.ignore_index = ignore_index;
+  o.ignore_index = whole<std::int64_t>(ignore_index, "ignore_index");
   o.z_loss = z_loss;
   o.weight = arrays.open(weight, "weight");
   o.log_probability = arrays.open_result(log_probability, "log_probability");
@@ -86,9 +90,9 @@ void join_topk_into(handle partials, handle values, handle indices, bool sorted,
   run_on_threads(stream, [&](const Context& context) { join_topk(from, best, places, o, context); });
 }
 
-void sample_shard_into(handle x, handle partials, handle tokens, int axis, std::int64_t offset, std::int64_t size,
-                       handle seed, handle draw, handle row_ids, handle scale, handle scales, handle lengths,
-                       handle mask, std::uintptr_t stream) {
+void sample_shard_into(handle x, handle partials, handle tokens, handle axis, handle offset, handle size, handle seed,
+                       handle draw, handle row_ids, handle scale, handle scales, handle lengths, handle mask,
+                       std::uintptr_t stream) {
   OpenRowOptions rows;
   open_shard_rows(rows, axis, scale, scales, lengths, mask);
   OpenArrays arrays;
@@ -99,7 +103,8 @@ void sample_shard_into(handle x, handle partials, handle tokens, int axis, std::
   o.row_ids = arrays.open(row_ids, "row_ids");
   const View from = arrays.open(x, "x"), parts = arrays.open(partials, "partials");
   const View to = arrays.open_result(tokens, "tokens");
-  run_on_threads(stream, [&](const Context& context) { sample_shard(from, parts, to, {offset, size}, o, context); });
+  const Shard shard = shard_of(offset, size);
+  run_on_threads(stream, [&](const Context& context) { sample_shard(from, parts, to, shard, o, context); });
 }
 
 }  // namespace
@@ -108,8 +113,8 @@ void bind_shards(nb::module_& m) {
   const nb::none none;
   m.def(
       "partial_width",
-      [](std::int64_t n, std::int64_t offset, std::int64_t size, std::int64_t k) {
-        return partial_width(n, {offset, size}, k);
+      [](handle n, handle offset, handle size, handle k) {
+        return partial_width(whole<std::int64_t>(n, "n"), shard_of(offset, size), whole<std::int64_t>(k, "k"));
       },
       nb::arg("n"), nb::arg("offset"), nb::arg("size"), nb::arg("k") = 0,
       "How many numbers a row's partial has, of a shard of n elements from offset on, of rows of size.");

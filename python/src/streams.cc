@@ -63,8 +63,9 @@ AnyPartial joined(const std::vector<AnyPartial>& parts) {
 /// A Stream that several Python threads may use: one at a time, without the GIL.
 class PyStream {
  public:
-  PyStream(nb::handle dtype, double scale, std::int64_t offset)
-      : threads_(executor()), stream_(stream_dtype(dtype), scale, offset, Context{threads_.get()}) {}
+  PyStream(nb::handle dtype, double scale, nb::handle offset)
+      : threads_(executor()),
+        stream_(stream_dtype(dtype), scale, whole<std::int64_t>(offset, "offset"), Context{threads_.get()}) {}
 
   void push(nb::handle piece) {
     if (nb::isinstance<AnyPartial>(piece)) return push_partial(nb::cast<const AnyPartial&>(piece));
@@ -189,7 +190,7 @@ offset: where in its row the first element stands, for a shard that will be join
     >>> for piece in pieces: row.push(piece)
     >>> row.logsumexp()
     >>> probabilities = [row.softmax(piece) for piece in pieces]   # the second pass)")
-      .def(nb::init<nb::handle, double, std::int64_t>(), nb::arg("dtype") = "float32", nb::arg("scale") = 1.0,
+      .def(nb::init<nb::handle, double, nb::handle>(), nb::arg("dtype") = "float32", nb::arg("scale") = 1.0,
            nb::arg("offset") = 0)
       .def("push", &PyStream::push, nb::arg("piece"),
            "Takes the next elements: a number, a 1-D array of any strides, a Partial, or another Stream.")

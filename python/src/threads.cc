@@ -31,8 +31,8 @@ int threads_asked_for() {
   return threads;
 }
 
-void set_num_threads(int threads) {
-  std::shared_ptr<Executor> made = make_thread_executor(threads);
+void set_num_threads(nb::handle threads) {
+  std::shared_ptr<Executor> made = make_thread_executor(whole<int>(threads, "threads"));
   const std::lock_guard lock(pool().mutex);
   std::swap(pool().executor, made);
 }

@@ -6,12 +6,12 @@ namespace {
 
 using nb::handle;
 
-void topk_into(handle x, handle values, handle indices, int axis, bool sorted, handle probabilities,
+void topk_into(handle x, handle values, handle indices, handle axis, bool sorted, handle probabilities,
                handle log_probabilities, handle lse, handle scale, handle scales, handle lengths, handle mask,
                handle causal, handle empty, std::uintptr_t stream) {
   OpenRowOptions rows;
   rows.open_options({{}, {}, {}, scale, scales, lengths, nb::none(), mask, causal, empty});
-  rows.options.axis = axis;
+  rows.options.axis = axis_of(axis);
   rows.view_options();
   OpenArrays arrays;
   TopkOptions o;

@@ -53,6 +53,40 @@ REFUSED = {
     "causal and all axes": (lambda: softfold.softmax(X, causal=True), "option", "causal"),
     "empty of another name": (lambda: softfold.softmax(X, empty="one"), "option", "'one'"),
     "gradient of another shape": (lambda: softfold.softmax_backward(X, X[:1], -1), "shape", "[1, 3]"),
+    "axis beyond 64 bits": (lambda: softfold.softmax(X, 2**70), "shape", "axis 1180591620717411303424"),
+    "axis far below": (lambda: softfold.softmax(X, (0, -(2**70))), "shape", "axis -1180591620717411303424"),
+    "axis of a loss beyond 64 bits": (
+        lambda: softfold.cross_entropy(X, [0, 1], 2**70),
+        "shape",
+        "axis 1180591620717411303424",
+    ),
+    "axis of topk beyond 64 bits": (lambda: softfold.topk(X, 1, 2**70), "shape", "axis 1180591620717411303424"),
+    "k beyond 64 bits": (lambda: softfold.topk(X, 2**70), "shape", "k = 1180591620717411303424"),
+    "ignore_index beyond 64 bits": (
+        lambda: softfold.cross_entropy(X, [0, 1], ignore_index=2**63),
+        "option",
+        "ignore_index=9223372036854775808",
+    ),
+    "ignore_index no integer": (
+        lambda: softfold.linear_cross_entropy(X, X, [0, 1], ignore_index=1.5),
+        "option",
+        "ignore_index=1.5",
+    ),
+    "offset of a shard beyond 64 bits": (lambda: softfold.fold_shard(X, 2**64, 6), "option", "offset=1844"),
+    "axis of a shard": (lambda: softfold.fold_shard(X, 0, 6, 2**70), "shape", "axis 1180591620717411303424"),
+    "width of a partial beyond 64 bits": (lambda: softfold.partial_width(3, 0, 2**64), "option", "size=1844"),
+    "offset of a stream beyond 64 bits": (lambda: softfold.Stream(offset=2**64), "option", "offset=1844"),
+    "seed of a shard below 0": (
+        lambda: softfold.sample_shard(X, softfold.fold_shard(X, 0, 3)[None], 0, 3, seed=-1),
+        "option",
+        "seed=-1",
+    ),
+    "draw of a shard below 0": (
+        lambda: softfold.sample_shard(X, softfold.fold_shard(X, 0, 3)[None], 0, 3, draw=-1),
+        "option",
+        "draw=-1",
+    ),
+    "threads beyond 64 bits": (lambda: softfold.set_num_threads(2**70), "option", "threads=1180591620717411303424"),
     "threads below 0": (lambda: softfold.set_num_threads(-1), "option", "-1"),
 }
 

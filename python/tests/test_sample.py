@@ -56,7 +56,7 @@ def test_greedy_bias_bitmask_and_what_cannot_be_drawn():
     assert softfold.sample(x[:1].T, 0, mask=[[True], [False], [False], [False]]).tolist() == [0]
     out = np.empty(3, np.int32)
     assert softfold.sample(x, out=out, temperature=0) is out and out[0] == 1
-    assert softfold.sample(x[0], seed=-1) == softfold.sample(x[0], seed=2**64 - 1)
+    assert softfold.sample(x[0], seed=np.array(-1)) == softfold.sample(x[0], seed=2**64 - 1)
     with pytest.raises(TypeError):
         softfold.sample(x, top_k=2.5)
     for call, code in (
@@ -64,6 +64,9 @@ def test_greedy_bias_bitmask_and_what_cannot_be_drawn():
         (lambda: softfold.sample(x, top_p=2), "option"),
         (lambda: softfold.sample(x, top_p=[1, 1, 2]), "data"),
         (lambda: softfold.sample(x, order="random"), "option"),
+        (lambda: softfold.sample(x, seed=-1), "option"),
+        (lambda: softfold.sample(x, offset=2**64), "option"),
+        (lambda: softfold.sample(x, top_k=2**70), "option"),
         (lambda: softfold.sample(x, of="both"), "option"),
     ):
         with pytest.raises(softfold.Error) as caught:
@@ -90,6 +93,9 @@ def test_torch(rng):
     options |= dict(return_top_log_probabilities=4)
     want, got = softfold.sample(x, **options), softfold.sample(t, **options)
     assert all(torch.equal(g, torch.from_numpy(w)) for g, w in zip(got, want))
+    for outside in (-1, 2**64, 2**70):
+        with pytest.raises(softfold.Error, match="seed=" + str(outside)):
+            softfold.sample(t, seed=outside)
     out = torch.empty(6, dtype=torch.int32)
     assert softfold.sample(t, out=out, **options)[0] is out and out.tolist() == want[0].tolist()
     seeds = torch.arange(6)
