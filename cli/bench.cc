@@ -44,7 +44,8 @@ void check_scale(DType dtype, double scale) {
 struct BenchVerb {
   std::vector<std::string> words;
   std::string op_text, n_text, dtype_text, backend = "cpu", jsonl, commit;
-  std::int64_t rows = 0, heads = 1, head_dim = 64;
+  std::int64_t rows = 0;
+  std::optional<std::int64_t> heads, head_dim;
   int threads = 0;
   double scale = 1, seconds = 0.3;
   bool json = false, causal = false;
@@ -107,10 +108,10 @@ void BenchVerb::run_attention() const {
     throw Error(Code::option, "--rows, --scale or --backend of attention", "--heads, --n, --d, --causal",
                 "leave them out");
   std::ofstream file = records_file();
-  const AttentionRace race{lengths(), heads, head_dim, dtype(), causal, threads, seconds};
+  const AttentionRace race{lengths(), heads.value_or(1), head_dim.value_or(64), dtype(), causal, threads, seconds};
   for (const std::int64_t n : race.lengths)
-    if (n < 1 || n > 1 << 20 || heads < 1 || heads > 4096 || head_dim < 1 || head_dim > 512)
-      throw Error(Code::option, fmt::format("{} heads of T = {}, D = {}", heads, n, head_dim),
+    if (n < 1 || n > 1 << 20 || race.heads < 1 || race.heads > 4096 || race.d < 1 || race.d > 512)
+      throw Error(Code::option, fmt::format("{} heads of T = {}, D = {}", race.heads, n, race.d),
                   "1 .. 4096 heads, T to 2^20, D to 512", "--n 2048 --heads 1 --d 64");
   const std::vector<Json> all = race_attention(race, commit);
   if (!json) tell_attention(race, all);
@@ -179,7 +180,8 @@ void BenchVerb::check_kind(bool ladder, Op op) const {
     if (given && !file)
       throw Error(Code::option, fmt::format("{} without a file", name), "it says how a file is read",
                   fmt::format("softfold bench {} FILE {} ...", words[0], name));
-  for (const auto& [given, name] : {std::pair{heads != 1, "--heads"}, {head_dim != 64, "--d"}, {causal, "--causal"}})
+  for (const auto& [given, name] :
+       {std::pair{heads.has_value(), "--heads"}, {head_dim.has_value(), "--d"}, {causal, "--causal"}})
     if (given && !attention)
       throw Error(Code::option, fmt::format("{} of bench {}", name, words[0]), "bench ladder --op attention has it",
                   fmt::format("leave out {}", name));

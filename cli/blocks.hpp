@@ -51,6 +51,11 @@ struct Needs {
   Room room;
   std::uint64_t beside = 0;  ///< bytes that the work takes beside its blocks, however these are cut
 };
+/// Bytes that go with a row of n elements, as bytes of each element, rounded up.
+constexpr std::size_t bytes_beside(std::uint64_t bytes, std::int64_t n) {
+  const auto elements = static_cast<std::uint64_t>(n < 1 ? 1 : n);
+  return static_cast<std::size_t>((bytes + elements - 1) / elements);
+}
 /// Throws Error{Code::option} if not even one row of an array with inner > 1 fits; the fix says how much would.
 Schedule make_schedule(const Geometry& geometry, const Needs& needs);
 /// The same, never streamed: what also refuses a row of the last axis that does not fit.

@@ -38,6 +38,9 @@ constexpr const char* name_of_code(Code code) {
   return names[static_cast<int>(code)];
 }
 
+/// What takes any word, as its help shows.
+constexpr const char* kText = "TEXT";
+
 bool wants_json(int count, char** arguments) {
   return std::any_of(arguments, arguments + count, [](const char* a) { return std::string_view(a) == "--json"; });
 }
@@ -110,6 +113,15 @@ std::vector<std::string> options_of(const CLI::App& verb) {
   return names;
 }
 
+/// An option that takes a text would take the next option for one: what is meant to begin so is given with '='.
+void check_value(const CLI::Option& option, const std::string& name, std::string_view value) {
+  if (!value.starts_with("--") || option.get_type_name() != kText) return;
+  const std::string glued = fmt::format("{}{}{}", name, name.starts_with("--") ? "=" : "", value);
+  throw Error(Code::usage, fmt::format("the option '{}' as the value of {}", value, name),
+              fmt::format("a value behind {}", name),
+              fmt::format("{} and a value, or {} if that is meant", name, glued));
+}
+
 /// CLI11 says of a misspelt word only that something is missing: every word is looked up here first.
 void check_words(const CLI::App& app, int count, char** arguments) {
   if (count < 2) return;
@@ -128,13 +140,16 @@ void check_words(const CLI::App& app, int count, char** arguments) {
     if (word == "--") return;
     if (word.size() < 2 || word[0] != '-' || (word[1] >= '0' && word[1] <= '9') || word[1] == '.') continue;
     const std::string name(word.substr(0, word.find('=')));
-    const bool glued = word[1] != '-' && std::ranges::find(known, std::string(word.substr(0, 2))) != known.end();
+    const bool glued =
+        word.size() > 2 && word[1] != '-' && std::ranges::find(known, std::string(word.substr(0, 2))) != known.end();
     if (!glued && std::ranges::find(known, name) == known.end()) {
       if (name == "-o" || name == "--out" || name == "--output") refuse_output_option(first, name);
       refuse_word("option", name, known, fmt::format("softfold {} --help", first));
     }
     const CLI::Option* option = glued ? nullptr : verb.get_option_no_throw(name);
-    if (option != nullptr && option->get_items_expected_max() > 0 && word.find('=') == std::string_view::npos) ++i;
+    if (option == nullptr || option->get_items_expected_max() == 0 || word.find('=') != std::string_view::npos)
+      continue;
+    if (++i < count) check_value(*option, name, arguments[i]);
   }
 }
 
@@ -200,7 +215,7 @@ void Command::positional(const std::string& name, std::string& into, const std::
                   required ? fmt::format("softfold {} --help", verb) : "leave out " + name);
     into = text;
   };
-  app_.add_option_function<std::string>(name, read, help)->required(required)->type_name("TEXT");
+  app_.add_option_function<std::string>(name, read, help)->required(required)->type_name(kText);
 }
 void Command::positionals(const std::string& name, std::vector<std::string>& into, const std::string& help) {
   app_.add_option(name, into, help)->required();
@@ -211,7 +226,7 @@ void Command::option(const std::string& names, std::string& into, const std::str
       throw Error(Code::usage, fmt::format("the value '' of {}", names), "a value", names + " and a value, or neither");
     into = text;
   };
-  app_.add_option_function<std::string>(names, read, help)->type_name("TEXT");
+  app_.add_option_function<std::string>(names, read, help)->type_name(kText);
 }
 void Command::option(const std::string& names, double& into, const std::string& help) {
   add_number<double>(app_, names, into, help);

@@ -117,6 +117,7 @@ void CrossEntropyVerb::run() const {
   const std::vector<double> each = losses(file, classes, compute, log_probabilities);
   const std::int64_t counted = counted_targets(classes.view(), ignore_index);
   const double sum = sum_of(each), mean = counted == 0 ? 0. : sum / static_cast<double>(counted);
+  const std::int64_t nan_rows = std::ranges::count_if(each, [](double loss) { return std::isnan(loss); });
   class_file.file().check_unchanged();
   if (result) {
     result->write(0, log_probabilities);
@@ -129,12 +130,14 @@ void CrossEntropyVerb::run() const {
                   {"sum", number(sum)},
                   {"mean", number(mean)},
                   {"perplexity", number(std::exp(mean))},
+                  {"nan_rows", nan_rows},
                   {"backend", compute.backend()},
                   {"seconds", watch.seconds()},
                   {"peak_memory_bytes", peak_memory()}});
   fmt::print("cross_entropy of {} {}: {} of {} rows count\n", text_of(file.shape()), name_of(file.dtype()), counted,
              g.rows());
   fmt::print("mean {:.9g}   sum {:.9g}   perplexity {:.9g}   ({:.2f} s)\n", mean, sum, std::exp(mean), watch.seconds());
+  tell_nan_rows(nan_rows, g.rows());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "arguments.hpp"
 #include "blocks.hpp"
 #include "compute.hpp"
+#include "elements.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "verbs.hpp"
@@ -67,6 +68,7 @@ void RowNumbers::run() const {
   const Slots results(s.slots, boxes.empty() ? 0 : static_cast<std::size_t>(boxes[0].outers) * size_of(real));
   Progress progress(bytes);
   const auto at = [&](std::int64_t i) { return boxes[static_cast<std::size_t>(i)]; };
+  std::int64_t nan_rows = 0;
   run_steps(std::ssize(boxes), s.slots,
             {[&](std::int64_t i) {
                for (std::size_t f = 0; f < files.size(); ++f)
@@ -81,6 +83,7 @@ void RowNumbers::run() const {
                progress.add(static_cast<std::size_t>(at(i).elements()) * element);
              },
              [&](std::int64_t i) {
+               nan_rows += count_nan(results[i], real, at(i).outers);
                file.write(static_cast<std::uint64_t>(at(i).outer) * size_of(real),
                           {results[i], static_cast<std::size_t>(at(i).outers) * size_of(real)});
              }});
@@ -90,12 +93,14 @@ void RowNumbers::run() const {
     return print({{"op", name_of(op)},
                   {"shape", first.shape()},
                   {"rows", g.rows()},
+                  {"nan_rows", nan_rows},
                   {"output_dtype", name_of(real)},
                   {"backend", compute.backend()},
                   {"seconds", watch.seconds()},
                   {"peak_memory_bytes", peak_memory()}});
   fmt::print("{} of {} {} -> {} ({}), {:.2f} s\n", name_of(op), text_of(first.shape()), name_of(first.dtype()),
              printable(output), name_of(real), watch.seconds());
+  tell_nan_rows(nan_rows, g.rows());
 }
 
 struct EntropyVerb {

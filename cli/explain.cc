@@ -56,7 +56,7 @@ struct ExplainVerb {
   void run() const;
   void explain_attention(DType in, DType out) const;
   void refuse_what_does_not_apply(Op which) const;
-  void tell(Op which, const Plan& plan) const;
+  void tell(Op which, const Plan& plan, DType out) const;
 };
 
 void ExplainVerb::declare(Command& command) {
@@ -114,7 +114,7 @@ void ExplainVerb::run() const {
   options.scale = arguments.scale.value_or(1);
   options.causal = arguments.causal;
   options.rung = parse_rung(arguments.rung);
-  tell(which, plan(which, o.inputs(), o.outputs(), options, workers.context()));
+  tell(which, plan(which, o.inputs(), o.outputs(), options, workers.context()), o.outputs()[0].dtype);
 }
 
 void ExplainVerb::explain_attention(DType in, DType out) const {
@@ -137,11 +137,12 @@ void ExplainVerb::explain_attention(DType in, DType out) const {
   o.add_input(in, q), o.add_input(in, k), o.add_input(in, v), o.add_output(out, y);
   given.move_to({parse_backend(backend), 0});
   const Workers workers(threads);
-  tell(Op::attention, plan(Op::attention, o.inputs(), o.outputs(), given.options, workers.context()));
+  tell(Op::attention, plan(Op::attention, o.inputs(), o.outputs(), given.options, workers.context()), out);
 }
 
-void ExplainVerb::tell(Op which, const Plan& plan) const {
-  const DType in = parse_dtype(dtype_text), out = output.empty() ? in : parse_dtype(output);
+/// `out`: of the first result, which may have a dtype of its own.
+void ExplainVerb::tell(Op which, const Plan& plan, DType out) const {
+  const DType in = parse_dtype(dtype_text);
   const auto traffic = traffic_of(which, plan.kernel(), size_of(in), size_of(out));
   const auto rejected = plan.rejected();
   const std::string why = reason_for(plan.kernel(), parse_rung(arguments.rung, which == Op::attention), rejected);

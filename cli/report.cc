@@ -77,6 +77,10 @@ std::string counted(std::int64_t count, const std::string& what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
+void tell_nan_rows(std::int64_t nan_rows, std::int64_t rows) {
+  if (nan_rows > 0) fmt::print("NaN in {} of {}\n", nan_rows, counted(rows, "row"));
+}
+
 std::uint64_t peak_memory() {
   // Not getrusage: what it tells begins with the memory of the process that forked this one.
   std::ifstream status("/proc/self/status");

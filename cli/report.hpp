@@ -83,6 +83,9 @@ void note_bfloat16(const std::string& written, DType dtype);
 /// "1 row", "2 rows".
 std::string counted(std::int64_t count, const std::string& what);
 
+/// What a summary adds where results are NaN, as their rows are; nothing where none is.
+void tell_nan_rows(std::int64_t nan_rows, std::int64_t rows);
+
 /// The most memory this process has had resident, in bytes.
 std::uint64_t peak_memory();
 

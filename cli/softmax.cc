@@ -1,10 +1,12 @@
 // softfold softmax | log-softmax | logsumexp IN OUT
 #include "arguments.hpp"
+#include "elements.hpp"
 #include "report.hpp"
 #include "transform.hpp"
 #include "verbs.hpp"
 
 #include <fmt/format.h>
+#include <optional>
 
 namespace softfold::cli {
 namespace {
@@ -35,11 +37,23 @@ struct Softmax {
   struct Ran {
     double seconds, commit_seconds;  ///< computing and moving; then making the file durable
     int threads;
+    std::optional<std::int64_t> nan_rows;
   };
 
   void run() const;
   void summarise(const io::ArrayFile& file, const Job& job, const Outline& outline, const Ran& ran) const;
 };
+
+/// Of the rows that begin in this box of results, how many are NaN: a row is as a whole, so that its first element
+/// tells.
+std::int64_t nan_rows_of(const Box& box, const std::byte* results, DType dtype) {
+  std::int64_t nan_rows = 0;
+  if (box.column != 0 || box.columns == 0) return 0;
+  for (std::int64_t outer = 0; outer < box.outers; ++outer)
+    nan_rows += count_nan(results + static_cast<std::size_t>(outer * box.columns * box.inners) * size_of(dtype), dtype,
+                          box.inners);
+  return nan_rows;
+}
 
 void Softmax::run() const {
   const Compute compute(running);
@@ -54,6 +68,7 @@ void Softmax::run() const {
 
   const Stopwatch watch;
   double worked = 0;
+  std::int64_t nan_rows = 0;
   std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end());
   Geometry result = outline.geometry;
   if (op == Op::logsumexp) {
@@ -67,13 +82,16 @@ void Softmax::run() const {
     transform(file, job, outline, progress, [&](const Box& box, const std::byte*, const std::byte* y) {
       Box to = box;
       if (op == Op::logsumexp) to.column = 0, to.columns = 1;
+      nan_rows += nan_rows_of(to, y, job.output);
       write_box(out, result, to, {y, static_cast<std::size_t>(to.elements()) * size_of(job.output)});
     });
     worked = watch.seconds();
     out.commit();
   }
   note_bfloat16(output, job.output);
-  summarise(file, job, outline, {worked, watch.seconds() - worked, compute.threads()});
+  Ran ran{worked, watch.seconds() - worked, compute.threads(), {}};
+  if (job.options.rung != Rung::naive) ran.nan_rows = nan_rows;  // there a row may be NaN in part
+  summarise(file, job, outline, ran);
 }
 
 void Softmax::summarise(const io::ArrayFile& file, const Job& job, const Outline& outline, const Ran& ran) const {
@@ -91,6 +109,7 @@ void Softmax::summarise(const io::ArrayFile& file, const Job& job, const Outline
                   {"kernel", outline.kernel},
                   {"streamed", outline.schedule.streamed},
                   {"passes", outline.passes},
+                  {"nan_rows", ran.nan_rows ? Json(*ran.nan_rows) : Json()},
                   {"threads", ran.threads},
                   {"bytes_read", outline.bytes_read},
                   {"bytes_written", outline.bytes_written},
@@ -106,6 +125,7 @@ void Softmax::summarise(const io::ArrayFile& file, const Job& job, const Outline
              human_bytes(static_cast<double>(outline.bytes_read)),
              human_bytes(static_cast<double>(outline.bytes_written)), ran.seconds, human_bytes(moved / ran.seconds),
              ran.commit_seconds, human_bytes(static_cast<double>(peak_memory())));
+  if (ran.nan_rows) tell_nan_rows(*ran.nan_rows, outline.geometry.rows());
 }
 
 }  // namespace

@@ -221,6 +221,7 @@ struct VerifyVerb {
   };
 
   void run() const;
+  void refuse_what_reads_no_result() const;
   std::vector<Op> operations() const;
   void verify(Op which, const io::ArrayFile& file, const std::optional<io::ArrayFile>& given, const Compute& compute,
               std::vector<Check>& checks) const;
@@ -275,8 +276,18 @@ void VerifyVerb::verify(Op which, const io::ArrayFile& file, const std::optional
   if (which == Op::softmax) checks.push_back({"sum of softmax", verifier.sum(), shape});
 }
 
+void VerifyVerb::refuse_what_reads_no_result() const {
+  if (!result.empty()) return;
+  for (const auto& [given, name] : {std::pair{!result_reading.as.empty(), result_reading.as_option},
+                                    {!result_reading.tensor.empty(), result_reading.tensor_option}})
+    if (given)
+      throw Error(Code::option, fmt::format("{} without a RESULT", name), "it says how RESULT is read",
+                  fmt::format("softfold verify FILE RESULT {} ...", name));
+}
+
 void VerifyVerb::run() const {
   const std::vector<Op> which = operations();
+  refuse_what_reads_no_result();
   const Compute compute(running);
   const io::ArrayFile file = reading.open_floating(input, running.memory_bytes());
   std::optional<io::ArrayFile> given;

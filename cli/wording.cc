@@ -31,7 +31,7 @@ constexpr Field kFields[] = {{"label_smoothing", "--label-smoothing", "--label-s
                              {"x of shape", "X of shape", "X (rows, features) and WEIGHT (classes, features)"},
                              {"weight", "WEIGHT", "store WEIGHT as (classes, features)"},
                              {"axis", "--axis", "--axis -1"},
-                             {"out of dtype", "--dtype", "--dtype float32, or without --dtype"}};
+                             {"out of dtype", "--dtype", "leave out --dtype: the result has Q's"}};
 
 bool in_a_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.'; }
 
@@ -68,6 +68,7 @@ std::string with_options(std::string_view text) {
 
 Error in_words_of_the_command(const Error& error, std::string_view verb) {
   std::string got = error.got, fix = with_options(error.fix);
+  if (fix == "leave rung as it is by default") fix = "leave out --rung";
   for (const Field& field : kFields) {
     if (!begins_with(got, field.name)) continue;
     got.replace(0, field.name.size(), field.option);

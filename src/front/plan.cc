@@ -76,7 +76,14 @@ Error no_kernel(const Bound<Problem>& b, std::span<const Kernel<Problem>> all) {
   for (const auto& k : all)
     reasons += (reasons.empty() ? "" : "; ") + std::string(k.name) + ": " + k.refuses(b.problem, b.context);
   if (reasons.empty()) reasons = "no kernel of this backend";
-  return Error(Code::unsupported, std::string(name_of(b.op)) + " as asked", reasons);
+  std::string fix;
+  if constexpr (requires { b.problem.rung; }) {
+    Problem of_any_rung = b.problem;
+    of_any_rung.rung = Rung::automatic;
+    if (b.problem.rung != Rung::automatic && first_able(of_any_rung, all, b.context) != nullptr)
+      fix = "leave rung as it is by default";
+  }
+  return Error(Code::unsupported, std::string(name_of(b.op)) + " as asked", reasons, fix);
 }
 
 template <class Problem>

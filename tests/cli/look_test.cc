@@ -162,6 +162,12 @@ TEST_F(Verify, ErrorsOfNarrowResultsAreInTheirLastPlacesToo) {
   EXPECT_NE(run({"verify", "@w.npy", "@w.npy"}).out.find("(>1000%)"), std::string::npos);
 }
 
+TEST_F(Verify, HowAResultIsReadNeedsOne) {
+  write("x.npy", {1, 4}, {1, 2, 3, 4});
+  for (const std::string option : {"--result-as", "--result-tensor"})
+    expect_refused(Code::option, "try: softfold verify FILE RESULT " + option, {"verify", "@x.npy", option, "float32"});
+}
+
 using Explain = CommandTest;
 
 TEST_F(Explain, NamesTheKernelAndWhyNotTheOthers) {
@@ -179,6 +185,23 @@ TEST_F(Explain, NamesTheKernelAndWhyNotTheOthers) {
     EXPECT_NE(told.find(why), std::string::npos) << told;
   }
   EXPECT_NE(expect_ok({"explain", "merge-attention", "8x64", "f32"}).find("kernel"), std::string::npos);
+}
+
+TEST_F(Explain, NamesTheDtypeOfTheResult) {
+  const std::tuple<const char*, const char*, const char*> results[] = {{"softmax", "float32", "float16"},
+                                                                       {"state", "float64", ""},
+                                                                       {"merge-states", "float64", ""},
+                                                                       {"sample", "int64", ""},
+                                                                       {"topk", "float32", "float16"}};
+  for (const auto& [op, own, asked] : results) {
+    const Words words{"explain", op, "4x5", "f32"};
+    EXPECT_NE(expect_ok(words).find(std::string("4x5 float32 -> ") + own), std::string::npos) << op;
+    Words json{"explain", op, "4x5", "f32", "--json"};
+    EXPECT_EQ(Json::parse(expect_ok(json)).at("output_dtype"), own);
+    if (*asked == 0) continue;
+    json.insert(json.end(), {"--dtype", asked});
+    EXPECT_EQ(Json::parse(expect_ok(json)).at("output_dtype"), asked);
+  }
 }
 
 TEST_F(Explain, RefusesAsTheCallWould) {
@@ -287,6 +310,11 @@ TEST_F(Bench, RefusesWhatItWouldIgnore) {
   write_array(at("x.npy"), DType::float32, {4, 500}, random_elements(DType::float32, 2000, 5));
   for (const Words& more : {Words{"--dtype", "f16"}, Words{"--n", "100"}, Words{"--rows", "3"}}) {
     Words words{"bench", "softmax", "@x.npy", "--seconds", "0"};
+    words.insert(words.end(), more.begin(), more.end());
+    expect_refused(Code::option, "try: leave out " + more[0], words);
+  }
+  for (const Words& more : {Words{"--d", "64"}, Words{"--heads", "1"}, Words{"--causal"}}) {
+    Words words{"bench", "softmax", "--n", "100", "--seconds", "0"};
     words.insert(words.end(), more.begin(), more.end());
     expect_refused(Code::option, "try: leave out " + more[0], words);
   }

@@ -105,6 +105,32 @@ TEST_F(SoftmaxCommand, NothingInIt) {
   EXPECT_EQ(elements_of(io::open_array(at("y.npy"))), std::vector<std::byte>(bytes.begin(), bytes.end()));
 }
 
+TEST_F(SoftmaxCommand, RowsOfNaNAreCounted) {
+  const float x[] = {1, -INFINITY, 2, -INFINITY, NAN, 0, -INFINITY, INFINITY, 1, 3, 4, 5}, few[] = {1, 2};
+  write_array(at("x.npy"), DType::float32, {4, 3}, std::as_bytes(std::span(x)));
+  write_array(at("few.npy"), DType::float32, {1, 2}, std::as_bytes(std::span(few)));
+  const std::vector<std::int64_t> classes(4, 2);
+  write_array(at("t.npy"), DType::int64, {4}, std::as_bytes(std::span(classes)));
+  // Streamed: a row that does not fit is written in pieces.
+  write_header("long.npy", "2, 10000000");
+  std::filesystem::resize_file(at("long.npy"), 128 + 80'000'000);
+  std::fstream(at("long.npy"), std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(128 + 36'000'000)
+      .write(reinterpret_cast<const char*>(&x[4]), 4);
+  for (const std::string verb : {"softmax", "log-softmax", "logsumexp", "entropy"}) {
+    const std::string count = verb == "logsumexp" ? "1" : "2";  // that of +inf is +inf
+    const std::string told = expect_ok({verb, "@x.npy", "@y.npy"});
+    EXPECT_NE(told.find("NaN in " + count + " of 4 rows\n"), std::string::npos) << told;
+    EXPECT_EQ(expect_ok({verb, "@few.npy", "@y.npy"}).find("NaN in"), std::string::npos);
+    EXPECT_NE(expect_ok({verb, "@x.npy", "@y.npy", "--json"}).find("\"nan_rows\": " + count + ","), std::string::npos);
+  }
+  EXPECT_NE(expect_ok({"softmax", "@x.npy", "@y.npy", "--axis", "0"}).find("NaN in 1 of 3 rows"), std::string::npos);
+  EXPECT_NE(expect_ok({"cross-entropy", "@x.npy", "@t.npy"}).find("NaN in 2 of 4 rows"), std::string::npos);
+  const Words streamed{"softmax", "@long.npy", "@y.npy", "--memory", "33M"};
+  EXPECT_NE(expect_ok(streamed).find("two passes"), std::string::npos);
+  EXPECT_NE(expect_ok(streamed).find("NaN in 1 of 2 rows"), std::string::npos);
+}
+
 /// A row, and rows, of 200 MB in all, with numbers in every block.
 class LargeFile : public SoftmaxCommand {
  protected:

@@ -45,7 +45,7 @@ TEST_F(Wording, EveryRefusalSaysWhatToTry) {
   expect_try(Code::data, "got --lengths[0] = 13", with(attention, {"--lengths", "13"}));
   expect_try(Code::shape, "--index", with(attention, {"--index", "0,5"}));
   expect_try(Code::dtype, "--mask", with(attention, {"--mask", "@five.npy"}));
-  expect_try(Code::dtype, "--dtype float16", with(attention, {"--dtype", "f16"}));
+  expect_try(Code::dtype, "try: leave out --dtype", with(attention, {"--dtype", "f16"}));
   expect_try(Code::option, "1e-50", with(attention, {"--softcap", "1e-50"}));
   expect_try(Code::option, "got --temperature -1", with(sample, {"--temperature", "-1"}));
   expect_try(Code::option, "got --top-p 1.5", with(sample, {"--top-p", "1.5"}));
@@ -89,6 +89,24 @@ TEST_F(Wording, AnEmptyValueIsNotNothing) {
   expect_try(Code::usage, "got '' for OUT", {"softmax", "@x.npy", ""});
   expect_try(Code::usage, "leave out LP", {"sample", "@x.npy", "@o.npy", ""});
   EXPECT_FALSE(std::filesystem::exists(at("o.npy")));
+}
+
+TEST_F(Wording, AnOptionIsNoValueOfAnother) {
+  for (const Words& words :
+       {Words{"bench", "ladder", "--op", "--json"}, Words{"softmax", "@x.npy", "@o.npy", "--dtype", "--json"},
+        Words{"merge", "@x.part", "-o", "--json"}}) {
+    const std::string name = words[words.size() - 2];
+    expect_try(Code::usage, "the option '--json' as the value of " + name, words);
+    EXPECT_EQ(nlohmann::json::parse(run(words).out).at("error").at("name"), "usage");
+  }
+  expect_try(Code::option, "the rung '--json'", {"softmax", "@x.npy", "@o.npy", "--rung=--json"});
+}
+
+TEST_F(Wording, ARungThatAnOperationLacksMayBeLeftOut) {
+  expect_try(Code::unsupported, "try: leave out --rung", {"logsumexp", "@x.npy", "@o.npy", "--rung", "naive"});
+  expect_try(Code::unsupported, "try: leave out --rung", {"verify", "@x.npy", "--rung", "safe"});
+  expect_try(Code::unsupported, "try: leave out --rung", {"explain", "topk", "4x5", "f32", "--rung", "fused"});
+  expect_ok({"logsumexp", "@x.npy", "@o.npy", "--rung", "tiled"});
 }
 
 TEST_F(Wording, AFileWithoutTensorsIsNamedSo) {
