@@ -9,6 +9,7 @@
 #include "softfold/float_env.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 
@@ -82,7 +83,7 @@ class Reader {
 template <class T>
 bool is_state(const lift::PossibleStates<T>& possible, double m, T d, int level) {
   using R = fold::Real<T>;
-  const auto elements = static_cast<double>(lift::kChunk << level);
+  const auto elements = std::ldexp(lift::kChunk, level);
   if (!possible.have(m, static_cast<double>(d), elements)) return false;
   return fold::is_nan(d) ? fold::bits_as<typename R::Bits>(d) == R::kCanonicalNaN : !std::signbit(d);
 }
