@@ -115,8 +115,7 @@ Needs SampleVerb::needs(const Geometry& g, std::size_t element, const Room& room
   const std::uint64_t kept = std::min(n, 2 * best) + (options.top_p < 1 ? n : 0) + n / 512 + spare;
   const std::uint64_t row = 20 + 12 * static_cast<std::uint64_t>(top);
   const std::int64_t at_work = std::min<std::int64_t>(room.threads, g.rows());
-  return {element, element + static_cast<std::size_t>((row + n - 1) / n), room,
-          static_cast<std::uint64_t>(at_work) * kept * entry};
+  return {element, element + bytes_beside(row, g.n), room, static_cast<std::uint64_t>(at_work) * kept * entry};
 }
 
 void SampleVerb::run() const {

@@ -58,7 +58,7 @@ Needs TopkVerb::needs(const Geometry& rows, std::size_t element, const Room& roo
   const auto threads = static_cast<std::uint64_t>(room.threads);
   const std::uint64_t at_work = threads * (std::min(looked_at, part) + spare) +
                                 std::min(threads, static_cast<std::uint64_t>(rows.outer)) * looked_at;
-  return {element, static_cast<std::size_t>((row + n - 1) / n), room, at_work * entry};
+  return {element, bytes_beside(row, rows.n), room, at_work * entry};
 }
 
 void TopkVerb::run() const {

@@ -136,12 +136,11 @@ Outline outline_of(const io::ArrayFile& input, const Job& job) {
   Outline o;
   o.geometry = geometry_of(input.shape(), job.options.axis);
   o.kernel = planned_kernel(input, job);
-  const auto result = static_cast<std::int64_t>(size_of(job.output));
+  const std::size_t result = size_of(job.output);
   const bool one_a_row = job.op == Op::logsumexp;
   const std::int64_t n = std::max<std::int64_t>(1, o.geometry.n);
-  o.schedule = make_schedule(
-      o.geometry, {size_of(input.dtype()), static_cast<std::size_t>(one_a_row ? (result + n - 1) / n : result),
-                   job.compute.room(job.memory), job.beside});
+  o.schedule = make_schedule(o.geometry, {size_of(input.dtype()), one_a_row ? bytes_beside(result, n) : result,
+                                          job.compute.room(job.memory), job.beside});
   if (o.schedule.streamed && job.options.rung != Rung::automatic)
     throw Error(
         Code::option, fmt::format("a rung for rows of {} elements that do not fit into --memory", n),
@@ -154,8 +153,7 @@ Outline outline_of(const io::ArrayFile& input, const Job& job) {
   if (o.schedule.streamed)
     o.kernel = one_a_row ? "state, finish_logsumexp" : fmt::format("state, finish_{}", name_of(job.op));
   o.bytes_read = input.bytes() * static_cast<std::uint64_t>(o.passes);
-  o.bytes_written = static_cast<std::uint64_t>(one_a_row ? o.geometry.rows() : o.geometry.elements()) *
-                    static_cast<std::uint64_t>(result);
+  o.bytes_written = static_cast<std::uint64_t>(one_a_row ? o.geometry.rows() : o.geometry.elements()) * result;
   return o;
 }
 

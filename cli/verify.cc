@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t kSegment = 1 << 13, kRead = 16 * kSegment;
 
 /// Bytes that comparing takes beside the blocks: of each thread a line of x and one of y, and what a row is read into.
-std::uint64_t bytes_beside(const Geometry& g, DType dtype, int threads) {
+std::uint64_t bytes_of_lines(const Geometry& g, DType dtype, int threads) {
   const std::int64_t line = g.inner > 1 ? g.n : std::min(g.n, kSegment), read = g.inner > 1 ? 0 : std::min(g.n, kRead);
   return static_cast<std::uint64_t>(line) * 2 * sizeof(double) * static_cast<std::uint64_t>(threads) +
          static_cast<std::uint64_t>(read) * size_of(dtype);
@@ -253,7 +253,7 @@ void VerifyVerb::verify(Op which, const io::ArrayFile& file, const std::optional
   job.options.scale = scale;
   job.options.empty = parse_empty(empty);
   job.options.rung = parse_rung(rung);
-  job.beside = bytes_beside(geometry_of(file.shape(), axis), file.dtype(), compute.threads());
+  job.beside = bytes_of_lines(geometry_of(file.shape(), axis), file.dtype(), compute.threads());
   Outline outline = outline_of(file, job);
   if (Geometry& g = outline.geometry; !given && g.n == 0)  // such rows are all alike: one tells of all
     g.outer = std::min<std::int64_t>(1, g.outer), g.inner = std::min<std::int64_t>(1, g.inner);
