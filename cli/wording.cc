@@ -1,5 +1,7 @@
 #include "wording.hpp"
 
+#include "front/advice.hpp"
+
 #include <fmt/format.h>
 #include <cctype>
 #include <string>
@@ -68,7 +70,7 @@ std::string with_options(std::string_view text) {
 
 Error in_words_of_the_command(const Error& error, std::string_view verb) {
   std::string got = error.got, fix = with_options(error.fix);
-  if (fix == "leave rung as it is by default") fix = "leave out --rung";
+  if (fix == leave_at_default("rung")) fix = "leave out --rung";
   for (const Field& field : kFields) {
     if (!begins_with(got, field.name)) continue;
     got.replace(0, field.name.size(), field.option);

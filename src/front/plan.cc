@@ -1,6 +1,7 @@
 // plan(): a problem is built, the backend's table is asked, the first kernel without an objection is bound.
 #include "softfold/softfold.hpp"
 
+#include "front/advice.hpp"
 #include "front/choice.hpp"
 #include "front/kl_problem.hpp"
 #include "front/linear_problem.hpp"
@@ -81,7 +82,7 @@ Error no_kernel(const Bound<Problem>& b, std::span<const Kernel<Problem>> all) {
     Problem of_any_rung = b.problem;
     of_any_rung.rung = Rung::automatic;
     if (b.problem.rung != Rung::automatic && first_able(of_any_rung, all, b.context) != nullptr)
-      fix = "leave rung as it is by default";
+      fix = leave_at_default("rung");
   }
   return Error(Code::unsupported, std::string(name_of(b.op)) + " as asked", reasons, fix);
 }
@@ -123,7 +124,7 @@ void refuse_row_options(Op op, const RowOptions& o) {
       throw Error(name == std::string_view("rung") ? Code::unsupported : Code::option,
                   std::string(name) + " for " + std::string(name_of(op)),
                   "none of the row options: states carry their scale, and what did not exist is not in them",
-                  std::string("leave ") + name + " as it is by default");
+                  leave_at_default(name));
 }
 
 /// Work is divided by what an executor of the caller's says of itself.

@@ -1,4 +1,5 @@
 // kl_divergence and its backward pass: operands matched and checked.
+#include "front/advice.hpp"
 #include "front/checks.hpp"
 #include "front/kl_problem.hpp"
 #include "front/named_views.hpp"
@@ -28,7 +29,7 @@ void check_call(Op op, std::size_t inputs, std::size_t outputs, const KlDivergen
         std::to_string(inputs) + " inputs and " + std::to_string(outputs) + " outputs for " + std::string(name_of(op)),
         std::to_string(ins) + " inputs and " + std::to_string(outs) + (backward ? " outputs" : " output"));
   if (o.rows.rung != Rung::automatic)
-    throw Error(Code::unsupported, "a rung for the divergence", "none", "leave rung as it is by default");
+    throw Error(Code::unsupported, "a rung for the divergence", "none", leave_at_default("rung"));
   const bool given = o.p_states.given() || o.q_states.given() || o.dp.given() || o.dq.given() || o.dkl.given();
   if (backward && given)
     throw Error(Code::option, "states, dp, dq or dkl among the options of kl_divergence_backward",

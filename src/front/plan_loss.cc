@@ -1,4 +1,5 @@
 // cross_entropy, entropy and their backward passes: operands matched and checked.
+#include "front/advice.hpp"
 #include "front/checks.hpp"
 #include "front/loss_operands.hpp"
 #include "front/named_views.hpp"
@@ -22,7 +23,7 @@ void check_terms(const CrossEntropyOptions& o) {
   if (o.reduction > Reduction::mean)
     throw Error(Code::option, "reduction number " + std::to_string(static_cast<int>(o.reduction)), "none, sum, mean");
   if (o.rows.rung != Rung::automatic)
-    throw Error(Code::unsupported, "a rung for cross-entropy", "none", "leave rung as it is by default");
+    throw Error(Code::unsupported, "a rung for cross-entropy", "none", leave_at_default("rung"));
 }
 
 void add_loss(RowBuilder& b, Operand& o, const char* name, const View& v, Reduction reduction) {
@@ -194,7 +195,7 @@ void build_entropy(LossProblem& p, Op op, std::span<const View> inputs, std::spa
   const bool backward = op == Op::entropy_backward;
   check_counts(op, backward ? 3 : 1, inputs.size(), outputs.size());
   if (o.rows.rung != Rung::automatic)
-    throw Error(Code::unsupported, "a rung for the entropy", "none", "leave rung as it is by default");
+    throw Error(Code::unsupported, "a rung for the entropy", "none", leave_at_default("rung"));
   if (backward && (o.states.given() || o.dx.given() || o.dentropy.given()))
     throw Error(Code::option, "states, dx or dentropy among the options of entropy_backward",
                 "x, states, dentropy as inputs and dx as output");

@@ -1,4 +1,5 @@
 // sample: operands matched and checked.
+#include "front/advice.hpp"
 #include "front/checks.hpp"
 #include "front/named_views.hpp"
 #include "front/plan_build.hpp"
@@ -30,7 +31,7 @@ void check_numbers(const SampleOptions& o) {
     throw Error(Code::unsupported, "offsets of ragged rows for sample", "rows of one tensor",
                 "pad the rows and give length");
   if (o.rows.rung != Rung::automatic)
-    throw Error(Code::unsupported, "a rung for sample", "none", "leave rung as it is by default");
+    throw Error(Code::unsupported, "a rung for sample", "none", leave_at_default("rung"));
 }
 
 void check_real(const View& v, const char* name) {

@@ -1,4 +1,5 @@
 // topk: operands matched and checked. How many are taken is what the results have room for.
+#include "front/advice.hpp"
 #include "front/checks.hpp"
 #include "front/named_views.hpp"
 #include "front/plan_build.hpp"
@@ -14,7 +15,7 @@ void check_options(const TopkOptions& o) {
   if (o.rows.offsets.given())
     throw Error(Code::unsupported, "offsets for topk", "rows of one tensor", "pad the rows and give length");
   if (o.rows.rung != Rung::automatic)
-    throw Error(Code::unsupported, "a rung for topk", "none", "leave rung as it is by default");
+    throw Error(Code::unsupported, "a rung for topk", "none", leave_at_default("rung"));
 }
 
 /// The results' size along x's axis.
