@@ -194,6 +194,15 @@ const Names& names() {
   return found.compare_exchange_strong(expected, mine.get()) ? *mine.release() : *expected;
 }
 
+nb::object index_of(nb::handle value) {
+  nb::object number = nb::steal(PyNumber_Index(value.ptr()));
+  if (!number.is_valid()) {
+    if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) nb::raise_python_error();
+    PyErr_Clear();
+  }
+  return number;
+}
+
 nb::object numpy_dtype(DType t) {
   switch (t) {
     case DType::float64: return names().float64;

@@ -84,14 +84,16 @@ struct Names {
 };
 const Names& names();
 
-/// A Python integer, or what stands for one, as a T; what none is, or is none of T's, is refused, `name` being the
-/// argument's.
+/// A Python integer, or what stands for one, as a Python integer of any size; not valid for what is none, which is what
+/// a TypeError says. Whatever else an object's own __index__ raises reaches the caller.
+nb::object index_of(nb::handle value);
+
+/// The same as a T; what is none, or none of T's, is refused, `name` being the argument's.
 template <class T>
 T whole(nb::handle value, const char* name) {
-  const nb::object number = nb::steal(PyNumber_Index(value.ptr()));
+  const nb::object number = index_of(value);
   T as_stored{};
   if (number.is_valid() && nb::try_cast<T>(number, as_stored)) return as_stored;
-  PyErr_Clear();
   const std::string got = std::string(name) + "=" + nb::cast<std::string>(nb::repr(value));
   throw Error(Code::option, got,
               "a whole number, " + std::to_string(std::numeric_limits<T>::min()) + " .. " +

@@ -7,9 +7,8 @@ std::string text_of(nb::handle value) { return nb::cast<std::string>(nb::repr(va
 
 /// `item` as a Python integer of any size.
 nb::object integer_of(nb::handle item, const char* allowed) {
-  nb::object number = nb::steal(PyNumber_Index(item.ptr()));
+  nb::object number = index_of(item);
   if (number.is_valid()) return number;
-  PyErr_Clear();
   throw Error(Code::option, "axis " + text_of(item), allowed);
 }
 

@@ -112,6 +112,29 @@ def test_errors_are_python_s_own_too():
         softfold.softmax(X, temperature=2)
 
 
+class Unready:
+    def __index__(self):
+        raise ValueError("not ready")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: softfold.softmax(X, Unready()),
+        lambda: softfold.softmax(X, (0, Unready())),
+        lambda: softfold.topk(X, 1, Unready()),
+        lambda: softfold.cross_entropy(X, [0, 1], ignore_index=Unready()),
+        lambda: softfold.fold_shard(X, Unready(), 6),
+        lambda: softfold.Stream(offset=Unready()),
+        lambda: softfold.set_num_threads(Unready()),
+    ],
+)
+def test_what_an_index_raises_is_the_caller_s(call):
+    with pytest.raises(ValueError, match="^not ready$") as caught:
+        call()
+    assert caught.type is ValueError
+
+
 def test_errors_travel_between_processes():
     with pytest.raises(softfold.Error) as caught:
         softfold.softmax(X, 5)
