@@ -224,14 +224,13 @@ bool begins_as_partials(std::span<const std::byte> first) {
          std::memcmp(first.data(), PartialHead::kMagic, sizeof PartialHead::kMagic) == 0;
 }
 
-/// Does it; a refusal names the file.
+/// Looks at bytes that were read of the file; a refusal names it, as one of InputFile's does by itself.
 template <class Do>
-auto naming(const InputFile& file, const Do& work) {
+auto naming(const InputFile& file, const Do& look) {
   const FloatEnv environment;
   try {
-    return work();
+    return look();
   } catch (const Error& error) {
-    if (error.code == Code::io) throw;
     throw Error(error.code, in_quotes(file.path()) + ": " + error.got, error.allowed, error.fix);
   }
 }
@@ -256,8 +255,8 @@ OutputFile create_partials(const std::string& destination, std::uint64_t bytes, 
 }  // namespace
 
 PartialReader::PartialReader(const InputFile& file) {
+  const auto first = first_bytes(file);
   naming(file, [&] {
-    const auto first = first_bytes(file);
     if (!begins_as_partials(first)) refuse_partial("a file that does not begin as partial files do");
     Reader reader(first);
     const PartialHead head = take_head(reader, file.size());
@@ -267,11 +266,11 @@ PartialReader::PartialReader(const InputFile& file) {
 }
 
 void PartialReader::advance(const InputFile& file, std::int64_t rows, PartialRows* into) {
+  const PartialHead head = head_of(span_);
+  const std::int64_t count = std::min(rows, left()), row = row_bytes(head);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count * row));
+  file.read(kHeadBytes + static_cast<std::uint64_t>(done_ * row), bytes);
   naming(file, [&] {
-    const PartialHead head = head_of(span_);
-    const std::int64_t count = std::min(rows, left()), row = row_bytes(head);
-    std::vector<std::byte> bytes(static_cast<std::size_t>(count * row));
-    file.read(kHeadBytes + static_cast<std::uint64_t>(done_ * row), bytes);
     Reader reader(bytes, Checksum(checksum_));
     if (into != nullptr) {
       *into = parse_rows(head, reader, count);
