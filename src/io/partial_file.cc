@@ -133,12 +133,6 @@ PartialRows parse_rows(const PartialHead& head, Reader& reader, std::int64_t cou
   return parse_rows<double>(head, reader, count);
 }
 
-template <class T>
-PartialSpan span_of_rows(const std::vector<Partial<T>>& rows, std::int64_t row_length) {
-  if (rows.empty()) throw Error(Code::shape, "a partial file of no rows", "at least one row");
-  return {fold::Real<T>::kDigits, rows[0].scale(), rows[0].offset(), rows[0].length(), std::ssize(rows), row_length};
-}
-
 void put_head(Writer& writer, const PartialHead& head) {
   writer.put(std::span(&head, 1));
   writer.put_checksum();
@@ -170,47 +164,16 @@ void put_rows(Writer& writer, const PartialHead& head, const PartialRows& rows) 
   std::visit([&](const auto& some) { put_rows(writer, head, some); }, rows);
 }
 
-}  // namespace
-
-PartialSpan span_of(const PartialFile& file) {
-  return std::visit([&](const auto& rows) { return span_of_rows(rows, file.row_length); }, file.rows);
-}
-
-std::vector<std::byte> format_partials(const PartialFile& file) {
-  const FloatEnv environment;
-  const PartialSpan span = span_of(file);
-  const PartialHead head = head_of(span);
-  Writer writer(static_cast<std::size_t>(bytes_of(span)));
-  put_head(writer, head);
-  put_rows(writer, head, file.rows);
-  return std::move(writer).finish();
-}
-
-namespace {
-
-/// The head of a partial file of `size` bytes.
+/// The head of a partial file of `size` bytes, which begins as one.
 PartialHead take_head(Reader& reader, std::uint64_t size) {
   PartialHead head{};
   reader.take(std::span(&head, 1));
-  if (std::memcmp(head.magic, PartialHead::kMagic, sizeof PartialHead::kMagic) != 0)
-    refuse_partial("a file that does not begin as partial files do");
   check_head(head);
   reader.check_checksum();
   if (file_bytes(head) != size)
     refuse_partial("a partial file of " + std::to_string(size) + " bytes, which its head contradicts");
   return head;
 }
-
-}  // namespace
-
-PartialFile parse_partials(std::span<const std::byte> bytes) {
-  const FloatEnv environment;
-  Reader reader(bytes);
-  const PartialHead head = take_head(reader, bytes.size());
-  return {parse_rows(head, reader, head.rows), head.row_length};
-}
-
-namespace {
 
 /// As many bytes as a head and its checksum take, if the file has them.
 std::vector<std::byte> first_bytes(const InputFile& file) {

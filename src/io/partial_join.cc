@@ -82,17 +82,6 @@ void join_rows(PartialRows& rows, const PartialRows& next) {
       rows);
 }
 
-PartialFile join_partials(std::vector<NamedPartial> parts) {
-  std::vector<NamedSpan> spans;
-  spans.reserve(parts.size());
-  for (const NamedPartial& p : parts) spans.push_back({p.name, span_of(p.partial)});
-  const JoinOrder join = order_of_join(spans);
-  PartialFile& first = parts[join.order[0]].partial;
-  for (const std::size_t i : std::span(join.order).subspan(1)) join_rows(first.rows, parts[i].partial.rows);
-  first.row_length = join.joined.row_length;
-  return std::move(first);
-}
-
 }  // namespace io
 }  // namespace v0
 }  // namespace softfold

@@ -16,8 +16,14 @@ namespace {
 
 using namespace softfold;
 
+/// What a partial file holds.
+struct Partials {
+  io::PartialSpan span;
+  io::PartialRows rows;
+};
+
 template <class T>
-io::PartialFile make(std::int64_t offset, std::int64_t length, int rows, double scale = 1, std::int64_t of = -1) {
+Partials make(std::int64_t offset, std::int64_t length, int rows, double scale = 1, std::int64_t of = -1) {
   std::vector<Partial<T>> all;
   Random random(static_cast<std::uint64_t>(length));
   for (int r = 0; r < rows; ++r) {
@@ -25,17 +31,71 @@ io::PartialFile make(std::int64_t offset, std::int64_t length, int rows, double 
     for (T& v : x) v = static_cast<T>(random.uniform(-20, 20));
     all.emplace_back(scale, offset).append(x);
   }
-  return {all, of};
+  return {{fold::Real<T>::kDigits, scale, offset, length, rows, of}, all};
 }
 
-TEST(PartialFile, ReadsBackWhatItWrote) {
+/// Rows [first, first + count), as a file's.
+Partials some(const Partials& all, std::int64_t first, std::int64_t count) {
+  Partials few = all;
+  few.span.rows = count;
+  std::visit(
+      [&](auto& rows) {
+        rows = std::remove_cvref_t<decltype(rows)>(rows.begin() + first, rows.begin() + first + count);
+      },
+      few.rows);
+  return few;
+}
+
+class PartialFile : public ::testing::Test {
+ protected:
+  /// The bytes of the file that is written of them.
+  std::vector<std::byte> format(const Partials& all) const {
+    io::PartialOutput output(written_, all.span, {});
+    output.write(all.rows);
+    output.commit();
+    return bytes_of_file(written_);
+  }
+  /// What a file of these bytes holds: passed over first, then kept, in blocks of two rows.
+  Partials parse(std::span<const std::byte> bytes) const {
+    constexpr std::int64_t block = 2;
+    put(bytes);
+    const io::InputFile file(given_);
+    io::PartialReader reader(file);
+    for (io::PartialReader checked = reader; checked.left() > 0;) checked.check(file, block);
+    Partials all{reader.span(), reader.read(file, block)};
+    while (reader.left() > 0) {
+      const io::PartialRows next = reader.read(file, block);
+      std::visit(
+          [&](auto& rows) {
+            const auto& more = std::get<std::remove_cvref_t<decltype(rows)>>(next);
+            rows.insert(rows.end(), more.begin(), more.end());
+          },
+          all.rows);
+    }
+    return all;
+  }
+  void put(std::span<const std::byte> bytes) const {
+    std::ofstream(given_, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
+  }
+  static std::vector<std::byte> bytes_of_file(const std::string& path) {
+    const io::InputFile file(path);
+    std::vector<std::byte> bytes(file.size());
+    file.read(0, bytes);
+    return bytes;
+  }
+
+  const TemporaryFolder folder_;
+  const std::string given_ = folder_ / "given.part", written_ = folder_ / "written.part";
+};
+
+TEST_F(PartialFile, ReadsBackWhatItWrote) {
   for (const std::int64_t offset : {0, 1, 1023, 1024, 3000, 4096}) {
     for (const std::int64_t length : {0, 1, 500, 1024, 1025, 5000, 20000}) {
-      const auto bytes = io::format_partials(make<float>(offset, length, 2, 0.25, offset + length));
-      const auto wide = io::format_partials(make<double>(offset, length, 3));
-      EXPECT_EQ(io::format_partials(io::parse_partials(bytes)), bytes);
-      EXPECT_EQ(io::format_partials(io::parse_partials(wide)), wide);
-      const auto span = io::span_of(io::parse_partials(bytes));
+      const auto bytes = format(make<float>(offset, length, 2, 0.25, offset + length));
+      const auto wide = format(make<double>(offset, length, 3));
+      EXPECT_EQ(format(parse(bytes)), bytes);
+      EXPECT_EQ(format(parse(wide)), wide);
+      const auto span = parse(bytes).span;
       EXPECT_EQ(span.offset, offset);
       EXPECT_EQ(span.length, length);
       EXPECT_EQ(span.rows, 2);
@@ -45,12 +105,17 @@ TEST(PartialFile, ReadsBackWhatItWrote) {
   }
 }
 
-TEST(PartialFile, JoinsToTheSameBitsInAnyEnvironmentOfTheCallers) {
+TEST_F(PartialFile, JoinsToTheSameBitsInAnyEnvironmentOfTheCallers) {
   // A scale whose product with log2(e) is rounded: to other numbers in other directions.
-  const auto b = io::format_partials(make<double>(1700, 4000, 2, 1. / 3));
-  const auto a = io::format_partials(make<double>(0, 1700, 2, 1. / 3));
+  const auto b = format(make<double>(1700, 4000, 2, 1. / 3));
+  const auto a = format(make<double>(0, 1700, 2, 1. / 3));
   const auto join = [&] {
-    return io::format_partials(io::join_partials({{"b", io::parse_partials(b)}, {"a", io::parse_partials(a)}}));
+    Partials parts[] = {parse(b), parse(a)};
+    const io::JoinOrder order =
+        io::order_of_join(std::vector<io::NamedSpan>{{"b", parts[0].span}, {"a", parts[1].span}});
+    EXPECT_EQ(order.order, (std::vector<std::size_t>{1, 0}));
+    io::join_rows(parts[1].rows, parts[0].rows);
+    return format({order.joined, parts[1].rows});
   };
   const auto want = join();
   for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
@@ -61,30 +126,30 @@ TEST(PartialFile, JoinsToTheSameBitsInAnyEnvironmentOfTheCallers) {
   }
 }
 
-TEST(PartialFile, KeepsSpecialRows) {
+TEST_F(PartialFile, KeepsSpecialRows) {
   const float infinity = fold::infinity<float>();
   for (const float special : {infinity, -infinity, fold::canonical_nan<float>(), -0.F, fold::largest<float>()}) {
     Partial<float> p(1, 100);
     p.append(std::vector<float>(5000, special));
-    const auto bytes = io::format_partials({std::vector{p}, -1});
-    const auto back = io::parse_partials(bytes);
+    const auto bytes = format({{24, 1, 100, 5000, 1, -1}, std::vector{p}});
+    const auto back = parse(bytes);
     const auto& row = std::get<0>(back.rows)[0];
     EXPECT_TRUE(same(row.state(), p.state()));
-    EXPECT_EQ(io::format_partials(back), bytes);
+    EXPECT_EQ(format(back), bytes);
   }
 }
 
-TEST(PartialFile, EveryDamagedByteAndEveryTruncationIsRefused) {
-  const auto bytes = io::format_partials(make<float>(1000, 3000, 1));
+TEST_F(PartialFile, EveryDamagedByteAndEveryTruncationIsRefused) {
+  const auto bytes = format(make<float>(1000, 3000, 1));
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     auto damaged = bytes;
     damaged[i] ^= std::byte{0x10};
-    EXPECT_THROW(io::parse_partials(damaged), Error) << i;
+    EXPECT_THROW(parse(damaged), Error) << i;
   }
-  for (std::size_t n = 0; n < bytes.size(); ++n) EXPECT_THROW(io::parse_partials(std::span(bytes).first(n)), Error);
+  for (std::size_t n = 0; n < bytes.size(); ++n) EXPECT_THROW(parse(std::span(bytes).first(n)), Error);
   auto longer = bytes;
   longer.push_back({});
-  EXPECT_THROW(io::parse_partials(longer), Error);
+  EXPECT_THROW(parse(longer), Error);
 }
 
 /// Writes `value` at `at` and makes the checksums right again: a lie, not damage.
@@ -100,19 +165,19 @@ std::vector<std::byte> lie(std::vector<std::byte> bytes, std::size_t at, Value v
   return bytes;
 }
 
-TEST(PartialFile, LiesAreRefused) {
+TEST_F(PartialFile, LiesAreRefused) {
   // 64 bytes of head, 8 of checksum; one node: m at 72, d at 80; no raw numbers.
-  const auto bytes = io::format_partials(make<float>(0, 1024, 1));
+  const auto bytes = format(make<float>(0, 1024, 1));
   ASSERT_EQ(bytes.size(), 72u + 12 + 8);
   const auto refused = [&](Code code, std::size_t at, auto value) {
     try {
-      io::parse_partials(lie(bytes, at, value));
+      parse(lie(bytes, at, value));
       ADD_FAILURE() << "taken: " << value << " at " << at;
     } catch (const Error& error) {
       EXPECT_EQ(error.code, code) << error.what();
     }
   };
-  EXPECT_NO_THROW(io::parse_partials(lie(bytes, 24, 2.)));
+  EXPECT_NO_THROW(parse(lie(bytes, 24, 2.)));
   refused(Code::file, 8, std::uint32_t{2});        // format
   refused(Code::state, 12, std::uint32_t{99});     // bits version
   refused(Code::file, 16, std::uint32_t{53});      // digits: the size does not fit
@@ -137,86 +202,65 @@ TEST(PartialFile, LiesAreRefused) {
   refused(Code::file, 80, -1.F);                   // d
 }
 
-TEST(PartialFile, ALargerFileThanItsHeadSaysIsRefusedUnread) {
-  const TemporaryFolder folder;
-  const auto bytes = io::format_partials(make<float>(0, 1024, 1));
-  const std::string path = folder / "hole.part";
-  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
-  std::filesystem::resize_file(path, std::uintmax_t{1} << 37);  // far more than its head says
+TEST_F(PartialFile, ALargerFileThanItsHeadSaysIsRefusedUnread) {
+  put(format(make<float>(0, 1024, 1)));
+  std::filesystem::resize_file(given_, std::uintmax_t{1} << 37);  // far more than its head says
   try {
-    io::PartialReader{io::InputFile(path)};
+    io::PartialReader{io::InputFile(given_)};
     ADD_FAILURE() << "taken";
   } catch (const Error& error) {
     EXPECT_EQ(error.code, Code::file) << error.what();
   }
 }
 
-/// Rows [first, first + count) of the file.
-io::PartialRows some(const io::PartialFile& file, std::int64_t first, std::int64_t count) {
-  return std::visit(
-      [&](const auto& rows) -> io::PartialRows {
-        return std::remove_cvref_t<decltype(rows)>(rows.begin() + first, rows.begin() + first + count);
-      },
-      file.rows);
-}
-
-TEST(PartialFile, BlocksOfRowsAreTheWholeFile) {
-  const TemporaryFolder folder;
-  const std::string path = folder / "a.part";
+TEST_F(PartialFile, BlocksOfRowsAreTheWholeFile) {
+  const Partials all = make<float>(1000, 3000, 7, 0.25, 5000);
+  const auto bytes = format(all);
   for (const std::int64_t block : {1, 3, 7, 100}) {
-    const io::PartialFile all = make<float>(1000, 3000, 7, 0.25, 5000);
-    const auto bytes = io::format_partials(all);
-    io::PartialOutput output(path, io::span_of(all), {});
-    for (std::int64_t row = 0; row < 7; row += block) output.write(some(all, row, std::min(block, 7 - row)));
+    io::PartialOutput output(written_, all.span, {});
+    for (std::int64_t row = 0; row < 7; row += block) output.write(some(all, row, std::min(block, 7 - row)).rows);
     output.commit();
-    const io::InputFile file(path);
-    std::vector<std::byte> written(file.size());
-    file.read(0, written);
-    EXPECT_EQ(written, bytes) << block;
+    EXPECT_EQ(bytes_of_file(written_), bytes) << block;
+    put(bytes);
+    const io::InputFile file(given_);
     io::PartialReader reader(file), checked = reader;
     EXPECT_EQ(reader.span().row_length, 5000);
     for (std::int64_t row = 0; row < 7; row += block) {
-      const std::int64_t rows = std::min(block, 7 - row);
-      EXPECT_EQ(io::format_partials({reader.read(file, block), -1}), io::format_partials({some(all, row, rows), -1}));
+      const Partials few = some(all, row, std::min(block, 7 - row));
+      EXPECT_EQ(format({few.span, reader.read(file, block)}), format(few));
       checked.check(file, block);
-      EXPECT_EQ(checked.left(), 7 - row - rows);
+      EXPECT_EQ(checked.left(), 7 - row - few.span.rows);
     }
   }
 }
 
-TEST(PartialFile, BlocksThatAreNotTheSpansRowsAreRefused) {
-  const TemporaryFolder folder;
-  const io::PartialFile all = make<float>(1000, 3000, 2);
-  io::PartialOutput output(folder / "a.part", io::span_of(all), {});
+TEST_F(PartialFile, BlocksThatAreNotTheSpansRowsAreRefused) {
+  const Partials all = make<float>(1000, 3000, 2);
+  io::PartialOutput output(written_, all.span, {});
   EXPECT_THROW(output.write(make<float>(1000, 2999, 2).rows), Error);
   EXPECT_THROW(output.write(make<double>(1000, 3000, 2).rows), Error);
   EXPECT_THROW(output.commit(), Error);  // no row was written
   output.write(all.rows);
-  EXPECT_THROW(output.write(some(all, 0, 1)), Error);
+  EXPECT_THROW(output.write(some(all, 0, 1).rows), Error);
 }
 
-TEST(PartialFile, ARewrittenFileIsNotReadOn) {
-  const TemporaryFolder folder;
-  const std::string path = folder / "a.part";
-  const auto put = [&](const std::vector<std::byte>& bytes) {
-    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
-  };
-  put(io::format_partials(make<float>(0, 1500, 4)));
-  io::PartialReader reader{io::InputFile(path)};
-  reader.read(io::InputFile(path), 2);
-  put(io::format_partials(make<float>(0, 1500, 4, 2)));
-  EXPECT_THROW(reader.read(io::InputFile(path), 2), Error);
-  std::filesystem::resize_file(path, 100);
+TEST_F(PartialFile, ARewrittenFileIsNotReadOn) {
+  put(format(make<float>(0, 1500, 4)));
+  io::PartialReader reader{io::InputFile(given_)};
+  reader.read(io::InputFile(given_), 2);
+  put(format(make<float>(0, 1500, 4, 2)));
+  EXPECT_THROW(reader.read(io::InputFile(given_), 2), Error);
+  std::filesystem::resize_file(given_, 100);
   try {
-    reader.read(io::InputFile(path), 2);
+    reader.read(io::InputFile(given_), 2);
     ADD_FAILURE() << "read on";
   } catch (const Error& error) {
     EXPECT_EQ(error.code, Code::file);
-    EXPECT_EQ(error.got, "'" + path + "', which has 100 bytes");  // named once
+    EXPECT_EQ(error.got, "'" + given_ + "', which has 100 bytes");  // named once
   }
 }
 
-TEST(PartialFile, NoRowsIsRefused) { EXPECT_THROW(io::format_partials({}), Error); }
+TEST_F(PartialFile, NoRowsIsRefused) { EXPECT_THROW(format(some(make<float>(0, 5, 1), 0, 0)), Error); }
 
 }  // namespace
 }  // namespace softfold_test

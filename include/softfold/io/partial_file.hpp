@@ -15,41 +15,29 @@ namespace io {
 /// Rows as they were folded: in float32 or in float64.
 using PartialRows = std::variant<std::vector<Partial<float>>, std::vector<Partial<double>>>;
 
-/// The same columns of one or several rows: a cut through all rows at the same two places.
-struct PartialFile {
-  PartialRows rows;              ///< at least one; all of one scale, offset, length
-  std::int64_t row_length = -1;  ///< elements of a whole row; -1: whoever wrote the file did not know
-};
-
-/// What all rows of a file have in common.
+/// What all rows of a file have in common: a cut through all of them at the same two places.
 struct PartialSpan {
   int digits;  ///< of the fold: 24 (float32) or 53 (float64)
   double scale;
   std::int64_t offset, length;  ///< elements [offset, offset + length) of each row
-  std::int64_t rows;
-  std::int64_t row_length;
+  std::int64_t rows;            ///< at least one
+  std::int64_t row_length;      ///< elements of a whole row; -1: whoever wrote the file did not know
 };
-PartialSpan span_of(const PartialFile& file);
 
-/// How many bytes format_partials makes of such rows. Throws Error{Code::file} for a span that no file can have.
+/// How many bytes a file of such rows has. Throws Error{Code::file} for a span that no file can have.
 std::uint64_t bytes_of(const PartialSpan& span);
 
 /// The most bytes of memory that a row takes while it is read, joined or written.
 std::uint64_t row_memory(const PartialSpan& span);
 
-/// The bytes of a partial file. Throws Error: Code::shape (no rows, or rows cut differently).
-std::vector<std::byte> format_partials(const PartialFile& file);
-
-/// Reads back what format_partials wrote; a file that is parsed is exactly the one that would be written.
-/// Throws Error: Code::file (truncated, damaged or lying), Code::state (written with another definition of the bits).
-PartialFile parse_partials(std::span<const std::byte> bytes);
-
-/// A partial file read a block of rows at a time, in order. What has not been read is not known to be sound: a copy
-/// that checks all rows first refuses a damaged file before anything is done with it. Which file it is, every call is
-/// told: many may be read in turn without being open at once. One that was written to meanwhile is refused as damaged.
+/// A partial file read a block of rows at a time, in order; what was read to its end is exactly the file that a
+/// PartialOutput makes of these rows. What has not been read is not known to be sound: a copy that checks all rows
+/// first refuses a damaged file before anything is done with it. Which file it is, every call is told: many may be read
+/// in turn without being open at once. One that was written to meanwhile is refused as damaged.
 class PartialReader {
  public:
-  /// Reads the head alone. Throws Error as InputFile::read and parse_partials do; `got` begins with the path.
+  /// Reads the head alone. Throws Error: Code::file (truncated, damaged or lying), Code::state (written with another
+  /// definition of the bits), and as InputFile::read does; `got` begins with the path.
   explicit PartialReader(const InputFile& file);
 
   const PartialSpan& span() const { return span_; }
@@ -105,15 +93,6 @@ JoinOrder order_of_join(std::span<const NamedSpan> parts);
 
 /// Joins to every row the one that follows it in the order.
 void join_rows(PartialRows& rows, const PartialRows& next);
-
-/// A partial and where it comes from, for messages.
-struct NamedPartial {
-  std::string name;
-  PartialFile partial;
-};
-
-/// Joins whole partials in memory. Throws Error as order_of_join does.
-PartialFile join_partials(std::vector<NamedPartial> parts);
 
 }  // namespace io
 }  // namespace v0
