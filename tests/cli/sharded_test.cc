@@ -86,6 +86,21 @@ TEST_F(Sharded, SmallMemoryManyThreads) {
   EXPECT_LT(std::filesystem::file_size(at("all.part")), 10'000u);
 }
 
+// Five pieces of each row: its states go on from one to the next, which is the other slot's.
+TEST_F(Sharded, RowsInPiecesHaveTheBitsOfWholeOnes) {
+  const std::int64_t length = 2'100'001;  // with its results 17 MB, of which --memory 32M leaves 16
+  write_array(at("x.npy"), DType::float32, {2, length}, random_elements(DType::float32, 2 * length, 5));
+  expect_ok({"softmax", "@x.npy", "@whole.npy"});
+  expect_ok({"state", "@x.npy", "@x.part", "--memory", "32M"});
+  expect_ok({"finish", "@x.npy", "@x.part", "@unsplit.npy"});
+  const Result done = run({"finish", "@x.npy", "@x.part", "@pieces.npy", "--memory", "32M"});
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_TRUE(kSanitized || done.peak_rss <= 32 << 20) << done.peak_rss;
+  const std::string pieces = contents(at("pieces.npy"));
+  EXPECT_TRUE(pieces == contents(at("unsplit.npy")));
+  EXPECT_TRUE(pieces == contents(at("whole.npy")));
+}
+
 TEST_F(Sharded, ShardsInFilesOfTheirOwn) {
   const auto x = random_elements(DType::float32, 5000, 5);
   write_array(at("x.npy"), DType::float32, {5000}, x);
