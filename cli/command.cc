@@ -29,7 +29,7 @@ constexpr const char* kExitCodes =
     "Exit status: 0 done, 1 a defect of softfold, 2 usage, 3 dtype, 4 shape, 5 strides, 6 option,\n"
     "7 not in this build, 8 partials that do not belong together, 9 a file that is missing or lies,\n"
     "10 reading or writing failed, 11 out of memory, 12 device, 13 data, 14 outside the contract\n"
-    "(verify, doctor); 130 interrupted. Nothing is half-written in any case.";
+    "(verify, doctor); 130 interrupted. No file is half-written in any case.";
 
 constexpr const char* name_of_code(Code code) {
   constexpr const char* names[] = {"ok",      "internal",      "usage",       "dtype", "shape",
@@ -296,8 +296,8 @@ int Program::attempt(int count, char** arguments) {
     return report(refusal_of(error, arguments[1]), json);
   } catch (const Error& error) {
     return report(in_words_of_the_command(error, arguments[1]), json);
-  } catch (const Interrupted&) {
-    say_last("softfold: interrupted; nothing was written\n");
+  } catch (const Interrupted& interrupted) {
+    say_last(fmt::format("softfold: interrupted; {}\n", interrupted.outcome));
     return 130;
   } catch (const std::bad_alloc&) {
     return report(Error(Code::out_of_memory, "more memory than this process may have", "less",

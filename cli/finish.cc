@@ -3,6 +3,7 @@
 #include "blocks.hpp"
 #include "compute.hpp"
 #include "elements.hpp"
+#include "interrupt.hpp"
 #include "partials.hpp"
 #include "progress.hpp"
 #include "report.hpp"
@@ -299,14 +300,19 @@ void FinishVerb::finish_lse(const io::InputFile& partial, const io::PartialReade
     return;
   }
   std::optional<Printed> printed;
-  each_block(DType::float64, [&](std::int64_t, std::int64_t rows) {
-    if (!printed) {
-      note_unknown_length(partial, span);
-      printed.emplace(running.json, span.digits);
-    }
-    const auto* const lse = reinterpret_cast<const double*>(result.data());
-    for (std::int64_t r = 0; r < rows; ++r) printed->take(lse[r]);
-  });
+  try {
+    each_block(DType::float64, [&](std::int64_t, std::int64_t rows) {
+      if (!printed) {
+        note_unknown_length(partial, span);
+        printed.emplace(running.json, span.digits);
+      }
+      const auto* const lse = reinterpret_cast<const double*>(result.data());
+      for (std::int64_t r = 0; r < rows; ++r) printed->take(lse[r]);
+    });
+  } catch (const Interrupted&) {
+    if (printed) throw Interrupted{"the list that was printed is not whole"};
+    throw;
+  }
   printed->end();
 }
 

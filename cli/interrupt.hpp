@@ -6,8 +6,10 @@
 
 namespace softfold::cli {
 
-/// Thrown by check_interrupt. Not an std::exception: nothing but the program's end handles it.
-struct Interrupted {};
+/// Thrown by check_interrupt. Not an std::exception: nothing keeps it from the program's end, which says the outcome.
+struct Interrupted {
+  const char* outcome = "nothing was written";
+};
 
 /// From here on the first signal that asks a process to end is only noted; a second one of its kind ends it at once.
 /// What one write does (SIGPIPE, SIGXFSZ) is an error of that write.

@@ -1,6 +1,7 @@
 // state, merge, finish: a softmax over shards has the bits of the whole, wherever it was cut.
 #include "cli/support.hpp"
 
+#include <sys/stat.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -297,6 +298,29 @@ TEST_F(ManyShortRows, ArePrintedAsOneList) {
   for (float value = 0; lines >> value; ++row)
     ASSERT_EQ(value, static_cast<float>(lse[static_cast<std::size_t>(row)])) << row;
   EXPECT_EQ(row, kRows);
+}
+
+// The list is longer than a pipe holds: where it is not read on, the command waits in the middle of it.
+TEST_F(ManyShortRows, OfAnInterruptedListAreNotAll) {
+  for (const Words& more : {Words{}, Words{"--json"}}) {
+    Words words{"finish", "--logsumexp", "@all.part"};
+    words.insert(words.end(), more.begin(), more.end());
+    const std::string out = folder() + ".out";  // the command's standard output
+    ASSERT_EQ(::mkfifo(out.c_str(), 0600), 0);
+    const pid_t child = start(words);
+    std::ifstream pipe(out);
+    std::string line;
+    std::getline(pipe, line);
+    ::kill(child, SIGINT);
+    std::int64_t lines = 1;
+    while (std::getline(pipe, line)) ++lines;
+    ::unlink(out.c_str());
+    const Result interrupted = wait_for(child);
+    EXPECT_EQ(interrupted.status, 130);
+    EXPECT_LT(lines, kRows);
+    EXPECT_NE(interrupted.err.find("interrupted; the list that was printed is not whole\n"), std::string::npos)
+        << interrupted.err;
+  }
 }
 
 TEST_F(ManyShortRows, WithDamageInTheLastAreRefusedBeforeTheFirst) {
