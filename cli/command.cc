@@ -113,9 +113,12 @@ std::vector<std::string> options_of(const CLI::App& verb) {
   return names;
 }
 
-/// An option that takes a text would take the next option for one: what is meant to begin so is given with '='.
-void check_value(const CLI::Option& option, const std::string& name, std::string_view value) {
-  if (!value.starts_with("--") || option.get_type_name() != kText) return;
+/// An option that takes a text would take the next option for one: what is meant to begin so is given with '=', or
+/// right behind a short option.
+void check_value(const CLI::Option& option, const std::string& name, std::string_view value,
+                 const std::vector<std::string>& known) {
+  const bool looks_so = value.starts_with("--") || std::ranges::find(known, value) != known.end();
+  if (!looks_so || option.get_type_name() != kText) return;
   const std::string glued = fmt::format("{}{}{}", name, name.starts_with("--") ? "=" : "", value);
   throw Error(Code::usage, fmt::format("the option '{}' as the value of {}", value, name),
               fmt::format("a value behind {}", name),
@@ -149,7 +152,7 @@ void check_words(const CLI::App& app, int count, char** arguments) {
     const CLI::Option* option = glued ? nullptr : verb.get_option_no_throw(name);
     if (option == nullptr || option->get_items_expected_max() == 0 || word.find('=') != std::string_view::npos)
       continue;
-    if (++i < count) check_value(*option, name, arguments[i]);
+    if (++i < count) check_value(*option, name, arguments[i], known);
   }
 }
 

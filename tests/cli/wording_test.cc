@@ -102,6 +102,21 @@ TEST_F(Wording, AnOptionIsNoValueOfAnother) {
   expect_try(Code::option, "the rung '--json'", {"softmax", "@x.npy", "@o.npy", "--rung=--json"});
 }
 
+TEST_F(Wording, AShortOptionIsNoValueOfAnother) {
+  expect_ok({"state", "@x.npy", "@x.part"});
+  for (const std::string name : {"-o", "--output"}) {
+    for (const std::string value : {"-o", "-h"}) {
+      const std::string got = "the option '" + value + "' as the value of " + name;
+      expect_try(Code::usage, got, {"merge", "@x.part", name, value});
+    }
+  }
+  expect_try(Code::usage, "the option '-k' as the value of --tensor", {"topk", "@x.npy", "--tensor", "-k"});
+  // What is meant, and what is no option of the verb.
+  expect_try(Code::dtype, "the dtype '-h'", {"softmax", "@x.npy", "@o.npy", "--dtype=-h"});
+  for (const std::string value : {"-", "-1", "-.5", "-k", "-dtype"})
+    expect_try(Code::dtype, "the dtype '" + value + "'", {"softmax", "@x.npy", "@o.npy", "--dtype", value});
+}
+
 TEST_F(Wording, ARungThatAnOperationLacksMayBeLeftOut) {
   expect_try(Code::unsupported, "try: leave out --rung", {"logsumexp", "@x.npy", "@o.npy", "--rung", "naive"});
   expect_try(Code::unsupported, "try: leave out --rung", {"verify", "@x.npy", "--rung", "safe"});
