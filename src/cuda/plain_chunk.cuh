@@ -47,11 +47,19 @@ struct PlainProbability {
     multiplier = fold::Scalar<float>::mul(row.reciprocal, terms.unit);
   }
   __device__ __forceinline__ float operator()(float x, float c) const {
-    using S = fold::Scalar<float>;
-    const float z = S::fma(x, c, magic);
-    const float power = fold::exp2_fraction<S>(S::fma(x, c, -S::sub(z, magic)));
-    const float y = S::mul(__int_as_float(__float_as_int(power) + (__float_as_int(z) << 23)), multiplier);
+    const float z = fold::Scalar<float>::fma(x, c, magic), y = of(x, c, z);
     return !(z >= lowest) || y < fold::Real<float>::kSmallest ? 0.F : y;
+  }
+  /// The same where it is known not to be 0.
+  __device__ __forceinline__ float near(float x, float c) const {
+    return of(x, c, fold::Scalar<float>::fma(x, c, magic));
+  }
+
+ private:
+  __device__ __forceinline__ float of(float x, float c, float z) const {
+    using S = fold::Scalar<float>;
+    const float power = fold::exp2_fraction<S>(S::fma(x, c, -S::sub(z, magic)));
+    return S::mul(__int_as_float(__float_as_int(power) + (__float_as_int(z) << 23)), multiplier);
   }
 };
 

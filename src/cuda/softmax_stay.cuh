@@ -22,37 +22,6 @@ struct StayShape {
   static constexpr int kWarpBytes = kStages * Place::kBytes;  ///< of shared memory
 };
 
-/// What a chunk sends to all blocks of its row's cluster.
-struct alignas(16) StayMail {
-  lift::Node node;
-  double far;  ///< m where the node is kFar: its state is then (m, node.d)
-};
-
-/// The mail of one row. Two by turns: who sends a row's mail has received that of the row before from every warp, and
-/// with it the word that they have read the row before that. Lanes read runs of up to 8 neighbours: with a gap after
-/// every 8 they hardly meet in a bank.
-struct StayBox {
-  StayMail* mail;
-  __device__ __forceinline__ StayMail& operator[](int chunk) const { return mail[chunk + chunk / 8]; }
-  static constexpr SOFTFOLD_HD int bytes(int chunks) {
-    return (chunks + chunks / 8) * static_cast<int>(sizeof(StayMail));
-  }
-  __device__ __forceinline__ lift::Root merge(int chunks) const {
-    lift::Root root{lift::merge_some([&](int i) { return (*this)[i].node; }, chunks), {}};
-    if (root.node.z == lift::kFar) root.far = lift::merge_states_wide(State{mail}, chunks);
-    return root;
-  }
-
- private:
-  struct State {
-    StayMail* mail;
-    __device__ fold::LogSumExp<float>::State operator()(int i) const {
-      const StayMail& m = StayBox{mail}[i];
-      return m.node.z == lift::kFar ? fold::LogSumExp<float>::State{m.far, m.node.d} : lift::state_of(m.node);
-    }
-  };
-};
-
 /// Elements that are needed again wait as they came: without this the compiler keeps the floats, twice the registers.
 template <int kVectors>
 __device__ __forceinline__ void keep_packed(uint4 (&raw)[kVectors]) {
@@ -92,6 +61,8 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     barrier.expect(place.bytes(p.x_begin, p.x_end));
     place.fetch(barrier, p.x_begin, p.x_end);
   };
+  // Two by turns: who sends a row's mail has received that of the row before from every warp, and with it the word that
+  // they have read the row before that.
   const auto box_of = [&](int turn) {
     return StayBox{reinterpret_cast<StayMail*>(memory + warps * Shape::kWarpBytes + turn * StayBox::bytes(chunks))};
   };
@@ -125,13 +96,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     if constexpr (kLog) keep_packed(raw);
     // Exchange.
     const int turn = step % 2;
-    if (has_chunk) {
-      const bool is_far = own.node.z == lift::kFar;
-      const lift::Node node{own.node.z, is_far ? own.state.d : own.node.d};
-      for (unsigned to = static_cast<unsigned>(lane % kLanes); to < Cluster::size(); to += kLanes)
-        send_words(Cluster::map(&box_of(turn)[chunk], to), Cluster::map(&arrived[turn], to),
-                   fold::bits_as<std::uint64_t>(node), fold::bits_as<std::uint64_t>(own.state.m));
-    }
+    if (has_chunk) send_mail<kLanes>(box_of(turn)[chunk], arrived[turn], mail_of(own));
     [[maybe_unused]] const std::int64_t row = start + static_cast<std::int64_t>(step) * clusters;
     [[maybe_unused]] const GradientWords gradient(kLeaves == Leaves::gradient ? p.gradients + row : nullptr);
     wait_for_words(arrived[turn], static_cast<unsigned>(step / 2) & 1U);

@@ -54,6 +54,48 @@ __device__ __forceinline__ void wait_for_words(CopyBarrier& barrier, unsigned pa
       : "memory");
 }
 
+/// What a chunk sends to all blocks of its row's cluster.
+struct alignas(16) StayMail {
+  lift::Node node;
+  double far;  ///< m where the node is kFar: its state is then (m, node.d)
+};
+
+/// The mail of one row. Lanes read runs of up to 8 neighbours: with a gap after every 8 they hardly meet in a bank.
+struct StayBox {
+  StayMail* mail;
+  __device__ __forceinline__ StayMail& operator[](int chunk) const { return mail[chunk + chunk / 8]; }
+  static constexpr SOFTFOLD_HD int bytes(int chunks) {
+    return (chunks + chunks / 8) * static_cast<int>(sizeof(StayMail));
+  }
+  __device__ __forceinline__ lift::Root merge(int chunks) const {
+    lift::Root root{lift::merge_some([&](int i) { return (*this)[i].node; }, chunks), {}};
+    if (root.node.z == lift::kFar) root.far = lift::merge_states_wide(State{mail}, chunks);
+    return root;
+  }
+
+ private:
+  struct State {
+    StayMail* mail;
+    __device__ fold::LogSumExp<float>::State operator()(int i) const {
+      const StayMail& m = StayBox{mail}[i];
+      return m.node.z == lift::kFar ? fold::LogSumExp<float>::State{m.far, m.node.d} : lift::state_of(m.node);
+    }
+  };
+};
+
+/// What a folded chunk has to send.
+template <class Folded>
+__device__ __forceinline__ StayMail mail_of(const Folded& own) {
+  return {{own.node.z, own.node.z == lift::kFar ? own.state.d : own.node.d}, own.state.m};
+}
+/// By the kLanes lanes that hold a chunk: its mail to the place of `mine` in every block of the cluster.
+template <int kLanes>
+__device__ __forceinline__ void send_mail(StayMail& mine, CopyBarrier& arrived, const StayMail& mail) {
+  for (unsigned to = thread_index() % kLanes; to < lift::Cluster::size(); to += kLanes)
+    send_words(lift::Cluster::map(&mine, to), lift::Cluster::map(&arrived, to), fold::bits_as<std::uint64_t>(mail.node),
+               fold::bits_as<std::uint64_t>(mail.far));
+}
+
 /// Packed<E>::extremes, of 16-bit elements by half as many instructions where a lane has numbers of both signs: as
 /// integers the positive numbers order by value, and above them, taken as unsigned, the negative ones by size. Maxima
 /// of three then serve, two numbers at a time.
@@ -105,6 +147,13 @@ struct WarpPart {
     return whole ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16) / kSize;
   }
   using Span = typename Landing<E, 32>::Span;
+
+  /// Elements of a group's chunk. (Of a chunk alone without a minimum: from that, a maximum with 0 and a comparison
+  /// with kChunk ptxas of CUDA 13.0 makes one VIMNMX.RELU, and takes a predicate that does not mean the last.)
+  __device__ __forceinline__ int count(int group) const {
+    if constexpr (kGroups == 1) return n;
+    return group < chunks ? min(n - group * lift::kChunk, lift::kChunk) : 0;
+  }
 
   /// By one lane. What lies outside [begin, end), the operand's memory, is not touched.
   __device__ __forceinline__ void fetch(CopyBarrier& barrier, const char* begin, const char* end) const {

@@ -29,7 +29,8 @@ std::string describe(const Case& c) {
          (c.in_place ? " in place" : "") + (c.empty == Empty::nan ? " Empty::nan" : "");
 }
 
-void expect_same(const Case& c) {
+/// by: which kernel it was.
+void expect_same(const Case& c, std::string* by = nullptr) {
   const std::int64_t stride = c.row_stride != 0 ? c.row_stride : c.n;
   std::vector<std::int64_t> strides{stride, 1};
   if (c.transposed) strides = {1, c.rows};
@@ -60,6 +61,7 @@ void expect_same(const Case& c) {
     plan.run();
     if (gpu) kernel = plan.kernel();
   }
+  if (by != nullptr) *by = kernel;
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << describe(c) << " by " << kernel;
   Tensor& result = c.in_place ? x : y;
   ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << describe(c) << " by " << kernel;
@@ -185,6 +187,53 @@ TEST_F(CudaRows, ManyLongUnalignedRows) {
           expect_same(c);
           if (HasFatalFailure()) return;
         }
+}
+
+/// Hundreds of megabytes, for rows fewer than that are not worth a ring. Rows that begin anywhere and end inside a
+/// chunk, of every kind of value, written over themselves or beside.
+TEST_F(CudaRows, RingsOfLongRows) {
+  struct Kind {
+    Values values;
+    double scale;
+    std::int64_t apart, offset;  ///< elements between rows, and before the first
+    bool in_place;
+    Empty empty;
+  };
+  const Kind kinds[] = {
+      {Values::specials, 1., 5, 3, true, Empty::nan},  {Values::normal, 1., 0, 0, false, Empty::zero},
+      {Values::bits, -5e-8, 1, 1, false, Empty::zero}, {Values::specials, -2., 8, 0, false, Empty::zero},
+      {Values::huge, 0.3, 0, 2, true, Empty::zero},    {Values::masked_tail, 1., 7, 1, false, Empty::zero}};
+  struct Shape {
+    Op op;
+    DType dtype;
+    std::int64_t n;
+  };
+  std::size_t at = 0;
+  for (const Shape s : {Shape{Op::log_softmax, DType::float32, 50257},
+                        {Op::log_softmax, DType::bfloat16, 151936},
+                        {Op::log_softmax, DType::float32, 40960},
+                        {Op::softmax, DType::float32, 65536},
+                        {Op::log_softmax, DType::float16, 99999},
+                        {Op::log_softmax, DType::float32, 262143},
+                        {Op::softmax, DType::float32, 131072},
+                        {Op::log_softmax, DType::bfloat16, 200065},
+                        {Op::log_softmax, DType::float32, 33001},
+                        {Op::softmax, DType::float32, 51200},
+                        {Op::log_softmax, DType::float32, 262144},
+                        {Op::log_softmax, DType::bfloat16, 128256}}) {
+    const Kind kind = kinds[at++ % std::size(kinds)];
+    Case c{s.op, s.dtype, s.dtype};
+    c.n = s.n;
+    const std::int64_t megabytes = s.op == Op::log_softmax && s.dtype == DType::float32 ? 256 : 384;
+    c.rows = (megabytes << 20) / (s.n * static_cast<std::int64_t>(softfold::size_of(s.dtype))) + 1;
+    c.row_stride = s.n + kind.apart;
+    c.x_offset = c.y_offset = kind.offset;
+    c.values = kind.values, c.scale = kind.scale, c.in_place = kind.in_place, c.empty = kind.empty;
+    std::string by;
+    expect_same(c, &by);
+    if (HasFatalFailure()) return;
+    EXPECT_EQ(by, "softmax_ring") << describe(c);
+  }
 }
 
 TEST_F(CudaRows, OtherAxesMasksLengthsScales) {

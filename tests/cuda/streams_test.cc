@@ -249,21 +249,29 @@ TEST_F(CudaStreams, SameBitsInAnyFloatingPointEnvironment) {
 }
 
 TEST_F(CudaStreams, AWorkspaceIsUsedAndItsSizeChecked) {
-  Tensor x(DType::float32, {20, 300000}), y(DType::float32, {20, 300000});
-  x.fill([](std::int64_t i) { return value_of(Values::normal, 1, i, 300000); });
-  const std::size_t need = plan_of(Op::softmax, x, y, nullptr).workspace_bytes();
-  ASSERT_GT(need, 0U);
-  Tensor memory(DType::boolean, {static_cast<std::int64_t>(need)});
-  plan_of(Op::softmax, x, y, nullptr).run();
-  cuda_check(cudaDeviceSynchronize());
-  const auto expected = y.download();
-  y.poison(0xA5);
-  softfold::Workspace workspace{memory.device_data(), need};
-  plan_of(Op::softmax, x, y, nullptr, &workspace).run();
-  cuda_check(cudaDeviceSynchronize());
-  EXPECT_EQ(difference(expected, y.download(), 4), "");
-  workspace.bytes = need - 1;
-  EXPECT_THROW(plan_of(Op::softmax, x, y, nullptr, &workspace).run(), softfold::Error);
+  struct Shape {
+    Op op;
+    std::int64_t rows, n;
+  };
+  for (const auto& [op, rows, n] : {Shape{Op::softmax, 20, 300000}, {Op::log_softmax, 1400, 50257}}) {
+    Tensor x(DType::float32, {rows, n}), y(DType::float32, {rows, n});
+    x.fill([n = n](std::int64_t i) { return value_of(Values::normal, 1, i, n); });
+    const std::size_t need = plan_of(op, x, y, nullptr).workspace_bytes();
+    ASSERT_GT(need, 0U);
+    Tensor memory(DType::boolean, {static_cast<std::int64_t>(need)});
+    plan_of(op, x, y, nullptr).run();
+    cuda_check(cudaDeviceSynchronize());
+    const auto expected = y.download();
+    softfold::Workspace workspace{memory.device_data(), need};
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      y.poison(0xA5);
+      plan_of(op, x, y, nullptr, &workspace).run();
+      cuda_check(cudaDeviceSynchronize());
+      EXPECT_EQ(difference(expected, y.download(), 4), "") << rows << "x" << n;
+    }
+    workspace.bytes = need - 1;
+    EXPECT_THROW(plan_of(op, x, y, nullptr, &workspace).run(), softfold::Error);
+  }
 }
 
 TEST_F(CudaStreams, HostMemoryIsRefused) {

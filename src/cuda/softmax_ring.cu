@@ -1,0 +1,123 @@
+// softmax_ring: what it takes, and how it is launched.
+#include "cuda/softmax_ring.cuh"
+
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/kernels.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+constexpr int kSlack = 3;
+
+constexpr int ceil_of(int a, int b) { return (a + b - 1) / b; }
+
+/// Bytes of a block's shared memory that the plan asks for.
+template <class E, bool kLog>
+constexpr int ring_bytes(const RingPlan& plan) {
+  return plan.slots * RingTile<E>::Part::kBytes +
+         plan.boxes * (StayBox::bytes(plan.chunks) + static_cast<int>(sizeof(RingRow<kLog>)));
+}
+
+/// A ring of as many slots as there is room for, for blocks of which `plan.blocks` share a row; false if they do not
+/// hold it. What must hold, T being a block's tiles of a row:
+/// slots >= T + slack + workers, so that a warp that folds a tile has looked for one as late itself, and is done where
+/// there is none.
+/// boxes: who sends a row's mail has written what was in its slot before, `slots` earlier, so all blocks have folded
+/// that one's row; and a block that has folded a row has written all but the last T + slack + workers tiles of it.
+/// first_steps: before the first row is merged, no tile is fetched that is `slots` behind its first.
+template <class E, bool kLog>
+bool fits(RingPlan& plan, int shared_bytes) {
+  const int fewest = plan.tiles / plan.blocks, needed = ceil_of(plan.tiles, plan.blocks) + plan.slack + kRingWorkers;
+  const int room = shared_bytes - static_cast<int>(sizeof(RingShared));
+  for (plan.slots = fewest > 0 ? kRingSlots : 0; plan.slots >= needed; --plan.slots) {
+    plan.boxes = ceil_of(plan.slots, fewest) + ceil_of(kRingWorkers + plan.slack, fewest) + 1;
+    plan.first_steps = ceil_of(plan.slots, fewest);
+    if (plan.boxes <= kRingBoxes && ring_bytes<E, kLog>(plan) <= room) return true;
+  }
+  return false;
+}
+
+/// The fewest blocks, of 2, 4 and 8 (others leave processors idle), whose rings hold a row; 0 if none do.
+template <class E, bool kLog>
+RingPlan plan_of(const RowProblem& p, int shared_bytes) {
+  RingPlan plan{};
+  plan.rows = static_cast<int>(p.rows);
+  plan.chunks = static_cast<int>(lift::chunk_count(p.n));
+  plan.tiles = ceil_of(plan.chunks, RingTile<E>::kChunks);
+  plan.slack = kSlack;
+  for (const int blocks : {2, 4, 8}) {
+    plan.blocks = blocks;
+    if (fits<E, kLog>(plan, shared_bytes)) return plan;
+  }
+  plan.blocks = 0;
+  return plan;
+}
+
+/// f(E, kLog), of what the kernel takes.
+template <class F>
+auto with_ring(const RowProblem& p, const F& f) {
+  return with_element(p[Slot::x].dtype, [&]<class E>() {
+    if constexpr (sizeof(E) == 4) {
+      if (p.op == Op::softmax) return f.template operator()<E, false>();
+    }
+    return f.template operator()<E, true>();
+  });
+}
+
+/// Measured beside the other kernels: a cut tile takes code of its own, which costs softmax and short rows of 16 bit
+/// more than the ring gains; and below so many bytes beginning and end count for more than what is between.
+const char* refuses_measured(const RowProblem& p) {
+  constexpr std::int64_t k = lift::kChunk, mega = 1 << 20;
+  const bool wide = p[Slot::x].dtype == DType::float32, is_log = p.op == Op::log_softmax;
+  if (!wide && !is_log) return "16-bit softmax is faster by clusters that stay";
+  if (p.n <= (wide ? is_log ? 32 : 48 : 96) * k) return "a row is shorter than rings are worth";
+  if (p.n > (wide && !is_log ? 128 * k : kRingLongest)) return "a row is longer than rings hold well";
+  if (wide && !is_log && p.n % k != 0) return "a row ends inside a chunk: clusters that stay are faster";
+  if (!wide && p.n % (2 * k) == 0) return "16-bit rows of whole tiles are faster by clusters that stay";
+  const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
+  if (p.rows * p.n * size < (wide && is_log ? 256 : 384) * mega) return "fewer bytes than rings are worth";
+  return nullptr;
+}
+
+const char* refuses(const RowProblem& p, const Context&) {
+  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (const char* why = refuses_measured(p)) return why;
+  if (p.rows > 0x7FFFFFFF / 2) return "more rows than rings count";
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
+  if (const char* why = refuses_plain(p)) return why;
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  const int blocks =
+      with_ring(p, [&]<class E, bool kLog>() { return plan_of<E, kLog>(p, traits.shared_bytes).blocks; });
+  if (blocks == 0) return "rings of this device do not hold a row";
+  if (traits.largest_cluster < blocks) return "the device has no clusters of so many blocks";
+  return nullptr;
+}
+
+std::size_t workspace(const RowProblem&, const Context&) { return sizeof(unsigned); }
+
+void run(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(workspace(p, context), context);
+  const Stream stream = stream_of(context);
+  with_ring(p, [&]<class E, bool kLog>() {
+    RingPlan plan = plan_of<E, kLog>(p, traits_of(device.device()).shared_bytes);
+    const char* const name = "softmax_ring";
+    plan.taken = reinterpret_cast<unsigned*>(scratch.data());
+    check(cudaMemsetAsync(plan.taken, 0, sizeof *plan.taken, stream), name);
+    Grid grid{plan.blocks, kRingThreads, plan.blocks, ring_bytes<E, kLog>(plan)};
+    plan.clusters = std::min(clusters_at_once(name, softmax_ring<E, kLog>, grid), plan.rows);
+    grid.blocks *= plan.clusters;
+    launch(name, softmax_ring<E, kLog>, grid, stream, plain_rows(p), plan);
+  });
+}
+
+}  // namespace
+
+const RowKernel softmax_ring_kernel{"softmax_ring", refuses, run, workspace};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
