@@ -29,7 +29,7 @@ constexpr int ring_bytes(const RingPlan& plan) {
 /// that one's row; and a block that has folded a row has written all but the last T + slack + workers tiles of it.
 /// first_steps: before the first row is merged, no tile is fetched that is `slots` behind its first.
 template <class E, bool kLog>
-bool fits(RingPlan& plan, int shared_bytes) {
+constexpr bool fits(RingPlan& plan, int shared_bytes) {
   const int fewest = plan.tiles / plan.blocks, needed = ceil_of(plan.tiles, plan.blocks) + plan.slack + kRingWorkers;
   const int room = shared_bytes - static_cast<int>(sizeof(RingShared));
   for (plan.slots = fewest > 0 ? kRingSlots : 0; plan.slots >= needed; --plan.slots) {
@@ -40,12 +40,11 @@ bool fits(RingPlan& plan, int shared_bytes) {
   return false;
 }
 
-/// The fewest blocks, of 2, 4 and 8 (others leave processors idle), whose rings hold a row; 0 if none do.
+/// The fewest blocks, of 2, 4 and 8 (others leave processors idle), whose rings hold a row of n; 0 if none do.
 template <class E, bool kLog>
-RingPlan plan_of(const RowProblem& p, int shared_bytes) {
+constexpr RingPlan plan_of(std::int64_t n, int shared_bytes) {
   RingPlan plan{};
-  plan.rows = static_cast<int>(p.rows);
-  plan.chunks = static_cast<int>(lift::chunk_count(p.n));
+  plan.chunks = static_cast<int>(lift::chunk_count(n));
   plan.tiles = ceil_of(plan.chunks, RingTile<E>::kChunks);
   plan.slack = kSlack;
   for (const int blocks : {2, 4, 8}) {
@@ -55,6 +54,17 @@ RingPlan plan_of(const RowProblem& p, int shared_bytes) {
   plan.blocks = 0;
   return plan;
 }
+
+/// As much as a block of Hopper's can have.
+constexpr int kHopperBytes = 227 * 1024;
+template <class E, bool kLog>
+constexpr bool holds_every_row() {
+  for (std::int64_t n = 25 * lift::kChunk; n <= kRingLongest; n += lift::kChunk)
+    if (plan_of<E, kLog>(n, kHopperBytes).blocks == 0) return false;
+  return true;
+}
+static_assert(holds_every_row<float, false>() && holds_every_row<float, true>() &&
+              holds_every_row<fold::BFloat16, true>());
 
 /// f(E, kLog), of what the kernel takes.
 template <class F>
@@ -84,13 +94,13 @@ const char* refuses_measured(const RowProblem& p) {
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (const char* why = refuses_plain(p)) return why;
   if (const char* why = refuses_measured(p)) return why;
   if (p.rows > 0x7FFFFFFF / 2) return "more rows than rings count";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
-  if (const char* why = refuses_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   const int blocks =
-      with_ring(p, [&]<class E, bool kLog>() { return plan_of<E, kLog>(p, traits.shared_bytes).blocks; });
+      with_ring(p, [&]<class E, bool kLog>() { return plan_of<E, kLog>(p.n, traits.shared_bytes).blocks; });
   if (blocks == 0) return "rings of this device do not hold a row";
   if (traits.largest_cluster < blocks) return "the device has no clusters of so many blocks";
   return nullptr;
@@ -103,8 +113,9 @@ void run(const RowProblem& p, const Context& context) {
   const Scratch scratch(workspace(p, context), context);
   const Stream stream = stream_of(context);
   with_ring(p, [&]<class E, bool kLog>() {
-    RingPlan plan = plan_of<E, kLog>(p, traits_of(device.device()).shared_bytes);
+    RingPlan plan = plan_of<E, kLog>(p.n, traits_of(device.device()).shared_bytes);
     const char* const name = "softmax_ring";
+    plan.rows = static_cast<int>(p.rows);
     plan.taken = reinterpret_cast<unsigned*>(scratch.data());
     check(cudaMemsetAsync(plan.taken, 0, sizeof *plan.taken, stream), name);
     Grid grid{plan.blocks, kRingThreads, plan.blocks, ring_bytes<E, kLog>(plan)};
