@@ -144,8 +144,13 @@ struct RowValues {
   HWY_INLINE RowValues(const S* x_, T c, const fold::Normaliser<T>& row)
       : RowValues(x_, c, row.reciprocal, fold::LogSumExp<T>::narrow(row.m)) {}
   HWY_INLINE typename A::V operator()(std::int64_t i) const {
+    typename A::V z;
+    return (*this)(i, &z);
+  }
+  /// z: n of the element, as term's kMagic and frame have it.
+  HWY_INLINE typename A::V operator()(std::int64_t i, typename A::V* z) const {
     if constexpr (Far) prefetch(x + i);
-    return A::mul(A::at_least(term(load(x + i)), least), factor);
+    return A::mul(A::at_least(term(load(x + i), z), least), factor);
   }
   HWY_INLINE const S* from() const { return x; }
 

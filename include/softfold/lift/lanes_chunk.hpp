@@ -53,8 +53,11 @@ struct ExactTerms : TermsIn<T> {
       : TermsIn<T>(c_, s), least(A::set(fold::Real<T>::kMagic + (m - s) + fold::Real<T>::kFlush)) {}
   HWY_INLINE V operator()(V x) const {
     V z;
-    const V t = this->term(x, &z);
-    return hn::IfThenElseZero(hn::Ge(z, least), t);
+    return (*this)(x, &z);
+  }
+  HWY_INLINE V operator()(V x, V* z) const {
+    const V t = this->term(x, z);
+    return hn::IfThenElseZero(hn::Ge(*z, least), t);
   }
 };
 
