@@ -14,11 +14,11 @@ namespace softfold {
 inline namespace v0 {
 namespace HWY_NAMESPACE {
 
-/// f(p, lp) of a vector of elements of a fast row, and 0 where p is.
-template <class S, class F, class T = fold::FoldType<S>>
+/// f(p, lp) of a vector of elements of a fast row, and 0 where p is. `Far`: x is asked for ahead of time.
+template <class S, bool Far, class F, class T = fold::FoldType<S>>
 struct WithLogs {
   using A = Lanes<T>;
-  RowValues<S, false, false> p;
+  RowValues<S, Far, false> p;
   LogRowValues<S, false, false> lp;
   F f;
 
@@ -27,9 +27,9 @@ struct WithLogs {
     return hn::IfThenElseZero(hn::Gt(probability, A::zero()), f(probability, lp(i)));
   }
 };
-template <class S, class F, class T = fold::FoldType<S>>
-HWY_INLINE WithLogs<S, F> with_logs(const S* x, const fold::Entropy<T>& row, const F& f) {
-  return {RowValues<S, false, false>(x, row.c, row.row), LogRowValues<S, false, false>(x, row.log_row), f};
+template <bool Far, class S, class F, class T = fold::FoldType<S>>
+HWY_INLINE WithLogs<S, Far, F> with_logs(const S* x, const fold::Entropy<T>& row, const F& f) {
+  return {RowValues<S, Far, false>(x, row.c, row.row), LogRowValues<S, false, false>(x, row.log_row), f};
 }
 
 template <class S, class T = fold::FoldType<S>>
@@ -37,7 +37,7 @@ T entropy_sum(const void* from, int n, const fold::Entropy<T>& row, T* room) {
   using A = Lanes<T>;
   const S* x = static_cast<const S*>(from);
   if (row.log_row.fast && n >= A::kCount) {
-    const auto leaf = with_logs(x, row, [](auto p, auto lp) HWY_ATTR { return A::mul(p, lp); });
+    const auto leaf = with_logs<true>(x, row, [](auto p, auto lp) HWY_ATTR { return A::mul(p, lp); });
     return sum_leaves(n, room, leaf);
   }
   for (int i = 0; i < n; ++i) room[i] = row.leaf(fold::widen(x[i]));
@@ -52,8 +52,8 @@ HWY_NOINLINE void write_entropy_gradient(const void* from, int n, const fold::En
   Y* dx = static_cast<Y*>(to);
   if (row.log_row.fast && n >= A::kCount) {
     const auto h = A::set(entropy), by = A::set(factor);
-    const auto value =
-        with_logs(x, row, [&](auto p, auto lp) HWY_ATTR { return A::canonical(A::mul(A::mul(p, A::add(lp, h)), by)); });
+    const auto value = with_logs<false>(
+        x, row, [&](auto p, auto lp) HWY_ATTR { return A::canonical(A::mul(A::mul(p, A::add(lp, h)), by)); });
     return write_values<T>(n, dx, stream, value);
   }
   for (int i = 0; i < n; ++i)

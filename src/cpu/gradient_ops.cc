@@ -107,6 +107,7 @@ void write_lse_gradient(const void* from, std::int64_t n, const fold::LogSumExpG
   const S* x = static_cast<const S*>(from);
   Y* dx = static_cast<Y*>(to);
   if (Lse::is_fast(row.row.m) && n >= A::kCount) {
+    if (are_finite(row.dlse, row.scale)) return write_multiples(x, n, row.c, row.row, row.dlse, row.scale, dx, stream);
     const auto c = A::set(row.c), m = A::set(Lse::narrow(row.row.m)), dlse = A::set(row.dlse);
     const auto multiplier = A::set(row.row.multiplier(row.row.m)), scale = A::set(row.scale);
     return write_values<T>(n, dx, stream, [&](std::int64_t i) HWY_ATTR {

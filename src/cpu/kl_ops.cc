@@ -17,13 +17,14 @@ namespace HWY_NAMESPACE {
 
 #include "softfold/fold/kl_divergence-inl.hpp"
 
-/// p, q and ln p - ln q of a vector of elements, where these come from the difference of the logits.
-template <class S, class T = fold::FoldType<S>>
+/// p, q and ln p - ln q of a vector of elements, where these come from the difference of the logits. `Far`: they are
+/// asked for ahead of time.
+template <class S, bool Far, class T = fold::FoldType<S>>
 struct ElementPairs {
   using A = Lanes<T>;
   using V = typename A::V;
   const S *a, *b;
-  RowValues<S, false, false> p, q;
+  RowValues<S, Far, false> p, q;
   V scale, scale_low, shift, shift_low;
 
   HWY_INLINE ElementPairs(const S* a_, const S* b_, const fold::KlDivergence<T>& rows)
@@ -55,7 +56,7 @@ typename fold::KlSum<T>::State kl_sum(const void* from_a, const void* from_b, in
     }
     return {lift::halve<fold::Sum<T>>(room, n), lift::halve<fold::Sum<T>>(ratios, n)};
   }
-  const ElementPairs<S> pairs(a, b, rows);
+  const ElementPairs<S, true> pairs(a, b, rows);
   const int whole = static_cast<int>(std::bit_ceil(static_cast<unsigned>(n)));
   for (int i = n / w * w; i < whole; i += w) {
     hn::Store(A::set(-T(0)), D(), room + i);
@@ -85,7 +86,7 @@ void kl_gradient(const void* from_a, const void* from_b, int n, const fold::KlDi
     }
     return;
   }
-  const ElementPairs<S> pairs(a, b, rows);
+  const ElementPairs<S, false> pairs(a, b, rows);
   const auto k = A::set(divergence), by = A::set(factor);
   for (int begin = 0; begin < n; begin += w) {
     const int i = std::min(begin, n - w);

@@ -27,29 +27,6 @@ T sum_log(const void* from, int n, const fold::LogNormaliser<T>& row, const T* w
   return lift::halve<fold::Sum<T>>(room, n);
 }
 
-/// (pull p) factor for finite pull and factor, as every class but the target has it where there is no smoothing; NaN
-/// for what cannot be in the row. All that it needs stays in registers.
-template <class S, class T = fold::FoldType<S>>
-struct PlainGradient {
-  using A = Lanes<T>;
-  RowValues<S, false, false> p;
-  typename A::V highest, pull, factor;
-
-  HWY_INLINE PlainGradient(const S* x, const fold::CrossEntropyGradient<T>& row)
-      : p(x, row.c, row.row),
-        highest(A::set(fold::Real<T>::kMagic + (frame(row) - lift::even_frame(frame(row))))),
-        pull(A::set(row.pull)),
-        factor(A::set(row.factor)) {}
-  HWY_INLINE typename A::V operator()(std::int64_t i) const {
-    typename A::V z;
-    const auto dx = A::mul(A::mul(pull, p(i, &z)), factor);
-    return A::if_at_most(z, highest, dx, A::set(fold::canonical_nan<T>()));
-  }
-
- private:
-  static HWY_INLINE T frame(const fold::CrossEntropyGradient<T>& row) { return fold::LogSumExp<T>::narrow(row.row.m); }
-};
-
 template <class S, class Y, class T = fold::FoldType<S>>
 HWY_NOINLINE void write_loss_gradient(const void* from, int n, const fold::CrossEntropyGradient<T>& row,
                                       const T* weight, void* to, bool stream) {
@@ -58,8 +35,8 @@ HWY_NOINLINE void write_loss_gradient(const void* from, int n, const fold::Cross
   const S* x = static_cast<const S*>(from);
   Y* dx = static_cast<Y*>(to);
   if (Lse::is_fast(row.row.m) && n >= A::kCount) {
-    const bool finite = std::fabs(row.pull) < fold::infinity<T>() && std::fabs(row.factor) < fold::infinity<T>();
-    if (row.spread == T(0) && finite) return write_values<T>(n, dx, stream, PlainGradient<S>(x, row));
+    if (row.spread == T(0) && are_finite(row.pull, row.factor))
+      return write_multiples(x, n, row.c, row.row, row.pull, row.factor, dx, stream);
     const auto c = A::set(row.c), m = A::set(Lse::narrow(row.row.m));
     const auto multiplier = A::set(row.row.multiplier(row.row.m)), pull = A::set(row.pull), factor = A::set(row.factor);
     const auto one = A::set(T(1)), spread = A::set(row.spread);

@@ -3,6 +3,7 @@
 #include "softfold/lift/lanes_chunk.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #if defined(SOFTFOLD_CPU_WRITE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef SOFTFOLD_CPU_WRITE_INL_HPP
@@ -160,6 +161,40 @@ struct RowValues {
   HWY_INLINE RowValues(const S* x_, T c, T m, T s, T multiplier)
       : x(x_), term(c, m, s), factor(A::set(multiplier)), least(A::set(fold::Normaliser<T>::least_term(multiplier))) {}
 };
+
+/// (first p) second, of x's probabilities p in a row whose frame is fast; NaN for what cannot be in that row. All that
+/// it needs stays in registers, and finite factors bring no other NaN.
+template <class S, bool Far, class T = fold::FoldType<S>>
+struct MultipleValues {
+  using A = Lanes<T>;
+  RowValues<S, Far, false> p;
+  typename A::V highest, first, second;
+
+  HWY_INLINE MultipleValues(const S* x, T c, const fold::Normaliser<T>& row, T first_, T second_)
+      : p(x, c, row), highest(A::set(highest_z(row))), first(A::set(first_)), second(A::set(second_)) {}
+  HWY_INLINE typename A::V operator()(std::int64_t i) const {
+    typename A::V z;
+    const auto value = A::mul(A::mul(first, p(i, &z)), second);
+    return A::if_at_most(z, highest, value, A::set(fold::canonical_nan<T>()));
+  }
+
+ private:
+  static HWY_INLINE T highest_z(const fold::Normaliser<T>& row) {
+    const T m = fold::LogSumExp<T>::narrow(row.m);
+    return fold::Real<T>::kMagic + (m - lift::even_frame(m));
+  }
+};
+template <class T>
+bool are_finite(T a, T b) {
+  return std::fabs(a) < fold::infinity<T>() && std::fabs(b) < fold::infinity<T>();
+}
+/// n >= kCount, finite factors. `stream`: x is asked for ahead of time, too.
+template <class S, class Y, class T>
+HWY_INLINE void write_multiples(const S* x, std::int64_t n, T c, const fold::Normaliser<T>& row, T first, T second,
+                                Y* y, bool stream) {
+  if (stream) return write_values<T>(n, y, true, MultipleValues<S, true>(x, c, row, first, second));
+  write_values<T>(n, y, false, MultipleValues<S, false>(x, c, row, first, second));
+}
 
 /// The log-probabilities of x, if the row's frame is fast. `Native`: none is subnormal.
 template <class S, bool Far, bool Native, class T = fold::FoldType<S>>
