@@ -1,6 +1,8 @@
 // One switch over the floating dtypes for the whole command.
 #pragma once
 
+#include "blocks.hpp"
+
 #include "softfold/error.hpp"
 #include "softfold/fold/float16.hpp"
 #include "softfold/tensor.hpp"
@@ -32,6 +34,17 @@ inline std::int64_t count_nan(const std::byte* elements, DType dtype, std::int64
     const auto* const from = reinterpret_cast<const S*>(elements);
     return std::int64_t{std::count_if(from, from + count, [](S v) { return std::isnan(fold::widen(v)); })};
   });
+}
+
+/// Of the rows that begin in this box of results, how many are NaN: a row is as a whole, so that its first element
+/// tells.
+inline std::int64_t nan_rows_of(const Box& box, const std::byte* results, DType dtype) {
+  std::int64_t nan_rows = 0;
+  if (box.column != 0 || box.columns == 0) return 0;
+  for (std::int64_t outer = 0; outer < box.outers; ++outer)
+    nan_rows += count_nan(results + static_cast<std::size_t>(outer * box.columns * box.inners) * size_of(dtype), dtype,
+                          box.inners);
+  return nan_rows;
 }
 
 }  // namespace softfold::cli

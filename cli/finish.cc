@@ -95,15 +95,16 @@ class Shard {
     return static_cast<std::uint64_t>(geometry().elements()) * (size_of(file_.dtype()) + size_of(out_type_));
   }
 
-  /// `next(rows, states)` gives the states of the partial's next rows.
+  /// `next(rows, states)` gives the states of the partial's next rows. Returns how many rows are NaN.
   template <class Next>
-  void finish(io::ArrayOutput& output, std::uint64_t memory, Progress& progress, const Next& next) const {
+  std::int64_t finish(io::ArrayOutput& output, std::uint64_t memory, Progress& progress, const Next& next) const {
     const Geometry shard = geometry();
     const std::size_t state = bytes_beside(4 * sizeof(double), shard.n);
     const Schedule s =
         make_schedule(shard, {size_of(file_.dtype()), size_of(out_type_) + state, compute_.room(memory)});
     const Boxes boxes(shard, s);
-    if (boxes.empty()) return;
+    if (boxes.empty()) return 0;
+    std::int64_t nan_rows = 0;
     const std::size_t most = index(boxes[0].elements());
     const Slots in(s.slots, most * size_of(file_.dtype())), out(s.slots, most * size_of(out_type_));
     std::vector<double> states[2];  // of the slots
@@ -128,9 +129,11 @@ class Shard {
                },
                [&](std::int64_t i) {
                  const Box& to = boxes[index(i)];
+                 nan_rows += nan_rows_of(to, out[i], out_type_);
                  write_box(output, shard, to, {out[i], index(to.elements()) * size_of(out_type_)});
                }});
     file_.file().check_unchanged();
+    return nan_rows;
   }
 
  private:
@@ -210,11 +213,13 @@ void FinishVerb::finish_rows(const io::InputFile& partial, const io::PartialRead
         fmt::format("'{}' holds this shard alone and does not say how long the row is; if the row goes on elsewhere, "
                     "join all its partials first (state --row-length N has this noticed)",
                     partial.path()));
+  std::int64_t nan_rows = 0;
   {
     Progress progress(shard.bytes_moved());
     io::PartialReader states = joined;
-    shard.finish(output, running.memory_bytes(), progress,
-                 [&](std::int64_t rows, std::vector<double>& into) { next_states(states, partial, rows, into); });
+    nan_rows =
+        shard.finish(output, running.memory_bytes(), progress,
+                     [&](std::int64_t rows, std::vector<double>& into) { next_states(states, partial, rows, into); });
     output.commit();
   }
   note_bfloat16(files[2], out_type);
@@ -224,10 +229,12 @@ void FinishVerb::finish_rows(const io::InputFile& partial, const io::PartialRead
                   {"partial", files[1]},
                   {"output", files[2]},
                   {"shape", shape},
+                  {"nan_rows", nan_rows},
                   {"seconds", watch.seconds()},
                   {"peak_memory_bytes", peak_memory()}});
   fmt::print("{} of {} {} -> {} in {:.2f} s\n", name_of(op), text_of(shape), name_of(file.dtype()), printable(files[2]),
              watch.seconds());
+  tell_nan_rows(nan_rows, g.outer);
 }
 
 /// No shard is there to be shorter than what was joined: whether more should have been is not known.

@@ -53,6 +53,7 @@ struct SampleVerb {
 struct Drawn {
   std::optional<io::ArrayOutput> tokens, lp, top_tokens, top_lp;
   std::int64_t top;
+  std::int64_t without_token = 0;  ///< rows from which nothing can be drawn: their token is -1
 
   void commit() {
     std::vector<io::ArrayOutput*> given;
@@ -98,6 +99,8 @@ void draw(const io::ArrayFile& file, const Schedule& s, const SampleOptions& o, 
              [&](std::int64_t i) {
                Box b = boxes[static_cast<std::size_t>(i)];
                b.columns = 1;
+               const auto* const tokens = reinterpret_cast<const std::int64_t*>(at[i]);
+               to.without_token += std::count(tokens, tokens + b.outers, std::int64_t{-1});
                write_box(*to.tokens, one, b, {at[i], bytes(b.outers, 8)});
                if (to.lp) write_box(*to.lp, one, b, {logs[i], bytes(b.outers, sizeof(float))});
                b.columns = to.top;
@@ -141,7 +144,7 @@ void SampleVerb::run() const {
   const std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end() - 1);
   std::vector<std::int64_t> some = shape;
   some.push_back(top);
-  Drawn drawn{{}, {}, {}, {}, top};
+  Drawn drawn{{}, {}, {}, {}, top, 0};
   const auto create = [&](std::optional<io::ArrayOutput>& to, const std::string& path, const char* name, DType dtype,
                           const std::vector<std::int64_t>& dims) {
     if (!path.empty()) to.emplace(io::create_array(path, {name, dtype, dims}, {&file.file().id(), 1}));
@@ -159,11 +162,14 @@ void SampleVerb::run() const {
                   {"shape", shape},
                   {"dtype", name_of(file.dtype())},
                   {"seed", o.seed},
+                  {"rows_without_token", drawn.without_token},
                   {"backend", compute.backend()},
                   {"seconds", watch.seconds()},
                   {"peak_memory_bytes", peak_memory()}});
   fmt::print("one of each row of {} {} -> {} in {:.2f} s\n", text_of(file.shape()), name_of(file.dtype()),
              printable(tokens), watch.seconds());
+  if (drawn.without_token > 0)
+    fmt::print("token -1 in {} of {}: nothing can be drawn there\n", drawn.without_token, counted(g.rows(), "row"));
 }
 
 }  // namespace

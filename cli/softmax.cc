@@ -44,17 +44,6 @@ struct Softmax {
   void summarise(const io::ArrayFile& file, const Job& job, const Outline& outline, const Ran& ran) const;
 };
 
-/// Of the rows that begin in this box of results, how many are NaN: a row is as a whole, so that its first element
-/// tells.
-std::int64_t nan_rows_of(const Box& box, const std::byte* results, DType dtype) {
-  std::int64_t nan_rows = 0;
-  if (box.column != 0 || box.columns == 0) return 0;
-  for (std::int64_t outer = 0; outer < box.outers; ++outer)
-    nan_rows += count_nan(results + static_cast<std::size_t>(outer * box.columns * box.inners) * size_of(dtype), dtype,
-                          box.inners);
-  return nan_rows;
-}
-
 void Softmax::run() const {
   const Compute compute(running);
   Job job{op, {}, dtype.empty() ? DType::float32 : parse_dtype(dtype), running.memory_bytes(), compute};

@@ -51,5 +51,14 @@ TEST_F(CommandTest, SampleHasTheLibrarysTokensInBlocksOfAnySize) {
   expect_refused(Code::option, "hugging-face", {"sample", "@x.npy", "@t.npy", "--order", "huggingface"});
 }
 
+TEST_F(CommandTest, SampleSaysFromHowManyRowsNothingWasDrawn) {
+  const float x[] = {1, 2, 3, NAN, 0, 0, -INFINITY, -INFINITY, -INFINITY, 0, 1, 0}, fine[] = {1, 2, 3};
+  write_array(at("x.npy"), DType::float32, {4, 3}, std::as_bytes(std::span(x)));
+  write_array(at("fine.npy"), DType::float32, {1, 3}, std::as_bytes(std::span(fine)));
+  EXPECT_NE(expect_ok({"sample", "@x.npy", "@t.npy"}).find("token -1 in 2 of 4 rows"), std::string::npos);
+  EXPECT_NE(expect_ok({"sample", "@x.npy", "@t.npy", "--json"}).find("\"rows_without_token\": 2,"), std::string::npos);
+  EXPECT_EQ(expect_ok({"sample", "@fine.npy", "@t.npy"}).find("token -1"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace softfold_test

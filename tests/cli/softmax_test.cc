@@ -126,6 +126,9 @@ TEST_F(SoftmaxCommand, RowsOfNaNAreCounted) {
   }
   EXPECT_NE(expect_ok({"softmax", "@x.npy", "@y.npy", "--axis", "0"}).find("NaN in 1 of 3 rows"), std::string::npos);
   EXPECT_NE(expect_ok({"cross-entropy", "@x.npy", "@t.npy"}).find("NaN in 2 of 4 rows"), std::string::npos);
+  expect_ok({"state", "@x.npy", "@x.part"});
+  EXPECT_NE(expect_ok({"finish", "@x.npy", "@x.part", "@y.npy"}).find("NaN in 2 of 4 rows"), std::string::npos);
+  EXPECT_NE(expect_ok({"finish", "@x.npy", "@x.part", "@y.npy", "--json"}).find("\"nan_rows\": 2,"), std::string::npos);
   const Words streamed{"softmax", "@long.npy", "@y.npy", "--memory", "33M"};
   EXPECT_NE(expect_ok(streamed).find("two passes"), std::string::npos);
   EXPECT_NE(expect_ok(streamed).find("NaN in 1 of 2 rows"), std::string::npos);
