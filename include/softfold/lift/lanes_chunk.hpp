@@ -242,17 +242,17 @@ HWY_NOINLINE typename fold::LogSumExp<T>::State reduce_chunk_wide(const S* x, in
   return lift::reduce_chunk(wide, n, c, terms);
 }
 
-/// Whether a run in which look() was doubtful or saw an infinity is special, and its state; else its largest element.
-template <class S, class T>
-HWY_NOINLINE bool is_special(const S* x, int n, T c, T* top, typename fold::LogSumExp<T>::State* special) {
-  using Lse = fold::LogSumExp<T>;
-  T wide[lift::kChunk];
-  for (int i = 0; i < n; ++i) wide[i] = fold::widen(x[i]);
-  const auto scan = lift::scan_chunk(wide, n, c);
-  *top = scan.extreme;
-  if (!scan.nan && !scan.plus && scan.any) return false;
-  *special = scan.nan ? Lse::not_a_number() : scan.plus ? Lse::plus_infinity() : Lse::identity();
-  return true;
+/// Whether there is a NaN among n >= kCount elements.
+template <class S>
+HWY_NOINLINE bool has_nan(const S* x, int n) {
+  using A = Lanes<fold::FoldType<S>>;
+  const auto is_number = [x](int i) HWY_ATTR {
+    const auto v = load(x + i);
+    return hn::AllTrue(typename A::D(), hn::Eq(v, v));
+  };
+  for (int i = 0; i + A::kCount <= n; i += A::kCount)
+    if (!is_number(i)) return true;
+  return !is_number(n - A::kCount);
 }
 
 /// Room that reduce_chunk needs behind `terms`.
@@ -264,11 +264,11 @@ template <bool Keep, class S, class T>
 HWY_NOINLINE lift::Reduced<T> reduce_chunk_exactly(const S* x, int n, T c, T* terms) {
   using Lse = fold::LogSumExp<T>;
   const auto seen = look(x, n);
-  T top = seen.top;
-  if (HWY_UNLIKELY(seen.doubtful || std::fabs(top) == fold::infinity<T>())) {
-    typename Lse::State special;
-    if (is_special(x, n, c, &top, &special)) return {special, fold::canonical_nan<T>(), T(0)};
-  }
+  const T top = seen.top;
+  const auto special = [](const typename Lse::State& s) { return lift::Reduced<T>{s, fold::canonical_nan<T>(), T(0)}; };
+  if (HWY_UNLIKELY(seen.doubtful && has_nan(x, n))) return special(Lse::not_a_number());
+  if (HWY_UNLIKELY(std::fabs(top) == fold::infinity<T>()))
+    return special(top > T(0) ? Lse::plus_infinity() : Lse::identity());
   const auto frame = Lse::frame(top, c);
   if (HWY_UNLIKELY(!frame.fast)) return {reduce_chunk_wide(x, n, c), fold::canonical_nan<T>(), T(0)};
   const T m = Lse::narrow(frame.m), s = lift::even_frame(m);
