@@ -102,18 +102,11 @@ void write_gradient(const void* y_, const void* dy_, std::int64_t n, T row_sum, 
 template <class S, class Y, class T = fold::FoldType<S>>
 void write_lse_gradient(const void* from, std::int64_t n, const fold::LogSumExpGradient<T>& row, void* to,
                         bool stream) {
-  using A = Lanes<T>;
   using Lse = fold::LogSumExp<T>;
   const S* x = static_cast<const S*>(from);
   Y* dx = static_cast<Y*>(to);
-  if (Lse::is_fast(row.row.m) && n >= A::kCount) {
-    if (are_finite(row.dlse, row.scale)) return write_multiples(x, n, row.c, row.row, row.dlse, row.scale, dx, stream);
-    const auto c = A::set(row.c), m = A::set(Lse::narrow(row.row.m)), dlse = A::set(row.dlse);
-    const auto multiplier = A::set(row.row.multiplier(row.row.m)), scale = A::set(row.scale);
-    return write_values<T>(n, dx, stream, [&](std::int64_t i) HWY_ATTR {
-      return A::canonical(logsumexp_gradient<A>(load(x + i), c, m, multiplier, dlse, scale));
-    });
-  }
+  if (Lse::is_fast(row.row.m) && n >= Lanes<T>::kCount)
+    return write_multiples(x, n, row.c, row.row, row.dlse, row.scale, dx, stream);
   for (std::int64_t i = 0; i < n; ++i) dx[i] = fold::narrow<Y>(row(fold::widen(x[i])));
 }
 

@@ -35,19 +35,15 @@ HWY_NOINLINE void write_loss_gradient(const void* from, int n, const fold::Cross
   const S* x = static_cast<const S*>(from);
   Y* dx = static_cast<Y*>(to);
   if (Lse::is_fast(row.row.m) && n >= A::kCount) {
-    if (row.spread == T(0) && are_finite(row.pull, row.factor))
+    if (weight == nullptr)  // then there is no smoothing
       return write_multiples(x, n, row.c, row.row, row.pull, row.factor, dx, stream);
     const auto c = A::set(row.c), m = A::set(Lse::narrow(row.row.m));
     const auto multiplier = A::set(row.row.multiplier(row.row.m)), pull = A::set(row.pull), factor = A::set(row.factor);
-    const auto one = A::set(T(1)), spread = A::set(row.spread);
-    const auto p = [&](std::int64_t i) HWY_ATTR { return row_probability<A>(load(x + i), c, m, multiplier); };
-    if (weight == nullptr)
-      return write_values<T>(n, dx, stream, [&](std::int64_t i) HWY_ATTR {
-        return A::canonical(cross_entropy_gradient<A>(p(i), one, pull, spread, factor));
-      });
+    const auto spread = A::set(row.spread);
     return write_values<T>(n, dx, stream, [&](std::int64_t i) HWY_ATTR {
       const auto w = hn::LoadU(typename A::D(), weight + i);
-      return A::canonical(cross_entropy_gradient<A>(p(i), w, pull, spread, factor));
+      return A::canonical(
+          cross_entropy_gradient<A>(row_probability<A>(load(x + i), c, m, multiplier), w, pull, spread, factor));
     });
   }
   for (int i = 0; i < n; ++i) dx[i] = fold::narrow<Y>(row(fold::widen(x[i]), weight != nullptr ? weight[i] : T(1)));

@@ -15,7 +15,7 @@ template <class T>
 struct LossOps {
   /// The sum of weight * log-probability over x[0..n), 0 < n <= kChunk. `room`: kChunk numbers, aligned to 64 bytes.
   using SumLog = T (*)(const void* x, int n, const fold::LogNormaliser<T>& row, const T* weight, T* room);
-  /// dx of a run of x, no element of which is the target, n <= kChunk. dx may be x. No weights: 1 each.
+  /// dx of a run of x, no element of which is the target, n <= kChunk. dx may be x. No weights: no smoothing.
   using Gradient = void (*)(const void* x, int n, const fold::CrossEntropyGradient<T>& row, const T* weight, void* dx,
                             bool stream);
 

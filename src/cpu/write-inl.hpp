@@ -3,7 +3,6 @@
 #include "softfold/lift/lanes_chunk.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #if defined(SOFTFOLD_CPU_WRITE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef SOFTFOLD_CPU_WRITE_INL_HPP
@@ -162,8 +161,8 @@ struct RowValues {
       : x(x_), term(c, m, s), factor(A::set(multiplier)), least(A::set(fold::Normaliser<T>::least_term(multiplier))) {}
 };
 
-/// (first p) second, of x's probabilities p in a row whose frame is fast; NaN for what cannot be in that row. All that
-/// it needs stays in registers, and finite factors bring no other NaN.
+/// (first p) second, of x's probabilities p in a row whose frame is fast; the canonical NaN for what cannot be in that
+/// row, and for any other. All that it needs stays in registers.
 template <class S, bool Far, class T = fold::FoldType<S>>
 struct MultipleValues {
   using A = Lanes<T>;
@@ -175,7 +174,8 @@ struct MultipleValues {
   HWY_INLINE typename A::V operator()(std::int64_t i) const {
     typename A::V z;
     const auto value = A::mul(A::mul(first, p(i, &z)), second);
-    return A::if_at_most(z, highest, value, A::set(fold::canonical_nan<T>()));
+    const auto is_one = hn::And(hn::Le(z, highest), hn::Eq(value, value));
+    return hn::IfThenElse(is_one, value, A::set(fold::canonical_nan<T>()));
   }
 
  private:
@@ -184,11 +184,7 @@ struct MultipleValues {
     return fold::Real<T>::kMagic + (m - lift::even_frame(m));
   }
 };
-template <class T>
-bool are_finite(T a, T b) {
-  return std::fabs(a) < fold::infinity<T>() && std::fabs(b) < fold::infinity<T>();
-}
-/// n >= kCount, finite factors. `stream`: x is asked for ahead of time, too.
+/// n >= kCount. `stream`: x is asked for ahead of time, too.
 template <class S, class Y, class T>
 HWY_INLINE void write_multiples(const S* x, std::int64_t n, T c, const fold::Normaliser<T>& row, T first, T second,
                                 Y* y, bool stream) {
