@@ -149,8 +149,9 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     landed[warp].wait(static_cast<unsigned>(step) & 1U);
     y_of(row).read(y, Gradient<float>::nothing(), rows.x_begin, rows.x_end);
     dy_of(row).read(dy, -0.F, p.dy, p.dy_end);
+    const int waited = Place::loaded(y) | Place::loaded(dy);
     __syncwarp();
-    fetch(row + clusters);
+    fetch(row + clusters + waited);
     lift::SumNode own = Chunk::sum(y, dy);
     constexpr unsigned all_lanes = lift::kWholeWarp >> (32 - kLanes);
     own.any = __ballot_sync(lift::kWholeWarp, own.any != 0) >> (lane / kLanes * kLanes) & all_lanes;

@@ -55,6 +55,20 @@ struct CopyBarrier {
         : "memory");
     return complete != 0;
   }
+  /// The same without waiting.
+  __device__ __forceinline__ bool is_complete_now(unsigned parity) const {
+    int complete;
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.s32 %0, 1, 0, done;\n"
+        "}\n"
+        : "=r"(complete)
+        : "r"(shared_address(&word)), "r"(parity)
+        : "memory");
+    return complete != 0;
+  }
   /// bytes > 0; everything 16-byte aligned.
   __device__ __forceinline__ void copy(void* to, const void* from, int bytes) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(

@@ -50,8 +50,9 @@ const char* refuses_grid_few(const RowProblem& p, const Context&) {
 FewShare lay_out_few(const RowProblem& p, int warps, char* memory, std::size_t& bytes) {
   const std::int64_t blocks = ceil_div(lift::chunk_count(p.n), warps);
   Parts parts(memory);
-  FewShare share{parts.take<lift::Node>(p.rows * blocks), parts.take<double>(p.rows * blocks),
-                 parts.take<unsigned>(p.rows * kArrivedApart), static_cast<int>(blocks)};
+  FewShare share{{parts.take<lift::Node>(p.rows * blocks), parts.take<double>(p.rows * blocks)},
+                 parts.take<unsigned>(p.rows * kArrivedApart),
+                 static_cast<int>(blocks)};
   bytes = parts.used();
   return share;
 }

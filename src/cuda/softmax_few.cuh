@@ -2,8 +2,8 @@
 // spread over the whole device; a row's states cross by global memory.
 #pragma once
 
+#include "cuda/node_words.cuh"
 #include "cuda/softmax_plain.cuh"
-#include "softfold/lift/nodes.cuh"
 
 #include <cooperative_groups.h>
 
@@ -19,8 +19,7 @@ inline constexpr int kArrivedApart = 32;              ///< words between rows' c
 
 /// How the blocks of a cooperative grid share the rows, and what they exchange; nothing in it needs to be set before.
 struct FewShare {
-  lift::Node* nodes;  ///< [rows][blocks]
-  double* far;        ///< the same: m of a node that is kFar
+  NodeBoard board;    ///< [rows][blocks]
   unsigned* arrived;  ///< [rows][kArrivedApart]: how many of a row's nodes are there
   int blocks;         ///< a row, at most 256
 };
@@ -31,8 +30,7 @@ class FewExchange {
   using State = fold::LogSumExp<float>::State;
 
   __device__ __forceinline__ FewExchange(const FewShare& share, int row, int block)
-      : nodes_(share.nodes + row * share.blocks),
-        far_(share.far + row * share.blocks),
+      : board_{share.board.nodes + row * share.blocks, share.board.far + row * share.blocks},
         arrived_(share.arrived + row * kArrivedApart),
         blocks_(share.blocks),
         block_(block) {}
@@ -40,7 +38,7 @@ class FewExchange {
   /// By one thread of every block, before the grid's barrier, after which they call fold().
   __device__ __forceinline__ void clear() const {
     if (watches_nodes()) {
-      put({kMissing, 0.F});
+      put_word(board_.nodes + block_, {kMissing, 0.F});
     } else if (block_ == 0) {
       *arrived_ = 0;
     }
@@ -49,49 +47,33 @@ class FewExchange {
   __device__ __forceinline__ State fold(const State& own) const {
     const lift::Node node = lift::node_of(own);
     if (threadIdx.x % 32 == 0) {
-      if (node.z == lift::kFar) {
-        far_[block_] = own.m;
-        __threadfence();
-      }
-      put(node);
+      board_.put(block_, node, own.m);
       if (!watches_nodes()) count();
     }
     __syncwarp();
-    const lift::Node root = lift::merge_some(Watched{nodes_}, blocks_);
+    const lift::Node root = lift::merge_some(Watched{board_}, blocks_);
     if (root.z != lift::kFar) return lift::state_of(root);
-    __threadfence();
-    return lift::merge_states_wide(Exact{nodes_, far_}, blocks_);
+    return lift::merge_states_wide(Exact{board_}, blocks_);
   }
 
  private:
-  static constexpr int kMissing = 0;  ///< the z of no node
-
   struct Watched {
-    const lift::Node* nodes;
+    NodeBoard board;
     __device__ __forceinline__ lift::Node operator()(int i) const {
-      std::uint64_t word = 0;
-      do {
-        asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(nodes + i) : "memory");
-      } while (fold::bits_as<lift::Node>(word).z == kMissing);
-      return fold::bits_as<lift::Node>(word);
+      lift::Node node{kMissing, 0.F};
+      do node = look_for_word(board.nodes + i);
+      while (node.z == kMissing);
+      return node;
     }
   };
   struct Exact {
-    const lift::Node* nodes;
-    const volatile double* far;
-    __device__ State operator()(int i) const {
-      const lift::Node node = Watched{nodes}(i);
-      return node.z == lift::kFar ? State{far[i], node.d} : lift::state_of(node);
-    }
+    NodeBoard board;
+    __device__ State operator()(int i) const { return board.state(i, Watched{board}(i)); }
   };
 
   /// Measured: a row of few blocks waits for their nodes; of more, whose many loads would hold up the stores, each
   /// waits for their number.
   __device__ __forceinline__ bool watches_nodes() const { return blocks_ <= kMostWatched; }
-  __device__ __forceinline__ void put(const lift::Node& node) const {
-    const auto word = fold::bits_as<std::uint64_t>(node);
-    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(nodes_ + block_), "l"(word) : "memory");
-  }
   __device__ __forceinline__ void count() const {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived_) : "memory");
     unsigned seen = 0;
@@ -100,8 +82,7 @@ class FewExchange {
     } while (seen < static_cast<unsigned>(blocks_));
   }
 
-  lift::Node* nodes_;
-  double* far_;
+  NodeBoard board_;
   unsigned* arrived_;
   int blocks_, block_;
 };

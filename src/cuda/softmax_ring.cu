@@ -11,14 +11,20 @@ namespace cuda {
 namespace {
 
 constexpr int kSlack = 3;
+/// Slots beyond the fewest, for tiles on their way; and bytes from a tile's end to the next slot: on lines of 128, as
+/// long as there is room, or the least. All measured.
+constexpr int kSpare = 6, kBeside = 128, kLeastBeside = 16;
+
+/// Elements of a row.
+constexpr std::int64_t kLongest = 256 * lift::kChunk;
 
 constexpr int ceil_of(int a, int b) { return (a + b - 1) / b; }
 
 /// Bytes of a block's shared memory that the plan asks for.
 template <class E, bool kLog>
 constexpr int ring_bytes(const RingPlan& plan) {
-  return plan.slots * RingTile<E>::Part::kBytes +
-         plan.boxes * (StayBox::bytes(plan.chunks) + static_cast<int>(sizeof(RingRow<kLog>)));
+  return plan.slots * plan.pitch +
+         plan.boxes * (StayBox::bytes(plan.chunks) + static_cast<int>(sizeof(RingMerged<kLog>)));
 }
 
 /// A ring of as many slots as there is room for, for blocks of which `plan.blocks` share a row; false if they do not
@@ -29,10 +35,10 @@ constexpr int ring_bytes(const RingPlan& plan) {
 /// that one's row; and a block that has folded a row has written all but the last T + slack + workers tiles of it.
 /// first_steps: before the first row is merged, no tile is fetched that is `slots` behind its first.
 template <class E, bool kLog>
-constexpr bool fits(RingPlan& plan, int shared_bytes) {
+constexpr bool fits(RingPlan& plan, int shared_bytes, int spare) {
   const int fewest = plan.tiles / plan.blocks, needed = ceil_of(plan.tiles, plan.blocks) + plan.slack + kRingWorkers;
   const int room = shared_bytes - static_cast<int>(sizeof(RingShared));
-  for (plan.slots = fewest > 0 ? kRingSlots : 0; plan.slots >= needed; --plan.slots) {
+  for (plan.slots = fewest > 0 ? kRingSlots : 0; plan.slots >= needed + spare; --plan.slots) {
     plan.boxes = ceil_of(plan.slots, fewest) + ceil_of(kRingWorkers + plan.slack, fewest) + 1;
     plan.first_steps = ceil_of(plan.slots, fewest);
     if (plan.boxes <= kRingBoxes && ring_bytes<E, kLog>(plan) <= room) return true;
@@ -40,16 +46,22 @@ constexpr bool fits(RingPlan& plan, int shared_bytes) {
   return false;
 }
 
-/// The fewest blocks, of 2, 4 and 8 (others leave processors idle), whose rings hold a row of n; 0 if none do.
+/// The fewest blocks, of 2, 4 and 8 (others leave processors idle), whose rings hold a row of n; 0 if none do. Float32
+/// is faster by more blocks where few slots would be left for tiles on their way; in 16 bit the warp that merges is
+/// then too slow.
 template <class E, bool kLog>
 constexpr RingPlan plan_of(std::int64_t n, int shared_bytes) {
   RingPlan plan{};
   plan.chunks = static_cast<int>(lift::chunk_count(n));
-  plan.tiles = ceil_of(plan.chunks, RingTile<E>::kChunks);
+  plan.tiles = ceil_of(plan.chunks, RingTile<E, kLog>::kChunks);
   plan.slack = kSlack;
-  for (const int blocks : {2, 4, 8}) {
-    plan.blocks = blocks;
-    if (fits<E, kLog>(plan, shared_bytes)) return plan;
+  for (const int beside : {kBeside, kLeastBeside}) {
+    plan.pitch = RingTile<E, kLog>::kBytes + beside;
+    for (const int blocks : {2, 4, 8}) {
+      plan.blocks = blocks;
+      const bool spares = sizeof(E) == 4 && beside == kBeside;
+      if (fits<E, kLog>(plan, shared_bytes, spares ? kSpare : 0)) return plan;
+    }
   }
   plan.blocks = 0;
   return plan;
@@ -59,7 +71,7 @@ constexpr RingPlan plan_of(std::int64_t n, int shared_bytes) {
 constexpr int kHopperBytes = 227 * 1024;
 template <class E, bool kLog>
 constexpr bool holds_every_row() {
-  for (std::int64_t n = 25 * lift::kChunk; n <= kRingLongest; n += lift::kChunk)
+  for (std::int64_t n = 25 * lift::kChunk; n <= kLongest; n += lift::kChunk)
     if (plan_of<E, kLog>(n, kHopperBytes).blocks == 0) return false;
   return true;
 }
@@ -77,18 +89,16 @@ auto with_ring(const RowProblem& p, const F& f) {
   });
 }
 
-/// Measured beside the other kernels: a cut tile takes code of its own, which costs softmax and short rows of 16 bit
-/// more than the ring gains; and below so many bytes beginning and end count for more than what is between.
+/// Measured beside the other kernels; below so many bytes beginning and end count for more than what is between.
 const char* refuses_measured(const RowProblem& p) {
   constexpr std::int64_t k = lift::kChunk, mega = 1 << 20;
   const bool wide = p[Slot::x].dtype == DType::float32, is_log = p.op == Op::log_softmax;
   if (!wide && !is_log) return "16-bit softmax is faster by clusters that stay";
-  if (p.n <= (wide ? is_log ? 32 : 48 : 96) * k) return "a row is shorter than rings are worth";
-  if (p.n > (wide && !is_log ? 128 * k : kRingLongest)) return "a row is longer than rings hold well";
-  if (wide && !is_log && p.n % k != 0) return "a row ends inside a chunk: clusters that stay are faster";
-  if (!wide && p.n % (2 * k) == 0) return "16-bit rows of whole tiles are faster by clusters that stay";
+  if (p.n <= 32 * k) return "a row is shorter than rings are worth";
+  if (p.n > (wide && !is_log ? 240 * k : kLongest)) return "a row is longer than rings hold well";
+  if (!wide && ((p.n > 52 * k && p.n <= 64 * k) || p.n == 256 * k)) return "clusters that stay are faster";
   const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
-  if (p.rows * p.n * size < (wide && is_log ? 256 : 384) * mega) return "fewer bytes than rings are worth";
+  if (p.rows * p.n * size < (wide && is_log ? 64 : 256) * mega) return "fewer bytes than rings are worth";
   return nullptr;
 }
 

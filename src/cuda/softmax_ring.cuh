@@ -3,8 +3,7 @@
 // no registers do.
 #pragma once
 
-#include "cuda/plain_chunk.cuh"
-#include "cuda/stay.cuh"
+#include "cuda/ring_tile.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -12,40 +11,26 @@ namespace cuda {
 
 inline constexpr int kRingWorkers = 15;  ///< warps of a block that fold and write tiles; another merges
 inline constexpr int kRingThreads = (kRingWorkers + 1) * 32;
-inline constexpr int kRingSlots = 56;            ///< of a block's ring, at most
-inline constexpr int kRingBoxes = 12;            ///< rows in flight, at most
-inline constexpr int kRingDeals = 16;            ///< rows dealt but not fetched, at most: fewer than are in flight
-inline constexpr int kRingLongest = 256 * 1024;  ///< elements of a row
+inline constexpr int kRingSlots = 56;  ///< of a block's ring, at most
+inline constexpr int kRingBoxes = 12;  ///< rows in flight, at most
+inline constexpr int kRingDeals = 16;  ///< rows dealt but not fetched, at most: fewer than are in flight
 static_assert(kRingDeals > kRingBoxes);
 
 struct RingPlan {
   unsigned* taken;  ///< rows that clusters have taken, but for the first ones
   int rows, clusters, blocks;
   int tiles, chunks;  ///< of a row
-  int slots, slack;   ///< of a ring; a tile is written so many tiles after its row's last one was folded
+  int slots, pitch;   ///< of a ring, and bytes between them
+  int slack;          ///< a tile is written so many tiles after its row's last one was folded
   int boxes;          ///< for the mail of rows in flight
   int first_steps;    ///< rows of a cluster whose numbers are known before any is dealt
 };
 
-/// Places of 4 KB: a chunk of float32, two of 16 bit.
-template <class E>
-struct RingTile {
-  static constexpr int kCount = sizeof(E) == 2 ? 64 : 32, kLanes = lift::kChunk / kCount;
-  static constexpr int kElements = 32 * kCount, kChunks = kElements / lift::kChunk;
-  using Part = WarpPart<E, kLanes, kCount>;
-  using Fold = lift::WarpFold<Part::kWidth, kLanes, kCount>;
-};
-
 /// What one warp finds of a row for all of the block's tiles.
 template <bool kLog>
-struct alignas(16) RingRow {
-  fold::LogSumExp<float>::State state;
-  std::conditional_t<kLog, fold::LogNormaliser<float>, PlainProbability> norm;
-  bool plain;  ///< regular, and for softmax in the fast range: norm is all that its elements need
-  int top;     ///< z
-  /// Tiles whose top is no further below: whose elements lie near each other then have no probability that leaves as 0.
-  static constexpr int kNear = 40;
-  static_assert(60 + kNear + 1 + 19 <= 124 && kRingLongest * 3 / 2 < 1 << 19);  // kSmallest is 2^-124, d below 2^19
+struct alignas(16) RingMerged {
+  RingState state;
+  RingRow<kLog> row;
 };
 
 /// A place in the order of a block's tiles: the row's number among the cluster's, the tile's among the block's part of
@@ -100,11 +85,9 @@ struct alignas(16) RingShared {
 /// One warp of a block: a worker, or the one that deals rows out and merges them.
 template <class E, bool kLog>
 struct RingWarp {
-  using Tile = RingTile<E>;
+  using Tile = RingTile<E, kLog>;
   using Part = typename Tile::Part;
-  using Fold = typename Tile::Fold;
-  using Row = RingRow<kLog>;
-  static constexpr int kSize = Part::kSize, kVectors = Part::kVectors, kWidth = Part::kWidth;
+  using Row = RingMerged<kLog>;
 
   const PlainRows& p;
   const RingPlan& plan;
@@ -125,17 +108,15 @@ struct RingWarp {
   }
 
   __device__ __forceinline__ StayBox mail(int box) const {
-    char* at = memory + plan.slots * Part::kBytes + box * StayBox::bytes(plan.chunks);
+    char* at = memory + plan.slots * plan.pitch + box * StayBox::bytes(plan.chunks);
     return {reinterpret_cast<StayMail*>(at)};
   }
   __device__ __forceinline__ Row& row_in(int box) const {
-    char* at = memory + plan.slots * Part::kBytes + plan.boxes * StayBox::bytes(plan.chunks);
+    char* at = memory + plan.slots * plan.pitch + plan.boxes * StayBox::bytes(plan.chunks);
     return reinterpret_cast<Row*>(at)[box];
   }
   __device__ __forceinline__ Part part(int slot, int row, int tile) const {
-    const int begin = (first_tile + tile) * Tile::kElements, n = min(static_cast<int>(p.n) - begin, Tile::kElements);
-    const char* first = p.x + row * p.x_stride + static_cast<std::int64_t>(begin) * kSize;
-    return {memory + slot * Part::kBytes, first, n, (n + lift::kChunk - 1) / lift::kChunk};
+    return Tile::part(p, memory + slot * plan.pitch, p.x + row * p.x_stride, first_tile + tile);
   }
 
   /// A worker's part of the tiles that are there first.
@@ -213,15 +194,9 @@ struct RingWarp {
     const int row = shared.rows[slot.slot];
     if (row < 0) return;
     const Part of = part(slot.slot, row, place.tile);
-    uint4 raw[kVectors];
-    of.read(raw, lift::absent(p.factor.c), p.x_begin, p.x_end);
-    const auto extremes = extremes_by_integers<E>(raw);
-    float v[Tile::kCount];
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(raw[j], v + j * kWidth);
-    const auto own = Fold::reduce(v, p.factor.c, extremes);
+    const auto own = Tile::fold(p, of);
     // By every lane, so by those that send too: what they wrote is seen by who learns of it by the mail.
-    if constexpr (!kLog) shared.tops[slot.slot] = own.dense ? own.node.z : lift::kNone;
+    if constexpr (!kLog) shared.tops[slot.slot] = Tile::top_of(own);
     const int group = lane / Tile::kLanes;
     if (group >= of.chunks) return;
     send_mail<Tile::kLanes>(mail(place.box)[(first_tile + place.tile) * Tile::kChunks + group],
@@ -236,22 +211,15 @@ struct RingWarp {
     shared.merged[place.box].wait(place.turn & 1U);
     const Row& found = row_in(place.box);
     const Part of = part(slot.slot, row, place.tile);
-    const bool near = !kLog && shared.tops[slot.slot] >= found.top - Row::kNear;
-    uint4 raw[kVectors];
-    of.read_again(raw);
-    __syncwarp();
-    if (lane == 0) fetch(slot.slot, next);
-    const int group = lane / Tile::kLanes;
-    char* y = p.y + row * p.y_stride +
-              (static_cast<std::int64_t>(first_tile + place.tile) * Tile::kElements + group * lift::kChunk) * kSize;
-    if (found.plain) {
-      put(raw, found, near, y, of.count(group));
-    } else {
-      uint4 copy[kVectors];  // raw itself would be in memory wherever it is used
-#pragma unroll
-      for (int j = 0; j < kVectors; ++j) copy[j] = raw[j];
-      put_any(copy, found, y, of.count(group));
-    }
+    const int top = kLog ? 0 : shared.tops[slot.slot];
+    char* y =
+        p.y + row * p.y_stride + static_cast<std::int64_t>(first_tile + place.tile) * Tile::kElements * Part::kSize;
+    Tile::template write<true>(
+        p, of, found.row, top, y, [&] { return found.state; },
+        [&](int waited) {
+          __syncwarp();
+          if (lane == 0) fetch(slot.slot + waited, next);
+        });
     return true;
   }
 
@@ -267,63 +235,10 @@ struct RingWarp {
   __device__ __forceinline__ void merge(const RingPlace& place) const {
     wait_for_words(shared.arrived[place.box], place.turn & 1U);
     const lift::Root root = mail(place.box).merge(plan.chunks);
-    const auto state = root.state();
-    const fold::Normaliser<float> norm(state);
-    Row& row = row_in(place.box);
+    const RingState state = root.state();
     if (lane != 0) return;
-    row.state = state;
-    row.top = root.node.z;
-    if constexpr (kLog) {
-      row.plain = norm.regular;
-      row.norm = p.log_normaliser(state);
-    } else {
-      row.plain = norm.regular && fold::LogSumExp<float>::is_fast(state.m);
-      if (row.plain) row.norm = PlainProbability(norm);
-    }
+    row_in(place.box) = {state, RingRow<kLog>(p, state, lift::node_of(state).z)};
     shared.merged[place.box].arrive();
-  }
-
-  __device__ __forceinline__ void put(uint4 (&raw)[kVectors], const Row& found, bool near, char* y, int count) const {
-    float v[Tile::kCount];
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(raw[j], v + j * kWidth);
-    const auto pack = [&](int j) { raw[j] = Packed<E>::pack(v + j * kWidth); };
-    if constexpr (kLog) {
-      finish<kLog, kWidth>(
-          v, false, 0.F, [&] { return found.norm; }, pack);
-    } else {
-      const PlainProbability norm = found.norm;
-      const auto each = [&](const auto& probability) {
-#pragma unroll
-        for (int i = 0; i < Tile::kCount; ++i) v[i] = probability(v[i]);
-      };
-      if (near) {
-        each([&](float x) { return norm.near(x, p.factor.c); });
-      } else {
-        each([&](float x) { return norm(x, p.factor.c); });
-      }
-#pragma unroll
-      for (int j = 0; j < kVectors; ++j) pack(j);
-    }
-    write_vectors<E, Tile::kLanes, kVectors>(y, count, [&](int j) { return raw[j]; });
-  }
-
-  /// Results of rows that are not plain.
-  __device__ __noinline__ void put_any(uint4 (&raw)[kVectors], const Row& found, char* y, int count) const {
-    const fold::Normaliser<float> norm(found.state);
-    if (!norm.regular)
-      return fill<E, kLog>(y, nullptr, 0, lane % Tile::kLanes, Tile::kLanes, count, count,
-                           constant_of<kLog>(found.state, p.empty));
-    if constexpr (!kLog) {
-      float v[Tile::kCount];
-#pragma unroll
-      for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(raw[j], v + j * kWidth);
-      const float unit = terms_in_frame(v, p.factor.c, found.state.m);
-      finish<false, kWidth>(
-          v, false, fold::Scalar<float>::mul(norm.reciprocal, unit), [] { return 0; },
-          [&](int j) { raw[j] = Packed<E>::pack(v + j * kWidth); });
-      write_vectors<E, Tile::kLanes, kVectors>(y, count, [&](int j) { return raw[j]; });
-    }
   }
 };
 

@@ -88,8 +88,9 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     uint4 raw[Place::kVectors];
     place_of(step, x).read(raw, lift::absent(p.factor.c), p.x_begin, p.x_end);
     const auto extremes = extremes_by_integers<E>(raw);
+    const int waited = Place::loaded(raw);
     __syncwarp();
-    fetch(step + kStages, x + kStages * x_step);
+    fetch(step + kStages + waited, x + kStages * x_step);
 #pragma unroll
     for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
     const auto own = kLog ? Shape::Fold::reduce(v, p.factor.c, extremes) : Shape::Fold::terms(v, p.factor.c, extremes);

@@ -170,9 +170,11 @@ struct WarpPart {
   /// without a chunk get the vectors of the first.
   __device__ __forceinline__ void read(uint4 (&raw)[kVectors], float missing, const char* begin,
                                        const char* end) const {
-    const auto cut = [&] { return first < begin + 16 || first + chunks * (lift::kChunk * kSize) + 16 > end; };
-    if (!whole && (n < chunks * lift::kChunk || (shift() != 0 && cut()))) repair(missing, cut());
-    read_again(raw);
+    read_repaired<false>(raw, missing, begin, end);
+  }
+  /// The same, but the part's first element stands where none is.
+  __device__ __forceinline__ void read_filled(uint4 (&raw)[kVectors], const char* begin, const char* end) const {
+    read_repaired<true>(raw, 0.F, begin, end);
   }
   /// The same vectors, as long as nothing else is fetched there.
   __device__ __forceinline__ void read_again(uint4 (&raw)[kVectors]) const {
@@ -185,6 +187,15 @@ struct WarpPart {
     if (shift() == 0) return;
     const uint4 behind = at[lift::kChunk / kWidth];
     if (group_lane == 0) raw[0] = joined(raw[0], behind, shift() * kSize);
+  }
+
+  /// 0, but known only once the vectors are there: a fetch to their place must wait for that. A load from shared memory
+  /// is only sent on its way, and behind many stores the copy engine overtakes it.
+  static __device__ __forceinline__ int loaded(const uint4 (&raw)[kVectors]) {
+    unsigned all = 0;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) all |= raw[j].x;
+    return static_cast<int>(all & threadIdx.y);  // of which the compiler does not know that it is 0
   }
 
   /// Results to y, which lies to 16-byte boundaries as x does; they are where read() gave the elements. What is not
@@ -203,6 +214,13 @@ struct WarpPart {
   }
 
  private:
+  template <bool kFilled>
+  __device__ __forceinline__ void read_repaired(uint4 (&raw)[kVectors], float missing, const char* begin,
+                                                const char* end) const {
+    const auto cut = [&] { return first < begin + 16 || first + chunks * (lift::kChunk * kSize) + 16 > end; };
+    if (!whole && (n < chunks * lift::kChunk || (shift() != 0 && cut()))) repair<kFilled>(missing, cut());
+    read_again(raw);
+  }
   /// Where results wait of chunks that begin inside their first vector: its first bytes belong behind the chunk's end.
   static __device__ __forceinline__ uint4* tops(char* place) {
     return reinterpret_cast<uint4*>(place + kBytes) - kGroups;
@@ -224,14 +242,19 @@ struct WarpPart {
     if (tail + lane < n) to[tail + lane] = e[tail + lane];
   }
   /// What the copy may have left out, of a part at the ends of the operand's memory, and what is beyond the row's end.
+  template <bool kFilled>
   __device__ __forceinline__ void repair(float missing, bool cut) const {
     const int lane = lane_index(), begin = shift(), end = n + begin;
     E* e = reinterpret_cast<E*>(place);
-    const E nothing = Packed<E>::narrow(missing);
+    E nothing = Packed<E>::narrow(missing);
     if (cut && lane < kWidth) {
       const E* x = reinterpret_cast<const E*>(first);
       if (lane < n) e[lane + begin] = x[lane];
       if (lane < n) e[end - 1 - lane] = x[n - 1 - lane];
+    }
+    if constexpr (kFilled) {
+      __syncwarp();
+      nothing = e[begin];
     }
     const int whole = (end + kWidth - 1) / kWidth;
     if (end + lane < whole * kWidth) e[end + lane] = nothing;

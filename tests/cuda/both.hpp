@@ -12,6 +12,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace softfold_test {
@@ -79,6 +80,18 @@ class Tensor {
     for (std::int64_t i = 0; i < n; ++i) set(i, f(i));
     upload();
   }
+  /// The same by all of the machine's threads at once.
+  template <class F>
+  void fill_by_threads(const F& f) {
+    const std::int64_t n = count(), parts = std::max(1U, std::thread::hardware_concurrency());
+    std::vector<std::thread> threads;
+    for (std::int64_t part = 0; part < parts; ++part)
+      threads.emplace_back([&, part] {
+        for (std::int64_t i = n * part / parts; i < n * (part + 1) / parts; ++i) set(i, f(i));
+      });
+    for (std::thread& t : threads) t.join();
+    upload();
+  }
   void upload() { cuda_check(cudaMemcpy(device_, host_.data(), host_.size(), cudaMemcpyHostToDevice)); }
   void poison(unsigned char byte) {
     std::fill(host_.begin(), host_.end(), byte);
@@ -143,7 +156,7 @@ inline std::string difference(const std::vector<unsigned char>& cpu, const std::
 }
 
 /// What the elements of a row look like.
-enum class Values { normal, wide, huge, specials, uniform, ramp, tiny, masked_tail, bits, count };
+enum class Values { normal, wide, huge, specials, uniform, ramp, tiny, masked_tail, bits, apart, count };
 
 inline double value_of(Values kind, std::int64_t row, std::int64_t i, std::int64_t n) {
   const std::uint64_t h = Random(static_cast<std::uint64_t>(row) * 0x9E3779B97F4A7C15ULL +
@@ -173,6 +186,12 @@ inline double value_of(Values kind, std::int64_t row, std::int64_t i, std::int64
     case Values::tiny: return 1e-40 * (u - 0.5);
     case Values::masked_tail: return i > n * 3 / 4 ? -inf : 10. * (u - 0.5);
     case Values::bits: return std::ldexp(u - 0.5, static_cast<int>(h & 0x3F) - 32);
+    case Values::apart: {
+      // Chunks lie some binades apart, the last one further than a sum reaches, or it is absent; of either sign.
+      const double sign = row % 4 < 2 ? 1. : -1.;
+      if (i / 1024 == (n - 1) / 1024) return row % 4 == 0 ? -inf : sign * (u - 150.);
+      return sign * (6. * static_cast<double>((i / 1024 * 7 + row) % 5) + u);
+    }
     case Values::count: break;
   }
   return 0;

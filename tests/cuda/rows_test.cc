@@ -35,7 +35,12 @@ void expect_same(const Case& c, std::string* by = nullptr) {
   std::vector<std::int64_t> strides{stride, 1};
   if (c.transposed) strides = {1, c.rows};
   Tensor x(c.dtype, {c.rows, c.n}, strides, c.x_offset);
-  x.fill([&](std::int64_t i) { return value_of(c.values, i / c.n, i % c.n, c.n); });
+  const auto value = [&](std::int64_t i) { return value_of(c.values, i / c.n, i % c.n, c.n); };
+  if (c.rows * c.n < 1 << 20) {
+    x.fill(value);
+  } else {
+    x.fill_by_threads(value);
+  }
   const bool per_row = c.op == Op::logsumexp, states = c.op == Op::state;
   Tensor y = states    ? Tensor(DType::float64, {c.rows, 4})
              : per_row ? Tensor(c.out, {c.rows})
@@ -189,50 +194,68 @@ TEST_F(CudaRows, ManyLongUnalignedRows) {
         }
 }
 
-/// Hundreds of megabytes, for rows fewer than that are not worth a ring. Rows that begin anywhere and end inside a
-/// chunk, of every kind of value, written over themselves or beside.
+/// What rings take: hundreds of megabytes. By the grid's beyond what a cluster holds well.
+struct RingShape {
+  Op op;
+  DType dtype;
+  std::int64_t n;
+};
+struct RingKind {
+  Values values;
+  double scale;
+  std::int64_t apart, offset;  ///< elements between rows, and before the first
+  bool in_place;
+  Empty empty;
+};
+void expect_same_by_ring(const RingShape& s, const RingKind& kind) {
+  const bool by_grid = s.n > 256 * 1024 || (s.op == Op::softmax && s.n > 240 * 1024) ||
+                       (s.op == Op::softmax && s.dtype != DType::float32);
+  Case c{s.op, s.dtype, s.dtype};
+  c.n = s.n;
+  const std::int64_t megabytes = by_grid ? 128 : s.op == Op::log_softmax && s.dtype == DType::float32 ? 64 : 256;
+  c.rows = (megabytes << 20) / (s.n * static_cast<std::int64_t>(softfold::size_of(s.dtype))) + 1;
+  c.row_stride = s.n + kind.apart;
+  c.x_offset = c.y_offset = kind.offset;
+  c.values = kind.values, c.scale = kind.scale, c.in_place = kind.in_place, c.empty = kind.empty;
+  std::string by;
+  expect_same(c, &by);
+  EXPECT_EQ(by, by_grid ? "softmax_grid_ring" : "softmax_ring") << describe(c);
+}
+
+/// Rows that begin anywhere and end inside a chunk, of every kind of value, written over themselves or beside.
 TEST_F(CudaRows, RingsOfLongRows) {
-  struct Kind {
-    Values values;
-    double scale;
-    std::int64_t apart, offset;  ///< elements between rows, and before the first
-    bool in_place;
-    Empty empty;
-  };
-  const Kind kinds[] = {
+  const RingKind kinds[] = {
       {Values::specials, 1., 5, 3, true, Empty::nan},  {Values::normal, 1., 0, 0, false, Empty::zero},
       {Values::bits, -5e-8, 1, 1, false, Empty::zero}, {Values::specials, -2., 8, 0, false, Empty::zero},
       {Values::huge, 0.3, 0, 2, true, Empty::zero},    {Values::masked_tail, 1., 7, 1, false, Empty::zero}};
-  struct Shape {
-    Op op;
-    DType dtype;
-    std::int64_t n;
-  };
   std::size_t at = 0;
-  for (const Shape s : {Shape{Op::log_softmax, DType::float32, 50257},
-                        {Op::log_softmax, DType::bfloat16, 151936},
-                        {Op::log_softmax, DType::float32, 40960},
-                        {Op::softmax, DType::float32, 65536},
-                        {Op::log_softmax, DType::float16, 99999},
-                        {Op::log_softmax, DType::float32, 262143},
-                        {Op::softmax, DType::float32, 131072},
-                        {Op::log_softmax, DType::bfloat16, 200065},
-                        {Op::log_softmax, DType::float32, 33001},
-                        {Op::softmax, DType::float32, 51200},
-                        {Op::log_softmax, DType::float32, 262144},
-                        {Op::log_softmax, DType::bfloat16, 128256}}) {
-    const Kind kind = kinds[at++ % std::size(kinds)];
-    Case c{s.op, s.dtype, s.dtype};
-    c.n = s.n;
-    const std::int64_t megabytes = s.op == Op::log_softmax && s.dtype == DType::float32 ? 256 : 384;
-    c.rows = (megabytes << 20) / (s.n * static_cast<std::int64_t>(softfold::size_of(s.dtype))) + 1;
-    c.row_stride = s.n + kind.apart;
-    c.x_offset = c.y_offset = kind.offset;
-    c.values = kind.values, c.scale = kind.scale, c.in_place = kind.in_place, c.empty = kind.empty;
-    std::string by;
-    expect_same(c, &by);
+  for (const RingShape& s : {RingShape{Op::log_softmax, DType::float32, 50257},
+                             {Op::log_softmax, DType::bfloat16, 151936},
+                             {Op::softmax, DType::float32, 50257},
+                             {Op::log_softmax, DType::float32, 262143},
+                             {Op::softmax, DType::float32, 131072},
+                             {Op::log_softmax, DType::float16, 200065},
+                             {Op::softmax, DType::float32, 200064},
+                             {Op::softmax, DType::float32, 1000003},
+                             {Op::log_softmax, DType::bfloat16, 300001},
+                             {Op::softmax, DType::bfloat16, 500000},
+                             {Op::log_softmax, DType::float32, 2999999},
+                             {Op::softmax, DType::float16, 1400000}}) {
+    expect_same_by_ring(s, kinds[at++ % std::size(kinds)]);
     if (HasFatalFailure()) return;
-    EXPECT_EQ(by, "softmax_ring") << describe(c);
+  }
+}
+
+/// A cut tile of two chunks whose second lies far below the first, or is absent.
+TEST_F(CudaRows, RingsWhoseLastChunkLiesFarBelow) {
+  double scale = 1.;
+  for (const RingShape& s : {RingShape{Op::log_softmax, DType::bfloat16, 200065},
+                             {Op::log_softmax, DType::float16, 300900},
+                             {Op::softmax, DType::bfloat16, 501000},
+                             {Op::softmax, DType::float32, 50257}}) {
+    expect_same_by_ring(s, {Values::apart, scale, 3, 1, false, Empty::zero});
+    if (HasFatalFailure()) return;
+    scale = -0.5 / scale;
   }
 }
 

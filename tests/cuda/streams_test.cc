@@ -253,7 +253,8 @@ TEST_F(CudaStreams, AWorkspaceIsUsedAndItsSizeChecked) {
     Op op;
     std::int64_t rows, n;
   };
-  for (const auto& [op, rows, n] : {Shape{Op::softmax, 20, 300000}, {Op::log_softmax, 1400, 50257}}) {
+  for (const auto& [op, rows, n] :
+       {Shape{Op::softmax, 20, 300000}, {Op::log_softmax, 1400, 50257}, {Op::softmax, 34, 1000000}}) {
     Tensor x(DType::float32, {rows, n}), y(DType::float32, {rows, n});
     x.fill([n = n](std::int64_t i) { return value_of(Values::normal, 1, i, n); });
     const std::size_t need = plan_of(op, x, y, nullptr).workspace_bytes();
