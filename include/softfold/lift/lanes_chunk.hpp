@@ -303,8 +303,20 @@ HWY_INLINE lift::Reduced<T> reduce_chunk_guessing(const S* x, int n, T c, T* ter
 template <bool Keep, class S, class T = fold::FoldType<S>>
 HWY_INLINE lift::Reduced<T> reduce_chunk(const S* x, int n, T c, T* terms, lift::Guess<T>& guess, bool far = false) {
   if (n < Lanes<T>::kCount) {
+    using A = Lanes<T>;
     const Padded<S> padded(x, n);
-    return reduce_chunk_exactly<Keep>(padded.x, Lanes<T>::kCount, c, terms);
+    if (HWY_UNLIKELY(!guess.take())) return guess.found(reduce_chunk_exactly<Keep>(padded.x, A::kCount, c, terms));
+    return reduce_chunk_guessing<Keep>(padded.x, A::kCount, c, terms, guess,
+                                       [&](GuessedTerms<T>& term) SOFTFOLD_LANES_INLINE {
+                                         // What is noted of the other lanes is the first element again.
+                                         const typename A::D d;
+                                         const auto exists = hn::FirstN(d, static_cast<std::size_t>(n));
+                                         const auto v = load(padded.x);
+                                         const auto filled = hn::IfThenElse(exists, v, A::set(hn::GetLane(v)));
+                                         const auto t = hn::IfThenElseZero(exists, term(filled));
+                                         hn::Store(t, d, terms);
+                                         return A::halve(t);
+                                       });
   }
   if (HWY_UNLIKELY(!guess.take())) return guess.found(reduce_chunk_exactly<Keep>(x, n, c, terms));
   return reduce_chunk_guessing<Keep>(x, n, c, terms, guess, [&](GuessedTerms<T>& term) SOFTFOLD_LANES_INLINE {
