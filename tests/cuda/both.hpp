@@ -80,10 +80,11 @@ class Tensor {
     for (std::int64_t i = 0; i < n; ++i) set(i, f(i));
     upload();
   }
-  /// The same by all of the machine's threads at once.
+  /// The same by as many of the machine's threads as have something to do.
   template <class F>
   void fill_by_threads(const F& f) {
-    const std::int64_t n = count(), parts = std::max(1U, std::thread::hardware_concurrency());
+    const std::int64_t n = count(), most = std::max(1U, std::thread::hardware_concurrency());
+    const std::int64_t parts = std::min(most, n / (1 << 20) + 1);
     std::vector<std::thread> threads;
     for (std::int64_t part = 0; part < parts; ++part)
       threads.emplace_back([&, part] {

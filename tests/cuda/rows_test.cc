@@ -35,12 +35,7 @@ void expect_same(const Case& c, std::string* by = nullptr) {
   std::vector<std::int64_t> strides{stride, 1};
   if (c.transposed) strides = {1, c.rows};
   Tensor x(c.dtype, {c.rows, c.n}, strides, c.x_offset);
-  const auto value = [&](std::int64_t i) { return value_of(c.values, i / c.n, i % c.n, c.n); };
-  if (c.rows * c.n < 1 << 20) {
-    x.fill(value);
-  } else {
-    x.fill_by_threads(value);
-  }
+  x.fill_by_threads([&](std::int64_t i) { return value_of(c.values, i / c.n, i % c.n, c.n); });
   const bool per_row = c.op == Op::logsumexp, states = c.op == Op::state;
   Tensor y = states    ? Tensor(DType::float64, {c.rows, 4})
              : per_row ? Tensor(c.out, {c.rows})

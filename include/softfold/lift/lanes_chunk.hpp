@@ -204,6 +204,18 @@ HWY_INLINE T sum_terms(const S* x, int n, T* terms, Terms& term, bool far) {
   return halve_terms(terms, n);
 }
 
+/// The sum of the terms of n < kCount elements. What is noted of the other lanes is the first element again.
+template <class S, class T>
+HWY_INLINE T sum_few(const Padded<S>& padded, int n, T* terms, GuessedTerms<T>& term) {
+  using A = Lanes<T>;
+  const typename A::D d;
+  const auto exists = hn::FirstN(d, static_cast<std::size_t>(n));
+  const auto v = load(padded.x);
+  const auto t = hn::IfThenElseZero(exists, term(hn::IfThenElse(exists, v, A::set(hn::GetLane(v)))));
+  hn::Store(t, d, terms);
+  return A::halve(t);
+}
+
 /// What a look at a run of elements finds: the largest, and whether there may be a NaN (their sum is one; a sum that
 /// overflows before it meets -inf raises a false alarm, which only costs a second look).
 template <class T>
@@ -303,20 +315,11 @@ HWY_INLINE lift::Reduced<T> reduce_chunk_guessing(const S* x, int n, T c, T* ter
 template <bool Keep, class S, class T = fold::FoldType<S>>
 HWY_INLINE lift::Reduced<T> reduce_chunk(const S* x, int n, T c, T* terms, lift::Guess<T>& guess, bool far = false) {
   if (n < Lanes<T>::kCount) {
-    using A = Lanes<T>;
+    constexpr int w = Lanes<T>::kCount;
     const Padded<S> padded(x, n);
-    if (HWY_UNLIKELY(!guess.take())) return guess.found(reduce_chunk_exactly<Keep>(padded.x, A::kCount, c, terms));
-    return reduce_chunk_guessing<Keep>(padded.x, A::kCount, c, terms, guess,
-                                       [&](GuessedTerms<T>& term) SOFTFOLD_LANES_INLINE {
-                                         // What is noted of the other lanes is the first element again.
-                                         const typename A::D d;
-                                         const auto exists = hn::FirstN(d, static_cast<std::size_t>(n));
-                                         const auto v = load(padded.x);
-                                         const auto filled = hn::IfThenElse(exists, v, A::set(hn::GetLane(v)));
-                                         const auto t = hn::IfThenElseZero(exists, term(filled));
-                                         hn::Store(t, d, terms);
-                                         return A::halve(t);
-                                       });
+    if (HWY_UNLIKELY(!guess.take())) return guess.found(reduce_chunk_exactly<Keep>(padded.x, w, c, terms));
+    const auto sum_of = [&](GuessedTerms<T>& term) SOFTFOLD_LANES_INLINE { return sum_few(padded, n, terms, term); };
+    return reduce_chunk_guessing<Keep>(padded.x, w, c, terms, guess, sum_of);
   }
   if (HWY_UNLIKELY(!guess.take())) return guess.found(reduce_chunk_exactly<Keep>(x, n, c, terms));
   return reduce_chunk_guessing<Keep>(x, n, c, terms, guess, [&](GuessedTerms<T>& term) SOFTFOLD_LANES_INLINE {
