@@ -65,7 +65,9 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(cons
   if constexpr (kLeaves == Leaves::gradient) {
     if (here.chunk == 0 && lane == 0) p.states[here.row] = root.state();
     const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
-    return put_gradient<E>(Elements(y), y, here.n, v, own.dense, unit, gradient.row(), root);
+    const Elements tile(y);
+    return put_gradient<E>(tile, y, here.n, v, own.dense, unit, gradient.row(), root,
+                           [&] { tile.store(y, here.n, v); });
   }
   if (!multiplier.regular) {
     fill<E, kLog>(y, nullptr, 0, lane, kLanes, here.n, here.n, constant_of<kLog>(root.state(), p.empty));

@@ -312,10 +312,11 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
   Place::drain();
 }
 
-/// Terms to the gradient of cross-entropy, but for the target's. multiplier: of the terms.
-template <class E, class Elements, int kCount>
+/// Terms to the gradient of cross-entropy, but for the target's. multiplier: of the terms. store() takes finished v to y.
+template <class E, class Elements, int kCount, class Store>
 __device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int n, float (&v)[kCount], bool dense,
-                                             float multiplier, const GradientRow& row, const lift::Root& root) {
+                                             float multiplier, const GradientRow& row, const lift::Root& root,
+                                             const Store& store) {
   using S = fold::Scalar<float>;
   using Kind = GradientRow::Kind;
   const bool regular = root.node.z == lift::kFar ? fold::Normaliser<float>(root.far).regular : root.node.d > 0.F;
@@ -325,13 +326,23 @@ __device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int 
     const Constant constant{zero ? 0.F : fold::canonical_nan<float>(), true};
     return fill<E, false>(y, nullptr, 0, tile.lane, 32 * lift::kPerLane / kCount, n, n, constant);
   }
-  const bool exact = dense && multiplier >= 0x1p-60F;  // no probability can be below kSmallest
+  const auto each = [&](const auto& result) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const float p = exact ? S::mul(v[i], multiplier) : fold::Normaliser<float>::probability(v[i], multiplier);
-    v[i] = S::mul(S::mul(row.pull, p), row.factor);
+    for (int i = 0; i < kCount; ++i) v[i] = result(v[i]);
+  };
+  const bool exact = dense && multiplier >= 0x1p-60F;  // no probability can be below kSmallest
+  const float both = S::mul(multiplier, row.factor);
+  if (!exact || row.pull != 1.F || row.kind != Kind::regular) {
+    each([&](float term) {
+      const float p = exact ? S::mul(term, multiplier) : fold::Normaliser<float>::probability(term, multiplier);
+      return S::mul(S::mul(row.pull, p), row.factor);
+    });
+  } else if ((__float_as_int(row.factor) & 0x007FFFFF) == 0 && fabsf(both) >= 0x1p-60F) {
+    each([&](float term) { return S::mul(term, both); });  // by a power of two: nothing is rounded twice
+  } else {
+    each([&](float term) { return S::mul(S::mul(term, multiplier), row.factor); });
   }
-  if (row.kind == Kind::regular) return tile.store(y, n, v);
+  if (row.kind == Kind::regular) return store();
   tile.store_any(y, n, v);
 }
 
