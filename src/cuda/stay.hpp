@@ -23,6 +23,49 @@ constexpr StaySpread fewest_blocks(std::int64_t chunks, int of_warp) {
   return {static_cast<int>(blocks), static_cast<int>((chunks + of_warp * blocks - 1) / (of_warp * blocks))};
 }
 
+/// Rows that an H100 or H200 holds at once, a cluster each: all of its blocks lie in one of the groups (GPC) that the
+/// processors come in.
+constexpr int rows_at_once(const StaySpread& s) {
+  int rows = 0;
+  for (const int processors : {18, 18, 16, 16, 16, 16, 16, 16}) rows += processors * (kStayWarps / s.warps) / s.blocks;
+  return rows;
+}
+
+/// Processors that these rows take.
+constexpr double processors_taken(const StaySpread& s) {
+  return static_cast<double>(rows_at_once(s) * s.blocks) / (kStayWarps / s.warps);
+}
+
+/// The best of all shapes with a place for every chunk, up to `of_warp` to a warp, and a chunk for every warp, of warps
+/// that are allowed: the one of most worth, and of the fewest blocks.
+template <class Worth>
+constexpr StaySpread best_spread(std::int64_t chunks, int of_warp, int most_warps, const Worth& worth) {
+  StaySpread best{};
+  double most = 0;
+  for (int blocks = 2; blocks <= 16; ++blocks)
+    for (int warps = 4; warps <= most_warps; ++warps) {
+      const StaySpread s{blocks, warps};
+      if (blocks * warps > chunks || of_warp * blocks * warps < chunks) continue;
+      if (worth(s) > most) most = worth(s), best = s;
+    }
+  return best;
+}
+
+/// Two chunks to a warp, bound by instructions: a warp's cost the same whether it has one chunk or two. Blocks of 4 to
+/// 8 warps, so that one row's compute while another's wait; 6 and 7 leave places free. Within 6 percent of the best of
+/// all shapes, measured for 41 lengths; on average within 1.
+constexpr StaySpread fewest_instructions(std::int64_t chunks) {
+  return best_spread(chunks, 2, 8, [](const StaySpread& s) {
+    return processors_taken(s) / (s.blocks * s.warps) * (s.warps == 6 || s.warps == 7 ? 0.9375 : 1.);
+  });
+}
+/// A chunk to a warp, bound by memory; blocks = 0 if none fits. Within 2 percent of the best, of 30 lengths.
+constexpr StaySpread most_processors(std::int64_t chunks) {
+  return best_spread(chunks, 1, kStayWarps, [](const StaySpread& s) {
+    return processors_taken(s) * (s.warps >= 6 && s.warps <= 8 ? 1.03 : 1.);
+  });
+}
+
 /// Clusters of a kernel that run at once.
 template <class... Parameters>
 int clusters_at_once(const char* name, void (*kernel)(Parameters...), const Grid& grid) {
