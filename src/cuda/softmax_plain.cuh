@@ -312,7 +312,8 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
   Place::drain();
 }
 
-/// Terms to the gradient of cross-entropy, but for the target's. multiplier: of the terms. store() takes finished v to y.
+/// Terms to the gradient of cross-entropy, but for the target's. multiplier: of the terms. store() takes finished v to
+/// y.
 template <class E, class Elements, int kCount, class Store>
 __device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int n, float (&v)[kCount], bool dense,
                                              float multiplier, const GradientRow& row, const lift::Root& root,

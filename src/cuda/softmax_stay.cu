@@ -13,22 +13,20 @@ namespace {
 
 /// Chunks a processor below which it is not worth staying: those of about two rows a cluster.
 constexpr std::int64_t kFewestChunks = 48;
-/// Measured: float32 rows of whole blocks are faster by other kernels.
 constexpr std::int64_t kLongest = 256 * lift::kChunk, kLongestFloat = 128 * lift::kChunk;
 
-/// Measured: the longest rows of 16-bit log_softmax are faster by whole blocks.
-constexpr StaySpread spread(std::int64_t chunks, std::size_t size, bool is_log) {
-  if (size == 4 || (is_log && chunks > 192 && chunks % 32 == 0)) return fewest_blocks(chunks, 2);
+/// Measured: the longest rows of log_softmax are faster by whole blocks.
+constexpr StaySpread spread(std::int64_t chunks, bool is_log) {
+  if (is_log && chunks > 192 && chunks % 32 == 0) return fewest_blocks(chunks, 2);
   return fewest_instructions(chunks);
 }
 
 constexpr bool every_warp_has_a_chunk() {
-  for (const std::size_t size : {2, 4})
-    for (std::int64_t chunks = 17; chunks <= (size == 4 ? kLongestFloat : kLongest) / lift::kChunk; ++chunks)
-      for (const bool is_log : {false, true}) {
-        const StaySpread s = spread(chunks, size, is_log);
-        if (s.blocks * s.warps > chunks || 2 * s.blocks * s.warps < chunks || s.warps > kStayWarps) return false;
-      }
+  for (std::int64_t chunks = 17; chunks <= kLongest / lift::kChunk; ++chunks)
+    for (const bool is_log : {false, true}) {
+      const StaySpread s = spread(chunks, is_log);
+      if (s.blocks * s.warps > chunks || 2 * s.blocks * s.warps < chunks || s.warps > kStayWarps) return false;
+    }
   return true;
 }
 static_assert(every_warp_has_a_chunk());
@@ -39,11 +37,12 @@ const char* refuses(const RowProblem& p, const Context&) {
   const bool wide = size_of(p[Slot::x].dtype) == 4;
   if (chunks <= (wide ? 32 : 16)) return "a row fits a block";
   if (p.n > (wide ? kLongestFloat : kLongest)) return "a row is longer than clusters hold well";
-  if (wide && p.n % (16 * lift::kChunk) == 0) return "float32 rows of whole blocks are faster by others";
+  if (wide && p.op == Op::log_softmax && p.n % (16 * lift::kChunk) == 0)
+    return "float32 rows of whole blocks are faster by others";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  if (traits.largest_cluster < spread(chunks, wide ? 4 : 2, p.op == Op::log_softmax).blocks)
+  if (traits.largest_cluster < spread(chunks, p.op == Op::log_softmax).blocks)
     return "the device has no clusters of so many blocks";
   if (p.rows * chunks < kFewestChunks * traits.processors) return "too few rows to stay for";
   return nullptr;
@@ -53,7 +52,7 @@ template <Leaves kLeaves>
 void launch_leaves(const PlainRows& p, DType dtype, Stream stream) {
   with_element(dtype, [&]<class E>() {
     const auto chunks = static_cast<int>(lift::chunk_count(p.n));
-    const StaySpread s = spread(chunks, sizeof(E), kLeaves == Leaves::log_softmax);
+    const StaySpread s = spread(chunks, kLeaves == Leaves::log_softmax);
     const int shared = s.warps * StayShape<E>::kWarpBytes + 2 * StayBox::bytes(chunks);
     launch_to_stay("softmax_cluster_stays", softmax_cluster_stays<E, kLeaves>, s, shared, p.rows, stream, p);
   });
