@@ -22,11 +22,11 @@ const char* refuses(const RowProblem& p, const Context&) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (chunks <= (size_of(p[Slot::x].dtype) == 2 ? 4 : 16)) return "a row fits a block";
   if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
-  const StaySpread s = spread(chunks, size_of(p[Slot::x].dtype));
-  if (s.blocks == 0 || s.blocks * s.warps > chunks) return "a warp would have no chunk of a row";
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (traits.largest_cluster < 16) return "the device has no clusters of 16 blocks";
   if (p.rows * chunks < 64 * traits.processors) return "too few rows to stay for";
+  const StaySpread s = spread(chunks, size_of(p[Slot::x].dtype));
+  if (s.blocks == 0 || s.blocks * s.warps > chunks) return "a warp would have no chunk of a row";
   if (const char* why = refuses_plain(p)) return why;
   if (p.outer_rank == 1 && p.rows > 1 &&
       p[Slot::dy].strides[0] < p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)))

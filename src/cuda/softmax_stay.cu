@@ -42,9 +42,9 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  if (p.rows * chunks < kFewestChunks * traits.processors) return "too few rows to stay for";
   if (traits.largest_cluster < spread(chunks, p.op == Op::log_softmax).blocks)
     return "the device has no clusters of so many blocks";
-  if (p.rows * chunks < kFewestChunks * traits.processors) return "too few rows to stay for";
   return nullptr;
 }
 

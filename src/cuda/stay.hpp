@@ -46,7 +46,8 @@ constexpr StaySpread best_spread(std::int64_t chunks, int of_warp, int most_warp
     for (int warps = 4; warps <= most_warps; ++warps) {
       const StaySpread s{blocks, warps};
       if (blocks * warps > chunks || of_warp * blocks * warps < chunks) continue;
-      if (worth(s) > most) most = worth(s), best = s;
+      const double own = worth(s);
+      if (own > most) most = own, best = s;
     }
   return best;
 }
