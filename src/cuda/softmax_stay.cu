@@ -38,7 +38,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (chunks <= (wide ? 32 : 16)) return "a row fits a block";
   if (p.n > (wide ? kLongestFloat : kLongest)) return "a row is longer than clusters hold well";
   if (wide && p.op == Op::log_softmax && p.n % (16 * lift::kChunk) == 0)
-    return "float32 rows of whole blocks are faster by others";
+    return "float32 log_softmax of whole blocks is faster by others";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());

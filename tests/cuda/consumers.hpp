@@ -14,9 +14,15 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
+#include <string>
 
 namespace softfold_test {
 inline constexpr softfold::Device kCuda{softfold::DeviceKind::cuda, 0};
+
+/// What names a case of rows.
+inline std::string shape_of(std::int64_t rows, std::int64_t n, softfold::DType t) {
+  return std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(softfold::name_of(t));
+}
 
 inline void cuda_check(cudaError_t e) { ASSERT_EQ(e, cudaSuccess) << cudaGetErrorString(e); }
 

@@ -66,8 +66,7 @@ TEST_F(CudaConsumers, CrossEntropyOfModelsShapes) {
         o.z_loss = (bits & 2) != 0 ? 1e-4 : 0;
         Problem p = loss_problem(t, rows, n, o, (bits & 4) != 0);
         if ((bits & 4) == 0) p.scale = 0.5;  // factors of gradients that are powers of two, and others
-        expect_same(p, std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) + " options " +
-                           std::to_string(bits));
+        expect_same(p, shape_of(rows, n, t) + " options " + std::to_string(bits));
         if (HasFatalFailure()) return;
       }
 }
@@ -118,8 +117,7 @@ TEST_F(CudaConsumers, CrossEntropyOfClassProbabilities) {
           p.mask = Array(DType::boolean, {n});
           for (std::int64_t i = 0; i < n; ++i) p.mask->set_value(i, i % 4 != 1 ? 1. : 0.);
         }
-        const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) +
-                                 " options " + std::to_string(bits);
+        const std::string what = shape_of(rows, n, t) + " options " + std::to_string(bits);
         expect_same(p, what);
         if (HasFatalFailure()) return;
         if (rows == 0) continue;
@@ -150,8 +148,7 @@ TEST_F(CudaConsumers, EntropyOfModelsShapes) {
         p.outputs.emplace_back(DType::float32, Shape{rows});
         p.outputs.emplace_back(DType::float64, Shape{rows, 4});
         p.outputs.emplace_back(t, Shape{rows, n});
-        expect_same(p, std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) + " scale " +
-                           std::to_string(scale));
+        expect_same(p, shape_of(rows, n, t) + " scale " + std::to_string(scale));
         if (HasFatalFailure()) return;
       }
 }
@@ -201,8 +198,7 @@ TEST_F(CudaConsumers, KlDivergenceOfModelsShapes) {
       for (const double scale : {1., -1.25, 0., 6e5, 1e-30}) {
         if (index++ % step() != 0 || (n > 10000 && scale != 1. && index % 4 != 0)) continue;
         Problem p = kl_problem(t, rows, n, scale);
-        const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) +
-                                 " scale " + std::to_string(scale);
+        const std::string what = shape_of(rows, n, t) + " scale " + std::to_string(scale);
         expect_same(p, what);
         if (HasFatalFailure()) return;
         Problem back = kl_backward_of(p);

@@ -129,9 +129,7 @@ TEST_F(CudaConsumers, TheLargestTokensBesideTheDraw) {
     for (const DType t : {DType::float32, DType::bfloat16})
       for (int bits = 0; bits < 32; ++bits) {
         if ((index++ + static_cast<std::size_t>(bits)) % (n > 10000 ? 3 : 1) != 0 || index % step() != 0) continue;
-        expect_same_top(t, rows, n, top, bits,
-                        std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) + " bits " +
-                            std::to_string(bits));
+        expect_same_top(t, rows, n, top, bits, shape_of(rows, n, t) + " bits " + std::to_string(bits));
         if (HasFatalFailure()) return;
       }
 }
@@ -236,8 +234,7 @@ TEST_F(CudaConsumers, SampleOfPlainRows) {
           if ((index++ + static_cast<std::size_t>(bits)) % (n > 4000 ? 13 : 5) != 0 || index % step() != 0) continue;
           expect_same_draws({rows, n, t, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0,
                              temperature, top_p, min_p, top_k, order},
-                            std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) + " bits " +
-                                std::to_string(bits) + " k " + std::to_string(top_k));
+                            shape_of(rows, n, t) + " bits " + std::to_string(bits) + " k " + std::to_string(top_k));
           if (HasFatalFailure()) return;
         }
 }
@@ -292,8 +289,7 @@ TEST_F(CudaConsumers, TopkOfModelsShapes) {
           if (k > n || (index++ + static_cast<std::size_t>(order)) % (n > 10000 ? 3 : 1) != 0 || index % step() != 0)
             continue;
           Problem p = topk_problem(t, rows, n, k, static_cast<Order>(order), index % 4 != 1);
-          expect_same(p, std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) + " order " +
-                             std::to_string(order) + " k " + std::to_string(k));
+          expect_same(p, shape_of(rows, n, t) + " order " + std::to_string(order) + " k " + std::to_string(k));
           if (HasFatalFailure()) return;
         }
 }
