@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(cons
     if (here.chunk == 0 && lane == 0) p.states[here.row] = root.state();
     const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
     const Elements tile(y);
-    return put_gradient<E>(tile, y, here.n, v, own.dense, unit, gradient.row(), root,
+    return put_gradient<E>(tile, y, here.n, v, own.dense ? 0x1p-62F : 0.F, unit, gradient.row(), root,
                            [&] { tile.store(y, here.n, v); });
   }
   if (!multiplier.regular) {

@@ -312,10 +312,10 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
   Place::drain();
 }
 
-/// Terms to the gradient of cross-entropy, but for the target's. multiplier: of the terms. store() takes finished v to
-/// y.
+/// Terms to the gradient of cross-entropy, but for the target's. No term is below `least` but those that are 0;
+/// multiplier: of the terms. store() takes finished v to y.
 template <class E, class Elements, int kCount, class Store>
-__device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int n, float (&v)[kCount], bool dense,
+__device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int n, float (&v)[kCount], float least,
                                              float multiplier, const GradientRow& row, const lift::Root& root,
                                              const Store& store) {
   using S = fold::Scalar<float>;
@@ -331,14 +331,15 @@ __device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int 
 #pragma unroll
     for (int i = 0; i < kCount; ++i) v[i] = result(v[i]);
   };
-  const bool exact = dense && multiplier >= 0x1p-60F;  // no probability can be below kSmallest
+  const bool exact = S::mul(least, multiplier) >= fold::Real<float>::kSmallest;  // so is every probability but 0
   const float both = S::mul(multiplier, row.factor);
   if (!exact || row.pull != 1.F || row.kind != Kind::regular) {
     each([&](float term) {
       const float p = exact ? S::mul(term, multiplier) : fold::Normaliser<float>::probability(term, multiplier);
       return S::mul(S::mul(row.pull, p), row.factor);
     });
-  } else if ((__float_as_int(row.factor) & 0x007FFFFF) == 0 && fabsf(both) >= 0x1p-60F) {
+  } else if ((__float_as_int(row.factor) & 0x007FFFFF) == 0 &&
+             S::mul(least, fabsf(both)) >= fold::Real<float>::kSmallest) {
     each([&](float term) { return S::mul(term, both); });  // by a power of two: nothing is rounded twice
   } else {
     each([&](float term) { return S::mul(S::mul(term, multiplier), row.factor); });

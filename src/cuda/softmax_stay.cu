@@ -1,5 +1,5 @@
-// softmax_cluster_stays: what it takes, and how it is launched.
-#include "cuda/softmax_stay.cuh"
+// softmax_cluster_stays and softmax_cluster_guesses: what they take, and how they are launched.
+#include "cuda/softmax_guess.cuh"
 
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
@@ -13,11 +13,13 @@ namespace {
 
 /// Chunks a processor below which it is not worth staying: those of about two rows a cluster.
 constexpr std::int64_t kFewestChunks = 48;
-constexpr std::int64_t kLongest = 256 * lift::kChunk, kLongestFloat = 128 * lift::kChunk;
+constexpr std::int64_t kLongest = 512 * lift::kChunk, kLongestLog = 256 * lift::kChunk,
+                       kLongestFloat = 128 * lift::kChunk;
 
 /// Measured: the longest rows of log_softmax are faster by whole blocks.
 constexpr StaySpread spread(std::int64_t chunks, bool is_log) {
   if (is_log && chunks > 192 && chunks % 32 == 0) return fewest_blocks(chunks, 2);
+  if (chunks > 256) return {16, static_cast<int>((chunks + 31) / 32)};
   return fewest_instructions(chunks);
 }
 
@@ -36,7 +38,8 @@ const char* refuses(const RowProblem& p, const Context&) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   const bool wide = size_of(p[Slot::x].dtype) == 4;
   if (chunks <= (wide ? 32 : 16)) return "a row fits a block";
-  if (p.n > (wide ? kLongestFloat : kLongest)) return "a row is longer than clusters hold well";
+  if (p.n > (wide ? kLongestFloat : p.op == Op::log_softmax ? kLongestLog : kLongest))
+    return "a row is longer than clusters hold well";
   if (wide && p.op == Op::log_softmax && p.n % (16 * lift::kChunk) == 0)
     return "float32 log_softmax of whole blocks is faster by others";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
@@ -53,8 +56,23 @@ void launch_leaves(const PlainRows& p, DType dtype, Stream stream) {
   with_element(dtype, [&]<class E>() {
     const auto chunks = static_cast<int>(lift::chunk_count(p.n));
     const StaySpread s = spread(chunks, kLeaves == Leaves::log_softmax);
-    const int shared = s.warps * StayShape<E>::kWarpBytes + 2 * StayBox::bytes(chunks);
-    launch_to_stay("softmax_cluster_stays", softmax_cluster_stays<E, kLeaves>, s, shared, p.rows, stream, p);
+    const auto go = [&](const char* name, auto kernel, int warp_bytes) {
+      launch_to_stay(name, kernel, s, s.warps * warp_bytes + 2 * StayBox::bytes(chunks), p.rows, stream, p);
+    };
+    // log_softmax needs the row's own frame, and gains less by a guess than rows lose that no guess holds.
+    if constexpr (sizeof(E) == 2 && kLeaves != Leaves::log_softmax) {
+      const bool on_vectors = p.joined && p.n % StayShape<E>::Place::kWidth == 0;
+      const auto guess = [&]<int kChunks>(std::integral_constant<int, kChunks>) {
+        go("softmax_cluster_guesses",
+           on_vectors ? softmax_cluster_guesses<E, kLeaves, true, kChunks>
+                      : softmax_cluster_guesses<E, kLeaves, false, kChunks>,
+           GuessShape<E>::kWarpBytes);
+      };
+      if (chunks <= 256) return guess(std::integral_constant<int, 256>{});
+      guess(std::integral_constant<int, 512>{});
+    } else {
+      go("softmax_cluster_stays", softmax_cluster_stays<E, kLeaves>, StayShape<E>::kWarpBytes);
+    }
   });
 }
 

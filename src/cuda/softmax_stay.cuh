@@ -108,11 +108,12 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
     if constexpr (kLeaves == Leaves::gradient) {
       if (chunk == 0 && lane == 0) p.states[row] = root.state();
-      put_gradient<E>(typename Shape::Elements(y), y, count, v, own.dense, unit, gradient.row(), root, [&] {
+      put_gradient<E>(typename Shape::Elements(y), y, count, v, own.dense ? 0x1p-62F : 0.F, unit, gradient.row(), root,
+                      [&] {
 #pragma unroll
-        for (int j = 0; j < Place::kVectors; ++j) raw[j] = Packed<E>::pack(v + j * Place::kWidth);
-        write_vectors<E, kLanes, Place::kVectors>(y, count, [&](int j) { return raw[j]; });
-      });
+                        for (int j = 0; j < Place::kVectors; ++j) raw[j] = Packed<E>::pack(v + j * Place::kWidth);
+                        write_vectors<E, kLanes, Place::kVectors>(y, count, [&](int j) { return raw[j]; });
+                      });
     } else if (!multiplier.regular) {
       fill<E, kLog>(y, nullptr, 0, lane % kLanes, kLanes, count, count, constant_of<kLog>(root.state(), p.empty));
     } else {

@@ -18,6 +18,7 @@ __device__ __forceinline__ unsigned thread_index() {
   return i;
 }
 __device__ __forceinline__ int lane_index() { return static_cast<int>(thread_index() % 32); }
+__device__ __forceinline__ int warp_index() { return static_cast<int>(thread_index() / 32); }
 
 /// Warps of a cluster share a row's chunks evenly.
 struct ChunkShare {
@@ -30,7 +31,12 @@ struct ChunkShare {
   }
 };
 
-/// 8 or 16 bytes to another block's shared memory; its barrier counts them.
+/// 4, 8 or 16 bytes to another block's shared memory; its barrier counts them.
+__device__ __forceinline__ void send_word(unsigned to, unsigned barrier, unsigned a) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(a),
+               "r"(barrier)
+               : "memory");
+}
 __device__ __forceinline__ void send_word(unsigned to, unsigned barrier, std::uint64_t a) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to), "l"(a),
                "r"(barrier)
@@ -54,6 +60,27 @@ __device__ __forceinline__ void wait_for_words(CopyBarrier& barrier, unsigned pa
       : "memory");
 }
 
+/// The mail of row after row to two places by turns: who sends a row's has received that of the row before from every
+/// warp, and with it the word that they have read the row before that.
+struct MailTurns {
+  CopyBarrier* arrived;  ///< two
+  int bytes;             ///< of a row's mail
+
+  /// By all threads of the block; then CopyBarrier::publish() and expect().
+  __device__ __forceinline__ void init() const {
+    if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
+  }
+  __device__ __forceinline__ void expect() const {
+    if (threadIdx.x < 2) arrived[threadIdx.x].expect(bytes);
+  }
+  /// row: how many have been exchanged before.
+  __device__ __forceinline__ CopyBarrier& barrier(int row) const { return arrived[row % 2]; }
+  __device__ __forceinline__ void wait(int row) const {
+    wait_for_words(barrier(row), static_cast<unsigned>(row / 2) & 1U);
+    if (threadIdx.x == 0) barrier(row).expect(bytes);
+  }
+};
+
 /// What a chunk sends to all blocks of its row's cluster.
 struct alignas(16) StayMail {
   lift::Node node;
@@ -67,8 +94,11 @@ struct StayBox {
   static constexpr SOFTFOLD_HD int bytes(int chunks) {
     return (chunks + chunks / 8) * static_cast<int>(sizeof(StayMail));
   }
+  /// Of up to kMost chunks.
+  template <int kMost = 256>
   __device__ __forceinline__ lift::Root merge(int chunks) const {
-    lift::Root root{lift::merge_some([&](int i) { return (*this)[i].node; }, chunks), {}};
+    const auto node = [&](int i) { return (*this)[i].node; };
+    lift::Root root{kMost > 256 ? lift::merge_run<kMost / 32>(node, chunks) : lift::merge_some(node, chunks), {}};
     if (root.node.z == lift::kFar) root.far = lift::merge_states_wide(State{mail}, chunks);
     return root;
   }
@@ -170,23 +200,46 @@ struct WarpPart {
   /// without a chunk get the vectors of the first.
   __device__ __forceinline__ void read(uint4 (&raw)[kVectors], float missing, const char* begin,
                                        const char* end) const {
-    read_repaired<false>(raw, missing, begin, end);
+    mend(missing, begin, end);
+    read_again(raw);
   }
   /// The same, but the part's first element stands where none is.
   __device__ __forceinline__ void read_filled(uint4 (&raw)[kVectors], const char* begin, const char* end) const {
-    read_repaired<true>(raw, 0.F, begin, end);
+    mend<true>(0.F, begin, end);
+    read_again(raw);
   }
   /// The same vectors, as long as nothing else is fetched there.
   __device__ __forceinline__ void read_again(uint4 (&raw)[kVectors]) const {
-    const int lane = lane_index(), group_lane = lane % kLanes;
-    const int group = whole || lane / kLanes < chunks ? lane / kLanes : 0;
-    const uint4* at = reinterpret_cast<const uint4*>(place) + group * (lift::kChunk / kWidth);
+    const int lane = lane_index(), group = whole || lane / kLanes < chunks ? lane / kLanes : 0;
+    read_again(raw, group * (lift::kChunk * kSize) + lane % kLanes * 16);
+  }
+  /// from: bytes from the place to the lane's first vector.
+  __device__ __forceinline__ void read_again(uint4 (&raw)[kVectors], int from) const {
+    const auto vector = [&](int j) { return *reinterpret_cast<const uint4*>(place + from + 16 * kLanes * j); };
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) raw[j] = at[group_lane + kLanes * j];
+    for (int j = 0; j < kVectors; ++j) raw[j] = vector(j);
     // A chunk that begins inside a vector has its last elements behind its last slot: they go before its first.
     if (shift() == 0) return;
-    const uint4 behind = at[lift::kChunk / kWidth];
-    if (group_lane == 0) raw[0] = joined(raw[0], behind, shift() * kSize);
+    const uint4 behind = vector(kVectors);
+    if (lane_index() % kLanes == 0) raw[0] = joined(raw[0], behind, shift() * kSize);
+  }
+
+  /// Before read_again(), of a part of whole vectors: what stands behind its end, where no copy writes.
+  __device__ __forceinline__ void fill_rest(float rest) const {
+    E all[kWidth];
+#pragma unroll
+    for (E& e : all) e = Packed<E>::narrow(rest);
+#pragma unroll 1
+    for (int j = n / kWidth + lane_index(); j < chunks * (lift::kChunk / kWidth); j += 32)
+      reinterpret_cast<uint4*>(place)[j] = Packed<E>::join(all);
+    __syncwarp();
+  }
+  /// Before read_again(): what the copy may have left out, and what is beyond the row's end; kFilled: the part's first
+  /// element stands there instead of `missing`.
+  template <bool kFilled = false>
+  __device__ __forceinline__ void mend(float missing, const char* begin, const char* end) const {
+    const auto cut = [&] { return first < begin + 16 || first + chunks * (lift::kChunk * kSize) + 16 > end; };
+    if (!whole && (n < chunks * lift::kChunk || (shift() != 0 && cut()))) repair<kFilled>(missing, cut());
   }
 
   /// 0, but known only once the vectors are there: a fetch to their place must wait for that. A load from shared memory
@@ -214,13 +267,6 @@ struct WarpPart {
   }
 
  private:
-  template <bool kFilled>
-  __device__ __forceinline__ void read_repaired(uint4 (&raw)[kVectors], float missing, const char* begin,
-                                                const char* end) const {
-    const auto cut = [&] { return first < begin + 16 || first + chunks * (lift::kChunk * kSize) + 16 > end; };
-    if (!whole && (n < chunks * lift::kChunk || (shift() != 0 && cut()))) repair<kFilled>(missing, cut());
-    read_again(raw);
-  }
   /// Where results wait of chunks that begin inside their first vector: its first bytes belong behind the chunk's end.
   static __device__ __forceinline__ uint4* tops(char* place) {
     return reinterpret_cast<uint4*>(place + kBytes) - kGroups;

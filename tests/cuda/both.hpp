@@ -157,7 +157,7 @@ inline std::string difference(const std::vector<unsigned char>& cpu, const std::
 }
 
 /// What the elements of a row look like.
-enum class Values { normal, wide, huge, specials, uniform, ramp, tiny, masked_tail, bits, apart, count };
+enum class Values { normal, wide, huge, specials, uniform, ramp, tiny, masked_tail, bits, apart, drift, count };
 
 inline double value_of(Values kind, std::int64_t row, std::int64_t i, std::int64_t n) {
   const std::uint64_t h = Random(static_cast<std::uint64_t>(row) * 0x9E3779B97F4A7C15ULL +
@@ -192,6 +192,18 @@ inline double value_of(Values kind, std::int64_t row, std::int64_t i, std::int64
       const double sign = row % 4 < 2 ? 1. : -1.;
       if (i / 1024 == (n - 1) / 1024) return row % 4 == 0 ? -inf : sign * (u - 150.);
       return sign * (6. * static_cast<double>((i / 1024 * 7 + row) % 5) + u);
+    }
+    case Values::drift: {
+      // Each row lies elsewhere, near or far from the one before; some have elements that are absent, or few far below,
+      // or a last chunk that is, by every distance at which a frame guessed from another row ceases to hold them.
+      Random of_row(static_cast<std::uint64_t>(row) * 0xA0761D6478BD642FULL + 5);
+      const auto draw = [&of_row] { return of_row.uniform(); };
+      const double where = draw(), level = where < 0.1 ? 4000. * (draw() - 0.5) : 90. * (where - 0.55), below = draw();
+      const auto how = static_cast<int>(5. * draw());
+      if (how == 1 && i / 1024 == (n - 1) / 1024) return level + u - 90. * below;
+      if (how == 2 && h % 512 == 0) return level - 110. * below;
+      if (how == 3 && (below < 0.5 ? h % 16 == 0 : i > n * 2 / 3)) return -inf;
+      return level + 8. * (u - 0.5);
     }
     case Values::count: break;
   }

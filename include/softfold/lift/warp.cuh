@@ -120,6 +120,10 @@ struct FrameTerms {
     lowest = S::add(S::add(magic, m), fold::Real<float>::kFlush);
     unit = static_cast<float>(even) == m ? 1.F : 0.5F;
   }
+  /// In an even frame s: magic is kMagic - s, unit 1.
+  static __device__ __forceinline__ FrameTerms in_even_frame(float c, float magic) {
+    return {c, magic, fold::Real<float>::kMagic + fold::Real<float>::kFlush, 1.F};
+  }
   /// kFlush: what lies too far below the frame, and an absent element, is 0; without it no element may.
   template <bool kFlush>
   __device__ __forceinline__ float term(float x) const {
@@ -129,6 +133,10 @@ struct FrameTerms {
     const float t = __int_as_float(__float_as_int(p) + (__float_as_int(z) << 23));
     return kFlush && !(z >= lowest) ? 0.F : t;
   }
+
+ private:
+  __device__ __forceinline__ FrameTerms(float c_, float magic_, float lowest_, float unit_)
+      : c(c_), magic(magic_), lowest(lowest_), unit(unit_) {}
 };
 
 /// The log-sum-exp of a chunk held by a group of lanes. kWidth is the vector's width (4 for float, 8 for 16 bit),
@@ -161,6 +169,15 @@ struct WarpFold {
   static __device__ __forceinline__ Folded reduce(float (&v)[kCount], float c) { return reduce(v, c, extremes_of(v)); }
   static __device__ __forceinline__ Folded reduce(float (&v)[kCount], float c, Extremes own) {
     return fold<false>(v, c, own);
+  }
+
+  /// The sum of v's terms in a frame that holds them; v becomes the terms. kFlush: what lies too far below the frame, and an absent element, is 0.
+  template <bool kFlush>
+  static __device__ __forceinline__ float terms_in(const FrameTerms& frame, float (&v)[kCount]) {
+    return add_tree<kWidth, kLanes, float, kCount>([&](int j, int k) {
+      float& at = v[j * kWidth + k];
+      return at = frame.term<kFlush>(at);
+    });
   }
 
   /// Over the lanes of a group.

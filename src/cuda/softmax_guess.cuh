@@ -1,0 +1,385 @@
+// softmax of 16-bit rows by clusters that stay for many of them, as softmax_stay.cuh, but with a frame that all chunks
+// of a row share, guessed before any of its elements is looked at.
+#pragma once
+
+#include "cuda/softmax_stay.cuh"
+#include "cuda/stay_frame.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+template <class E>
+struct GuessShape : StayShape<E> {
+  using typename StayShape<E>::Place;
+  static constexpr int kStageBytes = Place::kBytes + 16;  ///< where a part of a row lands, and its barrier
+  static constexpr int kWarpBytes = StayShape<E>::kStages * kStageBytes;
+};
+
+/// What of a warp waits in shared memory: registers are for elements.
+struct GuessWarp {
+  uint4 ends;       ///< of results, on their way to rows that begin inside a vector
+  int n, chunks;    ///< of its part of a row
+  float filled[2];  ///< what stands behind the part's end, in each of its landing places, if that stays
+};
+
+/// A warp's part of one row, a chunk or two, once its elements are in registers.
+template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
+struct GuessRow {
+  using Shape = GuessShape<E>;
+  using Place = typename Shape::Place;
+  using Vectors = uint4[Place::kVectors];
+  using Values = float[Shape::kCount];
+  static constexpr int kLanes = Shape::kLanes;
+  static constexpr bool kGradient = kLeaves == Leaves::gradient;
+  using Mail = FrameMail<kChunks, kGradient>;
+
+  const PlainRows& p;
+  int index, chunks;  ///< of the row
+  int chunk, count;   ///< of the lane's chunk; 0 elements: it has none
+  char* y;            ///< of the lane's chunk
+  uint4& ends;        ///< the warp's
+
+  /// All chunks in one frame; false if that does not hold the row, of which nothing is written then. cut: some chunk of
+  /// the warp is not full; where it has no element stands `rest`, frame.hidden().
+  __device__ __forceinline__ bool guessed(GuessedFrame& frame, Vectors& raw, bool cut, float rest, Mail& mail,
+                                          int turn) const {
+    const float c = p.factor.c, absent = lift::absent(c);
+    const auto extremes = extremes_by_integers<E>(raw);
+    const float high = frame.z(c > 0.F ? extremes.high : extremes.low, c);
+    const float least = c > 0.F ? extremes.low : extremes.high, low = frame.z(least, c);
+    bool holds = GuessedFrame::holds(low, high);
+    if (cut)
+      holds = high <= GuessedFrame::kHighest &&
+              GuessedFrame::hides(frame.z(rest, c), low, frame.z(least_above<E>(raw, rest, c), c));
+    if (__all_sync(lift::kWholeWarp, holds)) return in_frame<false>(frame, raw, high, mail, turn);
+    // Rows that hold infinities; the code stands apart because the compiler would move the terms' registers to join it.
+    if (cut) put_rest(raw, Packed<E>::narrow(absent));
+    const float present = frame.z(cut || least == absent ? least_above<E>(raw, absent, c) : least, c);
+    if (__all_sync(lift::kWholeWarp, GuessedFrame::holds(present, high)))
+      return in_frame<true>(frame, raw, high, mail, turn);
+    send(mail, turn, fold::canonical_nan<float>(), high);
+    mail.turns(chunks).wait(turn);
+    return false;
+  }
+
+  /// Each chunk in its own frame. Any row.
+  __device__ __forceinline__ lift::Node exactly(const Vectors& raw, const StayBox& box, const MailTurns& turns,
+                                                int turn) const {
+    const auto extremes = extremes_by_integers<E>(raw);
+    float v[Shape::kCount];
+    unpack(raw, v);
+    const auto own = Shape::Fold::terms(v, p.factor.c, extremes);
+    if (count > 0) send_mail<kLanes>(box[chunk], turns.barrier(turn), mail_of(own));
+    turns.wait(turn);
+    const auto root = box.template merge<kChunks>(chunks);
+    const ChunkMultiplier multiplier(root, own.node, own.state.m);
+    const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
+    uint4 results[Place::kVectors];
+    if constexpr (kGradient) {
+      put_gradients(results, v, own.dense ? 0x1p-62F : 0.F, unit, GradientWords(p.gradients + index), root);
+    } else if (!multiplier.regular) {
+      fill<E, false>(y, nullptr, 0, lane_index() % kLanes, kLanes, count, count,
+                     constant_of<false>(root.state(), p.empty));
+    } else {
+      put(results, v, own.dense, unit);
+    }
+    return root.node;
+  }
+
+ private:
+  __device__ __forceinline__ void send(Mail& mail, int turn, float sum, float high) const {
+    if (count > 0) mail.template send_sum<kLanes>(turn, chunk, sum);
+    if constexpr (kGradient) mail.send_top(turn, high);
+  }
+  /// kAbsent: some elements may be absent.
+  template <bool kAbsent>
+  __device__ __forceinline__ bool in_frame(GuessedFrame& frame, Vectors& raw, float high, Mail& mail, int turn) const {
+    float v[Shape::kCount];
+    unpack(raw, v);
+    send(mail, turn, Shape::Fold::template terms_in<kAbsent>(frame.terms(p.factor.c), v), high);
+    const GradientWords gradient(kGradient ? p.gradients + index : nullptr);
+    mail.turns(chunks).wait(turn);
+    const float sum = mail.sum(turn, chunks);
+    if (!(sum > 0.F)) return false;
+    float unit = reciprocal_of_normal(sum);
+
+    if constexpr (kGradient) {
+      const lift::Node root = Mail::warp() == 0 ? frame.node(sum, mail.top(turn)) : lift::Node{0, sum};
+      put_gradients(raw, v, GuessedFrame::kLeastTerm, unit, gradient, {root, {}});
+    } else {
+      put(raw, v, unit >= GuessedFrame::kLeastMultiplier, unit);
+    }
+    frame.follow(sum);
+    return true;
+  }
+
+  /// `rest` where a chunk has no element.
+  __device__ __forceinline__ void put_rest(Vectors& raw, E rest) const {
+    E all[Place::kWidth];
+#pragma unroll
+    for (E& e : all) e = rest;
+    const uint4 rests = Packed<E>::join(all), head = raw[0];
+    const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % 16) / Place::kSize;
+    const int from = Place::kWidth * (lane_index() % kLanes) - shift;
+#pragma unroll
+    for (int j = 0; j < Place::kVectors; ++j) {
+      const int here = count - from - Place::kWidth * kLanes * j;
+      if (here <= 0) {
+        raw[j] = rests;
+      } else if (here < Place::kWidth) {
+        raw[j] = joined(rests, raw[j], here * Place::kSize);
+      }
+    }
+    // The slots before the first element are those of the chunk's end.
+    if (from < 0)
+      raw[0] = joined(joined(raw[0], rests, -from * Place::kSize), head, (count - lift::kChunk - from) * Place::kSize);
+  }
+  static __device__ __forceinline__ void unpack(const Vectors& raw, Values& v) {
+#pragma unroll
+    for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
+  }
+
+  /// Terms to results, by `raw`, and away.
+  __device__ __forceinline__ void put(Vectors& raw, Values& v, bool dense, float unit) const {
+    finish<false, Place::kWidth>(
+        v, dense, unit, [] {}, [&](int j) { raw[j] = Packed<E>::pack(v + j * Place::kWidth); });
+    write(raw);
+  }
+  __device__ __forceinline__ void put_gradients(Vectors& raw, Values& v, float least, float unit,
+                                                const GradientWords& gradient, const lift::Root& root) const {
+    if (chunk == 0 && lane_index() % kLanes == 0) p.states[index] = root.state();
+    put_gradient<E>(typename Shape::Elements(y), y, count, v, least, unit, gradient.row(), root, [&] {
+#pragma unroll
+      for (int j = 0; j < Place::kVectors; ++j) raw[j] = Packed<E>::pack(v + j * Place::kWidth);
+      write(raw);
+    });
+  }
+  __device__ __forceinline__ void write(const Vectors& raw) const {
+    const int lane = lane_index() % kLanes;
+    if constexpr (kOnVectors) {
+      uint4* to = reinterpret_cast<uint4*>(y) + lane;
+#pragma unroll
+      for (int j = 0; j < Place::kVectors; ++j)
+        if (Place::kWidth * (lane + kLanes * j) < count) to[kLanes * j] = raw[j];
+    } else if (__any_sync(lift::kWholeWarp, count % lift::kChunk != 0)) {
+      write_vectors<E, kLanes, Place::kVectors>(y, count, [&](int j) { return raw[j]; });
+    } else {
+      write_whole_chunks(raw);
+    }
+  }
+  /// Of chunks that begin inside a vector: a vector that two of them share is written once, and of what is left at the
+  /// part's ends a lane writes an element.
+  __device__ __forceinline__ void write_whole_chunks(const Vectors& raw) const {
+    const int lane = lane_index(), group_lane = lane % kLanes;
+    const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % 16);
+    uint4* to = reinterpret_cast<uint4*>(y - shift) + group_lane;
+    const bool has_chunk = count > 0, two = __all_sync(lift::kWholeWarp, has_chunk);
+    const auto other = [&](unsigned w) { return __shfl_sync(lift::kWholeWarp, w, two ? lane ^ kLanes : lane); };
+    const uint4& own = raw[0];
+    const uint4 before{other(own.x), other(own.y), other(own.z), other(own.w)};
+    const uint4 first = group_lane == 0 ? joined(own, before, shift) : own;
+    if (lane == 0) ends = first;
+    if (has_chunk) {
+      if (lane != 0 || shift == 0) to[0] = first;
+#pragma unroll
+      for (int j = 1; j < Place::kVectors; ++j) to[kLanes * j] = raw[j];
+    }
+    __syncwarp();
+    if (lane >= Place::kWidth || shift == 0) return;
+    const int at = lane * Place::kSize - shift, behind = (two ? 2 : 1) * (lift::kChunk * Place::kSize);
+    *reinterpret_cast<E*>(y + (at < 0 ? at + behind : at)) = reinterpret_cast<const E*>(&ends)[lane];
+  }
+};
+
+/// What warps exchange of rows that no guess held.
+struct Misses {
+  CopyBarrier arrived[2];
+  int of_warp[kStayWarps];  ///< how many there were
+
+  /// By all threads of the block; then CopyBarrier::publish() and turns().expect().
+  __device__ __forceinline__ void init(int chunks) {
+    if (threadIdx.x < kStayWarps) of_warp[threadIdx.x] = 0;
+    turns(chunks).init();
+  }
+  __device__ __forceinline__ MailTurns turns(int chunks) {
+    return {arrived, chunks * static_cast<int>(sizeof(StayMail))};
+  }
+
+  static __device__ __forceinline__ StayBox box(int warp_bytes, int chunks, int turn) {
+    extern __shared__ __align__(16) char memory[];
+    const int warps = static_cast<int>(blockDim.x) / 32;
+    return {reinterpret_cast<StayMail*>(memory + warps * warp_bytes + turn % 2 * StayBox::bytes(chunks))};
+  }
+};
+
+/// What a warp needs of its part of every row. It is found anew after each row that no guess held: what lives across a
+/// call has to stay out of most registers, which are for elements.
+template <class E, bool kOnVectors>
+struct GuessPart {
+  using Shape = GuessShape<E>;
+  using Place = typename Shape::Place;
+  static constexpr int kLanes = Shape::kLanes, kChunkBytes = lift::kChunk * Place::kSize;
+
+  const PlainRows& p;
+  GuessWarp* waits;
+  int chunks;        ///< of a row
+  int chunk, count;  ///< of the lane's chunk; 0 elements: it has none
+  bool cut;          ///< some chunk of the warp is not full
+  bool outer;        ///< at an end of the row, where chunks may be cut and vectors around them reach beyond x's memory
+  unsigned memory;   ///< of the warp
+
+  __device__ __forceinline__ GuessPart(const PlainRows& p_, GuessWarp* waits_)
+      : p(p_), waits(waits_), chunks(static_cast<int>(lift::chunk_count(p.n))) {
+    const int group = lane_index() / kLanes;
+    const ChunkShare share(chunks);
+    chunk = share.chunk + group;
+    count = group < share.chunks ? min(static_cast<int>(p.n) - chunk * lift::kChunk, lift::kChunk) : 0;
+    cut = size(share) < share.chunks * lift::kChunk;
+    outer = !kOnVectors && (share.chunk == 0 || share.chunk + share.chunks == chunks);
+    extern __shared__ __align__(16) char all_memory[];
+    memory = shared_address(all_memory + warp_index() * Shape::kWarpBytes);
+    asm volatile("" : "+r"(memory));  // or it is found anew wherever it is needed
+  }
+  /// By all lanes, before anything else of the part is used.
+  __device__ __forceinline__ void init() const {
+    const ChunkShare share(chunks);
+    const float nothing = fold::canonical_nan<float>();
+    if (lane_index() == 0) waits[warp_index()] = {{}, size(share), share.chunks, {nothing, nothing}};
+    if (lane_index() < Shape::kStages) landed(lane_index()).init(1);
+  }
+  __device__ __forceinline__ int size(const ChunkShare& share) const {
+    return min(static_cast<int>(p.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);
+  }
+  /// The part in a row of x.
+  __device__ __forceinline__ const char* first(std::int64_t row) const {
+    return p.x + row * p.x_stride + (chunk - lane_index() / kLanes) * kChunkBytes;
+  }
+  __device__ __forceinline__ char* at(int stage) const {
+    return static_cast<char*>(__cvta_shared_to_generic(memory + stage * Shape::kStageBytes));
+  }
+  __device__ __forceinline__ CopyBarrier& landed(int stage) const {
+    return *reinterpret_cast<CopyBarrier*>(at(stage) + Place::kBytes);
+  }
+  /// more: bytes to expect besides, 0.
+  __device__ __forceinline__ void fetch(int stage, const char* first, int more) const {
+    if (lane_index() != 0) return;
+    CopyBarrier& barrier = landed(stage);
+    const int size = waits[warp_index()].n * Place::kSize;
+    const int shift = kOnVectors ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16);
+    if (kOnVectors || !outer) {
+      const int bytes = (shift + size + 15) & ~15;
+      barrier.expect(bytes + more);
+      return barrier.copy(at(stage), first - shift, bytes);
+    }
+    const typename Place::Span span(first, size / Place::kSize, p.x_begin, p.x_end);
+    barrier.expect(span.bytes() + more);
+    if (span.bytes() > 0)
+      barrier.copy(at(stage) + (span.begin - span.from), reinterpret_cast<const void*>(span.begin), span.bytes());
+  }
+  /// Once it has landed: the lane's vectors; `rest` where a chunk has no element.
+  __device__ __forceinline__ void read(uint4 (&raw)[Place::kVectors], int stage, const char* first, float rest) const {
+    GuessWarp& own = waits[warp_index()];
+    const Place place{at(stage), first, own.n, own.chunks, kOnVectors};
+    if constexpr (!kOnVectors) {
+      if (outer) place.mend(rest, p.x_begin, p.x_end);
+    } else if (cut) {
+      if (float& filled = own.filled[stage]; filled != rest) {
+        place.fill_rest(rest);
+        if (lane_index() == 0) filled = rest;
+      }
+    }
+    place.read_again(raw, (count > 0 ? lane_index() / kLanes * kChunkBytes : 0) + lane_index() % kLanes * 16);
+  }
+};
+
+/// Row after row, until one that the guess does not hold, or all are done. step: how many are done.
+template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
+__device__ __forceinline__ void guess_rows(const PlainRows& p, int clusters, int& step, GuessedFrame& frame,
+                                           FrameMail<kChunks, kLeaves == Leaves::gradient>& mail, GuessWarp* waits) {
+  using Place = typename GuessShape<E>::Place;
+  constexpr int kStages = GuessShape<E>::kStages;
+  const GuessPart<E, kOnVectors> part(p, waits);
+  const std::int64_t x_step = clusters * p.x_stride, y_step = clusters * p.y_stride;
+  const int rows = static_cast<int>(p.rows);
+  int row = static_cast<int>(blockIdx.x / lift::Cluster::size()) + step * clusters;
+  const char* next = part.first(row + kStages * clusters);  // to be fetched
+  char* y = p.y + row * p.y_stride + part.chunk * part.kChunkBytes;
+#pragma unroll 1
+  for (; row < rows; ++step, row += clusters, next += x_step, y += y_step) {
+    // The landing place is free again as soon as its elements are in registers.
+    const int stage = step & (kStages - 1);
+    part.landed(stage).wait(static_cast<unsigned>(step / kStages) & 1U);
+    const float rest = part.cut ? frame.template hidden<E>(p.factor.c) : 0.F;
+    uint4 raw[Place::kVectors];
+    part.read(raw, stage, next - kStages * x_step, rest);
+    const int waited = Place::loaded(raw);
+    __syncwarp();
+    if (row + kStages * clusters < rows) part.fetch(stage, next, waited);
+    const GuessRow<E, kLeaves, kOnVectors, kChunks> own{
+        p, row, part.chunks, part.chunk, part.count, y, waits[warp_index()].ends};
+    if (!own.guessed(frame, raw, part.cut, rest, mail, step)) return;
+  }
+}
+
+/// GuessRow::exactly of a row whose elements have left their landing place.
+template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
+__device__ __noinline__ lift::Node read_again_exactly(const PlainRows& p, int row, Misses& misses, GuessWarp* waits) {
+  using Shape = GuessShape<E>;
+  const GuessPart<E, kOnVectors> part(p, waits);
+  uint4 raw[Shape::Place::kVectors];
+  const char* x = p.x + row * p.x_stride + part.chunk * part.kChunkBytes;
+  typename Shape::Elements(x).gather(raw, x, part.count, lift::absent(p.factor.c));
+  char* y = p.y + row * p.y_stride + part.chunk * part.kChunkBytes;
+  const GuessRow<E, kLeaves, kOnVectors, kChunks> own{
+      p, row, part.chunks, part.chunk, part.count, y, waits[warp_index()].ends};
+  int& turn = misses.of_warp[warp_index()];
+  const lift::Node root =
+      own.exactly(raw, Misses::box(Shape::kWarpBytes, part.chunks, turn), misses.turns(part.chunks), turn);
+  __syncwarp();
+  if (lane_index() == 0) ++turn;
+  return root;
+}
+
+/// softmax_cluster_stays. A row that the guess does not hold is read again.
+template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
+__global__ void __launch_bounds__(kStayWarps * 32, 1)
+    softmax_cluster_guesses(const __grid_constant__ PlainRows p, int clusters) {
+  begin_in_order();
+  using Cluster = lift::Cluster;
+  constexpr int kStages = GuessShape<E>::kStages;
+  static_assert(kStages == 2);
+  __shared__ Misses misses;
+  __shared__ FrameMail<kChunks, kLeaves == Leaves::gradient> mail;
+  __shared__ GuessWarp waits[kStayWarps];
+  const int start = static_cast<int>(blockIdx.x / Cluster::size()), rows = static_cast<int>(p.rows);
+  {
+    const GuessPart<E, kOnVectors> part(p, waits);
+    part.init();
+    misses.init(part.chunks);
+    mail.init(part.chunks);
+    CopyBarrier::publish();
+    misses.turns(part.chunks).expect();
+    mail.turns(part.chunks).expect();
+    __syncwarp();
+    for (int stage = 0; stage < kStages; ++stage)
+      if (start + stage * clusters < rows) part.fetch(stage, part.first(start + stage * clusters), 0);
+  }
+  Cluster::arrive();
+  Cluster::wait();
+
+  GuessedFrame frame;
+#pragma unroll 1
+  for (int step = 0;; ++step) {
+    guess_rows<E, kLeaves, kOnVectors, kChunks>(p, clusters, step, frame, mail, waits);
+    const int row = start + step * clusters;
+    if (row >= rows) break;
+    frame.follow(read_again_exactly<E, kLeaves, kOnVectors, kChunks>(p, row, misses, waits));
+  }
+  Cluster::arrive();  // nobody leaves while others still send
+  Cluster::wait();
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

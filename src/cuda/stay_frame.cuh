@@ -1,0 +1,167 @@
+// One frame for all chunks of a row, guessed from the row before: its terms wait for no maximum, its chunks' sums are
+// plain floats that add up as they are, and one reciprocal serves them all. Any frame in which no term is flushed or
+// subnormal gives the canonical tree's bits, because every rescale is then an exact product.
+#pragma once
+
+#include "cuda/reciprocal.cuh"
+#include "cuda/stay.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// An even frame. It holds a row if all of the row's exponents n are within kBelow under it and kAbove over it, or
+/// those of absent elements: no two are then further apart than terms of one chunk may be (fold::Real::kFlush).
+struct GuessedFrame {
+  static constexpr int kAbove = 24, kBelow = 100, kLead = 12;
+  static_assert(kAbove + kBelow < -fold::Real<float>::kFlush);
+  /// Down to this multiplier of terms, no probability is below kSmallest.
+  static constexpr float kLeastMultiplier = 0x1p-23F, kLeastTerm = 0x1p-101F;
+  static_assert(kLeastMultiplier * kLeastTerm >= fold::Real<float>::kSmallest);
+
+  static constexpr float kHighest = fold::Real<float>::kMagic + kAbove;  ///< z
+
+  float magic = fold::Real<float>::kMagic;  ///< kMagic less the frame
+
+  __device__ __forceinline__ float z(float x, float c) const { return fold::Scalar<float>::fma(x, c, magic); }
+  static __device__ __forceinline__ bool holds(float low, float high) {
+    constexpr float kMagic = fold::Real<float>::kMagic;
+    return high <= kHighest && low >= kMagic - kBelow;
+  }
+  /// What stands where no element is: a number about kHidden under the frame, rounded to E. A row of such terms adds
+  /// nothing to any sum of terms that are kSeen under it at most: 2^18 of up to 2^(8 - kHidden) are less than half of
+  /// the last place of 2^(-kSeen - 1).
+  static constexpr int kHidden = 118, kSeen = 66;
+  static_assert(8 - kHidden + 18 < -kSeen - 1 - 24);
+  template <class E>
+  __device__ __forceinline__ float hidden(float c) const {
+    return fold::widen(Packed<E>::narrow(__fdividef(static_cast<float>(s() - kHidden), c)));
+  }
+  /// Whether it does so: `rest` is its z, `low` that of the lowest number, which may be itself, `seen` that of the
+  /// lowest element.
+  static __device__ __forceinline__ bool hides(float rest, float low, float seen) {
+    constexpr float kMagic = fold::Real<float>::kMagic;
+    return rest >= kMagic - kHidden - 6 && rest <= kMagic - kHidden + 6 && low >= rest && seen >= kMagic - kSeen;
+  }
+
+  __device__ __forceinline__ lift::FrameTerms terms(float c) const { return lift::FrameTerms::in_even_frame(c, magic); }
+
+  /// To where a row of this sum in the frame would have been kLead under it, about.
+  __device__ __forceinline__ void follow(float sum) {
+    if (sum >= 0x1p-20F && sum < 0x1p-4F) return;
+    follow(s() + (__float_as_int(sum) >> 23) - 127);
+  }
+  __device__ __forceinline__ void follow(const lift::Node& root) {
+    if (root.z != lift::kFar && root.z != lift::kNone)
+      follow(exponent(fold::Scalar<float>::sub(__int_as_float(root.z), fold::Real<float>::kMagic)));
+  }
+  /// The node in its own frame of a row of this sum; top: the bits of its largest z.
+  __device__ __forceinline__ lift::Node node(float sum, int top) const {
+    const int above = top - __float_as_int(fold::Real<float>::kMagic);
+    const float own = fold::Real<float>::kMagic + static_cast<float>(s() + above);
+    return {__float_as_int(own), __int_as_float(__float_as_int(sum) - (above << 23))};
+  }
+
+ private:
+  static __device__ __forceinline__ int exponent(float whole) { return __float2int_rn(whole); }
+  __device__ __forceinline__ int s() const {
+    return exponent(fold::Scalar<float>::sub(fold::Real<float>::kMagic, magic));
+  }
+  __device__ __forceinline__ void follow(int logsumexp) {
+    constexpr int kFarthest = 1 << 21;
+    const int to = logsumexp < -kFarthest || logsumexp > kFarthest ? 0 : (logsumexp + kLead) & ~1;
+    magic = fold::Scalar<float>::sub(fold::Real<float>::kMagic, static_cast<float>(to));
+  }
+};
+
+/// What the chunks of two rows by turns send: sums in the row's frame, NaN where that does not hold a chunk, and what
+/// no chunk sends to is zero. Who needs the rows' own m has each warp's largest z sent to the cluster's first block.
+template <int kChunks, bool kTops>
+struct FrameMail {
+  static constexpr int kWarps = kTops ? kChunks : 1;
+  struct alignas(16) Row {
+    float sums[kChunks];
+    int tops[kWarps];
+  } rows[2];
+  CopyBarrier arrived[2];
+
+  __device__ __forceinline__ MailTurns turns(int chunks) {
+    return {arrived, (chunks + (kTops && lift::Cluster::rank() == 0 ? warps() : 0)) * static_cast<int>(sizeof(float))};
+  }
+  static __device__ __forceinline__ int warps() { return static_cast<int>(lift::Cluster::size() * (blockDim.x / 32)); }
+  static __device__ __forceinline__ int warp() {
+    return static_cast<int>(lift::Cluster::rank() * (blockDim.x / 32)) + warp_index();
+  }
+  /// By all threads of the block; then CopyBarrier::publish() and turns().expect().
+  __device__ __forceinline__ void init(int chunks) {
+    turns(chunks).init();
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * kChunks; i += static_cast<int>(blockDim.x))
+      rows[i / kChunks].sums[i % kChunks] = 0.F;
+  }
+  /// By the kLanes lanes that hold a chunk, to all blocks of the cluster.
+  template <int kLanes>
+  __device__ __forceinline__ void send_sum(int turn, int chunk, float sum) {
+    static_assert(kLanes >= 16);  // blocks of a cluster
+    const unsigned to = thread_index() % kLanes;
+    if (to < lift::Cluster::size()) send(turn, rows[turn % 2].sums[chunk], to, __float_as_uint(sum));
+  }
+  /// By a warp.
+  __device__ __forceinline__ void send_top(int turn, float z) {
+    const int top = __reduce_max_sync(lift::kWholeWarp, __float_as_int(z));
+    if (lane_index() == 0) send(turn, rows[turn % 2].tops[warp()], 0, static_cast<unsigned>(top));
+  }
+  /// The sum over up to 32 * kRun chunks.
+  template <int kRun>
+  __device__ __forceinline__ float sum(int turn) const {
+    using S = fold::Scalar<float>;
+    struct alignas(kRun < 4 ? 4 * kRun : 16) Run {
+      float of[kRun];
+    };
+    Run run = reinterpret_cast<const Run*>(rows[turn % 2].sums)[lane_index()];
+#pragma unroll
+    for (int stride = 1; stride < kRun; stride *= 2) {
+#pragma unroll
+      for (int i = 0; i + stride < kRun; i += 2 * stride) run.of[i] = S::add(run.of[i], run.of[i + stride]);
+    }
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2)
+      run.of[0] = S::add(run.of[0], __shfl_xor_sync(lift::kWholeWarp, run.of[0], distance));
+    return run.of[0];
+  }
+  __device__ __forceinline__ float sum(int turn, int chunks) const {
+    return kChunks <= 256 && chunks <= 64 ? sum<2>(turn) : sum<kChunks / 32>(turn);
+  }
+  /// In the cluster's first block.
+  __device__ __forceinline__ int top(int turn) const {
+    int top = 0;
+    for (int i = lane_index(); i < warps(); i += 32) top = max(top, rows[turn % 2].tops[i]);
+    return __reduce_max_sync(lift::kWholeWarp, top);
+  }
+
+ private:
+  template <class Word>
+  __device__ __forceinline__ void send(int turn, Word& mine, unsigned to, unsigned word) {
+    send_word(lift::Cluster::map(&mine, to), lift::Cluster::map(&arrived[turn % 2], to), word);
+  }
+};
+
+/// The element of least x*c of those above `rest`; 0 if that is not below 0. rest*c is below 0.
+template <class E, int kVectors>
+__device__ __forceinline__ float least_above(const uint4 (&raw)[kVectors], float rest, float c) {
+  static_assert(sizeof(E) == 2);
+  // As unsigned integers negative numbers order by size, and what is added makes 0 of the rest, which is above them.
+  const unsigned flip = c < 0.F ? 0x80008000U : 0U;
+  const unsigned past = 0x10000U - (Packed<E>::narrow(rest).bits ^ (flip & 0xFFFFU));
+  unsigned largest = 0;
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j)
+    for (const unsigned word : {raw[j].x, raw[j].y, raw[j].z, raw[j].w})
+      largest = __viaddmax_u16x2(word ^ flip, past * 0x10001U, largest);
+  largest = max(largest & 0xFFFFU, largest >> 16);
+  if (largest < 0x8000U + past) return 0.F;
+  return fold::widen(E{static_cast<std::uint16_t>((largest - past) ^ (flip & 0xFFFFU))});
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

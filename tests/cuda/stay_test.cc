@@ -1,0 +1,85 @@
+// cpu == cuda, bit for bit: rows so many that clusters stay for them and guess a row's frame from the row before.
+#include "cuda/both.hpp"
+
+namespace softfold_test {
+namespace {
+
+using softfold::DType;
+using softfold::Op;
+
+/// Chunks of all rows: more than clusters stay for.
+constexpr std::int64_t kChunks = 7000;
+
+struct Layout {
+  std::int64_t n, x_offset, y_offset;
+  std::int64_t rows() const { return kChunks * 1024 / n; }
+};
+/// Whole vectors and not, whole chunks and not, one or two chunks to a warp, places for up to 64, 256 and 512 of them.
+constexpr Layout kLayouts[] = {{17000, 0, 0},  {17001, 0, 0},  {20480, 8, 0},  {33003, 3, 3},  {50257, 1, 1},
+                               {50264, 0, 0},  {65536, 0, 8},  {65536, 5, 5},  {128256, 0, 0}, {151937, 7, 7},
+                               {200064, 0, 0}, {262144, 0, 0}, {262145, 0, 0}, {300001, 2, 2}, {393216, 0, 0},
+                               {400008, 0, 0}, {524288, 0, 0}};
+
+std::string describe(const Layout& l, DType t, Values v, double scale) {
+  return std::to_string(l.rows()) + "x" + std::to_string(l.n) + " " + std::string(name_of(t)) + " offsets " +
+         std::to_string(l.x_offset) + "," + std::to_string(l.y_offset) + " values " +
+         std::to_string(static_cast<int>(v)) + " scale " + std::to_string(scale);
+}
+
+class CudaStay : public Cuda {
+ protected:
+  static void fill(Tensor& x, const Layout& l, Values v) {
+    x.fill_by_threads([&](std::int64_t i) { return value_of(v, i / l.n, i % l.n, l.n); });
+  }
+};
+
+TEST_F(CudaStay, SoftmaxOfRowsFarFromTheRowBefore) {
+  std::size_t at = 0;
+  for (const Layout& l : kLayouts)
+    for (const auto& [v, scale] : {std::pair{Values::drift, 1.}, {Values::drift, -0.3}, {Values::specials, 0.5}}) {
+      const DType t = at % 3 == 1 ? DType::float16 : DType::bfloat16;
+      const bool in_place = at++ % 4 == 2;
+      Tensor x(t, {l.rows(), l.n}, {}, l.x_offset), y(t, {l.rows(), l.n}, {}, l.y_offset);
+      fill(x, l, v);
+      softfold::RowOptions o;
+      o.scale = scale;
+      std::string kernel;
+      for (const bool gpu : {false, true}) {
+        const softfold::View in = x.view(gpu), out = in_place ? in : y.view(gpu);
+        const auto plan = softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, o);
+        plan.run();
+        if (gpu) kernel = plan.kernel();
+      }
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      ASSERT_EQ(kernel, "softmax_cluster_stays") << describe(l, t, v, scale);
+      Tensor& result = in_place ? x : y;
+      ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << describe(l, t, v, scale);
+    }
+}
+
+TEST_F(CudaStay, LossAndGradientOfRowsFarFromTheRowBefore) {
+  std::size_t at = 0;
+  for (const Layout& l : kLayouts) {
+    const DType t = at % 2 == 1 ? DType::float16 : DType::bfloat16;
+    const Values v = at % 5 == 4 ? Values::specials : Values::drift;
+    const double scale = at++ % 3 == 2 ? -0.5 : 1.;
+    Tensor x(t, {l.rows(), l.n}, {}, l.x_offset), dx(t, {l.rows(), l.n}, {}, l.y_offset),
+        targets(DType::int64, {l.rows()});
+    Tensor loss(DType::float32, {}), states(DType::float64, {l.rows(), 4});
+    fill(x, l, v);
+    targets.fill([&](std::int64_t r) { return r % 5 == 4 ? -100. : static_cast<double>((r * 7919 + l.n - 2) % l.n); });
+    for (const bool gpu : {false, true}) {
+      softfold::CrossEntropyOptions o;
+      o.rows.scale = scale;
+      o.label_smoothing = at % 4 == 0 ? 0.1 : 0.;
+      o.states = states.view(gpu), o.dx = dx.view(gpu);
+      softfold::cross_entropy(x.view(gpu), targets.view(gpu), loss.view(gpu), o);
+    }
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    for (Tensor* result : {&loss, &states, &dx})
+      ASSERT_EQ(difference(result->host(), result->download(), result->size()), "") << describe(l, t, v, scale);
+  }
+}
+
+}  // namespace
+}  // namespace softfold_test
