@@ -52,12 +52,12 @@ struct GuessRow {
     if (cut)
       holds = high <= GuessedFrame::kHighest &&
               GuessedFrame::hides(frame.z(rest, c), low, frame.z(least_above<E>(raw, rest, c), c));
-    if (__all_sync(lift::kWholeWarp, holds)) return in_frame<false>(frame, raw, high, mail, turn);
+    if (__all_sync(lift::kWholeWarp, holds)) return in_frame<false>(frame, raw, high, cut, mail, turn);
     // Rows that hold infinities; the code stands apart because the compiler would move the terms' registers to join it.
     if (cut) put_rest(raw, Packed<E>::narrow(absent));
     const float present = frame.z(cut || least == absent ? least_above<E>(raw, absent, c) : least, c);
     if (__all_sync(lift::kWholeWarp, GuessedFrame::holds(present, high)))
-      return in_frame<true>(frame, raw, high, mail, turn);
+      return in_frame<true>(frame, raw, high, false, mail, turn);
     send(mail, turn, fold::canonical_nan<float>(), high);
     mail.turns(chunks).wait(turn);
     return false;
@@ -92,23 +92,26 @@ struct GuessRow {
     if (count > 0) mail.template send_sum<kLanes>(turn, chunk, sum);
     if constexpr (kGradient) mail.send_top(turn, high);
   }
-  /// kAbsent: some elements may be absent.
+  /// kAbsent: some elements may be absent. hides: where others are none stands frame.hidden().
   template <bool kAbsent>
-  __device__ __forceinline__ bool in_frame(GuessedFrame& frame, Vectors& raw, float high, Mail& mail, int turn) const {
+  __device__ __forceinline__ bool in_frame(GuessedFrame& frame, Vectors& raw, float high, bool hides, Mail& mail,
+                                           int turn) const {
     float v[Shape::kCount];
     unpack(raw, v);
-    send(mail, turn, Shape::Fold::template terms_in<kAbsent>(frame.terms(p.factor.c), v), high);
+    const float own = Shape::Fold::template terms_in<kAbsent>(frame.terms(p.factor.c), v);
+    send(mail, turn, hides && own < GuessedFrame::kLeastSeen ? fold::canonical_nan<float>() : own, high);
     const GradientWords gradient(kGradient ? p.gradients + index : nullptr);
     mail.turns(chunks).wait(turn);
     const float sum = mail.sum(turn, chunks);
     if (!(sum > 0.F)) return false;
     float unit = reciprocal_of_normal(sum);
 
+    const float least = hides ? GuessedFrame::kLeastHidden : GuessedFrame::kLeastTerm;
     if constexpr (kGradient) {
       const lift::Node root = Mail::warp() == 0 ? frame.node(sum, mail.top(turn)) : lift::Node{0, sum};
-      put_gradients(raw, v, GuessedFrame::kLeastTerm, unit, gradient, {root, {}});
+      put_gradients(raw, v, least, unit, gradient, {root, {}});
     } else {
-      put(raw, v, unit >= GuessedFrame::kLeastMultiplier, unit);
+      put(raw, v, fold::Scalar<float>::mul(least, unit) >= fold::Real<float>::kSmallest, unit);
     }
     frame.follow(sum);
     return true;

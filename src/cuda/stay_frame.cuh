@@ -15,10 +15,7 @@ namespace cuda {
 struct GuessedFrame {
   static constexpr int kAbove = 24, kBelow = 100, kLead = 12;
   static_assert(kAbove + kBelow < -fold::Real<float>::kFlush);
-  /// Down to this multiplier of terms, no probability is below kSmallest.
-  static constexpr float kLeastMultiplier = 0x1p-23F, kLeastTerm = 0x1p-101F;
-  static_assert(kLeastMultiplier * kLeastTerm >= fold::Real<float>::kSmallest);
-
+  static constexpr float kLeastTerm = 0x1p-101F;                         ///< of elements that the frame holds
   static constexpr float kHighest = fold::Real<float>::kMagic + kAbove;  ///< z
 
   float magic = fold::Real<float>::kMagic;  ///< kMagic less the frame
@@ -28,20 +25,22 @@ struct GuessedFrame {
     constexpr float kMagic = fold::Real<float>::kMagic;
     return high <= kHighest && low >= kMagic - kBelow;
   }
-  /// What stands where no element is: a number about kHidden under the frame, rounded to E. A row of such terms adds
-  /// nothing to any sum of terms that are kSeen under it at most: 2^18 of up to 2^(8 - kHidden) are less than half of
-  /// the last place of 2^(-kSeen - 1).
-  static constexpr int kHidden = 118, kSeen = 66;
+  /// What stands where no element is: a number about kHidden under the frame, rounded to E, which may be an element's,
+  /// too. Up to 2^18 terms of up to 2^(8 - kHidden) add nothing to a sum of others, kSeen under it at most: they are
+  /// less than half of its last place. So a chunk's sum is right if any other is in it.
+  static constexpr int kHidden = 118, kSeen = 66, kRounded = 6;
+  static constexpr float kLeastSeen = 0x1p-67F, kLeastHidden = 0x1p-125F;  ///< terms
   static_assert(8 - kHidden + 18 < -kSeen - 1 - 24);
   template <class E>
   __device__ __forceinline__ float hidden(float c) const {
     return fold::widen(Packed<E>::narrow(__fdividef(static_cast<float>(s() - kHidden), c)));
   }
-  /// Whether it does so: `rest` is its z, `low` that of the lowest number, which may be itself, `seen` that of the
-  /// lowest element.
+  /// Whether that holds: `rest` is its z, `low` that of the lowest number, which may be itself, `seen` that of the
+  /// lowest other.
   static __device__ __forceinline__ bool hides(float rest, float low, float seen) {
     constexpr float kMagic = fold::Real<float>::kMagic;
-    return rest >= kMagic - kHidden - 6 && rest <= kMagic - kHidden + 6 && low >= rest && seen >= kMagic - kSeen;
+    return rest >= kMagic - kHidden - kRounded && rest <= kMagic - kHidden + kRounded && low >= rest &&
+           seen >= kMagic - kSeen;
   }
 
   __device__ __forceinline__ lift::FrameTerms terms(float c) const { return lift::FrameTerms::in_even_frame(c, magic); }

@@ -57,6 +57,31 @@ TEST_F(CudaStay, SoftmaxOfRowsFarFromTheRowBefore) {
     }
 }
 
+/// A lone element, or the whole last chunk, is what stands for absent ones there (its 118 binades under the frame are
+/// -62.25 or -62.5 behind a row around 0): where its probability is about the least of all, and where the row's other
+/// elements lie hardly above it.
+TEST_F(CudaStay, ElementsThatLookAbsent) {
+  for (const std::int64_t n : {17000, 20001, 50264}) {
+    const std::int64_t rows = kChunks * 1024 / n;
+    Tensor x(DType::bfloat16, {rows, n}), y(DType::bfloat16, {rows, n});
+    x.fill_by_threads([&](std::int64_t i) {
+      const std::int64_t row = i / n, at = i % n;
+      Random of_row(static_cast<std::uint64_t>(row)), of_element(static_cast<std::uint64_t>(i) + 77777);
+      const std::uint64_t kind = of_row.next() % 4, candidate = of_row.next() % 3;
+      const double absent = -62. - 0.25 * static_cast<double>(candidate), u = of_element.uniform();
+      const bool last = at / 1024 == (n - 1) / 1024;
+      if (last && (kind == 2 || (kind == 1 && at == n - 3))) return absent;
+      return kind == 1 ? 12. + 8. * u : kind == 2 ? u - 47. : 8. * (u - 0.5);
+    });
+    for (const bool gpu : {false, true}) {
+      const softfold::View in = x.view(gpu), out = y.view(gpu);
+      softfold::plan(Op::softmax, {&in, 1}, {&out, 1}).run();
+    }
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << rows << "x" << n;
+  }
+}
+
 TEST_F(CudaStay, LossAndGradientOfRowsFarFromTheRowBefore) {
   std::size_t at = 0;
   for (const Layout& l : kLayouts) {
