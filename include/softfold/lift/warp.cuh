@@ -171,7 +171,8 @@ struct WarpFold {
     return fold<false>(v, c, own);
   }
 
-  /// The sum of v's terms in a frame that holds them; v becomes the terms. kFlush: what lies too far below the frame, and an absent element, is 0.
+  /// The sum of v's terms in a frame that holds them; v becomes the terms. kFlush: what lies too far below the frame,
+  /// and an absent element, is 0.
   template <bool kFlush>
   static __device__ __forceinline__ float terms_in(const FrameTerms& frame, float (&v)[kCount]) {
     return add_tree<kWidth, kLanes, float, kCount>([&](int j, int k) {
