@@ -32,7 +32,7 @@ struct ChunkShare {
 };
 
 /// 4, 8 or 16 bytes to another block's shared memory; its barrier counts them.
-__device__ __forceinline__ void send_word(unsigned to, unsigned barrier, unsigned a) {
+__device__ __forceinline__ void send_u32(unsigned to, unsigned barrier, unsigned a) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(a),
                "r"(barrier)
                : "memory");

@@ -140,7 +140,7 @@ struct FrameMail {
  private:
   template <class Word>
   __device__ __forceinline__ void send(int turn, Word& mine, unsigned to, unsigned word) {
-    send_word(lift::Cluster::map(&mine, to), lift::Cluster::map(&arrived[turn % 2], to), word);
+    send_u32(lift::Cluster::map(&mine, to), lift::Cluster::map(&arrived[turn % 2], to), word);
   }
 };
 
