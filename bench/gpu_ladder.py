@@ -19,7 +19,8 @@ from gpu_softmax import Bench, time_together
 RUNGS = {"naive": (2, 1), "safe": (3, 1), "online": (2, 1), "tiled": (2, 1), "fused": (1, 1)}
 LENGTHS = tuple(1 << k for k in range(10, 21))
 # What cuobjdump calls the kernels of a plan, where it is not the plan's own name.
-PARTS = {"softmax_two_reads": ("fold_tiles", "write_tiles")}
+PARTS = {"softmax_two_reads": ("fold_tiles", "write_tiles"),
+         "softmax_cluster_stays": ("softmax_cluster_stays", "softmax_cluster_guesses")}
 MANGLED = {torch.float32: "If", torch.bfloat16: "8BFloat16"}
 
 
@@ -35,7 +36,7 @@ def resources(library):
 def of_kernel(table, kernel, dtype):
     """The most registers, and bytes of stack, of the kernels that a plan launches."""
     names = PARTS.get(kernel, (kernel,))
-    others = re.compile("Lb1E|LeavesE[12]E")  # log_softmax, states
+    others = re.compile("Lb1E(?!Li(256|512)E)|LeavesE[12]E")  # log_softmax, states; not: rows are whole vectors
     rows = [v for k, v in table.items() for name in names
             if f"{len(name)}{name}I" in k and MANGLED[dtype] in k and not others.search(k)]
     return (max(r for r, _ in rows), max(s for _, s in rows)) if rows else (None, None)
