@@ -124,7 +124,8 @@ struct GroupTopk {
         : "+r"(count)
         : "r"(a), "r"(b));
   }
-  /// The candidates' ranks by their keys; false where two of the k best may have the same.
+  /// The candidates' ranks by their keys; false where two of the k best may have the same: both are then written to one
+  /// place, which racecheck reports and nobody reads.
   __device__ __forceinline__ bool rank(int count) const {
     int ranked = 0;  // in the upper half how many, in the lower the sum of their ranks
 #pragma unroll 1

@@ -1,4 +1,5 @@
-// cpu == cuda, bit for bit: rows so many that clusters stay for them and guess a row's frame from the row before.
+// cpu == cuda, bit for bit, and a row of many == the row alone: rows so many that clusters stay for them and guess a
+// row's frame from the row before.
 #include "cuda/both.hpp"
 
 namespace softfold_test {
@@ -79,6 +80,45 @@ TEST_F(CudaStay, ElementsThatLookAbsent) {
     }
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << rows << "x" << n;
+  }
+}
+
+/// Lengths, dtypes, places and distances of rows as they come, each batch by the kernels for many rows, each of its
+/// rows by those for one; also in place.
+TEST_F(CudaStay, RowsOfAnyLayoutAreTheRowsAlone) {
+  Random random(20261124);
+  constexpr DType kTypes[] = {DType::bfloat16, DType::bfloat16, DType::float16, DType::float32};
+  constexpr std::int64_t kLongest[] = {20000, 33000, 70000, 131072, 263000, 530000};
+  for (int i = 0; i < 48; ++i) {
+    const DType t = kTypes[random.below(4)];
+    const std::int64_t longest = kLongest[random.below(6)], any = 2049 + random.below(longest - 2048);
+    const std::int64_t n = i % 3 == 0   ? any / 8 * 8
+                           : i % 3 == 1 ? any / 1024 * 1024 + random.below(19) - 9 + 1024
+                                        : any;
+    const std::int64_t rows = (kChunks + random.below(kChunks)) * 1024 / n,
+                       stride = n + (i % 2 == 0 ? 0 : random.below(10));
+    const std::int64_t offset = i % 4 < 2 ? 0 : random.below(8);
+    const Op op = i % 4 == 3 ? Op::log_softmax : Op::softmax;
+    Tensor x(t, {rows, n}, {stride, 1}, offset), all(t, {rows, n}, {stride, 1}, offset),
+        each(t, {rows, n}, {stride, 1}, offset);
+    x.fill_by_threads([&](std::int64_t at) { return value_of(Values::drift, at / n, at % n, n); });
+    const auto run = [op](const softfold::View& in, const softfold::View& out) {
+      softfold::plan(op, {&in, 1}, {&out, 1}).run();
+    };
+    run(x.cuda(), all.cuda());
+    const std::vector<std::int64_t> one{1, n}, strides{stride, 1};
+    const auto row = [&](const Tensor& of, const softfold::View& v, std::int64_t r) {
+      char* first = static_cast<char*>(v.data) + r * stride * static_cast<std::int64_t>(of.size());
+      return softfold::View(first, t, one, strides, v.device);
+    };
+    for (std::int64_t r = 0; r < rows; ++r) run(row(x, x.cuda(), r), row(each, each.cuda(), r));
+    run(x.cuda(), x.cuda());
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) +
+                             " stride " + std::to_string(stride) + " offset " + std::to_string(offset);
+    const auto result = all.download();
+    ASSERT_EQ(difference(each.download(), result, all.size()), "") << what;
+    ASSERT_EQ(difference(x.download(), result, all.size()), "") << what << " in place";
   }
 }
 
