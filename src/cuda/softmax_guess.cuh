@@ -51,11 +51,12 @@ struct GuessRow {
     bool holds = GuessedFrame::holds(low, high);
     if (cut)
       holds = high <= GuessedFrame::kHighest &&
-              GuessedFrame::hides(frame.z(rest, c), low, frame.z(least_above<E>(raw, rest, c), c));
+              GuessedFrame::hides(frame.z(rest, c), low, frame.z(least_above<E>(raw, rest, c, frame.sees_zero()), c));
     if (__all_sync(lift::kWholeWarp, holds)) return in_frame<false>(frame, raw, high, cut, mail, turn);
     // Rows that hold infinities; the code stands apart because the compiler would move the terms' registers to join it.
     if (cut) put_rest(raw, Packed<E>::narrow(absent));
-    const float present = frame.z(cut || least == absent ? least_above<E>(raw, absent, c) : least, c);
+    const float present =
+        frame.z(cut || least == absent ? least_above<E>(raw, absent, c, frame.sees_zero()) : least, c);
     if (__all_sync(lift::kWholeWarp, GuessedFrame::holds(present, high)))
       return in_frame<true>(frame, raw, high, false, mail, turn);
     send(mail, turn, fold::canonical_nan<float>(), high);
@@ -64,7 +65,7 @@ struct GuessRow {
   }
 
   /// Each chunk in its own frame. Any row.
-  __device__ __forceinline__ lift::Node exactly(const Vectors& raw, const StayBox& box, const MailTurns& turns,
+  __device__ __forceinline__ lift::Root exactly(const Vectors& raw, const StayBox& box, const MailTurns& turns,
                                                 int turn) const {
     const auto extremes = extremes_by_integers<E>(raw);
     float v[Shape::kCount];
@@ -84,7 +85,7 @@ struct GuessRow {
     } else {
       put(results, v, own.dense, unit);
     }
-    return root.node;
+    return root;
   }
 
  private:
@@ -327,7 +328,7 @@ __device__ __forceinline__ void guess_rows(const PlainRows& p, int clusters, int
 
 /// GuessRow::exactly of a row whose elements have left their landing place.
 template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
-__device__ __noinline__ lift::Node read_again_exactly(const PlainRows& p, int row, Misses& misses, GuessWarp* waits) {
+__device__ __noinline__ lift::Root read_again_exactly(const PlainRows& p, int row, Misses& misses, GuessWarp* waits) {
   using Shape = GuessShape<E>;
   const GuessPart<E, kOnVectors> part(p, waits);
   uint4 raw[Shape::Place::kVectors];
@@ -337,7 +338,7 @@ __device__ __noinline__ lift::Node read_again_exactly(const PlainRows& p, int ro
   const GuessRow<E, kLeaves, kOnVectors, kChunks> own{
       p, row, part.chunks, part.chunk, part.count, y, waits[warp_index()].ends};
   int& turn = misses.of_warp[warp_index()];
-  const lift::Node root =
+  const lift::Root root =
       own.exactly(raw, Misses::box(Shape::kWarpBytes, part.chunks, turn), misses.turns(part.chunks), turn);
   __syncwarp();
   if (lane_index() == 0) ++turn;

@@ -339,7 +339,7 @@ __device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int 
       return S::mul(S::mul(row.pull, p), row.factor);
     });
   } else if ((__float_as_int(row.factor) & 0x007FFFFF) == 0 &&
-             S::mul(least, fabsf(both)) >= fold::Real<float>::kSmallest) {
+             S::mul(least, fabsf(both)) >= fold::Real<float>::kSmallest && fabsf(both) <= 0x1p126F) {
     each([&](float term) { return S::mul(term, both); });  // by a power of two: nothing is rounded twice
   } else {
     each([&](float term) { return S::mul(S::mul(term, multiplier), row.factor); });

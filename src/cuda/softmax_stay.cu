@@ -23,11 +23,13 @@ constexpr StaySpread spread(std::int64_t chunks, bool is_log) {
   return fewest_instructions(chunks);
 }
 
+/// More chunks than warps: the last warp has two or more, so that the one before ends 1024 elements before the row
+/// does, and vectors around its part lie in x.
 constexpr bool every_warp_has_a_chunk() {
   for (std::int64_t chunks = 17; chunks <= kLongest / lift::kChunk; ++chunks)
     for (const bool is_log : {false, true}) {
       const StaySpread s = spread(chunks, is_log);
-      if (s.blocks * s.warps > chunks || 2 * s.blocks * s.warps < chunks || s.warps > kStayWarps) return false;
+      if (s.blocks * s.warps >= chunks || 2 * s.blocks * s.warps < chunks || s.warps > kStayWarps) return false;
     }
   return true;
 }
@@ -68,8 +70,9 @@ void launch_leaves(const PlainRows& p, DType dtype, Stream stream) {
                       : softmax_cluster_guesses<E, kLeaves, false, kChunks>,
            GuessShape<E>::kWarpBytes);
       };
-      if (chunks <= 256) return guess(std::integral_constant<int, 256>{});
-      guess(std::integral_constant<int, 512>{});
+      // A gradient's rows are no longer than 256 chunks (refuses_gradient).
+      if (kLeaves == Leaves::gradient || chunks <= 256) return guess(std::integral_constant<int, 256>{});
+      if constexpr (kLeaves != Leaves::gradient) guess(std::integral_constant<int, 512>{});
     } else {
       go("softmax_cluster_stays", softmax_cluster_stays<E, kLeaves>, StayShape<E>::kWarpBytes);
     }

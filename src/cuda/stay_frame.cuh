@@ -11,7 +11,8 @@ inline namespace v0 {
 namespace cuda {
 
 /// An even frame. It holds a row if all of the row's exponents n are within kBelow under it and kAbove over it, or
-/// those of absent elements: no two are then further apart than terms of one chunk may be (fold::Real::kFlush).
+/// those of absent elements: no two are then further apart than terms of one chunk may be (fold::Real::kFlush). In
+/// chunks that are not full elements as low as what stands for absent ones (hides()) are held, too.
 struct GuessedFrame {
   static constexpr int kAbove = 24, kBelow = 100, kLead = 12;
   static_assert(kAbove + kBelow < -fold::Real<float>::kFlush);
@@ -42,6 +43,8 @@ struct GuessedFrame {
     return rest >= kMagic - kHidden - kRounded && rest <= kMagic - kHidden + kRounded && low >= rest &&
            seen >= kMagic - kSeen;
   }
+  /// Whether an element of 0 is no lower than that.
+  __device__ __forceinline__ bool sees_zero() const { return magic >= fold::Real<float>::kMagic - kSeen; }
 
   __device__ __forceinline__ lift::FrameTerms terms(float c) const { return lift::FrameTerms::in_even_frame(c, magic); }
 
@@ -50,9 +53,13 @@ struct GuessedFrame {
     if (sum >= 0x1p-20F && sum < 0x1p-4F) return;
     follow(s() + (__float_as_int(sum) >> 23) - 127);
   }
-  __device__ __forceinline__ void follow(const lift::Node& root) {
-    if (root.z != lift::kFar && root.z != lift::kNone)
-      follow(exponent(fold::Scalar<float>::sub(__int_as_float(root.z), fold::Real<float>::kMagic)));
+  __device__ __forceinline__ void follow(const lift::Root& root) {
+    const int z = root.node.z;
+    if (z == lift::kFar) {
+      if (root.far.d > 0.F) follow(exponent(static_cast<float>(root.far.m)));
+    } else if (z != lift::kNone) {
+      follow(exponent(fold::Scalar<float>::sub(__int_as_float(z), fold::Real<float>::kMagic)));
+    }
   }
   /// The node in its own frame of a row of this sum; top: the bits of its largest z.
   __device__ __forceinline__ lift::Node node(float sum, int top) const {
@@ -144,21 +151,34 @@ struct FrameMail {
   }
 };
 
-/// The element of least x*c of those above `rest`; 0 if that is not below 0. rest*c is below 0.
+/// The element of least x*c of those above `rest`, which no element is below; infinite if there is none. `enough`: 0
+/// will do for those that are not below it.
 template <class E, int kVectors>
-__device__ __forceinline__ float least_above(const uint4 (&raw)[kVectors], float rest, float c) {
+__device__ __forceinline__ float least_above(const uint4 (&raw)[kVectors], float rest, float c, bool enough) {
   static_assert(sizeof(E) == 2);
-  // As unsigned integers negative numbers order by size, and what is added makes 0 of the rest, which is above them.
-  const unsigned flip = c < 0.F ? 0x80008000U : 0U;
-  const unsigned past = 0x10000U - (Packed<E>::narrow(rest).bits ^ (flip & 0xFFFFU));
-  unsigned largest = 0;
+  const unsigned flip = c < 0.F ? 0x8000U : 0U, flips = flip * 0x10001U, below = Packed<E>::narrow(rest).bits ^ flip;
+  const auto over_words = [&](const auto& take) {
 #pragma unroll
-  for (int j = 0; j < kVectors; ++j)
-    for (const unsigned word : {raw[j].x, raw[j].y, raw[j].z, raw[j].w})
-      largest = __viaddmax_u16x2(word ^ flip, past * 0x10001U, largest);
-  largest = max(largest & 0xFFFFU, largest >> 16);
-  if (largest < 0x8000U + past) return 0.F;
-  return fold::widen(E{static_cast<std::uint16_t>((largest - past) ^ (flip & 0xFFFFU))});
+    for (int j = 0; j < kVectors; ++j)
+      for (const unsigned word : {raw[j].x, raw[j].y, raw[j].z, raw[j].w}) take(word ^ flips);
+  };
+  const auto element = [flip](unsigned bits) { return fold::widen(E{static_cast<std::uint16_t>(bits ^ flip)}); };
+  // As unsigned integers negative numbers order by size, and what is added makes 0 of the rest, which is above them.
+  if (below >= 0x8000U) {
+    const unsigned past = 0x10000U - below;
+    unsigned largest = 0;
+    over_words([&](unsigned word) { largest = __viaddmax_u16x2(word, past * 0x10001U, largest); });
+    largest = max(largest & 0xFFFFU, largest >> 16);
+    if (largest >= 0x8000U + past) return element(largest - past);
+    if (enough) return 0.F;
+  }
+  // Positive numbers are below all others, but for the rest, of which this makes the highest.
+  const unsigned past = below >= 0x8000U ? 0U : 0xFFFFU - below;
+  unsigned smallest = ~0U;
+  over_words([&](unsigned word) { smallest = __viaddmin_u16x2(word, past * 0x10001U, smallest); });
+  smallest = min(smallest & 0xFFFFU, smallest >> 16);
+  if (smallest >= 0x8000U) return copysignf(fold::infinity<float>(), c);
+  return element(smallest - past);
 }
 
 }  // namespace cuda

@@ -146,5 +146,59 @@ TEST_F(CudaStay, LossAndGradientOfRowsFarFromTheRowBefore) {
   }
 }
 
+/// dloss is a large power of two, and the reciprocal of a row's sum in the frame of the row before is larger: their
+/// product is beyond float32, the gradient is not.
+TEST_F(CudaStay, LargeGradientsOfRowsFarBelowTheRowBefore) {
+  for (const std::int64_t n : {17000, 50257, 65536}) {
+    const std::int64_t rows = kChunks * 1024 / n;
+    Tensor x(DType::bfloat16, {rows, n}), dx(DType::bfloat16, {rows, n}), targets(DType::int64, {rows});
+    Tensor loss(DType::float32, {}), dloss(DType::float32, {});
+    x.fill_by_threads([&](std::int64_t i) {
+      const std::int64_t row = i / n;
+      const double level = row % 3 == 2 ? 0. : -60. - static_cast<double>(row % 40);
+      return i % n % (n / 10) == 7 ? level : -std::numeric_limits<double>::infinity();
+    });
+    targets.fill([&](std::int64_t r) { return r % 2 == 0 ? 7. : 8.; });
+    for (const double power : {0x1p29, 0x1p40, 0x1p100}) {
+      dloss.fill([&](std::int64_t) { return power; });
+      for (const bool gpu : {false, true}) {
+        softfold::CrossEntropyOptions o;
+        o.reduction = softfold::Reduction::sum;
+        o.dloss = dloss.view(gpu), o.dx = dx.view(gpu);
+        softfold::cross_entropy(x.view(gpu), targets.view(gpu), loss.view(gpu), o);
+      }
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      for (Tensor* result : {&loss, &dx})
+        ASSERT_EQ(difference(result->host(), result->download(), result->size()), "")
+            << rows << "x" << n << " dloss " << power;
+    }
+  }
+}
+
+/// All elements far above 0, by every distance at which 0 is no longer near enough, or absent; with chunks that are not
+/// full, and elements that are absent.
+TEST_F(CudaStay, RowsFarAboveZero) {
+  for (const std::int64_t n : {17000, 50257, 50264, 131072, 300001})
+    for (const double scale : {1., -0.5}) {
+      const std::int64_t rows = kChunks * 1024 / n;
+      Tensor x(DType::bfloat16, {rows, n}), y(DType::bfloat16, {rows, n});
+      x.fill_by_threads([&](std::int64_t i) {
+        const std::int64_t row = i / n, kind = row / 16 % 4;
+        Random of_row(static_cast<std::uint64_t>(row / 64)), of_element(static_cast<std::uint64_t>(i) + 999);
+        const double u = of_element.uniform(), level = 40. + 60. * of_row.uniform();
+        const bool absent = (kind == 1 && u < 0.01) || (kind == 2 && i % n > n / 2) || (kind == 3 && i % n == n - 1);
+        return (absent ? -std::numeric_limits<double>::infinity() : level + 20. * (u - 0.5)) / scale;
+      });
+      softfold::RowOptions o;
+      o.scale = scale;
+      for (const bool gpu : {false, true}) {
+        const softfold::View in = x.view(gpu), out = y.view(gpu);
+        softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, o).run();
+      }
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << rows << "x" << n << " scale " << scale;
+    }
+}
+
 }  // namespace
 }  // namespace softfold_test
