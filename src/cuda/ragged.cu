@@ -39,6 +39,7 @@ std::int64_t mean_of(const RowProblem& p) {
 bool has_marks(const RowProblem& p) {
   if (p[Slot::mask].given || p[Slot::scales].given || !lift::Factor(fold::make_scale<float>(p.scale).c).plain)
     return false;
+  if (stays_for_ragged(p).longest > 0) return false;
   const bool of_row = p.op != Op::softmax && p.op != Op::log_softmax;
   return p.ragged_elements > kBlockElements && mean_of(p) <= kMeanOfTiles && !(of_row && mean_of(p) < kMeanOfLong);
 }
@@ -52,13 +53,14 @@ RaggedSpread spread_rows(const RowProblem& p, const RaggedList& list, const unsi
   RaggedSpread spread{};
   spread.list = list;
   spread.left = left;
+  spread.stay = stays_for_ragged(p);
   // With marks most rows may be gone, and a word of them is looked at for little.
   const std::int64_t at_once = ceil_div(p.rows, blocks * kRaggedWarps), most = left == nullptr ? kMarked : 32 * kMarked;
   const std::int64_t elements = left == nullptr ? kElementsOfWarp : 4 * kElementsOfWarp;
   const auto rows = static_cast<unsigned>(std::clamp<std::int64_t>(elements / mean, 1, std::min(at_once, most)));
   spread.warp_rows = static_cast<int>(left == nullptr ? rows : std::bit_floor(rows));
-  spread.long_rows = mean < kMeanOfLong ? std::max<std::int64_t>(ceil_div(p.rows, blocks), 1)
-                                        : std::max<std::int64_t>(kElementsOfBlock / mean, 1);
+  spread.long_rows = mean < kMeanOfLong || spread.stay.longest > 0 ? std::max<std::int64_t>(ceil_div(p.rows, blocks), 1)
+                                                                   : std::max<std::int64_t>(kElementsOfBlock / mean, 1);
   spread.long_blocks = ceil_div(p.rows, spread.long_rows);
   return spread;
 }
@@ -97,6 +99,10 @@ template <class E, RaggedLeaves kLeaves>
 void launch_rows(const RowProblem& p, const RaggedSpread& spread, unsigned* left, int processors, Stream stream) {
   if (left != nullptr) {
     launch_marked<E, kLeaves>(p, left, processors, stream);
+    stream = stream.following();
+  }
+  if (spread.stay.longest > 0) {
+    if constexpr (kLeaves != RaggedLeaves::row) launch_ragged_stays(p, spread.stay, stream);
     stream = stream.following();
   }
   const std::int64_t blocks = spread.long_blocks + ceil_div(p.rows, spread.warp_rows * kRaggedWarps);

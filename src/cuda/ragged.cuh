@@ -21,6 +21,7 @@ struct RaggedSpread {
   int warp_rows;
   RaggedList list;       ///< of rows that are too long for a block
   const unsigned* left;  ///< a mark a row: those to take; null: all
+  RaggedStay stay;       ///< whose rows are done
 
   __device__ __forceinline__ bool takes(std::int64_t row) const {
     return left == nullptr || (left[row / kMarked] >> row % kMarked & 1U) != 0;
@@ -54,7 +55,7 @@ struct WarpRows {
     if (lane < count && spread.takes(first + lane)) {
       const RaggedRow r = ragged_row(p, first + lane);
       begin = r.begin;
-      n = static_cast<int>(min(r.n, std::int64_t{(1 << kLengthBits) - 1}));
+      if (!spread.stay.takes(r.n)) n = static_cast<int>(min(r.n, std::int64_t{(1 << kLengthBits) - 1}));
     }
     key = ShortOrder::sorted(n * 32 + lane).key;
   }
@@ -151,8 +152,10 @@ __device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSprea
     if (threadIdx.x == 0) count = 0;
     __syncthreads();
     const std::int64_t own = base + threadIdx.x;
-    if (own < end && spread.takes(own) && ragged_row(p, own).n > kWarpElements)
-      found[atomicAdd(&count, 1)] = static_cast<int>(threadIdx.x);
+    if (own < end && spread.takes(own)) {
+      const std::int64_t n = ragged_row(p, own).n;
+      if (n > kWarpElements && !spread.stay.takes(n)) found[atomicAdd(&count, 1)] = static_cast<int>(threadIdx.x);
+    }
     __syncthreads();
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {

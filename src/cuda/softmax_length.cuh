@@ -1,148 +1,37 @@
-// softmax and log_softmax of long rows that lengths or a causal limit cut short, by clusters that stay for many of
-// them: what exists of neighbouring rows is dealt out to the cluster's warps together, so that none waits for a row
-// that is shorter than others.
+// softmax and log_softmax of long rows that lengths or a causal limit cut short, and of ragged ones, by clusters that
+// stay for many of them: what exists of neighbouring rows is dealt out to the cluster's warps together, so that none
+// waits for a row that is shorter than others.
 #pragma once
 
-#include "cuda/short_tile.cuh"
-#include "cuda/softmax_stay.cuh"
+#include "cuda/length_dealer.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Two chunks of a row, or what exists of them: what a warp takes at a time, 64 elements a lane.
-template <class E>
-struct LengthUnit {
-  static constexpr int kCount = 64, kLanes = 16, kElements = 32 * kCount, kChunks = kElements / lift::kChunk;
-  static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = kCount / kWidth;
-  static constexpr int kBytes = kElements * kSize;
-  static constexpr int kStages = kSize == 2 ? 2 : 1;  ///< units on their way to a warp
-  using Fold = lift::WarpFold<kWidth, kLanes, kCount>;
-};
+/// Which of a lane's slots hold elements of a unit, or of its chunk.
+template <class Unit>
+struct LengthSlots {
+  int left;                ///< slots from the lane's first on, up to the unit's end
+  int none = 0, hole = 0;  ///< those from none up to the hole's end lie before the chunk's first element
+  int count = 0;           ///< elements of the chunk, if Unit::kAnywhere
 
-/// Rows on vectors, without a mask or scales of their own; rows without elements become zeros.
-struct LengthRows {
-  RowProblem p;
-  fold::Scale<float> scale;
-  lift::Factor factor;  ///< of scale.c; plain
-  float two_kappa;      ///< LogNormaliser's, which takes a division in double
-};
-
-/// Where one row lies, and how much of it exists.
-struct LengthRow {
-  const char* x;
-  char* y;
-  int length;
-};
-__device__ __noinline__ LengthRow length_row(const RowProblem& p, std::int64_t row) {
-  const Row r = row_at(p, RowPlace(p, row));
-  return {r.x, r.y, static_cast<int>(r.length)};
-}
-
-/// A warp's part of a batch. It waits in shared memory while its elements are on their way.
-struct LengthJob {
-  static constexpr int kNone = -1;
-  const char* x;
-  char* y;     ///< both of the unit's first element
-  int n;       ///< elements that exist: 0 if the batch has no unit for this warp, kNone behind the last batch
-  int room;    ///< elements that the row has there
-  int mail;    ///< the row's first chunk in the batch
-  int chunks;  ///< of the row, that exist
-};
-
-/// 32 rows as a warp sees them. In shared memory, not in registers, of which none must be spilled.
-struct LengthPage {
-  const char* x[32];
-  char* y[32];
-  int length[32];
-  std::int64_t next;  ///< the first row of the next page
-  unsigned left;      ///< a bit for each row that is not dealt out
-};
-
-/// Deals out rows. A batch is rows of one page that have no more units together than the cluster has warps: the longest
-/// that is left, then ever the longest for which there still is room. Every warp of the cluster comes to the same
-/// batches by itself.
-template <class E, bool kLog>
-struct LengthDealer {
-  using Unit = LengthUnit<E>;
-
-  int warps, unit;  ///< of the cluster; the warp's place in every batch: neighbours lie in different blocks
-
-  __device__ __forceinline__ LengthDealer() {
-    const unsigned blocks = lift::Cluster::size();
-    warps = static_cast<int>(blockDim.x / 32 * blocks);
-    unit = static_cast<int>(threadIdx.x / 32 * blocks + lift::Cluster::rank());
-  }
-
-  /// A page that is all dealt out.
-  static __device__ __forceinline__ void begin(LengthPage& page) {
-    if (lane_index() == 0) page.next = blockIdx.x / lift::Cluster::size(), page.left = 0;
-    __syncwarp();
-  }
-
-  /// The warp's part of the next batch; what no element of its rows can exist of, but not in the units, is written.
-  __device__ __forceinline__ void next(const RowProblem& p, int clusters, LengthPage& page, LengthJob& job) const {
-    if (page.left == 0) turn(p, clusters, page);
-    const int lane = static_cast<int>(threadIdx.x) % 32,
-              units = (page.length[lane] + Unit::kElements - 1) / Unit::kElements;
-    unsigned left = page.left;
-    LengthJob own{nullptr, nullptr, left == 0 ? LengthJob::kNone : 0, 0, 0, 0};
-    int dealt = 0;
-#pragma unroll 1
-    while (left != 0 && dealt < warps) {
-      const bool fits = (left >> lane & 1U) != 0 && units <= warps - dealt;
-      const int longest = __reduce_max_sync(lift::kWholeWarp, fits ? units * 32 + lane : -1);
-      if (longest < 0) break;
-      const int row = longest % 32, count = longest / 32, part = unit - dealt;
-      // Whoever has no unit of the row has at most one of those behind its end.
-      const int rest = warps - 1 - unit + (part < 0 ? 0 : count);
-      const int begin = (part >= 0 && part < count ? part : rest) * Unit::kElements;
-      const int room = min(static_cast<int>(p.n) - begin, Unit::kElements);
-      char* y = page.y[row] + begin * Unit::kSize;
-      if (part >= 0 && part < count) {
-        const int length = page.length[row];
-        own = {page.x[row] + begin * Unit::kSize,
-               y,
-               min(length - begin, Unit::kElements),
-               room,
-               dealt * Unit::kChunks,
-               (length + lift::kChunk - 1) / lift::kChunk};
-      } else {
-        hide(y, room);
-      }
-      dealt += count;
-      left &= ~(1U << row);
+  /// Of n elements from `first` on.
+  __device__ __forceinline__ LengthSlots(const char* first, int n) {
+    const int lane = lane_index() % Unit::kLanes;
+    left = n - Unit::lane_begin() - lane * Unit::kWidth;
+    if constexpr (Unit::kAnywhere) {
+      const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16) / Unit::kSize;
+      count = typename Unit::Place{nullptr, first, n, (n + lift::kChunk - 1) / lift::kChunk}.count(lane_index() /
+                                                                                                   Unit::kLanes);
+      left = count + shift - lane * Unit::kWidth;
+      none = max(count + shift - lift::kChunk, 0);
+      if (lane == 0) hole = shift;
     }
-    if (lane == 0) job = own, page.left = left;
-    __syncwarp();
   }
-
- private:
-  static __device__ __forceinline__ void turn(const RowProblem& p, int clusters, LengthPage& page) {
-    const int lane = lane_index();
-    // Pages of nearly one size: a few rows alone would not fill their batch.
-    const std::int64_t first = page.next, rows = (p.rows - first + clusters - 1) / clusters;
-    const auto count = static_cast<int>(rows > 64 ? 32 : rows > 32 ? (rows + 1) / 2 : rows);
-    LengthRow r{nullptr, nullptr, 0};
-    if (lane < count) r = length_row(p, first + static_cast<std::int64_t>(lane) * clusters);
-    page.x[lane] = r.x, page.y[lane] = r.y, page.length[lane] = r.length;
-    if (lane == 0) {
-      page.left = count > 0 ? lift::kWholeWarp >> (32 - count) : 0U;
-      page.next = first + static_cast<std::int64_t>(count) * clusters;
-    }
-    __syncwarp();
-  }
-
-  /// Nothing in a unit of which no element exists.
-  static __device__ __forceinline__ void hide(char* y, int room) {
-    float nones[Unit::kWidth];
-#pragma unroll
-    for (float& none : nones) none = nothing<kLog>();
-    const uint4 hidden = Packed<E>::pack(nones);
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int j = 0; j < Unit::kVectors; ++j)
-      if (Unit::kWidth * (lane + 32 * j) < room) reinterpret_cast<uint4*>(y)[lane + 32 * j] = hidden;
+  __device__ __forceinline__ bool operator()(int j, int k) const {
+    const bool within = left > Unit::kWidth * Unit::kLanes * j + k;
+    return Unit::kAnywhere && j == 0 ? within && (k < none || k >= hole) : within;
   }
 };
 
@@ -163,19 +52,29 @@ struct LengthMail {
 };
 
 /// Sends what exists of a job's unit on its way to `place`. By one lane.
-template <class E>
-__device__ __forceinline__ void fetch_unit(char* place, CopyBarrier& landed, const LengthJob& job) {
-  constexpr int kWidth = LengthUnit<E>::kWidth;
-  const int bytes = (max(job.n, 0) + kWidth - 1) / kWidth * 16;
-  landed.expect(bytes);
-  if (bytes > 0) landed.copy(place, job.x, bytes);
+template <class Unit>
+__device__ __forceinline__ void fetch_unit(char* place, CopyBarrier& landed, const LengthJob& job, const Extent& x) {
+  if constexpr (Unit::kAnywhere) {
+    if (job.n <= 0) return landed.expect(0);
+    const typename Unit::Place part{place, job.x, job.n, 0};
+    landed.expect(part.bytes(x.begin, x.end));
+    part.fetch(landed, x.begin, x.end);
+  } else {
+    const int bytes = (max(job.n, 0) + Unit::kWidth - 1) / Unit::kWidth * 16;
+    landed.expect(bytes);
+    if (bytes > 0) landed.copy(place, job.x, bytes);
+  }
 }
 
 /// The lane's vectors of a unit's n > 0 elements at `place`; where none is stands some element of the unit.
-template <class E>
-__device__ __forceinline__ void read_unit(uint4 (&raw)[LengthUnit<E>::kVectors], char* place, int n) {
-  using Unit = LengthUnit<E>;
-  const int lane = lane_index(), last = (n - 1) / Unit::kWidth, cut = n % Unit::kWidth;
+template <class Unit>
+__device__ __forceinline__ void read_unit(uint4 (&raw)[Unit::kVectors], char* place, const LengthJob& job,
+                                          const Extent& x) {
+  using E = typename Unit::E;
+  const int lane = lane_index(), last = (job.n - 1) / Unit::kWidth, cut = job.n % Unit::kWidth;
+  if constexpr (Unit::kAnywhere)
+    return typename Unit::Place{place, job.x, job.n, (job.n + lift::kChunk - 1) / lift::kChunk}.read_filled(
+        raw, x.begin, x.end);
   E* e = reinterpret_cast<E*>(place);
   if (cut != 0) {
     if (lane >= cut && lane < Unit::kWidth) e[last * Unit::kWidth + lane] = e[0];
@@ -188,22 +87,20 @@ __device__ __forceinline__ void read_unit(uint4 (&raw)[LengthUnit<E>::kVectors],
     raw[j] = reinterpret_cast<const uint4*>(place)[min(first + Unit::kLanes * j, last)];
 }
 
-template <class E, bool kLog>
-__device__ __noinline__ typename LengthUnit<E>::Fold::Folded fold_any(float (&v)[LengthUnit<E>::kCount], float c) {
-  using Fold = typename LengthUnit<E>::Fold;
+template <class Unit, bool kLog>
+__device__ __noinline__ typename Unit::Fold::Folded fold_any(float (&v)[Unit::kCount], float c) {
+  using Fold = typename Unit::Fold;
   return kLog ? Fold::reduce(v, c) : Fold::terms(v, c);
 }
 
-/// The states of a unit's chunks, `left` of whose elements from the lane's first on exist. v becomes the terms, 0 where
-/// no element is, or with kLog the elements.
-template <class E, bool kLog>
-__device__ __forceinline__ typename LengthUnit<E>::Fold::Folded fold_unit(float (&v)[LengthUnit<E>::kCount],
-                                                                          const uint4 (&raw)[LengthUnit<E>::kVectors],
-                                                                          float c, int left) {
-  using Unit = LengthUnit<E>;
+/// The states of a unit's chunks. v becomes the terms, 0 where no element is, or with kLog the elements.
+template <class Unit, bool kLog>
+__device__ __forceinline__ typename Unit::Fold::Folded fold_unit(float (&v)[Unit::kCount],
+                                                                 const uint4 (&raw)[Unit::kVectors], float c,
+                                                                 const LengthSlots<Unit>& present) {
+  using E = typename Unit::E;
   using S = fold::Scalar<float>;
   constexpr float kMagic = fold::Real<float>::kMagic;
-  const auto present = [&](int j, int k) { return left > Unit::kWidth * Unit::kLanes * j + k; };
   const lift::Extremes e = extremes_by_integers<E>(raw);
   const int high = __reduce_max_sync(lift::kWholeWarp, __float_as_int(S::fma(c > 0.F ? e.high : e.low, c, kMagic)));
   const int low = __reduce_min_sync(lift::kWholeWarp, __float_as_int(S::fma(c > 0.F ? e.low : e.high, c, kMagic)));
@@ -225,18 +122,18 @@ __device__ __forceinline__ typename LengthUnit<E>::Fold::Folded fold_unit(float 
   float any[Unit::kCount];
 #pragma unroll
   for (int i = 0; i < Unit::kCount; ++i) any[i] = present(i / Unit::kWidth, i % Unit::kWidth) ? v[i] : lift::absent(c);
-  const auto own = fold_any<E, kLog>(any, c);
+  const auto own = fold_any<Unit, kLog>(any, c);
 #pragma unroll
   for (int i = 0; i < Unit::kCount; ++i) v[i] = any[i];
   return own;
 }
 
 /// The results of a unit, of which the warp knows the row's root.
-template <class E, bool kLog>
+template <class Unit, bool kLog>
 __device__ __forceinline__ void put_unit(const LengthRows& rows, const LengthJob& job, const lift::Root& root,
-                                         float (&v)[LengthUnit<E>::kCount],
-                                         const typename LengthUnit<E>::Fold::Folded& own, int left) {
-  using Unit = LengthUnit<E>;
+                                         float (&v)[Unit::kCount], const typename Unit::Fold::Folded& own,
+                                         const LengthSlots<Unit>& present) {
+  using E = typename Unit::E;
   const int lane = lane_index();
   const ChunkMultiplier multiplier(root, own.node, own.state.m);
   if (!multiplier.regular) {
@@ -249,20 +146,27 @@ __device__ __forceinline__ void put_unit(const LengthRows& rows, const LengthJob
     r.two_kappa = rows.two_kappa;
     return r;
   };
-  const int begin = lane / Unit::kLanes * lift::kChunk + lane % Unit::kLanes * Unit::kWidth;
-  const int room = job.room - begin;
-  char* y = job.y + begin * Unit::kSize;
   // The terms of a chunk without elements are 0: its lanes go the way of the others.
   const float by = own.node.z == lift::kNone ? 1.F : fold::Scalar<float>::mul(multiplier.value, own.unit);
-  finish<kLog, Unit::kWidth>(v, own.dense, by, norm, [&](int j) {
-    if constexpr (kLog) {
+  if constexpr (Unit::kAnywhere) {
+    uint4 results[Unit::kVectors];
+    finish<kLog, Unit::kWidth>(v, own.dense, by, norm,
+                               [&](int j) { results[j] = Packed<E>::pack(v + j * Unit::kWidth); });
+    write_vectors<E, Unit::kLanes, Unit::kVectors>(job.y + Unit::lane_begin() * Unit::kSize, present.count,
+                                                   [&](int j) { return results[j]; });
+  } else {
+    const int begin = Unit::lane_begin() + lane % Unit::kLanes * Unit::kWidth, room = job.room - begin;
+    char* y = job.y + begin * Unit::kSize;
+    finish<kLog, Unit::kWidth>(v, own.dense, by, norm, [&](int j) {
+      if constexpr (kLog) {
 #pragma unroll
-      for (int k = 0; k < Unit::kWidth; ++k)
-        if (left <= Unit::kWidth * Unit::kLanes * j + k) v[j * Unit::kWidth + k] = nothing<true>();
-    }
-    const int at = Unit::kWidth * Unit::kLanes * j;
-    if (at < room) *reinterpret_cast<uint4*>(y + at * Unit::kSize) = Packed<E>::pack(v + j * Unit::kWidth);
-  });
+        for (int k = 0; k < Unit::kWidth; ++k)
+          if (!present(j, k)) v[j * Unit::kWidth + k] = nothing<true>();
+      }
+      const int at = Unit::kWidth * Unit::kLanes * j;
+      if (at < room) *reinterpret_cast<uint4*>(y + at * Unit::kSize) = Packed<E>::pack(v + j * Unit::kWidth);
+    });
+  }
 }
 
 /// The node of a chunk, to all blocks of the cluster; returns once the batch's nodes, `bytes` in all, have come from
@@ -285,11 +189,10 @@ __device__ __forceinline__ void exchange(CopyBarrier& arrived, StayMail& mine, u
 }
 
 /// `clusters` of them, each for the rows whose number leaves its own when divided by that.
-template <class E, bool kLog>
+template <class Unit, bool kLog>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_lengths_stay(const __grid_constant__ LengthRows rows, int clusters) {
   begin_in_order();
-  using Unit = LengthUnit<E>;
   using Cluster = lift::Cluster;
   constexpr int kStages = Unit::kStages, kJobs = 2 * kStages;
   extern __shared__ __align__(16) char memory[];
@@ -309,23 +212,23 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   CopyBarrier::publish();
   if (threadIdx.x < 2 && !alone) arrived[threadIdx.x].expect(mail_bytes);
   __syncwarp();
-  const LengthDealer<E, kLog> dealer;
+  const LengthDealer<Unit, kLog> dealer;
+  const Extent memory_of_x = Unit::kAnywhere ? extent_of(rows.p) : Extent{};
   dealer.begin(pages[warp]);
   const auto job_of = [&](int step) -> LengthJob& { return jobs[warp][step % kJobs]; };
   const auto fetch = [&](int step) {
-    if (lane_index() == 0) fetch_unit<E>(place_of(step), landed[warp][step % kStages], job_of(step));
+    if (lane_index() == 0) fetch_unit<Unit>(place_of(step), landed[warp][step % kStages], job_of(step), memory_of_x);
   };
   Cluster::arrive();
 #pragma unroll 1
   for (int stage = 0; stage < kStages; ++stage) {
-    dealer.next(rows.p, clusters, pages[warp], job_of(stage));
+    dealer.next(rows, clusters, pages[warp], job_of(stage));
     fetch(stage);
   }
   Cluster::wait();
-  const int begin = lane_index() / Unit::kLanes * lift::kChunk + lane_index() % Unit::kLanes * Unit::kWidth;
 #pragma unroll 1
   for (int step = 0; job_of(step).n != LengthJob::kNone; ++step) {
-    dealer.next(rows.p, clusters, pages[warp], job_of(step + kStages));
+    dealer.next(rows, clusters, pages[warp], job_of(step + kStages));
     const LengthJob& job = job_of(step);
     const int n = job.n, turn = step % 2;
     const auto send = [&](const lift::Node& node, double far) {
@@ -340,15 +243,17 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     }
     float v[Unit::kCount];
     uint4 raw[Unit::kVectors];
-    read_unit<E>(raw, place_of(step), n);
+    read_unit<Unit>(raw, place_of(step), job, memory_of_x);
+    const int waited = Unit::Place::loaded(raw);
     __syncwarp();
-    fetch(step + kStages);
-    auto own = fold_unit<E, kLog>(v, raw, rows.factor.c, n - begin);
-    if (n <= begin / lift::kChunk * lift::kChunk) own.node = {lift::kNone, 0.F};
+    fetch(step + kStages + waited);
+    const LengthSlots<Unit> present(job.x, n);
+    auto own = fold_unit<Unit, kLog>(v, raw, rows.factor.c, present);
+    if (n <= Unit::lane_begin()) own.node = {lift::kNone, 0.F};
     const bool is_far = own.node.z == lift::kFar;
     send({own.node.z, is_far ? own.state.d : own.node.d}, own.state.m);
     const auto root = LengthMail{box_of(turn), job.mail}.merge(job.chunks);
-    put_unit<E, kLog>(rows, job, root, v, own, n - begin);
+    put_unit<Unit, kLog>(rows, job, root, v, own, present);
   }
   Cluster::arrive();  // nobody leaves while others still send
   Cluster::wait();

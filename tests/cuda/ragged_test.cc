@@ -85,6 +85,39 @@ TEST_F(CudaRagged, RowsOfAnyValues) {
       }
 }
 
+/// So many long rows that clusters stay for them: all lengths around a chunk and a unit of two, rows without elements,
+/// such as are longer than a cluster holds and longer than a block, at any place of a vector, beside rows of any
+/// values.
+TEST_F(CudaRagged, LongRowsToStayFor) {
+  const std::vector<std::int64_t> edges{0,    1,    7,    1023, 1024,  1025,  2047, 2048,
+                                        2049, 3072, 4096, 0,    32768, 40001, 70001};
+  for (const std::int64_t mean : {8000, 30000, 100000})
+    for (const DType t : {DType::float32, DType::float16, DType::bfloat16})
+      for (const auto& [v, scale] : {std::pair{Values::drift, 1.}, {Values::specials, -0.5}}) {
+        std::vector<double> at{0};
+        Random random(static_cast<std::uint64_t>(mean));
+        while (at.back() < 7e6) {
+          const auto row = static_cast<std::int64_t>(at.size());
+          const std::int64_t n = row % 40 < 15 && row < 80 ? edges[static_cast<std::size_t>(row % 40)]
+                                 : row % 9 == 4            ? random.below(3) - 1 + 1024 * (1 + random.below(4))
+                                                           : random.below(2 * mean + mean / 4);
+          at.push_back(at.back() + static_cast<double>(n));
+        }
+        at.push_back(at.back() + 300001);
+        const auto rows = static_cast<std::int64_t>(at.size()) - 1, total = static_cast<std::int64_t>(at.back());
+        Tensor offsets(DType::int64, {rows + 1}), x(t, {total}, {}, 3), y(t, {total}, {}, 3);
+        offsets.fill([&](std::int64_t i) { return at[static_cast<std::size_t>(i)]; });
+        x.fill_by_threads([&](std::int64_t i) { return value_of(v, i / 5000, i % 5000, 5000); });
+        softfold::RowOptions cpu, cuda;
+        cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
+        cpu.scale = cuda.scale = scale;
+        const std::string what = "ragged, mean " + std::to_string(mean) + " " + std::string(name_of(t));
+        for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, what);
+        expect_same(Op::softmax, {&x}, {&x}, cpu, cuda, what + " in place");
+        if (HasFatalFailure()) return;
+      }
+}
+
 /// What only the device can read is clamped: no memory outside x is touched, and rows that run backwards are empty.
 TEST_F(CudaRagged, RowsWithOffsetsOutside) {
   const std::int64_t total = 9000, rows = 6;

@@ -1,0 +1,23 @@
+// Ragged rows for which clusters stay (softmax_length.cuh).
+#pragma once
+
+#include "cuda/launch.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// The longest of them, and so all shorter ones; 0: none.
+struct RaggedStay {
+  std::int64_t longest = 0;
+  constexpr bool takes(std::int64_t n) const { return n > 0 && n <= longest; }
+};
+
+/// None where clusters cannot take rows, or are as slow or slower than others for such as these on average.
+RaggedStay stays_for_ragged(const RowProblem& p);
+/// softmax or log_softmax of these rows; the others' elements are not touched.
+void launch_ragged_stays(const RowProblem& p, const RaggedStay& stay, Stream stream);
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
