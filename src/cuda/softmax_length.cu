@@ -75,11 +75,11 @@ constexpr std::int64_t kUnit = LengthUnit<float, true>::kElements;
 /// Warps of a block for ragged rows.
 constexpr int kRaggedStayWarps = 8;
 
-/// Clusters for rows of four times the mean, up to 16 blocks. Measured, rows of up to twice the mean: half of that is
-/// as fast, twice that loses up to a tenth.
+/// Clusters for rows of three times the mean, up to 16 blocks. Measured, rows of up to twice the mean: the fewest
+/// blocks that hold them, or twice as many, are as fast; four times as many lose a tenth.
 StaySpread spread_ragged(std::int64_t mean) {
   int blocks = 1;
-  while (blocks < 16 && blocks * kRaggedStayWarps * kUnit < 4 * mean) blocks *= 2;
+  while (blocks < 16 && blocks * kRaggedStayWarps * kUnit < 3 * mean) blocks *= 2;
   return {blocks, kRaggedStayWarps};
 }
 

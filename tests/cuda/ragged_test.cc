@@ -140,21 +140,23 @@ TEST_F(CudaRagged, RowsWithOffsetsOutside) {
 
 /// The same behind many rows that are as they should be.
 TEST_F(CudaRagged, RowsAndOffsetsOutside) {
-  const std::int64_t total = 90000, short_ones = 600, rows = short_ones + 6;
-  const double said[] = {90050, 60, 60, -3, -9, -11};
-  for (const DType t : {DType::float32, DType::bfloat16}) {
-    Tensor lying(DType::int64, {rows + 1}), clamped(DType::int64, {rows + 1});
-    const auto regular = [&](std::int64_t i) { return static_cast<double>(std::min(i * 150, total)); };
-    lying.fill([&](std::int64_t i) { return i <= short_ones ? regular(i) : said[i - short_ones - 1]; });
-    clamped.fill([&](std::int64_t i) { return i < rows ? regular(i) : total; });
-    Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3);
-    x.fill([&](std::int64_t i) { return value_of(Values::normal, 1, i, total); });
-    softfold::RowOptions cpu, cuda;
-    cpu.offsets = clamped.cpu();
-    cuda.offsets = lying.cuda();
-    for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, "offsets outside x");
-    if (HasFatalFailure()) return;
-  }
+  const std::int64_t regular_ones = 600, rows = regular_ones + 6;
+  for (const std::int64_t n : {150, 12000})
+    for (const DType t : {DType::float32, DType::bfloat16}) {
+      const std::int64_t total = regular_ones * n;
+      const double said[] = {static_cast<double>(total + 50), 60, 60, -3, -9, -11};
+      Tensor lying(DType::int64, {rows + 1}), clamped(DType::int64, {rows + 1});
+      const auto regular = [&](std::int64_t i) { return static_cast<double>(std::min(i * n, total)); };
+      lying.fill([&](std::int64_t i) { return i <= regular_ones ? regular(i) : said[i - regular_ones - 1]; });
+      clamped.fill([&](std::int64_t i) { return i < rows ? regular(i) : total; });
+      Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3);
+      x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, 1, i, total); });
+      softfold::RowOptions cpu, cuda;
+      cpu.offsets = clamped.cpu();
+      cuda.offsets = lying.cuda();
+      for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, "offsets outside x");
+      if (HasFatalFailure()) return;
+    }
 }
 
 /// Long rows that lie over each other are more than the list of such rows has room for.
