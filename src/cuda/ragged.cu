@@ -36,24 +36,25 @@ std::int64_t mean_of(const RowProblem& p) {
 }
 /// Whether most rows can be taken by kernels for plain ones, which leave the others marked. Few elements are not worth
 /// the launches, and states of short rows are found faster without.
-bool has_marks(const RowProblem& p) {
+bool has_marks(const RowProblem& p, const RaggedStay& stay) {
   if (p[Slot::mask].given || p[Slot::scales].given || !lift::Factor(fold::make_scale<float>(p.scale).c).plain)
     return false;
-  if (stays_for_ragged(p).longest > 0) return false;
+  if (stay.longest > 0) return false;
   const bool of_row = p.op != Op::softmax && p.op != Op::log_softmax;
   return p.ragged_elements > kBlockElements && mean_of(p) <= kMeanOfTiles && !(of_row && mean_of(p) < kMeanOfLong);
 }
-std::size_t bytes_of_marks(const RowProblem& p) {
-  return has_marks(p) ? static_cast<std::size_t>(ceil_div(p.rows, kMarked)) * sizeof(unsigned) : 0;
+std::size_t bytes_of_marks(const RowProblem& p, const RaggedStay& stay) {
+  return has_marks(p, stay) ? static_cast<std::size_t>(ceil_div(p.rows, kMarked)) * sizeof(unsigned) : 0;
 }
 
 /// For rows of their mean length; any other lengths are right, too.
-RaggedSpread spread_rows(const RowProblem& p, const RaggedList& list, const unsigned* left, int processors) {
+RaggedSpread spread_rows(const RowProblem& p, const RaggedList& list, const unsigned* left, const RaggedStay& stay,
+                         int processors) {
   const std::int64_t mean = mean_of(p), blocks = std::int64_t{kRaggedBlocks} * processors;
   RaggedSpread spread{};
   spread.list = list;
   spread.left = left;
-  spread.stay = stays_for_ragged(p);
+  spread.stay = stay;
   // With marks most rows may be gone, and a word of them is looked at for little.
   const std::int64_t at_once = ceil_div(p.rows, blocks * kRaggedWarps), most = left == nullptr ? kMarked : 32 * kMarked;
   const std::int64_t elements = left == nullptr ? kElementsOfWarp : 4 * kElementsOfWarp;
@@ -80,7 +81,7 @@ template <class E, RaggedLeaves kLeaves>
 void launch_marked(const RowProblem& p, unsigned* left, int processors, Stream stream) {
   const std::int64_t mean = mean_of(p);
   const bool packs = mean < kMeanOfLong;
-  check(cudaMemsetAsync(left, packs ? 0 : 0xFF, bytes_of_marks(p), stream), "ragged_rows");
+  check(cudaMemsetAsync(left, packs ? 0 : 0xFF, bytes_of_marks(p, {}), stream), "ragged_rows");
   if constexpr (kLeaves != RaggedLeaves::row) {
     if (packs) {
       const std::int64_t each = std::clamp<std::int64_t>(kElementsOfPacks / mean, 8, 4 * kMarked);
@@ -113,17 +114,20 @@ void launch_rows(const RowProblem& p, const RaggedSpread& spread, unsigned* left
 std::size_t bytes_of_list(const RowProblem& p) {
   return RaggedList::most_groups(p.ragged_elements) > 0 ? RaggedList::bytes(p.ragged_elements) : 0;
 }
-std::size_t workspace(const RowProblem& p, const Context&) { return bytes_of_list(p) + bytes_of_marks(p); }
+std::size_t workspace(const RowProblem& p, const Context&) {
+  return bytes_of_list(p) + bytes_of_marks(p, stays_for_ragged(p));
+}
 
 void run(const RowProblem& p, const Context& context) {
   if (p.rows == 0) return;
   const DeviceOf device(p[Slot::x].data);
   const int processors = traits_of(device.device()).processors;
   const Stream stream = stream_of(context);
-  const Scratch scratch(workspace(p, context), context);
+  const RaggedStay stay = stays_for_ragged(p);
+  const Scratch scratch(bytes_of_list(p) + bytes_of_marks(p, stay), context);
   const RaggedList list = list_at(p, scratch.data(), stream);
-  unsigned* left = has_marks(p) ? reinterpret_cast<unsigned*>(scratch.data() + bytes_of_list(p)) : nullptr;
-  const RaggedSpread spread = spread_rows(p, list, left, processors);
+  unsigned* left = has_marks(p, stay) ? reinterpret_cast<unsigned*>(scratch.data() + bytes_of_list(p)) : nullptr;
+  const RaggedSpread spread = spread_rows(p, list, left, stay, processors);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     switch (p.op) {
       case Op::softmax: launch_rows<E, RaggedLeaves::softmax>(p, spread, left, processors, stream); break;

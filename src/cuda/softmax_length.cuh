@@ -172,15 +172,13 @@ __device__ __forceinline__ void put_unit(const LengthRows& rows, const LengthJob
 /// The node of a chunk, to all blocks of the cluster; returns once the batch's nodes, `bytes` in all, have come from
 /// all of its warps. So who has a batch's knows that the nodes of the one before have been read.
 template <int kLanes>
-__device__ __forceinline__ void exchange(CopyBarrier& arrived, StayMail& mine, unsigned parity, const lift::Node& node,
-                                         double far, int bytes) {
-  const unsigned blocks = lift::Cluster::size(), lane = threadIdx.x % kLanes;
+__device__ __forceinline__ void exchange(CopyBarrier& arrived, StayMail& mine, unsigned parity, const StayMail& mail,
+                                         int bytes) {
+  const unsigned blocks = lift::Cluster::size();
   if (blocks == 1) {
-    if (lane == 0) mine = {node, far}, arrived.arrive();
+    if (threadIdx.x % kLanes == 0) mine = mail, arrived.arrive();
   } else {
-    for (unsigned to = lane; to < blocks; to += kLanes)
-      send_words(lift::Cluster::map(&mine, to), lift::Cluster::map(&arrived, to), fold::bits_as<std::uint64_t>(node),
-                 fold::bits_as<std::uint64_t>(far));
+    send_mail<kLanes>(mine, arrived, mail);
   }
   // Its scope is the block, as for copies: of shared memory no cache may be out of date, and a wait of the cluster's
   // scope empties the caches.
@@ -231,14 +229,14 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     dealer.next(rows, clusters, pages[warp], job_of(step + kStages));
     const LengthJob& job = job_of(step);
     const int n = job.n, turn = step % 2;
-    const auto send = [&](const lift::Node& node, double far) {
+    const auto send = [&](const StayMail& mail) {
       exchange<Unit::kLanes>(arrived[turn], box_of(turn)[dealer.unit * Unit::kChunks + lane_index() / Unit::kLanes],
-                             static_cast<unsigned>(step / 2) & 1U, node, far, mail_bytes);
+                             static_cast<unsigned>(step / 2) & 1U, mail, mail_bytes);
     };
     landed[warp][step % kStages].wait(static_cast<unsigned>(step / kStages) & 1U);
     if (n == 0) {
       fetch(step + kStages);
-      send({lift::kNone, 0.F}, 0.);
+      send({{lift::kNone, 0.F}, 0.});
       continue;
     }
     float v[Unit::kCount];
@@ -250,8 +248,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     const LengthSlots<Unit> present(job.x, n);
     auto own = fold_unit<Unit, kLog>(v, raw, rows.factor.c, present);
     if (n <= Unit::lane_begin()) own.node = {lift::kNone, 0.F};
-    const bool is_far = own.node.z == lift::kFar;
-    send({own.node.z, is_far ? own.state.d : own.node.d}, own.state.m);
+    send(mail_of(own));
     const auto root = LengthMail{box_of(turn), job.mail}.merge(job.chunks);
     put_unit<Unit, kLog>(rows, job, root, v, own, present);
   }
