@@ -1,5 +1,4 @@
 // cross_entropy, entropy and their backward passes: which steps a call has, and how they follow each other on a stream.
-#include "cuda/loss_alone.cuh"
 #include "cuda/loss_probabilities.cuh"
 #include "cuda/loss_rows.cuh"
 
@@ -108,9 +107,9 @@ struct LossMemory {
     if (Steps<T>::has_shares) shares = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
     if (divides(p)) weights = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
     if (adds_rows(p)) losses = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
+    if ((finishes_merged(p) || reads_once(p)) && adds_rows(p)) alone.losses = parts.take<double>(p.rows);
     if (finishes_merged(p)) {
       states = parts.take<fold::LogSumExp<float>::State>(p.rows * lift::chunk_count(p.n));
-      if (adds_rows(p)) alone.losses = parts.take<double>(p.rows);
       if (divides(p)) alone.targets = parts.take<RowsSum>(p.rows);
     } else if (reads_once(p)) {
       gradients = parts.take<GradientRow>(p.rows);
@@ -183,10 +182,12 @@ class LossRun {
     const Grid grid{ceil_div(p_.rows, kThreads), kThreads};
     launch("prepare_gradients", prepare_gradients, grid, stream_, p_, work.weights, memory_.gradients,
            memory_.elements);
-    launch_gradient(p_, memory_.gradients, memory_.states, context_);
     stream_ = stream_.following();
-    launch("finish_targets", finish_targets, chunks_of_rows(p_), stream_, p_, work, memory_.states, memory_.elements);
-    if (adds_rows(p_)) put_sum(p_, work);
+    PlainRows rows = plain_rows(p_);
+    rows.gradients = memory_.gradients, rows.states = memory_.states;
+    launch_gradient(p_, rows, stream_);
+    launch("finish_gradients", finish_gradients, grid, stream_, p_, rows, memory_.elements, memory_.alone);
+    if (adds_rows(p_)) add_alone(work);
   }
 
   void finish_merged() {
@@ -195,12 +196,17 @@ class LossRun {
     const bool few = merges_by_threads(p_.rows, nodes.all());
     const Grid grid = few ? Grid{ceil_div(p_.rows, kThreads), kThreads} : warps_for(p_.rows);
     launch("finish_losses", finish_losses, grid, stream_, p_, plain_rows(p_), nodes, few, memory_.alone);
-    if (!adds_rows(p_)) return;
+    if (adds_rows(p_)) add_alone({.targets = memory_.weights});
+  }
+
+  /// work: what is known of the targets' weights.
+  void add_alone(LossWork<T, RowResult> work) {
     const std::int64_t chunks = lift::chunk_count(p_.rows);
     const bool at_once = chunks <= kRowChunksAtOnce;
     launch("add_losses", add_losses, {ceil_div(chunks, kRowChunksAtOnce), 32 * kRowChunksAtOnce}, stream_, p_,
            memory_.alone, memory_.losses, memory_.weights, at_once);
-    if (!at_once) put_sum(p_, {.losses = memory_.losses, .targets = memory_.weights});
+    work.losses = memory_.losses;
+    if (!at_once) put_sum(p_, work);
   }
 
   void write(const LossProblem& p) {

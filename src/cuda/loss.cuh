@@ -97,11 +97,6 @@ struct LossRow {
     const Operand& o = p[slot];
     if (o.given) put(o.dtype, o.data + place.offset(o), value);
   }
-  __device__ __forceinline__ double dloss(const LossProblem& p) const {
-    const Operand& o = p[LossSlot::dloss];
-    if (!o.given) return 1.;
-    return element_at<double>(o.dtype, p.reduction == Reduction::none ? o.data + place.offset(o) : o.data);
-  }
 };
 
 /// The leaves of a sum over a row's elements: w lp, or p lp. The constructors' last arguments are what others ask for.
@@ -245,12 +240,17 @@ __device__ __forceinline__ T target_log_probability(const LossProblem& p, const 
   return r.log_normaliser().log_probability(element());
 }
 
+/// What the loss that a row at `place` counts for is to be multiplied by.
+template <class Place>
+__device__ __forceinline__ double dloss_at(const LossProblem& p, const Place& place) {
+  const Operand& o = p[LossSlot::dloss];
+  if (!o.given) return 1.;
+  return element_at<double>(o.dtype, p.reduction == Reduction::none ? o.data + place.offset(o) : o.data);
+}
 /// What a row's gradient is multiplied by. weights: of all targets.
-template <class T>
-__device__ __forceinline__ double gradient_factor(const LossProblem& p, const LossRow<T>& r, double weights) {
-  double factor = r.dloss(p);
-  if (p.reduction == Reduction::mean) factor = fold::Scalar<double>::div(factor, weights);
-  return fold::Scalar<double>::mul(factor, r.row.scale);
+__device__ __forceinline__ double gradient_factor(const LossProblem& p, double dloss, double scale, double weights) {
+  if (p.reduction == Reduction::mean) dloss = fold::Scalar<double>::div(dloss, weights);
+  return fold::Scalar<double>::mul(dloss, scale);
 }
 
 /// A row that is finished: its loss as it counts in a sum, and what its gradient is made with.
@@ -291,7 +291,7 @@ __device__ __forceinline__ FinishedRow<T> finish_row(const LossProblem& p, std::
     if (p.reduction == Reduction::none) r.put_number(p, LossSlot::loss, loss);
     if (ignored) loss = fold::Sum<double>::identity();
   }
-  const double factor = p[Slot::y].given ? gradient_factor(p, r, all_weights) : 0.;
+  const double factor = p[Slot::y].given ? gradient_factor(p, dloss_at(p, r.place), r.row.scale, all_weights) : 0.;
   const RowKind kind = ignored || (norm.empty && !lost) ? RowKind::zero
                        : lost || !norm.regular          ? RowKind::nan
                                                         : RowKind::regular;
@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(128)
   if (norm.regular) entropy = fold::Scalar<T>::sub(T(0), work.sums[index]);
   r.put_number(p, LossSlot::loss, static_cast<double>(entropy));
   if (work.rows == nullptr) return;
-  const double factor = fold::Scalar<double>::mul(r.dloss(p), r.row.scale);
+  const double factor = fold::Scalar<double>::mul(dloss_at(p, r.place), r.row.scale);
   work.rows[index] = {norm.empty     ? RowKind::zero
                       : norm.regular ? RowKind::regular
                                      : RowKind::nan,

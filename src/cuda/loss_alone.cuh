@@ -1,5 +1,6 @@
-// The loss of plain rows where nothing else is asked for: a row is finished where the states of its chunks are merged,
-// by few instructions, and the sum over rows is a warp a chunk of them.
+// The loss of plain rows without smoothing and z-loss: a row is finished by few instructions, and the sum over rows is
+// a warp a chunk of them. Where nothing but the loss is asked for, that is done where the states of its chunks are
+// merged.
 #pragma once
 
 #include "cuda/in_order.cuh"
@@ -26,16 +27,35 @@ struct PlainLossRow {
   __device__ __forceinline__ fold::LogNormaliser<float> log_normaliser() const { return rows.log_normaliser(state); }
 };
 
+/// A plain row's target. It is none of the classes if it is ignored, or out of range.
+struct TargetOf {
+  std::int64_t index;
+  bool ignored, is_class;
+  float weight;
+
+  __device__ __forceinline__ TargetOf(const LossProblem& p, const PlainPlace& place) {
+    const Operand& o = p[LossSlot::targets];
+    index = integer_at(o.dtype, o.data + place.offset(o));
+    ignored = index == p.ignore_index;
+    is_class = !ignored && index >= 0 && index < p.n;
+    weight = is_class ? weight_at<float>(p, index) : 1.F;
+  }
+  /// Of x; 0 if there is none.
+  __device__ __forceinline__ float element(const LossProblem& p, const PlainPlace& place) const {
+    const Operand& x = p[Slot::x];
+    return is_class ? element_at<float>(x.dtype, x.data + place.offset(x) + index * x.axis_stride) : 0.F;
+  }
+};
+
 /// From a row's state: its loss and log-probability are written as finish_row() does without smoothing and z-loss.
 static __device__ __forceinline__ void finish_alone(const LossProblem& p, const PlainPlace& place,
-                                                    const PlainLossRow& r, std::int64_t target, bool is_class,
-                                                    float element, float weight, const RowLosses& to) {
-  const bool ignored = target == p.ignore_index;
+                                                    const PlainLossRow& r, const TargetOf& target, float element,
+                                                    const RowLosses& to) {
   double lp = 0., loss = 0.;
-  if (is_class) {
-    lp = static_cast<double>(target_log_probability<float>(p, r, target, [&] { return element; }));
-    loss = fold::CrossEntropy(0., 0., static_cast<double>(weight), 1., 1.).loss(lp, 0., 0.);
-  } else if (!ignored) {
+  if (target.is_class) {
+    lp = static_cast<double>(target_log_probability<float>(p, r, target.index, [&] { return element; }));
+    loss = fold::CrossEntropy(0., 0., static_cast<double>(target.weight), 1., 1.).loss(lp, 0., 0.);
+  } else if (!target.ignored) {
     lp = loss = fold::canonical_nan<double>();
     const Operand& status = p[LossSlot::status];
     if (status.given) atomicAdd(reinterpret_cast<int*>(status.data), 1);
@@ -48,9 +68,9 @@ static __device__ __forceinline__ void finish_alone(const LossProblem& p, const 
   if (p.reduction == Reduction::none) put_number(LossSlot::loss, loss);
   const Operand& o = p[Slot::states];
   if (o.given) *reinterpret_cast<StoredState*>(o.data + place.offset(o)) = stored_state<float>(r.state, p.scale);
-  if (to.losses != nullptr) to.losses[place.row] = ignored ? fold::Sum<double>::identity() : loss;
+  if (to.losses != nullptr) to.losses[place.row] = target.ignored ? fold::Sum<double>::identity() : loss;
   if (to.targets != nullptr)
-    to.targets[place.row] = is_class ? RowsSum{static_cast<double>(weight), 1} : RowsFold::identity();
+    to.targets[place.row] = target.is_class ? RowsSum{static_cast<double>(target.weight), 1} : RowsFold::identity();
 }
 
 /// Rows of up to 256 nodes, a warp each; `few`: a thread each (merges_by_threads).
@@ -62,27 +82,19 @@ static __global__ void __launch_bounds__(128)
   const std::int64_t index = few ? thread : thread / 32;
   if (index >= p.rows) return;
   const PlainPlace place(p, index);
-  const bool finishes = few || threadIdx.x % 32 == 0;
-  const Row row = row_at(p, place);
   // The target and its element are on their way while the states are merged.
-  std::int64_t target = p.ignore_index;
-  float element = 0.F, weight = 1.F;
-  const Operand &targets = p[LossSlot::targets], &x = p[Slot::x];
-  if (finishes) target = integer_at(targets.dtype, targets.data + place.offset(targets));
-  const bool is_class = target != p.ignore_index && target >= 0 && target < p.n;
-  if (finishes && is_class) {
-    element = element_at<float>(x.dtype, row.x + target * x.axis_stride);
-    weight = weight_at<float>(p, target);
-    if (!rows.factor.plain) element = fold::Scalar<float>::mul(element, rows.factor.times);
-  }
+  const TargetOf target(p, place);
+  float element = target.element(p, place);
+  if (!rows.factor.plain) element = fold::Scalar<float>::mul(element, rows.factor.times);
   const auto state = nodes.root(index, few);
-  if (finishes) finish_alone(p, place, {rows, row, state}, target, is_class, element, weight, to);
+  if (few || threadIdx.x % 32 == 0) finish_alone(p, place, {rows, row_at(p, place), state}, target, element, to);
 }
 
 /// Chunks of rows whose sums one block finds, and then the whole.
 inline constexpr int kRowChunksAtOnce = 8;
 
-/// The sums of chunks of rows, a warp each. at_once: there is one block, which puts the total.
+/// The sums of chunks of rows, a warp each, to `losses` and, if they are not known before, `targets`. at_once: there is
+/// one block, which puts the total.
 static __global__ void __launch_bounds__(32 * kRowChunksAtOnce)
     add_losses(const __grid_constant__ LossProblem p, RowLosses rows, RowsSum* losses, RowsSum* targets, bool at_once) {
   begin_in_order();
@@ -98,7 +110,7 @@ static __global__ void __launch_bounds__(32 * kRowChunksAtOnce)
   if (chunk < chunks) {
     const double loss = sum([&](std::int64_t row) { return rows.losses[row]; });
     if (threadIdx.x % 32 == 0) losses[chunk] = {loss, 0};
-    if (targets != nullptr) {
+    if (rows.targets != nullptr) {
       std::int64_t count = 0;
       const double weight = sum([&](std::int64_t row) {
         count += rows.targets[row].rows;

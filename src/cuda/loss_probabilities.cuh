@@ -100,9 +100,10 @@ __device__ __forceinline__ double finish_of_probabilities(const LossProblem& p, 
   }
   if (work.rows == nullptr) return loss;
   const RowKind kind = norm.empty ? RowKind::zero : norm.regular ? RowKind::regular : RowKind::nan;
-  work.rows[index] = {kind,
-                      ClassShares<T>(p, r.place, classes_of(r.row, index, work.classes)),
-                      {norm, r.factor.c, terms, lse, gradient_factor(p, r, all_weights)}};
+  work.rows[index] = {
+      kind,
+      ClassShares<T>(p, r.place, classes_of(r.row, index, work.classes)),
+      {norm, r.factor.c, terms, lse, gradient_factor(p, dloss_at(p, r.place), r.row.scale, all_weights)}};
   return loss;
 }
 

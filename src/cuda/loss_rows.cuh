@@ -3,9 +3,7 @@
 #pragma once
 
 #include "cuda/in_order.cuh"
-#include "cuda/loss.cuh"
-#include "cuda/plain_chunk.cuh"
-#include "cuda/softmax_plain.cuh"
+#include "cuda/loss_alone.cuh"
 
 #include <type_traits>
 
@@ -211,43 +209,41 @@ static __global__ void __launch_bounds__(128)
                       float* elements) {
   begin_in_order();
   using Kind = GradientRow::Kind;
-  const double all_weights = whole_of(weights).sum;
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const PlainPlace place(p, min(index, p.rows - 1));
+  const TargetOf target(p, place);
+  const double dloss = dloss_at(p, place);
+  const double all_weights = whole_of(weights).sum;
   if (index >= p.rows) return;
-  const LossRow<float> r(p, index, fold::LogSumExp<float>::identity());
-  const std::int64_t target = r.target(p);
-  const bool ignored = target == p.ignore_index, lost = !ignored && (target < 0 || target >= r.row.n);
-  GradientRow row{0.F, 0.F, ignored ? Kind::zero : Kind::nan, 0U};
-  float element = 0.F;
-  if (!ignored && !lost) {
-    const fold::CrossEntropy terms(0., 0., static_cast<double>(weight_at<float>(p, target)), 1., 1.);
+  GradientRow row{0.F, 0.F, target.ignored ? Kind::zero : Kind::nan, 0U};
+  if (target.is_class) {
+    const fold::CrossEntropy terms(0., 0., static_cast<double>(target.weight), 1., 1.);
     const auto pull = static_cast<float>(terms.pull(0.));
-    const auto factor = static_cast<float>(gradient_factor(p, r, all_weights));
+    const auto factor = static_cast<float>(gradient_factor(p, dloss, p.scale, all_weights));
     row = {pull, factor, fabsf(pull) <= 0x1p40F && fabsf(factor) <= 0x1p40F ? Kind::regular : Kind::wild, 0U};
-    element = r.element(p, target);
   }
   gradients[index] = row;
-  elements[index] = element;
+  elements[index] = target.element(p, place);
 }
 
 /// After it: the rows' losses, and the gradients of their targets.
-static __global__ void __launch_bounds__(kRowThreads)
-    finish_targets(const __grid_constant__ LossProblem p, const LossWork<float, CrossEntropyRow<float>> work,
-                   const fold::LogSumExp<float>::State* states, const float* elements) {
+static __global__ void __launch_bounds__(128)
+    finish_gradients(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows,
+                     const float* elements, RowLosses to) {
   begin_in_order();
-  const double all_weights = whole_of(work.weights).sum;
-  finish_rows(p, work, [&](std::int64_t index) {
-    const LossRow<float> r(p, index, states[index]);
-    const float element = elements[index];
-    const auto [loss, row] = finish_row(p, index, r, work, all_weights, [&] { return element; });
-    const Operand &dx = p[Slot::y], &o = p[Slot::states];
-    if (row.kind == RowKind::regular)
-      put(dx.dtype, r.row.y + row.target * dx.axis_stride,
-          row.gradient.at_target(element, weight_at<float>(p, row.target)));
-    if (o.given)
-      *reinterpret_cast<StoredState*>(o.data + r.place.offset(o)) = stored_state<float>(r.state, r.row.scale);
-    return loss;
-  });
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (index >= p.rows) return;
+  const PlainPlace place(p, index);
+  const TargetOf target(p, place);
+  const PlainLossRow r{rows, row_at(p, place), rows.states[index]};
+  const float element = elements[index];
+  finish_alone(p, place, r, target, element, to);
+  const fold::Normaliser<float> norm(r.state);
+  if (!target.is_class || !norm.regular) return;
+  const fold::CrossEntropyGradient<float> gradient(
+      norm, rows.factor.c, {0., 0., static_cast<double>(target.weight), 1., 1.}, 0., rows.gradients[index].factor);
+  const Operand& dx = p[Slot::y];
+  put(dx.dtype, dx.data + place.offset(dx) + target.index * dx.axis_stride, gradient.at_target(element, target.weight));
 }
 
 }  // namespace cuda

@@ -35,19 +35,27 @@ void launch_rows(const PlainRows& p, int runs, Stream stream) {
   launch("softmax_block_rows", softmax_block_rows<E, kLeaves>, grid, stream, p, runs);
 }
 
-void run(const RowProblem& p, const Context& context) {
-  const DeviceOf device(p[Slot::x].data);
+template <Leaves kLeaves>
+void launch_leaves(const PlainRows& p, DType dtype, Stream stream) {
+  const DeviceOf device(p.x);
   // Measured: two rows a block where few blocks fit a processor, or have much to do.
-  const bool log = p.op == Op::log_softmax;
-  const bool pairs = p.n > (log ? 4 : 10) * lift::kChunk && p.rows >= 8 * traits_of(device.device()).processors;
-  with_element(p[Slot::x].dtype, [&]<class E>() {
-    const int runs = pairs ? BlockShape<E>::kMostRuns : 1;
-    if (log) return launch_rows<E, Leaves::log_softmax>(plain_rows(p), runs, stream_of(context));
-    launch_rows<E, Leaves::softmax>(plain_rows(p), runs, stream_of(context));
-  });
+  constexpr std::int64_t single = (kLeaves == Leaves::log_softmax ? 4 : 10) * lift::kChunk;
+  const bool pairs = p.n > single && p.rows >= 8 * traits_of(device.device()).processors;
+  with_element(dtype, [&]<class E>() { launch_rows<E, kLeaves>(p, pairs ? BlockShape<E>::kMostRuns : 1, stream); });
+}
+
+void run(const RowProblem& p, const Context& context) {
+  const DType dtype = p[Slot::x].dtype;
+  if (p.op == Op::log_softmax) return launch_leaves<Leaves::log_softmax>(plain_rows(p), dtype, stream_of(context));
+  launch_leaves<Leaves::softmax>(plain_rows(p), dtype, stream_of(context));
 }
 
 }  // namespace
+
+bool blocks_for_gradient(const RowProblem& p) { return refuses(p, {}) == nullptr; }
+void launch_blocks_gradient(const PlainRows& rows, DType dtype, Stream stream) {
+  launch_leaves<Leaves::gradient>(rows, dtype, stream);
+}
 
 const RowKernel softmax_block_rows_kernel{"softmax_block_rows", refuses, run, nullptr};
 

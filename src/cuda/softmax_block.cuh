@@ -82,6 +82,25 @@ struct BlockChunks {
   };
 };
 
+/// A warp's terms to its part of the row's gradient, beside which the row's state goes.
+template <class E, int kCount>
+__device__ __forceinline__ void put_block_gradient(const PlainRows& p, const BlockPart<E>& part, float (&v)[kCount],
+                                                   float least, float multiplier, const lift::Root& root) {
+  using Shape = BlockShape<E>;
+  using Part = typename Shape::Part;
+  if (thread_index() == 0) p.states[part.row] = root.state();
+  const int group = lane_index() / Shape::kLanes;
+  char* y = part.y(p);
+  char* chunk = y + group * (lift::kChunk * Part::kSize);
+  put_gradient<E>(Tile<E, Shape::kLanes, kCount>(chunk), chunk, min(part.n - group * lift::kChunk, lift::kChunk), v,
+                  least, multiplier, p.gradients[part.row], root, [&] {
+                    uint4 raw[Part::kVectors];
+#pragma unroll
+                    for (int j = 0; j < Part::kVectors; ++j) raw[j] = Packed<E>::pack(v + j * Part::kWidth);
+                    part.write(y, raw);
+                  });
+}
+
 template <class E, Leaves kLeaves>
 __global__ void __maxnreg__(BlockShape<E>::kRegisters)
     softmax_block_rows(const __grid_constant__ PlainRows p, int runs) {
@@ -124,7 +143,12 @@ __global__ void __maxnreg__(BlockShape<E>::kRegisters)
     const auto root = row_chunks[run].merge(chunks);
     const int chunk = min(static_cast<int>(thread_index() / kLanes), chunks - 1);
     const ChunkMultiplier multiplier(root, row_chunks[run].nodes[chunk], row_chunks[run].far[chunk]);
-    const float unit = row_chunks[run].units[chunk];
+    const float unit = row_chunks[run].units[chunk],
+                to_result = fold::Scalar<float>::mul(multiplier.value, fabsf(unit));
+    if constexpr (kLeaves == Leaves::gradient) {
+      put_block_gradient<E>(p, own(), v, unit > 0.F ? 0x1p-62F : 0.F, to_result, root);
+      continue;
+    }
     if (!multiplier.regular) {
       const auto part = own();
       fill<E, kLog>(part.y(p), nullptr, 0, lane_index(), 32, part.n, part.n, constant_of<kLog>(root.state(), p.empty));
@@ -135,8 +159,8 @@ __global__ void __maxnreg__(BlockShape<E>::kRegisters)
       unpack();
     }
     finish<kLog, Part::kWidth>(
-        v, unit > 0.F, fold::Scalar<float>::mul(multiplier.value, fabsf(unit)),
-        [&] { return p.log_normaliser(root.state()); }, [&](int j) { raw[j] = Packed<E>::pack(v + j * Part::kWidth); });
+        v, unit > 0.F, to_result, [&] { return p.log_normaliser(root.state()); },
+        [&](int j) { raw[j] = Packed<E>::pack(v + j * Part::kWidth); });
     const auto part = own();
     part.write(part.y(p), raw);
   }

@@ -29,30 +29,32 @@ const char* refuses_warp_rows(const RowProblem& p, const Context&) {
   return refuses_plain(p);
 }
 
-template <class E, int kLanes>
-void launch_warp_rows(const RowProblem& p, const PlainRows& plain, Stream stream) {
+template <class E, int kLanes, Leaves kLeaves>
+void launch_warp_rows_by(const PlainRows& plain, Stream stream) {
   constexpr int rows_per_block = kThreads / kLanes, resident = sizeof(E) == 4 ? 3 : 4;
   using Place = Landing<E, kLanes>;
   constexpr int landed = rows_per_block * kRowRuns<E>;
-  const Grid grid{(p.rows + landed - 1) / landed, kThreads, 1, landed * Place::kBytes};
+  const Grid grid{(plain.rows + landed - 1) / landed, kThreads, 1, landed * Place::kBytes};
   PlainRows rows = plain;
-  rows.joined = rows.joined && p.n == Place::kSlots && rows.x_stride == p.n * Place::kSize;
+  rows.joined = rows.joined && rows.n == Place::kSlots && rows.x_stride == rows.n * Place::kSize;
   rows.pitch = rows.joined ? static_cast<int>(rows.x_stride) : Place::kBytes;
-  const auto go = [&](auto kernel) { launch("softmax_warp_rows", kernel, grid, stream, rows); };
-  if (p.op == Op::log_softmax) return go(softmax_warp_rows<E, kLanes, Leaves::log_softmax, resident>);
-  go(softmax_warp_rows<E, kLanes, Leaves::softmax, resident>);
+  launch("softmax_warp_rows", softmax_warp_rows<E, kLanes, kLeaves, resident>, grid, stream, rows);
+}
+template <Leaves kLeaves>
+void launch_warp_rows(const PlainRows& rows, DType dtype, Stream stream) {
+  with_element(dtype, [&]<class E>() {
+    if (rows.n <= 128) return launch_warp_rows_by<E, 4, kLeaves>(rows, stream);
+    if (rows.n <= 256) return launch_warp_rows_by<E, 8, kLeaves>(rows, stream);
+    if (rows.n <= 512) return launch_warp_rows_by<E, 16, kLeaves>(rows, stream);
+    launch_warp_rows_by<E, 32, kLeaves>(rows, stream);
+  });
 }
 
 void run_warp_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const PlainRows rows = plain_rows(p);
-  const Stream stream = stream_of(context);
-  with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.n <= 128) return launch_warp_rows<E, 4>(p, rows, stream);
-    if (p.n <= 256) return launch_warp_rows<E, 8>(p, rows, stream);
-    if (p.n <= 512) return launch_warp_rows<E, 16>(p, rows, stream);
-    launch_warp_rows<E, 32>(p, rows, stream);
-  });
+  const DType dtype = p[Slot::x].dtype;
+  if (p.op == Op::log_softmax) return launch_warp_rows<Leaves::log_softmax>(plain_rows(p), dtype, stream_of(context));
+  launch_warp_rows<Leaves::softmax>(plain_rows(p), dtype, stream_of(context));
 }
 
 /// Measured: float32 rows of whole blocks of 16 chunks, up to 128.
@@ -137,15 +139,15 @@ const char* refuses_gradient(const RowProblem& p) {
   return refuses_plain(p);
 }
 
-void launch_gradient(const RowProblem& p, const GradientRow* gradients, fold::LogSumExp<float>::State* states,
-                     const Context& context) {
-  PlainRows rows = plain_rows(p);
-  rows.gradients = gradients, rows.states = states;
+void launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream) {
   const DeviceOf device(p[Slot::x].data);
-  if (stays_for_gradient(p)) return launch_stays_gradient(rows, p[Slot::x].dtype, stream_of(context));
-  with_element(p[Slot::x].dtype, [&]<class E>() {
+  const DType dtype = p[Slot::x].dtype;
+  if (p.n <= lift::kChunk) return launch_warp_rows<Leaves::gradient>(rows, dtype, stream);
+  if (blocks_for_gradient(p)) return launch_blocks_gradient(rows, dtype, stream);
+  if (stays_for_gradient(p)) return launch_stays_gradient(rows, dtype, stream);
+  with_element(dtype, [&]<class E>() {
     const Grid grid = cluster_grid(p.rows, lift::chunk_count(p.n), traits_of(device.device()));
-    launch("softmax_cluster_row", softmax_cluster_row<E, Leaves::gradient, 32, 512, 2>, grid, stream_of(context), rows);
+    launch("softmax_cluster_row", softmax_cluster_row<E, Leaves::gradient, 32, 512, 2>, grid, stream, rows);
   });
 }
 

@@ -65,10 +65,11 @@ void fold_plain_chunks(const RowProblem& p, fold::LogSumExp<float>::State* state
 
 /// Null if p's gradients can be written by the read that folds its rows' states, else why not.
 const char* refuses_gradient(const RowProblem& p);
-/// The states and gradients of p's rows; y may be x.
-void launch_gradient(const RowProblem& p, const GradientRow* gradients, fold::LogSumExp<float>::State* states,
-                     const Context& context);
-/// Its part of rows for which clusters stay.
+/// The states and gradients of p's rows; y may be x. rows: plain_rows(p), with both.
+void launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream);
+/// Its part of rows that a block holds, and of those for which clusters stay.
+bool blocks_for_gradient(const RowProblem& p);
+void launch_blocks_gradient(const PlainRows& rows, DType dtype, Stream stream);
 bool stays_for_gradient(const RowProblem& p);
 void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream);
 
@@ -237,6 +238,42 @@ struct Landing {
   }
 };
 
+/// Terms to the gradient of cross-entropy, but for the target's. No term is below `least` but those that are 0;
+/// multiplier: of the terms. store() takes finished v to y.
+template <class E, class Elements, int kCount, class Store>
+__device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int n, float (&v)[kCount], float least,
+                                             float multiplier, const GradientRow& row, const lift::Root& root,
+                                             const Store& store) {
+  using S = fold::Scalar<float>;
+  using Kind = GradientRow::Kind;
+  const bool regular = root.node.z == lift::kFar ? fold::Normaliser<float>(root.far).regular : root.node.d > 0.F;
+  if (row.kind == Kind::zero || row.kind == Kind::nan || !regular) {
+    const bool empty = !regular && root.state().m == -fold::infinity<double>();
+    const bool zero = row.kind == Kind::zero || (empty && row.kind != Kind::nan);
+    const Constant constant{zero ? 0.F : fold::canonical_nan<float>(), true};
+    return fill<E, false>(y, nullptr, 0, tile.lane, Elements::kSlots / kCount, n, n, constant);
+  }
+  const auto each = [&](const auto& result) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) v[i] = result(v[i]);
+  };
+  const bool exact = S::mul(least, multiplier) >= fold::Real<float>::kSmallest;  // so is every probability but 0
+  const float both = S::mul(multiplier, row.factor);
+  if (!exact || row.pull != 1.F || row.kind != Kind::regular) {
+    each([&](float term) {
+      const float p = exact ? S::mul(term, multiplier) : fold::Normaliser<float>::probability(term, multiplier);
+      return S::mul(S::mul(row.pull, p), row.factor);
+    });
+  } else if ((__float_as_int(row.factor) & 0x007FFFFF) == 0 &&
+             S::mul(least, fabsf(both)) >= fold::Real<float>::kSmallest && fabsf(both) <= 0x1p126F) {
+    each([&](float term) { return S::mul(term, both); });  // by a power of two: nothing is rounded twice
+  } else {
+    each([&](float term) { return S::mul(S::mul(term, multiplier), row.factor); });
+  }
+  if (row.kind == Kind::regular) return store();
+  tile.store_any(y, n, v);
+}
+
 /// Sets of rows that a warp of softmax_warp_rows has in flight: 16-bit ones are half as long.
 template <class E>
 inline constexpr int kRowRuns = sizeof(E) == 2 ? 2 : 1;
@@ -291,6 +328,8 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
     const std::int64_t row = base_of(run) + lane / kLanes;
     const char* first = p.x + row_of(run) * p.x_stride;
     const Place landing(place_of(run), first, static_cast<int>(p.n));
+    [[maybe_unused]] GradientRow gradient;
+    if constexpr (kLeaves == Leaves::gradient) gradient = p.gradients[row_of(run)];
     float v[lift::kPerLane];
     barriers[warp][run].wait(0);
     const auto extremes = landing.read(v, first, factor, p);
@@ -298,7 +337,12 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
     if (row >= p.rows) continue;
     char* y = p.y + row * p.y_stride;
     const fold::Normaliser<float> norm(folded.state);
-    if (norm.regular) {
+    if constexpr (kLeaves == Leaves::gradient) {
+      if (landing.tile.lane == 0) p.states[row] = folded.state;
+      put_gradient<E>(landing.tile, y, landing.n, v, folded.dense ? 0x1p-62F : 0.F,
+                      fold::Scalar<float>::mul(norm.reciprocal, folded.unit), gradient, {folded.node, folded.state},
+                      [&] { landing.store(y, v); });
+    } else if (norm.regular) {
       if constexpr (kLog) landing.read_again(v, first, factor, p);
       finish<kLog, lift::kPerLane>(
           v, folded.dense, fold::Scalar<float>::mul(norm.reciprocal, folded.unit),
@@ -310,42 +354,6 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
     }
   }
   Place::drain();
-}
-
-/// Terms to the gradient of cross-entropy, but for the target's. No term is below `least` but those that are 0;
-/// multiplier: of the terms. store() takes finished v to y.
-template <class E, class Elements, int kCount, class Store>
-__device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int n, float (&v)[kCount], float least,
-                                             float multiplier, const GradientRow& row, const lift::Root& root,
-                                             const Store& store) {
-  using S = fold::Scalar<float>;
-  using Kind = GradientRow::Kind;
-  const bool regular = root.node.z == lift::kFar ? fold::Normaliser<float>(root.far).regular : root.node.d > 0.F;
-  if (row.kind == Kind::zero || row.kind == Kind::nan || !regular) {
-    const bool empty = !regular && root.state().m == -fold::infinity<double>();
-    const bool zero = row.kind == Kind::zero || (empty && row.kind != Kind::nan);
-    const Constant constant{zero ? 0.F : fold::canonical_nan<float>(), true};
-    return fill<E, false>(y, nullptr, 0, tile.lane, 32 * lift::kPerLane / kCount, n, n, constant);
-  }
-  const auto each = [&](const auto& result) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = result(v[i]);
-  };
-  const bool exact = S::mul(least, multiplier) >= fold::Real<float>::kSmallest;  // so is every probability but 0
-  const float both = S::mul(multiplier, row.factor);
-  if (!exact || row.pull != 1.F || row.kind != Kind::regular) {
-    each([&](float term) {
-      const float p = exact ? S::mul(term, multiplier) : fold::Normaliser<float>::probability(term, multiplier);
-      return S::mul(S::mul(row.pull, p), row.factor);
-    });
-  } else if ((__float_as_int(row.factor) & 0x007FFFFF) == 0 &&
-             S::mul(least, fabsf(both)) >= fold::Real<float>::kSmallest && fabsf(both) <= 0x1p126F) {
-    each([&](float term) { return S::mul(term, both); });  // by a power of two: nothing is rounded twice
-  } else {
-    each([&](float term) { return S::mul(S::mul(term, multiplier), row.factor); });
-  }
-  if (row.kind == Kind::regular) return store();
-  tile.store_any(y, n, v);
 }
 
 }  // namespace cuda

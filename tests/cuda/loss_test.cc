@@ -1,0 +1,118 @@
+// cpu == cuda, bit for bit: cross-entropy with its gradient, of rows of any layout and content, finished side by side.
+#include "cuda/both.hpp"
+
+#include <limits>
+
+namespace softfold_test {
+namespace {
+
+using softfold::DType;
+using softfold::Reduction;
+
+class CudaLoss : public Cuda {};
+
+/// Rows of all kinds: common ones, of absent elements here and there or but for one, far from 0 and from the others, of
+/// one size, with NaN or an infinity, of nothing but absent elements.
+double logit(std::int64_t row, std::int64_t i, std::int64_t n) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const double common = 6. * std::sin(static_cast<double>(row * 131 + i * 7));
+  const bool one = i == row * 31 % n;
+  switch (row % 13) {
+    case 3: return i % 3 == 1 ? -kInfinity : common;
+    case 4: return one ? -70. : -kInfinity;
+    case 5: return common - 300.;
+    case 6: return common * 40.;
+    case 7: return 2.;
+    case 8: return one ? std::numeric_limits<double>::quiet_NaN() : common;
+    case 9: return one ? kInfinity : common;
+    case 10: return -kInfinity;
+    default: return common;
+  }
+}
+
+/// x, its targets and what its rows count, the loss and its gradient, with all that a call may ask for.
+struct Loss {
+  Tensor x, dx, targets, dloss, weight, loss, lp, states;
+  Reduction reduction;
+  double scale;
+
+  /// gap: elements between a row and the next one.
+  Loss(DType t, std::int64_t rows, std::int64_t n, std::int64_t gap, Reduction reduction_, double scale_)
+      : x(t, {rows, n}, {n + gap, 1}, gap),
+        dx(t, {rows, n}, {n + gap, 1}, gap),
+        targets(DType::int32, {rows}),
+        dloss(DType::float32, reduction_ == Reduction::none ? std::vector{rows} : std::vector<std::int64_t>{}),
+        weight(DType::float32, {n}),
+        loss(DType::float32, dloss.shape()),
+        lp(DType::float32, {rows}),
+        states(DType::float64, {rows, 4}),
+        reduction(reduction_),
+        scale(scale_) {
+    constexpr double kFactors[] = {1., 0x1p-9, 3., 0x1p35, -0x1.8p60, 0x1p120, 0., 1e-30};
+    x.fill([&](std::int64_t i) { return logit(i / n, i % n, n); });
+    targets.fill([&](std::int64_t r) { return r % 11 == 2 ? -100. : static_cast<double>(r * 31 % n); });
+    dloss.fill([&](std::int64_t r) { return kFactors[(rows + r) % 8]; });
+    weight.fill([](std::int64_t i) { return 0.5 * static_cast<double>(i % 4); });
+  }
+  void run(bool gpu, bool weighted, bool in_place) {
+    softfold::CrossEntropyOptions o;
+    o.reduction = reduction;
+    o.rows.scale = scale;
+    o.dloss = dloss.view(gpu), o.dx = (in_place ? x : dx).view(gpu);
+    o.log_probability = lp.view(gpu), o.states = states.view(gpu);
+    if (weighted) o.weight = weight.view(gpu);
+    softfold::cross_entropy(x.view(gpu), targets.view(gpu), loss.view(gpu), o);
+  }
+  void expect_same(const std::string& what) {
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    for (Tensor* t : {&dx, &loss, &lp, &states, &x})
+      ASSERT_EQ(difference(t->host(), t->download(), t->size()), "") << what;
+  }
+};
+
+void expect_same(DType t, std::int64_t rows, std::int64_t n, int kind) {
+  const std::string what =
+      std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) + " kind " + std::to_string(kind);
+  Loss of(t, rows, n, kind % 2 == 0 ? 0 : 3, static_cast<Reduction>(kind % 3), kind % 5 == 4 ? -0.75 : 1.);
+  for (const bool in_place : {false, true}) {
+    for (const bool gpu : {false, true}) of.run(gpu, kind / 2 % 2 == 0, in_place);
+    of.expect_same(what + (in_place ? " in place" : ""));
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST_F(CudaLoss, GradientsOfShortRows) {
+  for (const std::int64_t n : {1, 7, 100, 128, 129, 250, 256, 300, 511, 512, 513, 700, 1000, 1023, 1024, 1025})
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+      for (int kind = 0; kind < 12; ++kind) {
+        expect_same(t, 170 + kind, n, kind);
+        if (HasFatalFailure()) return;
+      }
+}
+
+/// One row a block, and two.
+TEST_F(CudaLoss, GradientsOfRowsThatABlockHolds) {
+  for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{2050, 2048},
+                                {1400, 3000},
+                                {700, 6144},
+                                {400, 10241},
+                                {1060, 12288},
+                                {270, 16384}})
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+      for (const int kind : {0, 1, 2, 4}) {
+        expect_same(t, rows, n, kind);
+        if (HasFatalFailure()) return;
+      }
+}
+
+/// Several chunks of rows, whose sums one block adds up, or several.
+TEST_F(CudaLoss, GradientsOfManyRows) {
+  for (const std::int64_t rows : {1023, 1025, 8192, 8193, 70001})
+    for (int kind = 0; kind < 3; ++kind) {
+      expect_same(DType::bfloat16, rows, 10, kind);
+      if (HasFatalFailure()) return;
+    }
+}
+
+}  // namespace
+}  // namespace softfold_test
