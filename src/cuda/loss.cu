@@ -75,7 +75,7 @@ RowProblem rows_as_row(const LossProblem& p) {
 /// before.
 bool reads_once(const LossProblem& p) {
   return p.op == Op::cross_entropy && p[Slot::y].given && p.label_smoothing == 0 && p.z_loss == 0 &&
-         !has_probabilities(p) && refuses_gradient(p) == nullptr;
+         !has_probabilities(p) && p.rows > 0 && refuses_gradient(p) == nullptr;
 }
 
 /// Whether rows are finished where their chunks' states are merged: their losses are all that is asked for.
@@ -84,6 +84,14 @@ bool finishes_merged(const LossProblem& p) {
   return p.op == Op::cross_entropy && !p[Slot::y].given && p.label_smoothing == 0 && p.z_loss == 0 &&
          !has_probabilities(p) && !p.is_double() && p.n > 0 && p.rows > 0 && lift::chunk_count(p.n) <= most &&
          refuses_plain(p) == nullptr;
+}
+
+/// The cluster of add_and_prepare_gradients; of no blocks if the rows are too many for one.
+Grid cluster_to_prepare(const LossProblem& p) {
+  const int most = std::min(traits_of(DeviceOf(p[Slot::x].data).device()).largest_cluster, 16);
+  const std::int64_t chunks = lift::chunk_count(p.rows);
+  if (chunks > most) return {0, 0};
+  return {chunks, lift::kChunk, static_cast<int>(chunks)};
 }
 
 /// Where each step's results lie in the workspace; `sums` and the like hold every level of their tree.
@@ -107,7 +115,10 @@ struct LossMemory {
     if (Steps<T>::has_shares) shares = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
     if (divides(p)) weights = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
     if (adds_rows(p)) losses = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
-    if ((finishes_merged(p) || reads_once(p)) && adds_rows(p)) alone.losses = parts.take<double>(p.rows);
+    if ((finishes_merged(p) || reads_once(p)) && adds_rows(p)) {
+      alone.losses = parts.take<double>(p.rows);
+      alone.blocks_done = parts.take<unsigned>(1);
+    }
     if (finishes_merged(p)) {
       states = parts.take<fold::LogSumExp<float>::State>(p.rows * lift::chunk_count(p.n));
       if (divides(p)) alone.targets = parts.take<RowsSum>(p.rows);
@@ -178,10 +189,17 @@ class LossRun {
   }
 
   void read_once() {
-    const LossWork<T, RowResult> work = work_of(p_);
-    const Grid grid{ceil_div(p_.rows, kThreads), kThreads};
-    launch("prepare_gradients", prepare_gradients, grid, stream_, p_, work.weights, memory_.gradients,
-           memory_.elements);
+    LossWork<T, RowResult> work;
+    const Grid grid{ceil_div(p_.rows, kThreads), kThreads}, cluster = cluster_to_prepare(p_);
+    if (divides(p_) && cluster.blocks > 0) {
+      work.weights = {memory_.weights, lift::chunk_count(p_.rows)};
+      launch("add_and_prepare_gradients", add_and_prepare_gradients, cluster, stream_, p_, memory_.weights,
+             memory_.gradients, memory_.elements);
+    } else {
+      work = work_of(p_);
+      launch("prepare_gradients", prepare_gradients, grid, stream_, p_, work.weights, memory_.gradients,
+             memory_.elements);
+    }
     stream_ = stream_.following();
     PlainRows rows = plain_rows(p_);
     rows.gradients = memory_.gradients, rows.states = memory_.states;
@@ -202,11 +220,10 @@ class LossRun {
   /// work: what is known of the targets' weights.
   void add_alone(LossWork<T, RowResult> work) {
     const std::int64_t chunks = lift::chunk_count(p_.rows);
-    const bool at_once = chunks <= kRowChunksAtOnce;
     launch("add_losses", add_losses, {ceil_div(chunks, kRowChunksAtOnce), 32 * kRowChunksAtOnce}, stream_, p_,
-           memory_.alone, memory_.losses, memory_.weights, at_once);
+           memory_.alone, memory_.losses, memory_.weights);
     work.losses = memory_.losses;
-    if (!at_once) put_sum(p_, work);
+    if (chunks > kMostChunks) put_sum(p_, work);
   }
 
   void write(const LossProblem& p) {

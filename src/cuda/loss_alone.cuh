@@ -16,7 +16,8 @@ namespace cuda {
 /// What rows leave for the sums over them; null where nobody asks.
 struct RowLosses {
   double* losses;
-  RowsSum* targets;  ///< their weights
+  RowsSum* targets;       ///< their weights
+  unsigned* blocks_done;  ///< of add_losses
 };
 
 /// A plain row: LossRow, but for what all rows have in common.
@@ -68,6 +69,7 @@ static __device__ __forceinline__ void finish_alone(const LossProblem& p, const 
   if (p.reduction == Reduction::none) put_number(LossSlot::loss, loss);
   const Operand& o = p[Slot::states];
   if (o.given) *reinterpret_cast<StoredState*>(o.data + place.offset(o)) = stored_state<float>(r.state, p.scale);
+  if (to.blocks_done != nullptr && place.row == 0) *to.blocks_done = 0;
   if (to.losses != nullptr) to.losses[place.row] = target.ignored ? fold::Sum<double>::identity() : loss;
   if (to.targets != nullptr)
     to.targets[place.row] = target.is_class ? RowsSum{static_cast<double>(target.weight), 1} : RowsFold::identity();
@@ -90,13 +92,26 @@ static __global__ void __launch_bounds__(128)
   if (few || threadIdx.x % 32 == 0) finish_alone(p, place, {rows, row_at(p, place), state}, target, element, to);
 }
 
-/// Chunks of rows whose sums one block finds, and then the whole.
+/// Whether the calling block is the last one to come here; what others wrote before is then seen. done: 0 before.
+__device__ __forceinline__ bool is_last_block(unsigned* done) {
+  if (gridDim.x == 1) {
+    __syncthreads();
+    return true;
+  }
+  __threadfence();
+  __syncthreads();  // all of the block have come before it is counted
+  const bool last = __syncthreads_or(threadIdx.x == 0 && atomicAdd(done, 1U) + 1 == gridDim.x) != 0;
+  __threadfence();
+  return last;
+}
+
+/// Chunks of rows a block.
 inline constexpr int kRowChunksAtOnce = 8;
 
-/// The sums of chunks of rows, a warp each, to `losses` and, if they are not known before, `targets`. at_once: there is
-/// one block, which puts the total.
+/// The sums of chunks of rows, a warp each, to `losses` and, if they are not known before, `targets`. Of up to
+/// kMostChunks the last block puts the total.
 static __global__ void __launch_bounds__(32 * kRowChunksAtOnce)
-    add_losses(const __grid_constant__ LossProblem p, RowLosses rows, RowsSum* losses, RowsSum* targets, bool at_once) {
+    add_losses(const __grid_constant__ LossProblem p, RowLosses rows, RowsSum* losses, RowsSum* targets) {
   begin_in_order();
   const std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * kRowChunksAtOnce + threadIdx.x / 32;
   const std::int64_t first = chunk * lift::kChunk + threadIdx.x % 32, chunks = lift::chunk_count(p.rows);
@@ -120,9 +135,7 @@ static __global__ void __launch_bounds__(32 * kRowChunksAtOnce)
       if (threadIdx.x % 32 == 0) targets[chunk] = {weight, count};
     }
   }
-  if (!at_once) return;
-  __syncthreads();
-  put_whole(p, {losses, chunks}, {targets, chunks});
+  if (chunks <= kMostChunks && is_last_block(rows.blocks_done)) put_whole(p, {losses, chunks}, {targets, chunks});
 }
 
 }  // namespace cuda

@@ -202,28 +202,66 @@ __global__ void __launch_bounds__(256, 4)
   if (tile.lane == 0) reinterpret_cast<E*>(dx)[target] = fold::narrow<E>(at_target);
 }
 
-/// Before the one read: what it wants to know of a row, and the element at the target, which it may write over. Neither
-/// smoothing nor z-loss is asked for.
+/// What the one read wants to know of a row, and the element at the target, which it may write over. Neither smoothing
+/// nor z-loss is asked for.
+struct RowToPrepare {
+  TargetOf target;
+  float element;
+
+  __device__ __forceinline__ RowToPrepare(const LossProblem& p, const PlainPlace& place)
+      : target(p, place), element(target.element(p, place)) {}
+  /// all_weights: of all rows' targets.
+  __device__ __forceinline__ GradientRow gradient(const LossProblem& p, double dloss, double all_weights) const {
+    using Kind = GradientRow::Kind;
+    if (!target.is_class) return {0.F, 0.F, target.ignored ? Kind::zero : Kind::nan, 0U};
+    const fold::CrossEntropy terms(0., 0., static_cast<double>(target.weight), 1., 1.);
+    const auto pull = static_cast<float>(terms.pull(0.));
+    const auto factor = static_cast<float>(gradient_factor(p, dloss, p.scale, all_weights));
+    return {pull, factor, fabsf(pull) <= 0x1p40F && fabsf(factor) <= 0x1p40F ? Kind::regular : Kind::wild, 0U};
+  }
+};
+
+/// Before it, a thread a row.
 static __global__ void __launch_bounds__(128)
     prepare_gradients(const __grid_constant__ LossProblem p, RowsTotal weights, GradientRow* gradients,
                       float* elements) {
   begin_in_order();
-  using Kind = GradientRow::Kind;
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const PlainPlace place(p, min(index, p.rows - 1));
-  const TargetOf target(p, place);
-  const double dloss = dloss_at(p, place);
-  const double all_weights = whole_of(weights).sum;
+  const RowToPrepare row(p, place);
+  const double dloss = dloss_at(p, place), all_weights = whole_of(weights).sum;
   if (index >= p.rows) return;
-  GradientRow row{0.F, 0.F, target.ignored ? Kind::zero : Kind::nan, 0U};
-  if (target.is_class) {
-    const fold::CrossEntropy terms(0., 0., static_cast<double>(target.weight), 1., 1.);
-    const auto pull = static_cast<float>(terms.pull(0.));
-    const auto factor = static_cast<float>(gradient_factor(p, dloss, p.scale, all_weights));
-    row = {pull, factor, fabsf(pull) <= 0x1p40F && fabsf(factor) <= 0x1p40F ? Kind::regular : Kind::wild, 0U};
+  gradients[index] = row.gradient(p, dloss, all_weights);
+  elements[index] = row.element;
+}
+
+/// The same for a mean, by one cluster that adds up the targets' weights itself, a chunk of rows a block; the chunks'
+/// sums go to `weights`.
+static __global__ void __launch_bounds__(lift::kChunk)
+    add_and_prepare_gradients(const __grid_constant__ LossProblem p, RowsSum* weights, GradientRow* gradients,
+                              float* elements) {
+  begin_in_order();
+  __shared__ double of_rows[lift::kChunk];
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * lift::kChunk + threadIdx.x;
+  const PlainPlace place(p, min(index, p.rows - 1));
+  const RowToPrepare row(p, place);
+  const double dloss = dloss_at(p, place);
+  const bool counts = index < p.rows && row.target.is_class;
+  of_rows[threadIdx.x] = counts ? static_cast<double>(row.target.weight) : fold::Sum<double>::identity();
+  const int counted = __syncthreads_count(counts);
+  if (threadIdx.x < 32) {
+    double v[lift::kPerLane];
+#pragma unroll
+    for (int j = 0; j < lift::kPerLane; ++j) v[j] = of_rows[threadIdx.x + 32 * j];
+    const double sum = add_chunk(v);
+    if (threadIdx.x == 0) weights[blockIdx.x] = {sum, counted};
   }
-  gradients[index] = row;
-  elements[index] = target.element(p, place);
+  lift::Cluster::arrive();
+  lift::Cluster::wait();
+  const double all_weights = whole_of({weights, gridDim.x}).sum;
+  if (index >= p.rows) return;
+  gradients[index] = row.gradient(p, dloss, all_weights);
+  elements[index] = row.element;
 }
 
 /// After it: the rows' losses, and the gradients of their targets.

@@ -64,16 +64,17 @@ __device__ __forceinline__ RowsSum merge_lanes(RowsSum s) {
 }
 /// The whole, for every thread of a block.
 __device__ __forceinline__ RowsSum whole_of(const RowsTotal& total) {
-  __shared__ RowsSum whole;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (threadIdx.x < 32) {
-    RowsSum own = RowsFold::identity();
-    for (int group = 0; 32 * group < total.count; ++group) {
-      const int i = 32 * group + lane;
-      const RowsSum merged = merge_lanes(i < total.count ? total.chunks[i] : RowsFold::identity());
-      if (lane == group) own = merged;
-    }
-    own = merge_lanes(own);
+  __shared__ RowsSum groups[kMostChunks / 32], whole;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const auto count = static_cast<int>((total.count + 31) / 32), warps = static_cast<int>(blockDim.x) / 32;
+  for (int group = warp; group < count; group += warps) {
+    const int i = 32 * group + lane;
+    const RowsSum merged = merge_lanes(i < total.count ? total.chunks[i] : RowsFold::identity());
+    if (lane == 0) groups[group] = merged;
+  }
+  __syncthreads();
+  if (warp == 0) {
+    const RowsSum own = merge_lanes(lane < count ? groups[lane] : RowsFold::identity());
     if (lane == 0) whole = own;
   }
   __syncthreads();

@@ -107,7 +107,7 @@ TEST_F(CudaLoss, GradientsOfRowsThatABlockHolds) {
 
 /// Several chunks of rows, whose sums one block adds up, or several.
 TEST_F(CudaLoss, GradientsOfManyRows) {
-  for (const std::int64_t rows : {1023, 1025, 8192, 8193, 70001})
+  for (const std::int64_t rows : {1023, 1025, 8192, 8193, 12000, 16384, 16385, 70001})
     for (int kind = 0; kind < 3; ++kind) {
       expect_same(DType::bfloat16, rows, 10, kind);
       if (HasFatalFailure()) return;
