@@ -142,6 +142,7 @@ const char* refuses_gradient(const RowProblem& p) {
 void launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream) {
   const DeviceOf device(p[Slot::x].data);
   const DType dtype = p[Slot::x].dtype;
+  if (is_odd_for_gradient(p)) return launch_odd_gradient(rows, dtype, stream);
   if (p.n <= lift::kChunk) return launch_warp_rows<Leaves::gradient>(rows, dtype, stream);
   if (blocks_for_gradient(p)) return launch_blocks_gradient(rows, dtype, stream);
   if (stays_for_gradient(p)) return launch_stays_gradient(rows, dtype, stream);

@@ -67,7 +67,9 @@ void fold_plain_chunks(const RowProblem& p, fold::LogSumExp<float>::State* state
 const char* refuses_gradient(const RowProblem& p);
 /// The states and gradients of p's rows; y may be x. rows: plain_rows(p), with both.
 void launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream);
-/// Its part of rows that a block holds, and of those for which clusters stay.
+/// Its part of rows that fill no power of two, of those that a block holds, and of those for which clusters stay.
+bool is_odd_for_gradient(const RowProblem& p);
+void launch_odd_gradient(const PlainRows& rows, DType dtype, Stream stream);
 bool blocks_for_gradient(const RowProblem& p);
 void launch_blocks_gradient(const PlainRows& rows, DType dtype, Stream stream);
 bool stays_for_gradient(const RowProblem& p);

@@ -11,6 +11,8 @@
 
 #include "softfold/lift/nodes.cuh"
 
+#include <bit>
+
 namespace softfold {
 inline namespace v0 {
 namespace lift {
@@ -85,7 +87,8 @@ __device__ __forceinline__ T add_across(T (&s)[kWidth]) {
   return s[0];
 }
 
-/// The whole tree over a group's slots, given as a function of (vector, component).
+/// The whole tree over a group's slots, given as a function of (vector, component). Vectors that a tree of a power of two
+/// of them would have beyond kCount hold nothing.
 template <int kWidth, int kLanes, class T, int kCount = kPerLane, class At>
 __device__ __forceinline__ T add_tree(const At& at) {
   constexpr int kVectors = kCount / kWidth;
@@ -96,10 +99,10 @@ __device__ __forceinline__ T add_tree(const At& at) {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) column[j] = at(j, k);
 #pragma unroll
-    for (int stride = kVectors / 2; stride > 0; stride /= 2) {
+    for (int stride = static_cast<int>(std::bit_ceil(static_cast<unsigned>(kVectors))) / 2; stride > 0; stride /= 2) {
 #pragma unroll
       for (int j = 0; j < kVectors; ++j)
-        if (j < stride) column[j] = fold::Scalar<T>::add(column[j], column[j + stride]);
+        if (j < stride && j + stride < kVectors) column[j] = fold::Scalar<T>::add(column[j], column[j + stride]);
     }
     s[k] = column[0];
   }

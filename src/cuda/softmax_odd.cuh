@@ -1,0 +1,178 @@
+// softmax, log_softmax and gradients of plain rows of up to 1024 elements that do not fill 4, 8, 16 or 32 lanes, or
+// begin inside vectors: lanes have as many vectors as the rows need, and only the last ones ask what in them is the
+// row's.
+#pragma once
+
+#include "cuda/in_order.cuh"
+#include "cuda/short_place.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// Sets of rows that a warp of softmax_odd_rows has in flight, and warps of a block.
+inline constexpr int kOddRuns = 2, kOddWarps = 4;
+template <class E>
+inline constexpr int kOddBlocks = sizeof(E) == 2 ? 5 : 6;
+
+/// A group of lanes and the vectors of each, which hold a row and what lies around it in its first and last vector. Of
+/// each lane's vectors the first kFull hold nothing but elements of the row, but for what lies before it.
+template <class E, int kLanes_, int kVectors, int kFull>
+struct OddTile : ShortTile<E, kLanes_, kVectors * 16 / static_cast<int>(sizeof(E)), kFull> {
+  using Short = ShortTile<E, kLanes_, kVectors * 16 / static_cast<int>(sizeof(E)), kFull>;
+  static constexpr int kLanes = kLanes_, kCount = Short::kSlots / kLanes, kRows = 32 / kLanes, kWidth = Short::kWidth;
+  using Short::end;
+  using Short::lane;
+  using Short::shift;
+  using Short::Short;
+
+  /// Results to y, which lies to 16-byte boundaries as x does.
+  __device__ __forceinline__ void write(char* y, const float (&v)[kCount]) const {
+    constexpr int kSize = Short::kSize;
+    uint4* to = reinterpret_cast<uint4*>(y - shift * kSize) + lane;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      const uint4 own = Packed<E>::pack(v + j * kWidth);
+      char* at = reinterpret_cast<char*>(to + kLanes * j);
+      const int here = j < kFull ? kWidth : end - kWidth * (lane + kLanes * j);
+      if (j == 0 && shift != 0 && lane == 0) {
+        put_high<kSize>(at, own, shift);
+        if (this->wrapped() > 0) put_low<kSize>(at + Short::kSlots * kSize, own, this->wrapped());
+      } else if (here >= kWidth) {
+        *reinterpret_cast<uint4*>(at) = own;
+      } else if (here > 0) {
+        put_low<kSize>(at, own, here);
+      }
+    }
+  }
+};
+
+/// Where a warp's rows land in shared memory, to 16-byte boundaries as they lie in x: as one run where they lie end to
+/// end there (p.joined), else p.pitch bytes apart.
+template <class E, int kRows>
+struct OddPlace {
+  char* place;
+  const char* first;  ///< of the warp's rows
+
+  static SOFTFOLD_HD int pitch(const PlainRows& p) {
+    const int bytes = static_cast<int>(p.n) * static_cast<int>(sizeof(E));
+    return p.joined ? bytes : (bytes + 15) / 16 * 16 + 16;
+  }
+  static SOFTFOLD_HD int bytes(const PlainRows& p) { return (kRows * p.pitch + 15) / 16 * 16 + 16; }
+
+  __device__ __forceinline__ char* row(const PlainRows& p, int i) const {
+    const auto low = [](const char* at) { return static_cast<int>(reinterpret_cast<std::uintptr_t>(at) % 16); };
+    return place + i * p.pitch + (p.joined ? low(first) : low(first + i * p.x_stride));
+  }
+  /// Sends the first `count` rows on their way; by all lanes.
+  __device__ __forceinline__ void fetch(const PlainRows& p, CopyBarrier& landed, int count) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, n = static_cast<int>(p.n);
+    const Extent x{p.x_begin, p.x_end};
+    if (p.joined) {
+      if (lane == 0) fetch_run<E>(place, landed, first, count * n, x);
+    } else if (lane < kRows) {
+      fetch_run<E>(place + lane * p.pitch, landed, first + lane * p.x_stride, lane < count ? n : 0, x);
+    }
+  }
+};
+
+/// A row for each group of lanes, of elements that may lie far apart, or are no numbers. x: in shared memory.
+template <class E, int kLanes, Leaves kLeaves>
+__device__ __forceinline__ void put_any_row(const PlainRows& p, const char* x, std::int64_t row, bool writes) {
+  constexpr bool kLog = kLeaves == Leaves::log_softmax;
+  using Elements = Tile<E, kLanes>;
+  using Fold = lift::WarpFold<Elements::kWidth, kLanes>;
+  const int n = static_cast<int>(p.n);
+  const Elements tile(x);
+  float v[lift::kPerLane];
+  tile.load(v, x, n, p.factor);
+  const auto own = Fold::terms(v, p.factor.c);
+  if (!writes) return;
+  char* y = p.y + row * p.y_stride;
+  const fold::Normaliser<float> norm(own.state);
+  const float unit = fold::Scalar<float>::mul(norm.reciprocal, own.unit);
+  if constexpr (kLeaves == Leaves::gradient) {
+    if (tile.lane == 0) p.states[row] = own.state;
+    return put_gradient<E>(tile, y, n, v, own.dense ? 0x1p-62F : 0.F, unit, p.gradients[row], {own.node, own.state},
+                           [&] { tile.store(y, n, v); });
+  }
+  if (!norm.regular)
+    return fill<E, kLog>(y, nullptr, 0, tile.lane, kLanes, n, n, constant_of<kLog>(own.state, p.empty));
+  if constexpr (kLog) tile.load(v, x, n, p.factor);
+  finish<kLog, lift::kPerLane>(
+      v, own.dense, unit, [&] { return p.log_normaliser(own.state); }, [](int) {});
+  tile.store(y, n, v);
+}
+/// All rows of a warp so.
+template <class E, int kRows, Leaves kLeaves>
+__device__ __noinline__ void put_any_rows(const PlainRows& p, OddPlace<E, kRows> place, std::int64_t base, int count) {
+  constexpr int kLanes = sizeof(E) == 2 ? 64 / kRows : 32 / kRows, kAtOnce = 32 / kLanes;
+#pragma unroll 1
+  for (int i = 0; i < count; i += kAtOnce) {
+    const int own = i + static_cast<int>(threadIdx.x) % 32 / kLanes, row = min(own, count - 1);
+    put_any_row<E, kLanes, kLeaves>(p, place.row(p, row), base + row, own < count);
+  }
+}
+
+template <class E, int kLanes, int kVectors, int kFull, Leaves kLeaves>
+__global__ void __launch_bounds__(32 * kOddWarps, kOddBlocks<E>) softmax_odd_rows(const __grid_constant__ PlainRows p) {
+  begin_in_order();
+  constexpr bool kLog = kLeaves == Leaves::log_softmax;
+  using Row = OddTile<E, kLanes, kVectors, kFull>;
+  using Place = OddPlace<E, Row::kRows>;
+  constexpr int kRows = Row::kRows, kCount = Row::kCount;
+  extern __shared__ __align__(16) char memory[];
+  __shared__ CopyBarrier landed[kOddWarps][kOddRuns];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const auto base_of = [&](int run) {
+    return ((static_cast<std::int64_t>(blockIdx.x) * kOddRuns + run) * kOddWarps + warp) * kRows;
+  };
+  const auto count_of = [&](int run) {
+    return static_cast<int>(min(static_cast<std::int64_t>(kRows), p.rows - base_of(run)));
+  };
+  const auto place_of = [&](int run) {
+    return Place{memory + (run * kOddWarps + warp) * Place::bytes(p), p.x + base_of(run) * p.x_stride};
+  };
+  if (lane < kOddRuns) landed[warp][lane].init(p.joined ? 1 : kRows);
+  CopyBarrier::publish();
+  __syncwarp();
+#pragma unroll
+  for (int run = 0; run < kOddRuns; ++run)
+    if (base_of(run) < p.rows) place_of(run).fetch(p, landed[warp][run], count_of(run));
+  __syncwarp();  // elements that no copy brings are there
+#pragma unroll 1
+  for (int run = 0; run < kOddRuns && base_of(run) < p.rows; ++run) {
+    const int own = lane / kLanes, count = count_of(run);
+    // Groups without a row of their own take part with the last one and write nothing.
+    const char* x = place_of(run).row(p, min(own, count - 1));
+    const Row tile(x, static_cast<int>(p.n));
+    landed[warp][run].wait(0);
+    float v[kCount];
+    uint4 raw[kVectors];
+    typename Row::Fold::Folded folded;
+    tile.gather(raw, x);
+    const bool near = tile.template fold<kLog>(v, folded, raw, p.factor.c);
+    if (!__all_sync(lift::kWholeWarp, near)) {
+      put_any_rows<E, kRows, kLeaves>(p, place_of(run), base_of(run), count);
+      continue;
+    }
+    if (own >= count) continue;
+    const std::int64_t row = base_of(run) + own;
+    char* y = p.y + row * p.y_stride;
+    using S = fold::Scalar<float>;
+    const float unit = S::mul(S::div(1.F, folded.state.d), folded.unit);
+    if constexpr (kLeaves == Leaves::gradient) {
+      if (tile.lane == 0) p.states[row] = folded.state;
+      put_gradient<E>(Tile<E, kLanes, kCount>(y), y, tile.n, v, 0x1p-62F, unit, p.gradients[row],
+                      {folded.node, folded.state}, [&] { tile.write(y, v); });
+    } else {
+      finish<kLog, kCount>(
+          v, true, unit, [&] { return p.log_normaliser(folded.state); }, [](int) {});
+      tile.write(y, v);
+    }
+  }
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
