@@ -189,6 +189,7 @@ struct LengthDealer {
         hide(page.y[row] + begin * Unit::kSize, room_at(p, begin));
       }
     }
+    __syncwarp();  // all have read the page
     if (lane == 0) job = own, page.from = short_to, page.to = long_from;
     __syncwarp();
   }

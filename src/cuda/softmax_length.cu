@@ -92,8 +92,9 @@ RaggedStay stays_for_ragged(const RowProblem& p) {
   if (mean <= least || (p.op != Op::softmax && p.op != Op::log_softmax)) return {};
   if (p[Slot::mask].given || p[Slot::scales].given) return {};
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return {};
-  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   const StaySpread s = spread_ragged(mean);
+  if (mean > s.blocks * s.warps * kUnit) return {};
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (traits.largest_cluster < s.blocks) return {};
   if (p.ragged_elements < kFewestChunks * lift::kChunk * traits.processors) return {};
   return {s.blocks * s.warps * kUnit};

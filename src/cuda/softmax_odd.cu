@@ -12,9 +12,10 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// Vectors of each lane, of which groups of 2, 4 and so on have up to 8.
-constexpr int kMostVectors = 8;
-constexpr int fewest_lanes(int size) { return size == 2 ? 2 : 4; }
+/// Vectors of each lane, of which groups of 1, 2, 4 and so on take a row: the fewer lanes, the faster. The ninth is for
+/// what is in a row's first and last vector beside it.
+template <class E, Leaves kLeaves, int kLanes>
+constexpr int kMostVectors = sizeof(E) == 2 && kLeaves == Leaves::softmax&& kLanes <= 8 ? 9 : 8;
 
 /// Whether rows begin and end with vectors, as plain_rows() gives them.
 bool on_vectors(const PlainRows& p, int size) { return p.joined && p.n * size % 16 == 0; }
@@ -27,6 +28,7 @@ int vectors_of(const PlainRows& p, int size) {
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (p.n == 0) return "rows of no elements";
   if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
   if (p.rows / 8 >= 0x7FFFFFFF) return "more rows than a grid has";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
@@ -34,9 +36,10 @@ const char* refuses(const RowProblem& p, const Context&) {
   const int size = static_cast<int>(size_of(p[Slot::x].dtype));
   const PlainRows rows = plain_rows(p);
   const int vectors = vectors_of(rows, size);
-  if (2 * vectors <= fewest_lanes(size) * kMostVectors)
-    return "a row is shorter than half of what the fewest lanes hold";
-  if (on_vectors(rows, size) && std::has_single_bit(static_cast<unsigned>(vectors))) return "a row fills its lanes";
+  const auto lanes_hold = static_cast<int>(std::bit_ceil(static_cast<unsigned>(vectors)));
+  if (p.n >= 128 && on_vectors(rows, size) && vectors == lanes_hold) return "a row fills its lanes";
+  // Measured.
+  if (size == 4 && p.n >= 256 && 8 * vectors > 7 * lanes_hold) return "a row of float32 nearly fills its lanes";
   return nullptr;
 }
 
@@ -44,20 +47,27 @@ template <class E, int kLanes, int kVectors, int kFull, Leaves kLeaves>
 void launch_tiles(PlainRows p, Stream stream) {
   using Place = OddPlace<E, 32 / kLanes>;
   constexpr std::int64_t rows = 32 / kLanes * kOddWarps * kOddRuns;
-  p.joined = p.x_stride == p.n * static_cast<std::int64_t>(sizeof(E));
+  p.joined = p.x_stride == p.n * static_cast<std::int64_t>(sizeof(E)) && p.y_stride == p.x_stride;
   p.pitch = Place::pitch(p);
   const Grid grid{(p.rows + rows - 1) / rows, 32 * kOddWarps, 1, kOddWarps * kOddRuns * Place::bytes(p)};
   launch("softmax_odd_rows", softmax_odd_rows<E, kLanes, kVectors, kFull, kLeaves>, grid, stream, p);
 }
 
-/// The fewest lanes, and the fewest vectors of each.
-template <class E, Leaves kLeaves, int kLanes = fewest_lanes(sizeof(E))>
+/// With the fewest lanes, and the fewest vectors of each.
+template <class E, Leaves kLeaves, int kLanes = 1>
 void launch_rows(const PlainRows& p, Stream stream) {
   const int vectors = vectors_of(p, static_cast<int>(sizeof(E)));
-  if constexpr (kLanes * kMostVectors * 16 / static_cast<int>(sizeof(E)) < lift::kChunk)
-    if (vectors > kLanes * kMostVectors) return launch_rows<E, kLeaves, 2 * kLanes>(p, stream);
-  // More than 4 each; more kernels are made where they are asked for most.
+  constexpr int most = kMostVectors<E, kLeaves, kLanes>;
+  if constexpr (kLanes * 8 * 16 / static_cast<int>(sizeof(E)) < lift::kChunk)
+    if (vectors > kLanes * most) return launch_rows<E, kLeaves, 2 * kLanes>(p, stream);
   const int each = (vectors + kLanes - 1) / kLanes;
+  if constexpr (kLanes == 1) {
+    if (each <= 2) return launch_tiles<E, kLanes, 2, 0, kLeaves>(p, stream);
+    if (each <= 4) return launch_tiles<E, kLanes, 4, 1, kLeaves>(p, stream);
+  }
+  if constexpr (most > 8)
+    if (each == 9) return launch_tiles<E, kLanes, 9, 7, kLeaves>(p, stream);
+  // More kernels are made where they are asked for most.
   if constexpr (kLeaves == Leaves::softmax) {
     if (each == 5) return launch_tiles<E, kLanes, 5, 3, kLeaves>(p, stream);
     if (each == 6) return launch_tiles<E, kLanes, 6, 4, kLeaves>(p, stream);

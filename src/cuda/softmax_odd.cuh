@@ -6,14 +6,21 @@
 #include "cuda/in_order.cuh"
 #include "cuda/short_place.cuh"
 
+#include <bit>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
 /// Sets of rows that a warp of softmax_odd_rows has in flight, and warps of a block.
 inline constexpr int kOddRuns = 2, kOddWarps = 4;
-template <class E>
-inline constexpr int kOddBlocks = sizeof(E) == 2 ? 5 : 6;
+template <class E, int kVectors>
+inline constexpr int kOddBlocks = sizeof(E) == 4 ? 6
+                                  : kVectors > 8 ? 4
+                                                 : 5;
+/// Measured: up to so many lanes a row, results leave as whole runs of a warp's rows, beyond it straight from
+/// registers.
+inline constexpr int kOddRunLanes = 4;
 
 /// A group of lanes and the vectors of each, which hold a row and what lies around it in its first and last vector. Of
 /// each lane's vectors the first kFull hold nothing but elements of the row, but for what lies before it.
@@ -26,7 +33,7 @@ struct OddTile : ShortTile<E, kLanes_, kVectors * 16 / static_cast<int>(sizeof(E
   using Short::shift;
   using Short::Short;
 
-  /// Results to y, which lies to 16-byte boundaries as x does.
+  /// Results to y, which lies to 16-byte boundaries as x does, or to where x lies itself.
   __device__ __forceinline__ void write(char* y, const float (&v)[kCount]) const {
     constexpr int kSize = Short::kSize;
     uint4* to = reinterpret_cast<uint4*>(y - shift * kSize) + lane;
@@ -34,6 +41,12 @@ struct OddTile : ShortTile<E, kLanes_, kVectors * 16 / static_cast<int>(sizeof(E
     for (int j = 0; j < kVectors; ++j) {
       const uint4 own = Packed<E>::pack(v + j * kWidth);
       char* at = reinterpret_cast<char*>(to + kLanes * j);
+      if (kFull == 0 && j == 0 && end < kWidth) {  // the row lies inside its only vector
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k)
+          if (lane == 0 && k >= shift && k < end) reinterpret_cast<E*>(at)[k] = Packed<E>::narrow(v[k]);
+        return;
+      }
       const int here = j < kFull ? kWidth : end - kWidth * (lane + kLanes * j);
       if (j == 0 && shift != 0 && lane == 0) {
         put_high<kSize>(at, own, shift);
@@ -48,7 +61,7 @@ struct OddTile : ShortTile<E, kLanes_, kVectors * 16 / static_cast<int>(sizeof(E
 };
 
 /// Where a warp's rows land in shared memory, to 16-byte boundaries as they lie in x: as one run where they lie end to
-/// end there (p.joined), else p.pitch bytes apart.
+/// end there, and results in y (p.joined), else p.pitch bytes apart.
 template <class E, int kRows>
 struct OddPlace {
   char* place;
@@ -73,6 +86,21 @@ struct OddPlace {
     } else if (lane < kRows) {
       fetch_run<E>(place + lane * p.pitch, landed, first + lane * p.x_stride, lane < count ? n : 0, x);
     }
+  }
+  /// Of joined rows: what stands in the place of the first `count`, to y; by all lanes. bulk_drain() before the block
+  /// ends.
+  __device__ __forceinline__ void send(const PlainRows& p, char* y, int count) const {
+    constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize;
+    const int lane = static_cast<int>(threadIdx.x) % 32, n = count * static_cast<int>(p.n);
+    const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % 16) / kSize;
+    const E* from = reinterpret_cast<const E*>(place) + shift;
+    E* to = reinterpret_cast<E*>(y);
+    fence_for_copy();
+    __syncwarp();
+    const int head = min(n, (kWidth - shift) % kWidth), tail = max(head, (n + shift) / kWidth * kWidth - shift);
+    if (lane == 0 && tail > head) bulk_store(to + head, from + head, (tail - head) * kSize);
+    if (lane < head) to[lane] = from[lane];
+    if (tail + lane < n) to[tail + lane] = from[tail + lane];
   }
 };
 
@@ -103,10 +131,11 @@ __device__ __forceinline__ void put_any_row(const PlainRows& p, const char* x, s
       v, own.dense, unit, [&] { return p.log_normaliser(own.state); }, [](int) {});
   tile.store(y, n, v);
 }
-/// All rows of a warp so.
-template <class E, int kRows, Leaves kLeaves>
+/// All rows of a warp so, of up to kSlots elements with what lies around them.
+template <class E, int kRows, int kSlots, Leaves kLeaves>
 __device__ __noinline__ void put_any_rows(const PlainRows& p, OddPlace<E, kRows> place, std::int64_t base, int count) {
-  constexpr int kLanes = sizeof(E) == 2 ? 64 / kRows : 32 / kRows, kAtOnce = 32 / kLanes;
+  constexpr int kPower = static_cast<int>(std::bit_ceil(static_cast<unsigned>(kSlots)));
+  constexpr int kLanes = kPower > lift::kPerLane ? kPower / lift::kPerLane : 1, kAtOnce = 32 / kLanes;
 #pragma unroll 1
   for (int i = 0; i < count; i += kAtOnce) {
     const int own = i + static_cast<int>(threadIdx.x) % 32 / kLanes, row = min(own, count - 1);
@@ -115,7 +144,8 @@ __device__ __noinline__ void put_any_rows(const PlainRows& p, OddPlace<E, kRows>
 }
 
 template <class E, int kLanes, int kVectors, int kFull, Leaves kLeaves>
-__global__ void __launch_bounds__(32 * kOddWarps, kOddBlocks<E>) softmax_odd_rows(const __grid_constant__ PlainRows p) {
+__global__ void __launch_bounds__(32 * kOddWarps, (kOddBlocks<E, kVectors>))
+    softmax_odd_rows(const __grid_constant__ PlainRows p) {
   begin_in_order();
   constexpr bool kLog = kLeaves == Leaves::log_softmax;
   using Row = OddTile<E, kLanes, kVectors, kFull>;
@@ -153,24 +183,31 @@ __global__ void __launch_bounds__(32 * kOddWarps, kOddBlocks<E>) softmax_odd_row
     tile.gather(raw, x);
     const bool near = tile.template fold<kLog>(v, folded, raw, p.factor.c);
     if (!__all_sync(lift::kWholeWarp, near)) {
-      put_any_rows<E, kRows, kLeaves>(p, place_of(run), base_of(run), count);
+      put_any_rows<E, kRows, Row::kSlots, kLeaves>(p, place_of(run), base_of(run), count);
       continue;
     }
-    if (own >= count) continue;
     const std::int64_t row = base_of(run) + own;
     char* y = p.y + row * p.y_stride;
     using S = fold::Scalar<float>;
     const float unit = S::mul(S::div(1.F, folded.state.d), folded.unit);
     if constexpr (kLeaves == Leaves::gradient) {
+      if (own >= count) continue;
       if (tile.lane == 0) p.states[row] = folded.state;
       put_gradient<E>(Tile<E, kLanes, kCount>(y), y, tile.n, v, 0x1p-62F, unit, p.gradients[row],
                       {folded.node, folded.state}, [&] { tile.write(y, v); });
     } else {
       finish<kLog, kCount>(
           v, true, unit, [&] { return p.log_normaliser(folded.state); }, [](int) {});
-      tile.write(y, v);
+      if (p.joined && kLanes <= kOddRunLanes) {
+        __syncwarp();  // all have read their elements
+        if (own < count) tile.write(place_of(run).row(p, own), v);
+        place_of(run).send(p, p.y + base_of(run) * p.y_stride, count);
+      } else if (own < count) {
+        tile.write(y, v);
+      }
     }
   }
+  if constexpr (kLeaves != Leaves::gradient) bulk_drain();
 }
 
 }  // namespace cuda
