@@ -212,6 +212,8 @@ def main():
         for rows, n in ((8192, 128256), (4096, 262144), (8192, 32000), (65536, 1024)):
             b.cross_entropy(torch.bfloat16, rows, n, False)
             b.cross_entropy(torch.bfloat16, rows, n, True)
+        b.cross_entropy(torch.bfloat16, 262144, 256, True)
+        b.cross_entropy(torch.bfloat16, 65536, 1000, True)
         b.cross_entropy(torch.float32, 4096, 128256, False)
         b.cross_entropy(torch.float32, 4096, 128256, True)
         b.cross_entropy(torch.float32, 8192, 32000, True)

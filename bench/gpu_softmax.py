@@ -251,7 +251,7 @@ def main():
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
     parser.add_argument("--peers", default="torch", help="torch,compile,triton,liger,quack")
-    parser.add_argument("--only", default="softmax,log_softmax,long,few,logsumexp,backward,options,outer")
+    parser.add_argument("--only", default="softmax,short,log_softmax,long,few,logsumexp,backward,options,outer")
     args = parser.parse_args()
     args.peers = [p for p in args.peers.split(",") if p]
     b, only = Bench(args), args.only.split(",")
@@ -263,6 +263,10 @@ def main():
                     continue
                 size = torch.empty((), dtype=dtype).element_size()
                 b.softmax(dtype, max(1, (1 << 29) // size // n), n)
+    if "short" in only:
+        for dtype in (torch.float32, torch.bfloat16):
+            for n in (8, 16, 32, 50, 64, 100, 127, 250, 300, 700, 1000, 1001):
+                b.softmax(dtype, (1 << 28) // torch.empty((), dtype=dtype).element_size() // n, n, "short")
     if "log_softmax" in only:
         for dtype in (torch.float32, torch.bfloat16):
             for n in (128, 1024, 4096, 8192, 32768, 50257, 128256, 262144):

@@ -87,8 +87,8 @@ __device__ __forceinline__ T add_across(T (&s)[kWidth]) {
   return s[0];
 }
 
-/// The whole tree over a group's slots, given as a function of (vector, component). Vectors that a tree of a power of two
-/// of them would have beyond kCount hold nothing.
+/// The whole tree over a group's slots, given as a function of (vector, component). Vectors that a tree of a power of
+/// two of them would have beyond kCount hold nothing.
 template <int kWidth, int kLanes, class T, int kCount = kPerLane, class At>
 __device__ __forceinline__ T add_tree(const At& at) {
   constexpr int kVectors = kCount / kWidth;
