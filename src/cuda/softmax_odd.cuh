@@ -143,6 +143,34 @@ __device__ __noinline__ void put_any_rows(const PlainRows& p, OddPlace<E, kRows>
   }
 }
 
+/// The results of the group's row, the i-th of the warp's `count`; with i >= count none. v: terms, or with log_softmax
+/// elements. By all lanes.
+template <class E, Leaves kLeaves, class Row>
+__device__ __forceinline__ void put_odd_row(const PlainRows& p, const Row& tile, float (&v)[Row::kCount],
+                                            const typename Row::Fold::Folded& folded,
+                                            const OddPlace<E, Row::kRows>& place, std::int64_t base, int i, int count) {
+  using S = fold::Scalar<float>;
+  const std::int64_t row = base + i;
+  char* y = p.y + row * p.y_stride;
+  const float unit = S::mul(S::div(1.F, folded.state.d), folded.unit);
+  if constexpr (kLeaves == Leaves::gradient) {
+    if (i >= count) return;
+    if (tile.lane == 0) p.states[row] = folded.state;
+    put_gradient<E>(Tile<E, Row::kLanes, Row::kCount>(y), y, tile.n, v, 0x1p-62F, unit, p.gradients[row],
+                    {folded.node, folded.state}, [&] { tile.write(y, v); });
+  } else {
+    finish<kLeaves == Leaves::log_softmax, Row::kCount>(
+        v, true, unit, [&] { return p.log_normaliser(folded.state); }, [](int) {});
+    if (p.joined && Row::kLanes <= kOddRunLanes) {
+      __syncwarp();  // all have read their elements
+      if (i < count) tile.write(place.row(p, i), v);
+      place.send(p, p.y + base * p.y_stride, count);
+    } else if (i < count) {
+      tile.write(y, v);
+    }
+  }
+}
+
 template <class E, int kLanes, int kVectors, int kFull, Leaves kLeaves>
 __global__ void __launch_bounds__(32 * kOddWarps, (kOddBlocks<E, kVectors>))
     softmax_odd_rows(const __grid_constant__ PlainRows p) {
@@ -186,26 +214,7 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kOddBlocks<E, kVectors>))
       put_any_rows<E, kRows, Row::kSlots, kLeaves>(p, place_of(run), base_of(run), count);
       continue;
     }
-    const std::int64_t row = base_of(run) + own;
-    char* y = p.y + row * p.y_stride;
-    using S = fold::Scalar<float>;
-    const float unit = S::mul(S::div(1.F, folded.state.d), folded.unit);
-    if constexpr (kLeaves == Leaves::gradient) {
-      if (own >= count) continue;
-      if (tile.lane == 0) p.states[row] = folded.state;
-      put_gradient<E>(Tile<E, kLanes, kCount>(y), y, tile.n, v, 0x1p-62F, unit, p.gradients[row],
-                      {folded.node, folded.state}, [&] { tile.write(y, v); });
-    } else {
-      finish<kLog, kCount>(
-          v, true, unit, [&] { return p.log_normaliser(folded.state); }, [](int) {});
-      if (p.joined && kLanes <= kOddRunLanes) {
-        __syncwarp();  // all have read their elements
-        if (own < count) tile.write(place_of(run).row(p, own), v);
-        place_of(run).send(p, p.y + base_of(run) * p.y_stride, count);
-      } else if (own < count) {
-        tile.write(y, v);
-      }
-    }
+    put_odd_row<E, kLeaves>(p, tile, v, folded, place_of(run), base_of(run), own, count);
   }
   if constexpr (kLeaves != Leaves::gradient) bulk_drain();
 }
