@@ -61,7 +61,7 @@ TEST_F(CudaOdd, ManyRows) {
         x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
         for (const bool gpu : {false, true}) {
           const softfold::View in = x.view(gpu), out = y.view(gpu);
-          softfold::plan(op, {&in, 1}, {&out, 1}, {}).run();
+          softfold::plan(op, {&in, 1}, {&out, 1}, softfold::RowOptions{}).run();
         }
         ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
         ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << rows << "x" << n << " " << name_of(t);
