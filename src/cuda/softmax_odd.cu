@@ -20,6 +20,9 @@ constexpr int kMostVectors = sizeof(E) == 2 && kLeaves == Leaves::softmax&& kLan
 /// Whether rows begin and end with vectors, as plain_rows() gives them.
 bool on_vectors(const PlainRows& p, int size) { return p.joined && p.n * size % 16 == 0; }
 
+/// Whether rows lie side by side without a gap, and results too: then a warp's rows are one copy.
+bool end_to_end(const PlainRows& p, int size) { return p.x_stride == p.n * size && p.y_stride == p.x_stride; }
+
 /// Vectors that a row lies in at most, but for what wraps around.
 int vectors_of(const PlainRows& p, int size) {
   const int width = 16 / size, n = static_cast<int>(p.n);
@@ -39,6 +42,9 @@ const char* refuses(const RowProblem& p, const Context&) {
   const auto lanes_hold = static_cast<int>(std::bit_ceil(static_cast<unsigned>(vectors)));
   if (p.n >= 128 && on_vectors(rows, size) && vectors == lanes_hold) return "a row fills its lanes";
   // Measured.
+  const std::int64_t bytes = p.n * size;
+  if (!end_to_end(rows, size) && bytes > 128 && bytes <= (size == 4 ? 512 : 256))
+    return "so short rows with gaps between them are faster by more lanes";
   if (size == 4 && p.n >= 256 && 8 * vectors > 7 * lanes_hold) return "a row of float32 nearly fills its lanes";
   return nullptr;
 }
@@ -47,7 +53,7 @@ template <class E, int kLanes, int kVectors, int kFull, Leaves kLeaves>
 void launch_tiles(PlainRows p, Stream stream) {
   using Place = OddPlace<E, 32 / kLanes>;
   constexpr std::int64_t rows = 32 / kLanes * kOddWarps * kOddRuns;
-  p.joined = p.x_stride == p.n * static_cast<std::int64_t>(sizeof(E)) && p.y_stride == p.x_stride;
+  p.joined = end_to_end(p, sizeof(E));
   p.pitch = Place::pitch(p);
   const Grid grid{(p.rows + rows - 1) / rows, 32 * kOddWarps, 1, kOddWarps * kOddRuns * Place::bytes(p)};
   launch("softmax_odd_rows", softmax_odd_rows<E, kLanes, kVectors, kFull, kLeaves>, grid, stream, p);
