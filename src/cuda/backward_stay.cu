@@ -35,13 +35,16 @@ const char* refuses(const RowProblem& p, const Context&) {
 }
 
 template <class E, template <class> class Gradient>
-void launch_stays(const RowProblem& p, Stream stream) {
+void launch_stays(const RowProblem& p, const Context& context) {
   using Shape = GradientShape<E>;
   const StaySpread s = spread(lift::chunk_count(p.n), sizeof(E));
   const Operand& dy = p[Slot::dy];
+  const Scratch scratch(counter_bytes(p, context), context);
+  const Stream stream = stream_of(context);
   GradientRows rows{plain_rows(p), dy.data, nullptr, p.outer_rank == 0 ? 0 : dy.strides[0],
                     static_cast<float>(p.scale)};
   rows.dy_end = dy.data + (p.rows - 1) * rows.dy_stride + p.n * static_cast<std::int64_t>(sizeof(E));
+  if (takes_rows(p)) rows.rows.taken = cleared_counter("backward_cluster_stays", scratch.data(), stream);
   const int shared = s.warps * Shape::kWarpBytes + 2 * SumBox::bytes(static_cast<int>(lift::chunk_count(p.n)));
   launch_to_stay("backward_cluster_stays", backward_cluster_stays<E, Gradient>, s, shared, p.rows, stream, rows);
 }
@@ -49,14 +52,14 @@ void launch_stays(const RowProblem& p, Stream stream) {
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::softmax_backward) return launch_stays<E, fold::SoftmaxGradient>(p, stream_of(context));
-    launch_stays<E, fold::LogSoftmaxGradient>(p, stream_of(context));
+    if (p.op == Op::softmax_backward) return launch_stays<E, fold::SoftmaxGradient>(p, context);
+    launch_stays<E, fold::LogSoftmaxGradient>(p, context);
   });
 }
 
 }  // namespace
 
-const RowKernel backward_cluster_stays_kernel{"backward_cluster_stays", refuses, run, nullptr};
+const RowKernel backward_cluster_stays_kernel{"backward_cluster_stays", refuses, run, counter_bytes};
 
 }  // namespace cuda
 }  // namespace v0

@@ -106,7 +106,9 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   constexpr int kSize = Place::kSize, kLanes = Shape::kLanes;
   extern __shared__ __align__(16) char memory[];
   __shared__ CopyBarrier arrived[2], landed[kStayWarps];
+  __shared__ RowQueue queue;
   const PlainRows& rows = p.rows;
+  const RowOrder order{rows.taken, clusters};
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int chunks = static_cast<int>(lift::chunk_count(rows.n));
@@ -130,18 +132,19 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const auto box_of = [&](int turn) {
     return SumBox{reinterpret_cast<lift::SumNode*>(memory + warps * Shape::kWarpBytes + turn * SumBox::bytes(chunks))};
   };
-  const int mail_bytes = chunks * static_cast<int>(sizeof(lift::SumNode));
+  const int mail_bytes = chunks * static_cast<int>(sizeof(lift::SumNode)) + RowQueue::kBytes;
+  queue.init(order);
   if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
   if (lane == 0) landed[warp].init(1);
   CopyBarrier::publish();
   if (threadIdx.x < 2) arrived[threadIdx.x].expect(mail_bytes);
-  const std::int64_t start = blockIdx.x / Cluster::size();
-  fetch(start);
+  fetch(order.first(0));
   Cluster::arrive();
   Cluster::wait();
 
-  int step = 0;
-  for (std::int64_t row = start; row < rows.rows; row += clusters, ++step) {
+  RowTaker taker(order);
+  for (int step = 0; queue[step] < rows.rows; ++step) {
+    const std::int64_t row = queue[step];
     const int turn = step % 2, chunk = share.chunk + lane / kLanes;
     const bool has_chunk = lane / kLanes < share.chunks;
     using Chunk = GradientVectors<E, Gradient>;
@@ -151,7 +154,8 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     dy_of(row).read(dy, -0.F, p.dy, p.dy_end);
     const int waited = Place::loaded(y) | Place::loaded(dy);
     __syncwarp();
-    fetch(row + clusters + waited);
+    fetch(queue[step + 1] + waited);
+    taker.send(queue, step, arrived[turn]);
     lift::SumNode own = Chunk::sum(y, dy);
     constexpr unsigned all_lanes = lift::kWholeWarp >> (32 - kLanes);
     own.any = __ballot_sync(lift::kWholeWarp, own.any != 0) >> (lane / kLanes * kLanes) & all_lanes;
@@ -162,6 +166,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     }
     wait_for_words(arrived[turn], static_cast<unsigned>(step / 2) & 1U);
     if (threadIdx.x == 0) arrived[turn].expect(mail_bytes);
+    taker.ask();
     const lift::SumNode all = lift::sum_some([&](int i) { return box_of(turn)[i]; }, chunks);
     const int count = has_chunk ? min(static_cast<int>(rows.n) - chunk * lift::kChunk, lift::kChunk) : 0;
     char* dx = rows.y + row * rows.y_stride + begin + lane / kLanes * (lift::kChunk * kSize);

@@ -103,6 +103,7 @@ struct LossMemory {
   RowResult* rows = nullptr;
   GradientRow* gradients = nullptr;
   float* elements = nullptr;
+  unsigned* taken = nullptr;
   fold::LogSumExp<float>::State* states = nullptr;
   fold::Entropy<float>* entropies = nullptr;
   RowLosses alone{};
@@ -125,6 +126,7 @@ struct LossMemory {
     } else if (reads_once(p)) {
       gradients = parts.take<GradientRow>(p.rows);
       elements = parts.take<float>(p.rows);
+      taken = parts.take<unsigned>(1);
       states = parts.take<fold::LogSumExp<float>::State>(p.rows);
     } else if (p[Slot::y].given) {
       rows = parts.take<RowResult>(p.rows);
@@ -194,15 +196,15 @@ class LossRun {
     if (divides(p_) && cluster.blocks > 0) {
       work.weights = {memory_.weights, lift::chunk_count(p_.rows)};
       launch("add_and_prepare_gradients", add_and_prepare_gradients, cluster, stream_, p_, memory_.weights,
-             memory_.gradients, memory_.elements);
+             memory_.gradients, memory_.elements, memory_.taken);
     } else {
       work = work_of(p_);
       launch("prepare_gradients", prepare_gradients, grid, stream_, p_, work.weights, memory_.gradients,
-             memory_.elements);
+             memory_.elements, memory_.taken);
     }
     stream_ = stream_.following();
     PlainRows rows = plain_rows(p_);
-    rows.gradients = memory_.gradients, rows.states = memory_.states;
+    rows.gradients = memory_.gradients, rows.states = memory_.states, rows.taken = memory_.taken;
     launch_gradient(p_, rows, stream_);
     launch("finish_gradients", finish_gradients, grid, stream_, p_, rows, memory_.elements, memory_.alone);
     if (adds_rows(p_)) add_alone(work);

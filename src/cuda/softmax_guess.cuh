@@ -35,15 +35,19 @@ struct GuessRow {
   using Mail = FrameMail<kChunks, kGradient>;
 
   const PlainRows& p;
-  int index, chunks;  ///< of the row
-  int chunk, count;   ///< of the lane's chunk; 0 elements: it has none
-  char* y;            ///< of the lane's chunk
-  uint4& ends;        ///< the warp's
+  int chunks;        ///< of the row
+  int chunk, count;  ///< of the lane's chunk; 0 elements: it has none
+  uint4& ends;       ///< the warp's
+
+  /// Of the lane's chunk.
+  __device__ __forceinline__ char* y_of(int row) const {
+    return p.y + row * p.y_stride + chunk * (lift::kChunk * Place::kSize);
+  }
 
   /// All chunks in one frame; false if that does not hold the row, of which nothing is written then. cut: some chunk of
   /// the warp is not full; where it has no element stands `rest`, frame.hidden().
-  __device__ __forceinline__ bool guessed(GuessedFrame& frame, Vectors& raw, bool cut, float rest, Mail& mail,
-                                          int turn) const {
+  __device__ __forceinline__ bool guessed(GuessedFrame& frame, Vectors& raw, bool cut, float rest, Mail& mail, int turn,
+                                          RowTaker& taker) const {
     const float c = p.factor.c, absent = lift::absent(c);
     const auto extremes = extremes_by_integers<E>(raw);
     const float high = frame.z(c > 0.F ? extremes.high : extremes.low, c);
@@ -52,20 +56,20 @@ struct GuessRow {
     if (cut)
       holds = high <= GuessedFrame::kHighest &&
               GuessedFrame::hides(frame.z(rest, c), low, frame.z(least_above<E>(raw, rest, c, frame.sees_zero()), c));
-    if (__all_sync(lift::kWholeWarp, holds)) return in_frame<false>(frame, raw, high, cut, mail, turn);
+    if (__all_sync(lift::kWholeWarp, holds)) return in_frame<false>(frame, raw, high, cut, mail, turn, taker);
     // Rows that hold infinities; the code stands apart because the compiler would move the terms' registers to join it.
-    if (cut) put_rest(raw, Packed<E>::narrow(absent));
+    if (cut) put_rest(raw, Packed<E>::narrow(absent), y_of(mail.queue[turn]));
     const float present =
         frame.z(cut || least == absent ? least_above<E>(raw, absent, c, frame.sees_zero()) : least, c);
     if (__all_sync(lift::kWholeWarp, GuessedFrame::holds(present, high)))
-      return in_frame<true>(frame, raw, high, false, mail, turn);
+      return in_frame<true>(frame, raw, high, false, mail, turn, taker);
     send(mail, turn, fold::canonical_nan<float>(), high);
-    mail.turns(chunks).wait(turn);
+    receive(mail, turn, taker);
     return false;
   }
 
   /// Each chunk in its own frame. Any row.
-  __device__ __forceinline__ lift::Root exactly(const Vectors& raw, const StayBox& box, const MailTurns& turns,
+  __device__ __forceinline__ lift::Root exactly(const Vectors& raw, int row, const StayBox& box, const MailTurns& turns,
                                                 int turn) const {
     const auto extremes = extremes_by_integers<E>(raw);
     float v[Shape::kCount];
@@ -78,12 +82,13 @@ struct GuessRow {
     const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
     uint4 results[Place::kVectors];
     if constexpr (kGradient) {
-      put_gradients(results, v, own.dense ? 0x1p-62F : 0.F, unit, GradientWords(p.gradients + index), root);
+      put_gradients(results, v, own.dense ? 0x1p-62F : 0.F, unit, GradientWords(p.gradients + row), root, row,
+                    y_of(row));
     } else if (!multiplier.regular) {
-      fill<E, false>(y, nullptr, 0, lane_index() % kLanes, kLanes, count, count,
+      fill<E, false>(y_of(row), nullptr, 0, lane_index() % kLanes, kLanes, count, count,
                      constant_of<false>(root.state(), p.empty));
     } else {
-      put(results, v, own.dense, unit);
+      put(results, v, y_of(row), own.dense, unit);
     }
     return root;
   }
@@ -93,16 +98,22 @@ struct GuessRow {
     if (count > 0) mail.template send_sum<kLanes>(turn, chunk, sum);
     if constexpr (kGradient) mail.send_top(turn, high);
   }
+  __device__ __forceinline__ void receive(Mail& mail, int turn, RowTaker& taker) const {
+    mail.turns(chunks).wait(turn);
+    taker.ask();
+  }
   /// kAbsent: some elements may be absent. hides: where others are none stands frame.hidden().
   template <bool kAbsent>
   __device__ __forceinline__ bool in_frame(GuessedFrame& frame, Vectors& raw, float high, bool hides, Mail& mail,
-                                           int turn) const {
+                                           int turn, RowTaker& taker) const {
     float v[Shape::kCount];
     unpack(raw, v);
     const float own = Shape::Fold::template terms_in<kAbsent>(frame.terms(p.factor.c), v);
     send(mail, turn, hides && own < GuessedFrame::kLeastSeen ? fold::canonical_nan<float>() : own, high);
-    const GradientWords gradient(kGradient ? p.gradients + index : nullptr);
-    mail.turns(chunks).wait(turn);
+    const int row = mail.queue[turn];
+    const GradientWords gradient(kGradient ? p.gradients + row : nullptr);
+    char* y = y_of(row);
+    receive(mail, turn, taker);
     const float sum = mail.sum(turn, chunks);
     if (!(sum > 0.F)) return false;
     float unit = reciprocal_of_normal(sum);
@@ -110,16 +121,16 @@ struct GuessRow {
     const float least = hides ? GuessedFrame::kLeastHidden : GuessedFrame::kLeastTerm;
     if constexpr (kGradient) {
       const lift::Node root = Mail::warp() == 0 ? frame.node(sum, mail.top(turn)) : lift::Node{0, sum};
-      put_gradients(raw, v, least, unit, gradient, {root, {}});
+      put_gradients(raw, v, least, unit, gradient, {root, {}}, row, y);
     } else {
-      put(raw, v, fold::Scalar<float>::mul(least, unit) >= fold::Real<float>::kSmallest, unit);
+      put(raw, v, y, fold::Scalar<float>::mul(least, unit) >= fold::Real<float>::kSmallest, unit);
     }
     frame.follow(sum);
     return true;
   }
 
   /// `rest` where a chunk has no element.
-  __device__ __forceinline__ void put_rest(Vectors& raw, E rest) const {
+  __device__ __forceinline__ void put_rest(Vectors& raw, E rest, const char* y) const {
     E all[Place::kWidth];
 #pragma unroll
     for (E& e : all) e = rest;
@@ -145,21 +156,22 @@ struct GuessRow {
   }
 
   /// Terms to results, by `raw`, and away.
-  __device__ __forceinline__ void put(Vectors& raw, Values& v, bool dense, float unit) const {
+  __device__ __forceinline__ void put(Vectors& raw, Values& v, char* y, bool dense, float unit) const {
     finish<false, Place::kWidth>(
         v, dense, unit, [] {}, [&](int j) { raw[j] = Packed<E>::pack(v + j * Place::kWidth); });
-    write(raw);
+    write(raw, y);
   }
   __device__ __forceinline__ void put_gradients(Vectors& raw, Values& v, float least, float unit,
-                                                const GradientWords& gradient, const lift::Root& root) const {
-    if (chunk == 0 && lane_index() % kLanes == 0) p.states[index] = root.state();
+                                                const GradientWords& gradient, const lift::Root& root, int row,
+                                                char* y) const {
+    if (chunk == 0 && lane_index() % kLanes == 0) p.states[row] = root.state();
     put_gradient<E>(typename Shape::Elements(y), y, count, v, least, unit, gradient.row(), root, [&] {
 #pragma unroll
       for (int j = 0; j < Place::kVectors; ++j) raw[j] = Packed<E>::pack(v + j * Place::kWidth);
-      write(raw);
+      write(raw, y);
     });
   }
-  __device__ __forceinline__ void write(const Vectors& raw) const {
+  __device__ __forceinline__ void write(const Vectors& raw, char* y) const {
     const int lane = lane_index() % kLanes;
     if constexpr (kOnVectors) {
       uint4* to = reinterpret_cast<uint4*>(y) + lane;
@@ -169,12 +181,12 @@ struct GuessRow {
     } else if (__any_sync(lift::kWholeWarp, count % lift::kChunk != 0)) {
       write_vectors<E, kLanes, Place::kVectors>(y, count, [&](int j) { return raw[j]; });
     } else {
-      write_whole_chunks(raw);
+      write_whole_chunks(raw, y);
     }
   }
   /// Of chunks that begin inside a vector: a vector that two of them share is written once, and of what is left at the
   /// part's ends a lane writes an element.
-  __device__ __forceinline__ void write_whole_chunks(const Vectors& raw) const {
+  __device__ __forceinline__ void write_whole_chunks(const Vectors& raw, char* y) const {
     const int lane = lane_index(), group_lane = lane % kLanes;
     const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % 16);
     uint4* to = reinterpret_cast<uint4*>(y - shift) + group_lane;
@@ -297,32 +309,29 @@ struct GuessPart {
   }
 };
 
-/// Row after row, until one that the guess does not hold, or all are done. step: how many are done.
+/// Row after row, until one that the guess does not hold, or all are done. step: how many are.
 template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
-__device__ __forceinline__ void guess_rows(const PlainRows& p, int clusters, int& step, GuessedFrame& frame,
+__device__ __forceinline__ void guess_rows(const PlainRows& p, RowTaker& taker, int& step, GuessedFrame& frame,
                                            FrameMail<kChunks, kLeaves == Leaves::gradient>& mail, GuessWarp* waits) {
   using Place = typename GuessShape<E>::Place;
   constexpr int kStages = GuessShape<E>::kStages;
   const GuessPart<E, kOnVectors> part(p, waits);
-  const std::int64_t x_step = clusters * p.x_stride, y_step = clusters * p.y_stride;
   const int rows = static_cast<int>(p.rows);
-  int row = static_cast<int>(blockIdx.x / lift::Cluster::size()) + step * clusters;
-  const char* next = part.first(row + kStages * clusters);  // to be fetched
-  char* y = p.y + row * p.y_stride + part.chunk * part.kChunkBytes;
 #pragma unroll 1
-  for (; row < rows; ++step, row += clusters, next += x_step, y += y_step) {
+  for (; mail.queue[step] < rows; ++step) {
     // The landing place is free again as soon as its elements are in registers.
-    const int stage = step & (kStages - 1);
+    const int stage = step & (kStages - 1), ahead = mail.queue[step + kStages];
     part.landed(stage).wait(static_cast<unsigned>(step / kStages) & 1U);
     const float rest = part.cut ? frame.template hidden<E>(p.factor.c) : 0.F;
     uint4 raw[Place::kVectors];
-    part.read(raw, stage, next - kStages * x_step, rest);
+    part.read(raw, stage, kOnVectors ? nullptr : part.first(mail.queue[step]), rest);
     const int waited = Place::loaded(raw);
     __syncwarp();
-    if (row + kStages * clusters < rows) part.fetch(stage, next, waited);
-    const GuessRow<E, kLeaves, kOnVectors, kChunks> own{
-        p, row, part.chunks, part.chunk, part.count, y, waits[warp_index()].ends};
-    if (!own.guessed(frame, raw, part.cut, rest, mail, step)) return;
+    if (ahead < rows) part.fetch(stage, part.first(ahead), waited);
+    taker.send(mail.queue, step, mail.arrived[step % 2]);
+    const GuessRow<E, kLeaves, kOnVectors, kChunks> own{p, part.chunks, part.chunk, part.count,
+                                                        waits[warp_index()].ends};
+    if (!own.guessed(frame, raw, part.cut, rest, mail, step, taker)) return;
   }
 }
 
@@ -334,12 +343,10 @@ __device__ __noinline__ lift::Root read_again_exactly(const PlainRows& p, int ro
   uint4 raw[Shape::Place::kVectors];
   const char* x = p.x + row * p.x_stride + part.chunk * part.kChunkBytes;
   typename Shape::Elements(x).gather(raw, x, part.count, lift::absent(p.factor.c));
-  char* y = p.y + row * p.y_stride + part.chunk * part.kChunkBytes;
-  const GuessRow<E, kLeaves, kOnVectors, kChunks> own{
-      p, row, part.chunks, part.chunk, part.count, y, waits[warp_index()].ends};
+  const GuessRow<E, kLeaves, kOnVectors, kChunks> own{p, part.chunks, part.chunk, part.count, waits[warp_index()].ends};
   int& turn = misses.of_warp[warp_index()];
   const lift::Root root =
-      own.exactly(raw, Misses::box(Shape::kWarpBytes, part.chunks, turn), misses.turns(part.chunks), turn);
+      own.exactly(raw, row, Misses::box(Shape::kWarpBytes, part.chunks, turn), misses.turns(part.chunks), turn);
   __syncwarp();
   if (lane_index() == 0) ++turn;
   return root;
@@ -350,33 +357,35 @@ template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_guesses(const __grid_constant__ PlainRows p, int clusters) {
   begin_in_order();
+  const RowOrder order{p.taken, clusters};
   using Cluster = lift::Cluster;
   constexpr int kStages = GuessShape<E>::kStages;
   static_assert(kStages == 2);
   __shared__ Misses misses;
   __shared__ FrameMail<kChunks, kLeaves == Leaves::gradient> mail;
   __shared__ GuessWarp waits[kStayWarps];
-  const int start = static_cast<int>(blockIdx.x / Cluster::size()), rows = static_cast<int>(p.rows);
+  const int rows = static_cast<int>(p.rows);
   {
     const GuessPart<E, kOnVectors> part(p, waits);
     part.init();
     misses.init(part.chunks);
-    mail.init(part.chunks);
+    mail.init(part.chunks, order);
     CopyBarrier::publish();
     misses.turns(part.chunks).expect();
     mail.turns(part.chunks).expect();
     __syncwarp();
     for (int stage = 0; stage < kStages; ++stage)
-      if (start + stage * clusters < rows) part.fetch(stage, part.first(start + stage * clusters), 0);
+      if (order.first(stage) < rows) part.fetch(stage, part.first(order.first(stage)), 0);
   }
   Cluster::arrive();
   Cluster::wait();
 
   GuessedFrame frame;
+  RowTaker taker(order);
 #pragma unroll 1
   for (int step = 0;; ++step) {
-    guess_rows<E, kLeaves, kOnVectors, kChunks>(p, clusters, step, frame, mail, waits);
-    const int row = start + step * clusters;
+    guess_rows<E, kLeaves, kOnVectors, kChunks>(p, taker, step, frame, mail, waits);
+    const int row = mail.queue[step];
     if (row >= rows) break;
     frame.follow(read_again_exactly<E, kLeaves, kOnVectors, kChunks>(p, row, misses, waits));
   }

@@ -126,8 +126,7 @@ void run(const RowProblem& p, const Context& context) {
     RingPlan plan = plan_of<E, kLog>(p.n, traits_of(device.device()).shared_bytes);
     const char* const name = "softmax_ring";
     plan.rows = static_cast<int>(p.rows);
-    plan.taken = reinterpret_cast<unsigned*>(scratch.data());
-    check(cudaMemsetAsync(plan.taken, 0, sizeof *plan.taken, stream), name);
+    plan.taken = cleared_counter(name, scratch.data(), stream);
     Grid grid{plan.blocks, kRingThreads, plan.blocks, ring_bytes<E, kLog>(plan)};
     plan.clusters = std::min(clusters_at_once(name, softmax_ring<E, kLog>, grid), plan.rows);
     grid.blocks *= plan.clusters;

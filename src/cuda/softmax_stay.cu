@@ -81,9 +81,13 @@ void launch_leaves(const PlainRows& p, DType dtype, Stream stream) {
 
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(counter_bytes(p, context), context);
+  const Stream stream = stream_of(context);
   const DType dtype = p[Slot::x].dtype;
-  if (p.op == Op::log_softmax) return launch_leaves<Leaves::log_softmax>(plain_rows(p), dtype, stream_of(context));
-  launch_leaves<Leaves::softmax>(plain_rows(p), dtype, stream_of(context));
+  PlainRows rows = plain_rows(p);
+  if (takes_rows(p)) rows.taken = cleared_counter("softmax_cluster_stays", scratch.data(), stream);
+  if (p.op == Op::log_softmax) return launch_leaves<Leaves::log_softmax>(rows, dtype, stream);
+  launch_leaves<Leaves::softmax>(rows, dtype, stream);
 }
 
 }  // namespace
@@ -94,7 +98,7 @@ void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream) {
   launch_leaves<Leaves::gradient>(rows, dtype, stream);
 }
 
-const RowKernel softmax_cluster_stays_kernel{"softmax_cluster_stays", refuses, run, nullptr};
+const RowKernel softmax_cluster_stays_kernel{"softmax_cluster_stays", refuses, run, counter_bytes};
 
 }  // namespace cuda
 }  // namespace v0

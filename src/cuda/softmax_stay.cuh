@@ -29,7 +29,7 @@ __device__ __forceinline__ void keep_packed(uint4 (&raw)[kVectors]) {
   for (int j = 0; j < kVectors; ++j) asm volatile("" : "+r"(raw[j].x), "+r"(raw[j].y), "+r"(raw[j].z), "+r"(raw[j].w));
 }
 
-/// A cluster of blocks a row, `clusters` rows at a time; p.factor is plain, and every warp has a chunk.
+/// A cluster of blocks a row, as RowOrder tells; p.factor is plain, and every warp has a chunk.
 template <class E, Leaves kLeaves>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_stays(const __grid_constant__ PlainRows p, int clusters) {
@@ -41,23 +41,22 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   constexpr int kSize = Place::kSize, kLanes = Shape::kLanes, kStages = Shape::kStages;
   extern __shared__ __align__(16) char memory[];
   __shared__ CopyBarrier arrived[2], landed[kStayWarps][kStages];
+  __shared__ RowQueue queue;
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int chunks = static_cast<int>(lift::chunk_count(p.n));
   const ChunkShare share(chunks);
   const std::int64_t begin = static_cast<std::int64_t>(share.chunk) * (lift::kChunk * kSize);
   const int n = min(static_cast<int>(p.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);  // of the warp
-  const std::int64_t start = blockIdx.x / Cluster::size();
-  const std::int64_t x_step = clusters * p.x_stride, y_step = clusters * p.y_stride;
-  const int steps = static_cast<int>((p.rows - start + clusters - 1) / clusters);
-  const char* x = p.x + start * p.x_stride + begin;  // the warp's part of the row at hand
+  const RowOrder order{p.taken, clusters};
+  const auto x_of = [&](int row) { return p.x + row * p.x_stride + begin; };  // the warp's part
   const auto place_of = [&](int step, const char* first) {
     return Place{memory + (warp * kStages + step % kStages) * Place::kBytes, first, n, share.chunks};
   };
-  const auto fetch = [&](int step, const char* first) {
-    if (lane != 0 || step >= steps) return;
+  const auto fetch = [&](int step, int row) {
+    if (lane != 0 || row >= p.rows) return;
     CopyBarrier& barrier = landed[warp][step % kStages];
-    const Place place = place_of(step, first);
+    const Place place = place_of(step, x_of(row));
     barrier.expect(place.bytes(p.x_begin, p.x_end));
     place.fetch(barrier, p.x_begin, p.x_end);
   };
@@ -66,42 +65,46 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const auto box_of = [&](int turn) {
     return StayBox{reinterpret_cast<StayMail*>(memory + warps * Shape::kWarpBytes + turn * StayBox::bytes(chunks))};
   };
-  const int mail_bytes = chunks * static_cast<int>(sizeof(StayMail));
+  const int mail_bytes = chunks * static_cast<int>(sizeof(StayMail)) + RowQueue::kBytes;
+  queue.init(order);
   if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
   if (lane < kStages) landed[warp][lane].init(1);
   CopyBarrier::publish();
   if (threadIdx.x < 2) arrived[threadIdx.x].expect(mail_bytes);
   __syncwarp();
-  for (int stage = 0; stage < kStages; ++stage) fetch(stage, x + stage * x_step);
+  for (int stage = 0; stage < kStages; ++stage) fetch(stage, order.first(stage));
   Cluster::arrive();
   Cluster::wait();
 
   const int chunk = share.chunk + lane / kLanes;
   const bool has_chunk = lane / kLanes < share.chunks;
   const int count = has_chunk ? min(static_cast<int>(p.n) - chunk * lift::kChunk, lift::kChunk) : 0;
-  char* y = p.y + start * p.y_stride + begin + lane / kLanes * (lift::kChunk * kSize);
+  RowTaker taker(order);
 #pragma unroll 1
-  for (int step = 0; step < steps; ++step, x += x_step, y += y_step) {
+  for (int step = 0; queue[step] < p.rows; ++step) {
+    const int row = queue[step];
+    char* y = p.y + row * p.y_stride + begin + lane / kLanes * (lift::kChunk * kSize);
     // Fold: the landing place is free again as soon as its elements are in registers.
     float v[Shape::kCount];
     landed[warp][step % kStages].wait(static_cast<unsigned>(step / kStages) & 1U);
     uint4 raw[Place::kVectors];
-    place_of(step, x).read(raw, lift::absent(p.factor.c), p.x_begin, p.x_end);
+    place_of(step, x_of(row)).read(raw, lift::absent(p.factor.c), p.x_begin, p.x_end);
     const auto extremes = extremes_by_integers<E>(raw);
     const int waited = Place::loaded(raw);
     __syncwarp();
-    fetch(step + kStages + waited, x + kStages * x_step);
+    fetch(step + kStages, queue[step + kStages] + waited);
+    const int turn = step % 2;
+    taker.send(queue, step, arrived[turn]);
 #pragma unroll
     for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
     const auto own = kLog ? Shape::Fold::reduce(v, p.factor.c, extremes) : Shape::Fold::terms(v, p.factor.c, extremes);
     if constexpr (kLog) keep_packed(raw);
     // Exchange.
-    const int turn = step % 2;
     if (has_chunk) send_mail<kLanes>(box_of(turn)[chunk], arrived[turn], mail_of(own));
-    [[maybe_unused]] const std::int64_t row = start + static_cast<std::int64_t>(step) * clusters;
     [[maybe_unused]] const GradientWords gradient(kLeaves == Leaves::gradient ? p.gradients + row : nullptr);
     wait_for_words(arrived[turn], static_cast<unsigned>(step / 2) & 1U);
     if (threadIdx.x == 0) arrived[turn].expect(mail_bytes);
+    taker.ask();
     const auto root = box_of(turn).merge(chunks);
     // Write. A row is regular for all of its chunks or for none.
     const ChunkMultiplier multiplier(root, own.node, own.state.m);

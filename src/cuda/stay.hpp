@@ -87,6 +87,20 @@ int clusters_at_once(const char* name, void (*kernel)(Parameters...), const Grid
   return std::max(clusters, 1);
 }
 
+/// RowOrder's counter, which lies at `at`, set to 0.
+inline unsigned* cleared_counter(const char* name, char* at, Stream stream) {
+  check(cudaMemsetAsync(at, 0, sizeof(unsigned), stream), name);
+  return reinterpret_cast<unsigned*>(at);
+}
+
+/// Bytes of x from which it is worth that launch that clusters take rows one by one. Measured.
+inline constexpr std::int64_t kLeastTaken = 128 << 20;
+inline bool takes_rows(const RowProblem& p) {
+  return p.rows * p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)) >= kLeastTaken;
+}
+/// Workspace for the counter.
+inline std::size_t counter_bytes(const RowProblem& p, const Context&) { return takes_rows(p) ? sizeof(unsigned) : 0; }
+
 /// As many clusters as run at once, or as there are rows; their number is the kernel's last argument. They begin when
 /// all before them has ended: while other blocks still leave, clusters take other places than they would, and fewer of
 /// them may find one (measured: twice the time).

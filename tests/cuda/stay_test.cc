@@ -122,6 +122,54 @@ TEST_F(CudaStay, RowsOfAnyLayoutAreTheRowsAlone) {
   }
 }
 
+/// A batch of 128 MB and more, whose clusters take rows one by one, against parts of it, whose rows they take by a
+/// stride; also three times in a row.
+TEST_F(CudaStay, RowsThatAreTakenOneByOne) {
+  struct Case {
+    Op op;
+    DType t;
+    std::int64_t n;
+  };
+  constexpr std::int64_t kPart = 9 << 20;  // elements: enough to stay for
+  for (const auto& [op, t, n] : {Case{Op::softmax, DType::bfloat16, 50257},
+                                 {Op::softmax, DType::bfloat16, 262144},
+                                 {Op::softmax, DType::float16, 17000},
+                                 {Op::log_softmax, DType::bfloat16, 65536},
+                                 {Op::softmax, DType::float32, 100000},
+                                 {Op::softmax_backward, DType::bfloat16, 50257},
+                                 {Op::softmax_backward, DType::float32, 131072}}) {
+    const std::int64_t elements = std::int64_t{140 << 20} / static_cast<std::int64_t>(softfold::size_of(t)),
+                       part = kPart / n, rows = elements / n;
+    const bool backward = op == Op::softmax_backward;
+    Tensor x(t, {rows, n}), dy(t, {backward ? rows : 1, n}), whole(t, {rows, n}), parts(t, {rows, n});
+    x.fill_by_threads([&](std::int64_t i) { return value_of(Values::drift, i / n, i % n, n); });
+    dy.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+    const auto run = [&](const Tensor& of, Tensor& result, std::int64_t first, std::int64_t count) {
+      const std::vector<std::int64_t> shape{count, n};
+      const auto some = [&](Tensor& a) {
+        return softfold::View(static_cast<char*>(a.device_data()) + first * n * static_cast<std::int64_t>(of.size()), t,
+                              shape, {}, {softfold::DeviceKind::cuda, 0});
+      };
+      const softfold::View in[] = {some(x), some(dy)}, out = some(result);
+      const auto plan = softfold::plan(op, {in, backward ? 2U : 1U}, {&out, 1});
+      plan.run();
+      ASSERT_EQ(plan.kernel(), backward ? "backward_cluster_stays" : "softmax_cluster_stays");
+      ASSERT_EQ(plan.workspace_bytes() > 0, count == rows);  // the counter
+    };
+    const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t));
+    for (std::int64_t first = 0, count = 0; first < rows; first += count) {
+      count = rows - first < 2 * part ? rows - first : part;
+      run(x, parts, first, count);
+    }
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      whole.poison(0x5A);
+      run(x, whole, 0, rows);
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      ASSERT_EQ(difference(parts.download(), whole.download(), whole.size()), "") << what;
+    }
+  }
+}
+
 TEST_F(CudaStay, LossAndGradientOfRowsFarFromTheRowBefore) {
   std::size_t at = 0;
   for (const Layout& l : kLayouts) {
