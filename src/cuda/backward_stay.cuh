@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   __shared__ CopyBarrier arrived[2], landed[kStayWarps];
   __shared__ RowQueue queue;
   const PlainRows& rows = p.rows;
-  const RowOrder order{rows.taken, clusters};
+  RowSource source(rows.taken, clusters, queue);
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int chunks = static_cast<int>(lift::chunk_count(rows.n));
@@ -132,19 +132,17 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const auto box_of = [&](int turn) {
     return SumBox{reinterpret_cast<lift::SumNode*>(memory + warps * Shape::kWarpBytes + turn * SumBox::bytes(chunks))};
   };
-  const int mail_bytes = chunks * static_cast<int>(sizeof(lift::SumNode)) + RowQueue::kBytes;
-  queue.init(order);
+  const int mail_bytes = chunks * static_cast<int>(sizeof(lift::SumNode)) + source.bytes();
   if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
   if (lane == 0) landed[warp].init(1);
   CopyBarrier::publish();
   if (threadIdx.x < 2) arrived[threadIdx.x].expect(mail_bytes);
-  fetch(order.first(0));
+  fetch(source.by_stride(0));
   Cluster::arrive();
   Cluster::wait();
 
-  RowTaker taker(order);
-  for (int step = 0; queue[step] < rows.rows; ++step) {
-    const std::int64_t row = queue[step];
+  for (int step = 0; source.row(step) < rows.rows; ++step) {
+    const std::int64_t row = source.row(step);
     const int turn = step % 2, chunk = share.chunk + lane / kLanes;
     const bool has_chunk = lane / kLanes < share.chunks;
     using Chunk = GradientVectors<E, Gradient>;
@@ -154,8 +152,8 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     dy_of(row).read(dy, -0.F, p.dy, p.dy_end);
     const int waited = Place::loaded(y) | Place::loaded(dy);
     __syncwarp();
-    fetch(queue[step + 1] + waited);
-    taker.send(queue, step, arrived[turn]);
+    fetch(source.row(step + 1) + waited);
+    source.send(step, arrived[turn]);
     lift::SumNode own = Chunk::sum(y, dy);
     constexpr unsigned all_lanes = lift::kWholeWarp >> (32 - kLanes);
     own.any = __ballot_sync(lift::kWholeWarp, own.any != 0) >> (lane / kLanes * kLanes) & all_lanes;
@@ -166,7 +164,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     }
     wait_for_words(arrived[turn], static_cast<unsigned>(step / 2) & 1U);
     if (threadIdx.x == 0) arrived[turn].expect(mail_bytes);
-    taker.ask();
+    source.ask();
     const lift::SumNode all = lift::sum_some([&](int i) { return box_of(turn)[i]; }, chunks);
     const int count = has_chunk ? min(static_cast<int>(rows.n) - chunk * lift::kChunk, lift::kChunk) : 0;
     char* dx = rows.y + row * rows.y_stride + begin + lane / kLanes * (lift::kChunk * kSize);

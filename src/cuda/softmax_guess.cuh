@@ -47,7 +47,7 @@ struct GuessRow {
   /// All chunks in one frame; false if that does not hold the row, of which nothing is written then. cut: some chunk of
   /// the warp is not full; where it has no element stands `rest`, frame.hidden().
   __device__ __forceinline__ bool guessed(GuessedFrame& frame, Vectors& raw, bool cut, float rest, Mail& mail, int turn,
-                                          RowTaker& taker) const {
+                                          RowSource& source) const {
     const float c = p.factor.c, absent = lift::absent(c);
     const auto extremes = extremes_by_integers<E>(raw);
     const float high = frame.z(c > 0.F ? extremes.high : extremes.low, c);
@@ -56,15 +56,15 @@ struct GuessRow {
     if (cut)
       holds = high <= GuessedFrame::kHighest &&
               GuessedFrame::hides(frame.z(rest, c), low, frame.z(least_above<E>(raw, rest, c, frame.sees_zero()), c));
-    if (__all_sync(lift::kWholeWarp, holds)) return in_frame<false>(frame, raw, high, cut, mail, turn, taker);
+    if (__all_sync(lift::kWholeWarp, holds)) return in_frame<false>(frame, raw, high, cut, mail, turn, source);
     // Rows that hold infinities; the code stands apart because the compiler would move the terms' registers to join it.
-    if (cut) put_rest(raw, Packed<E>::narrow(absent), y_of(mail.queue[turn]));
+    if (cut) put_rest(raw, Packed<E>::narrow(absent), y_of(source.row(turn)));
     const float present =
         frame.z(cut || least == absent ? least_above<E>(raw, absent, c, frame.sees_zero()) : least, c);
     if (__all_sync(lift::kWholeWarp, GuessedFrame::holds(present, high)))
-      return in_frame<true>(frame, raw, high, false, mail, turn, taker);
+      return in_frame<true>(frame, raw, high, false, mail, turn, source);
     send(mail, turn, fold::canonical_nan<float>(), high);
-    receive(mail, turn, taker);
+    receive(mail, turn, source);
     return false;
   }
 
@@ -98,22 +98,22 @@ struct GuessRow {
     if (count > 0) mail.template send_sum<kLanes>(turn, chunk, sum);
     if constexpr (kGradient) mail.send_top(turn, high);
   }
-  __device__ __forceinline__ void receive(Mail& mail, int turn, RowTaker& taker) const {
-    mail.turns(chunks).wait(turn);
-    taker.ask();
+  __device__ __forceinline__ void receive(Mail& mail, int turn, RowSource& source) const {
+    mail.turns(chunks, source).wait(turn);
+    source.ask();
   }
   /// kAbsent: some elements may be absent. hides: where others are none stands frame.hidden().
   template <bool kAbsent>
   __device__ __forceinline__ bool in_frame(GuessedFrame& frame, Vectors& raw, float high, bool hides, Mail& mail,
-                                           int turn, RowTaker& taker) const {
+                                           int turn, RowSource& source) const {
     float v[Shape::kCount];
     unpack(raw, v);
     const float own = Shape::Fold::template terms_in<kAbsent>(frame.terms(p.factor.c), v);
     send(mail, turn, hides && own < GuessedFrame::kLeastSeen ? fold::canonical_nan<float>() : own, high);
-    const int row = mail.queue[turn];
+    const int row = source.row(turn);
     const GradientWords gradient(kGradient ? p.gradients + row : nullptr);
     char* y = y_of(row);
-    receive(mail, turn, taker);
+    receive(mail, turn, source);
     const float sum = mail.sum(turn, chunks);
     if (!(sum > 0.F)) return false;
     float unit = reciprocal_of_normal(sum);
@@ -311,27 +311,27 @@ struct GuessPart {
 
 /// Row after row, until one that the guess does not hold, or all are done. step: how many are.
 template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
-__device__ __forceinline__ void guess_rows(const PlainRows& p, RowTaker& taker, int& step, GuessedFrame& frame,
+__device__ __forceinline__ void guess_rows(const PlainRows& p, RowSource& source, int& step, GuessedFrame& frame,
                                            FrameMail<kChunks, kLeaves == Leaves::gradient>& mail, GuessWarp* waits) {
   using Place = typename GuessShape<E>::Place;
   constexpr int kStages = GuessShape<E>::kStages;
   const GuessPart<E, kOnVectors> part(p, waits);
   const int rows = static_cast<int>(p.rows);
 #pragma unroll 1
-  for (; mail.queue[step] < rows; ++step) {
+  for (; source.row(step) < rows; ++step) {
     // The landing place is free again as soon as its elements are in registers.
-    const int stage = step & (kStages - 1), ahead = mail.queue[step + kStages];
+    const int stage = step & (kStages - 1), ahead = source.row(step + kStages);
     part.landed(stage).wait(static_cast<unsigned>(step / kStages) & 1U);
     const float rest = part.cut ? frame.template hidden<E>(p.factor.c) : 0.F;
     uint4 raw[Place::kVectors];
-    part.read(raw, stage, kOnVectors ? nullptr : part.first(mail.queue[step]), rest);
+    part.read(raw, stage, kOnVectors ? nullptr : part.first(source.row(step)), rest);
     const int waited = Place::loaded(raw);
     __syncwarp();
     if (ahead < rows) part.fetch(stage, part.first(ahead), waited);
-    taker.send(mail.queue, step, mail.arrived[step % 2]);
+    source.send(step, mail.arrived[step % 2]);
     const GuessRow<E, kLeaves, kOnVectors, kChunks> own{p, part.chunks, part.chunk, part.count,
                                                         waits[warp_index()].ends};
-    if (!own.guessed(frame, raw, part.cut, rest, mail, step, taker)) return;
+    if (!own.guessed(frame, raw, part.cut, rest, mail, step, source)) return;
   }
 }
 
@@ -357,35 +357,35 @@ template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_guesses(const __grid_constant__ PlainRows p, int clusters) {
   begin_in_order();
-  const RowOrder order{p.taken, clusters};
   using Cluster = lift::Cluster;
   constexpr int kStages = GuessShape<E>::kStages;
-  static_assert(kStages == 2);
+  static_assert(kStages == 2 && kStages <= RowSource::kAhead);
   __shared__ Misses misses;
   __shared__ FrameMail<kChunks, kLeaves == Leaves::gradient> mail;
   __shared__ GuessWarp waits[kStayWarps];
+  __shared__ RowQueue queue;
+  RowSource source(p.taken, clusters, queue);
   const int rows = static_cast<int>(p.rows);
   {
     const GuessPart<E, kOnVectors> part(p, waits);
     part.init();
     misses.init(part.chunks);
-    mail.init(part.chunks, order);
+    mail.init();
     CopyBarrier::publish();
     misses.turns(part.chunks).expect();
-    mail.turns(part.chunks).expect();
+    mail.turns(part.chunks, source).expect();
     __syncwarp();
     for (int stage = 0; stage < kStages; ++stage)
-      if (order.first(stage) < rows) part.fetch(stage, part.first(order.first(stage)), 0);
+      if (source.by_stride(stage) < rows) part.fetch(stage, part.first(source.by_stride(stage)), 0);
   }
   Cluster::arrive();
   Cluster::wait();
 
   GuessedFrame frame;
-  RowTaker taker(order);
 #pragma unroll 1
   for (int step = 0;; ++step) {
-    guess_rows<E, kLeaves, kOnVectors, kChunks>(p, taker, step, frame, mail, waits);
-    const int row = mail.queue[step];
+    guess_rows<E, kLeaves, kOnVectors, kChunks>(p, source, step, frame, mail, waits);
+    const int row = source.row(step);
     if (row >= rows) break;
     frame.follow(read_again_exactly<E, kLeaves, kOnVectors, kChunks>(p, row, misses, waits));
   }

@@ -29,7 +29,7 @@ __device__ __forceinline__ void keep_packed(uint4 (&raw)[kVectors]) {
   for (int j = 0; j < kVectors; ++j) asm volatile("" : "+r"(raw[j].x), "+r"(raw[j].y), "+r"(raw[j].z), "+r"(raw[j].w));
 }
 
-/// A cluster of blocks a row, as RowOrder tells; p.factor is plain, and every warp has a chunk.
+/// A cluster of blocks a row, as RowSource tells; p.factor is plain, and every warp has a chunk.
 template <class E, Leaves kLeaves>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_stays(const __grid_constant__ PlainRows p, int clusters) {
@@ -42,13 +42,13 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   extern __shared__ __align__(16) char memory[];
   __shared__ CopyBarrier arrived[2], landed[kStayWarps][kStages];
   __shared__ RowQueue queue;
+  RowSource source(p.taken, clusters, queue);
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int chunks = static_cast<int>(lift::chunk_count(p.n));
   const ChunkShare share(chunks);
   const std::int64_t begin = static_cast<std::int64_t>(share.chunk) * (lift::kChunk * kSize);
   const int n = min(static_cast<int>(p.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);  // of the warp
-  const RowOrder order{p.taken, clusters};
   const auto x_of = [&](int row) { return p.x + row * p.x_stride + begin; };  // the warp's part
   const auto place_of = [&](int step, const char* first) {
     return Place{memory + (warp * kStages + step % kStages) * Place::kBytes, first, n, share.chunks};
@@ -65,24 +65,22 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const auto box_of = [&](int turn) {
     return StayBox{reinterpret_cast<StayMail*>(memory + warps * Shape::kWarpBytes + turn * StayBox::bytes(chunks))};
   };
-  const int mail_bytes = chunks * static_cast<int>(sizeof(StayMail)) + RowQueue::kBytes;
-  queue.init(order);
+  const int mail_bytes = chunks * static_cast<int>(sizeof(StayMail)) + source.bytes();
   if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
   if (lane < kStages) landed[warp][lane].init(1);
   CopyBarrier::publish();
   if (threadIdx.x < 2) arrived[threadIdx.x].expect(mail_bytes);
   __syncwarp();
-  for (int stage = 0; stage < kStages; ++stage) fetch(stage, order.first(stage));
+  for (int stage = 0; stage < kStages; ++stage) fetch(stage, source.by_stride(stage));
   Cluster::arrive();
   Cluster::wait();
 
   const int chunk = share.chunk + lane / kLanes;
   const bool has_chunk = lane / kLanes < share.chunks;
   const int count = has_chunk ? min(static_cast<int>(p.n) - chunk * lift::kChunk, lift::kChunk) : 0;
-  RowTaker taker(order);
 #pragma unroll 1
-  for (int step = 0; queue[step] < p.rows; ++step) {
-    const int row = queue[step];
+  for (int step = 0; source.row(step) < p.rows; ++step) {
+    const int row = source.row(step);
     char* y = p.y + row * p.y_stride + begin + lane / kLanes * (lift::kChunk * kSize);
     // Fold: the landing place is free again as soon as its elements are in registers.
     float v[Shape::kCount];
@@ -92,9 +90,9 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     const auto extremes = extremes_by_integers<E>(raw);
     const int waited = Place::loaded(raw);
     __syncwarp();
-    fetch(step + kStages, queue[step + kStages] + waited);
+    fetch(step + kStages, source.row(step + kStages) + waited);
     const int turn = step % 2;
-    taker.send(queue, step, arrived[turn]);
+    source.send(step, arrived[turn]);
 #pragma unroll
     for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
     const auto own = kLog ? Shape::Fold::reduce(v, p.factor.c, extremes) : Shape::Fold::terms(v, p.factor.c, extremes);
@@ -104,7 +102,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     [[maybe_unused]] const GradientWords gradient(kLeaves == Leaves::gradient ? p.gradients + row : nullptr);
     wait_for_words(arrived[turn], static_cast<unsigned>(step / 2) & 1U);
     if (threadIdx.x == 0) arrived[turn].expect(mail_bytes);
-    taker.ask();
+    source.ask();
     const auto root = box_of(turn).merge(chunks);
     // Write. A row is regular for all of its chunks or for none.
     const ChunkMultiplier multiplier(root, own.node, own.state.m);

@@ -60,61 +60,60 @@ __device__ __forceinline__ void wait_for_words(CopyBarrier& barrier, unsigned pa
       : "memory");
 }
 
-/// Which rows a cluster takes: its first ones by a stride, the rest as it comes to them, one by one from a counter that
-/// all clusters share, because processors do not all read equally fast; without one all by the stride.
-struct RowOrder {
-  static constexpr int kAhead = 3;  ///< a row's mail brings the one that is taken so many steps later
-  unsigned* taken;                  ///< the counter
-  int clusters;
-
-  __device__ __forceinline__ int first(int step) const {
-    return static_cast<int>(blockIdx.x / lift::Cluster::size()) + step * clusters;
-  }
-  /// What comes after `last`; offset() less than a row. (Of an addition ptxas would have a warp's lanes add at once,
-  /// and wait for what comes back.)
-  __device__ __forceinline__ int next(int last) const {
-    return taken == nullptr ? last + clusters : static_cast<int>(atomicInc(taken, 0x7FFFFFFFU));
-  }
-  __device__ __forceinline__ int offset() const { return taken == nullptr ? 0 : (kAhead + 1) * clusters; }
-};
-
-/// The rows of the steps to come, in shared memory.
+/// Rows of the steps to come, in shared memory; more places than the steps that some warp may be at, and those ahead.
 struct RowQueue {
-  static constexpr int kKept = 8;             ///< more than the steps that some warp may be at, and those ahead
-  static constexpr int kBytes = sizeof(int);  ///< of a row's mail
-  int rows[kKept];
-
-  __device__ __forceinline__ void init(const RowOrder& order) {
-    if (threadIdx.x <= RowOrder::kAhead) rows[threadIdx.x] = order.first(static_cast<int>(threadIdx.x));
-  }
-  __device__ __forceinline__ int& operator[](int step) { return rows[static_cast<unsigned>(step) % kKept]; }
+  static constexpr int kPlaces = 8;
+  int rows[kPlaces];
+  __device__ __forceinline__ int& operator[](int step) { return rows[static_cast<unsigned>(step) % kPlaces]; }
 };
 
-/// How the cluster's first thread takes rows: it asks for one while a row is written, and its warp sends it with the
-/// mail of the next, long before the row's sums, for which others wait. Of all other warps it does nothing.
-class RowTaker {
+/// Which rows a cluster takes: its first ones by a stride, the rest as it comes to them, one by one from a counter that
+/// all clusters share, because processors do not all read equally fast; without a counter all by the stride. The
+/// cluster's first thread asks for a row while it writes one, and its warp sends it with the mail of the next, long
+/// before that row's sums, for which others wait.
+class RowSource {
  public:
-  __device__ __forceinline__ explicit RowTaker(const RowOrder& order)
-      : order_(order),
-        leads_(lift::Cluster::rank() == 0 && threadIdx.x < 32),
-        last_(order.first(RowOrder::kAhead) - order.offset()) {}
-  __device__ __forceinline__ void ask() {
-    if (leads_ && lane_index() == 0) last_ = order_.next(last_);
+  static constexpr int kAhead = 3;  ///< a row's mail brings the one that is taken so many steps later
+
+  /// By all threads of the block, before the cluster's barrier. counter: 0 before the kernel; null: none.
+  __device__ __forceinline__ RowSource(unsigned* counter, int clusters, RowQueue& queue)
+      : counter_(counter),
+        clusters_(clusters),
+        queue_(queue),
+        leads_(counter != nullptr && lift::Cluster::rank() == 0 && threadIdx.x < 32),
+        before_(by_stride(-1)) {
+    if (threadIdx.x < kAhead) queue[static_cast<int>(threadIdx.x)] = by_stride(static_cast<int>(threadIdx.x));
   }
-  /// Of the row that was asked for. arrived: the barrier of the turn's mail.
-  __device__ __forceinline__ void send(RowQueue& queue, int turn, CopyBarrier& arrived) const {
+  /// The row of one of the first steps.
+  __device__ __forceinline__ int by_stride(int step) const {
+    unsigned cluster;
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(cluster));
+    return static_cast<int>(cluster) + step * clusters_;
+  }
+  /// Bytes of a row's mail.
+  __device__ __forceinline__ int bytes() const { return counter_ == nullptr ? 0 : static_cast<int>(sizeof(int)); }
+  /// As soon as the mail of kAhead rows before has come.
+  __device__ __forceinline__ int row(int step) const { return counter_ == nullptr ? by_stride(step) : queue_[step]; }
+  /// (Of an addition ptxas would have a warp's lanes add at once, and wait for what comes back.)
+  __device__ __forceinline__ void ask() {
+    if (leads_ && lane_index() == 0) before_ = static_cast<int>(atomicInc(counter_, 0x7FFFFFFFU));
+  }
+  /// The row that was asked for, the first time one by the stride. arrived: the barrier of the turn's mail.
+  __device__ __forceinline__ void send(int turn, CopyBarrier& arrived) const {
     if (!leads_) return;
-    const int row = __shfl_sync(lift::kWholeWarp, last_, 0) + order_.offset();
+    const int row = __shfl_sync(lift::kWholeWarp, before_, 0) + (kAhead + 1) * clusters_;
     const unsigned to = lane_index();
     if (to < lift::Cluster::size())
-      send_u32(lift::Cluster::map(&queue[turn + RowOrder::kAhead], to), lift::Cluster::map(&arrived, to),
+      send_u32(lift::Cluster::map(&queue_[turn + kAhead], to), lift::Cluster::map(&arrived, to),
                static_cast<unsigned>(row));
   }
 
  private:
-  const RowOrder& order_;
+  unsigned* counter_;
+  int clusters_;
+  RowQueue& queue_;
   bool leads_;
-  int last_;
+  int before_;  ///< rows that the counter had given
 };
 
 /// The mail of row after row to two places by turns: who sends a row's has received that of the row before from every

@@ -87,7 +87,7 @@ int clusters_at_once(const char* name, void (*kernel)(Parameters...), const Grid
   return std::max(clusters, 1);
 }
 
-/// RowOrder's counter, which lies at `at`, set to 0.
+/// RowSource's counter, which lies at `at`, set to 0.
 inline unsigned* cleared_counter(const char* name, char* at, Stream stream) {
   check(cudaMemsetAsync(at, 0, sizeof(unsigned), stream), name);
   return reinterpret_cast<unsigned*>(at);

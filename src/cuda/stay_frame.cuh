@@ -90,20 +90,18 @@ struct FrameMail {
     int tops[kWarps];
   } rows[2];
   CopyBarrier arrived[2];
-  RowQueue queue;
 
-  __device__ __forceinline__ MailTurns turns(int chunks) {
-    const int words = chunks + RowQueue::kBytes / 4 + (kTops && lift::Cluster::rank() == 0 ? warps() : 0);
-    return {arrived, words * static_cast<int>(sizeof(float))};
+  __device__ __forceinline__ MailTurns turns(int chunks, const RowSource& source) {
+    const int words = chunks + (kTops && lift::Cluster::rank() == 0 ? warps() : 0);
+    return {arrived, words * static_cast<int>(sizeof(float)) + source.bytes()};
   }
   static __device__ __forceinline__ int warps() { return static_cast<int>(lift::Cluster::size() * (blockDim.x / 32)); }
   static __device__ __forceinline__ int warp() {
     return static_cast<int>(lift::Cluster::rank() * (blockDim.x / 32)) + warp_index();
   }
   /// By all threads of the block; then CopyBarrier::publish() and turns().expect().
-  __device__ __forceinline__ void init(int chunks, const RowOrder& order) {
-    turns(chunks).init();
-    queue.init(order);
+  __device__ __forceinline__ void init() {
+    if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
     for (int i = static_cast<int>(threadIdx.x); i < 2 * kChunks; i += static_cast<int>(blockDim.x))
       rows[i / kChunks].sums[i % kChunks] = 0.F;
   }

@@ -157,6 +157,7 @@ TEST_F(CudaStay, RowsThatAreTakenOneByOne) {
       ASSERT_EQ(plan.workspace_bytes() > 0, count == rows);  // the counter
     };
     const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t));
+    parts.poison(0x5A);
     for (std::int64_t first = 0, count = 0; first < rows; first += count) {
       count = rows - first < 2 * part ? rows - first : part;
       run(x, parts, first, count);
