@@ -44,7 +44,7 @@ void launch_stays(const RowProblem& p, const Context& context) {
   GradientRows rows{plain_rows(p), dy.data, nullptr, p.outer_rank == 0 ? 0 : dy.strides[0],
                     static_cast<float>(p.scale)};
   rows.dy_end = dy.data + (p.rows - 1) * rows.dy_stride + p.n * static_cast<std::int64_t>(sizeof(E));
-  if (takes_rows(p)) rows.rows.taken = cleared_counter("backward_cluster_stays", scratch.data(), stream);
+  if (is_worth_a_counter(p)) rows.rows.taken = cleared_counter("backward_cluster_stays", scratch.data(), stream);
   const int shared = s.warps * Shape::kWarpBytes + 2 * SumBox::bytes(static_cast<int>(lift::chunk_count(p.n)));
   launch_to_stay("backward_cluster_stays", backward_cluster_stays<E, Gradient>, s, shared, p.rows, stream, rows);
 }

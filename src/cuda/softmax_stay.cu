@@ -85,7 +85,7 @@ void run(const RowProblem& p, const Context& context) {
   const Stream stream = stream_of(context);
   const DType dtype = p[Slot::x].dtype;
   PlainRows rows = plain_rows(p);
-  if (takes_rows(p)) rows.taken = cleared_counter("softmax_cluster_stays", scratch.data(), stream);
+  if (is_worth_a_counter(p)) rows.taken = cleared_counter("softmax_cluster_stays", scratch.data(), stream);
   if (p.op == Op::log_softmax) return launch_leaves<Leaves::log_softmax>(rows, dtype, stream);
   launch_leaves<Leaves::softmax>(rows, dtype, stream);
 }
@@ -95,7 +95,9 @@ void run(const RowProblem& p, const Context& context) {
 bool stays_for_gradient(const RowProblem& p) { return refuses(p, {}) == nullptr; }
 
 void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream) {
-  launch_leaves<Leaves::gradient>(rows, dtype, stream);
+  PlainRows own = rows;
+  if (!gains_by_counter(rows.n, dtype)) own.taken = nullptr;
+  launch_leaves<Leaves::gradient>(own, dtype, stream);
 }
 
 const RowKernel softmax_cluster_stays_kernel{"softmax_cluster_stays", refuses, run, counter_bytes};
