@@ -7,6 +7,7 @@ events, and the median is kept. Records follow DESIGN section 5 and go to --out 
 """
 import argparse
 import ctypes as C
+import functools
 import json
 import statistics
 import subprocess
@@ -135,6 +136,12 @@ def time_together(candidates, stream, budget_s):
     return result
 
 
+def in_turn(calls):
+    """The calls one after the other; what they return lives until all have run, so that none is given the memory of
+    one before it."""
+    return lambda: [call() for call in calls] and None
+
+
 class Bench:
     def __init__(self, args):
         self.softfold, self.args = Softfold(args.library), args
@@ -143,18 +150,22 @@ class Bench:
         self.common = {"device": torch.cuda.get_device_name(), "driver": driver(), "commit": args.commit,
                        "date": time.strftime("%Y-%m-%d")}
 
-    def point(self, op, dtype, shape, case, candidates, bytes_moved, read_only=False):
-        """One row of the table: the candidates, and a copy of the same bytes, timed together."""
+    def point(self, op, dtype, shape, case, candidates, bytes_moved, read_only=False, sets=1):
+        """One row of the table: the candidates, and a copy of the same bytes, timed together. sets: how many sets of
+        operands each of them takes in a call, one after the other."""
         count = max(bytes_moved // (1 if read_only else 2) // 4, 16)
-        source = torch.randn(count, device="cuda")
+        sources = [torch.randn(count, device="cuda") for _ in range(sets)]
         if read_only:  # the ceiling of a read: the largest element, by torch
             sink = torch.empty((), device="cuda")
-            candidates = dict(candidates, copy=lambda: torch.amax(source, dim=0, out=sink))
+            ceilings = {"copy": lambda s: torch.amax(s, dim=0, out=sink)}
         else:  # the ceiling of a copy: the better of the driver's and an elementwise kernel
-            target = torch.empty_like(source)
-            candidates = dict(candidates, copy=lambda: target.copy_(source),
-                              scale=lambda: torch.mul(source, 1.5, out=target))
+            targets = {id(s): torch.empty_like(s) for s in sources}
+            ceilings = {"copy": lambda s: targets[id(s)].copy_(s),
+                        "scale": lambda s: torch.mul(s, 1.5, out=targets[id(s)])}
+        candidates = dict(candidates, **{name: in_turn([functools.partial(call, s) for s in sources])
+                                         for name, call in ceilings.items()})
         times = time_together(candidates, self.stream, self.args.seconds)
+        times = {who: ms if isinstance(ms, str) else ms / sets for who, ms in times.items()}
         copy_ms = min(times.pop("copy"), times.pop("scale", 1e9))
         name = str(dtype).split(".")[-1]
         line = f"{op:12s} {name:9s} {'x'.join(map(str, shape)):>18s} {case:10s} copy {copy_ms * 1e3:9.1f} us"
@@ -178,6 +189,21 @@ class Bench:
         if peers:
             candidates.update(peers_for(op, x, y, self.args.peers))
         self.point(op, dtype, (rows, n), case, candidates, 2 * x.numel() * x.element_size())
+
+    def cold(self, dtype, rows, n):
+        """Few rows that are not in the L2 cache: as many sets of operands in turn as fill it several times."""
+        size = 2 * rows * n * torch.empty((), dtype=dtype).element_size()
+        sets = 4 * torch.cuda.get_device_properties().L2_cache_size // size + 1
+        x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
+        # torch.compile would compile for every set.
+        peers, all_calls = [p for p in self.args.peers if p != "compile"], {}
+        for _ in range(sets):
+            own, y = x.clone(), torch.empty_like(x)
+            run = self.softfold.plan("softmax", [own], y, self.stream)
+            for who, call in {f"softfold:{run.kernel}": run, **peers_for("softmax", own, y, peers)}.items():
+                all_calls.setdefault(who, []).append(call)
+        candidates = {who: in_turn(calls) for who, calls in all_calls.items()}
+        self.point("softmax", dtype, (rows, n), "few rows, cold", candidates, size, sets=sets)
 
     def reduce(self, dtype, rows, n, peers=True):
         x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
@@ -281,6 +307,8 @@ def main():
         for rows, n in ((32, 128256), (1, 128256), (8, 128256), (1, 4096), (4, 1000000)):
             for dtype in (torch.float32, torch.bfloat16):
                 b.softmax(dtype, rows, n, "few rows")
+                if n > 4096:  # of less, the sets would be too many
+                    b.cold(dtype, rows, n)
     if "logsumexp" in only:
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             for n in (128, 1024, 4096, 16384, 50257, 128256, 1000000):
