@@ -140,7 +140,7 @@ void launch_filter(const SampleJob& job, Stream stream) {
   with_element(job.p[Slot::x].dtype, [&]<class E>() {
     Grid grid = filter_grid<E>(job.p, job.work.share);
     if (job.work.share.joins) grid.shared_bytes = std::max(grid.shared_bytes, joined_draw_bytes(job));
-    launch("topk_filter", topk_filter<E, SampleJob>, grid, stream, job, plain_rows(job.p), job.work.share);
+    launch_filter<E>(job, plain_rows(job.p), job.work.share, grid, stream);
   });
 }
 

@@ -35,7 +35,8 @@ struct DrawRoom {
   DrawRoom(const TopkShare& share, std::int64_t chunks)
       : nodes(chunks <= kSharedChunks && share.nodes != nullptr ? static_cast<int>(2 * chunks + lift::kMaxLevels) * 16
                                                                 : 0),
-        rest(std::max(share.nodes == nullptr ? 0 : 2 * lift::kChunk * 4, share.k * static_cast<int>(sizeof(Kept)))) {}
+        rest(std::max(share.nodes == nullptr ? 0 : 2 * lift::kChunk * 4,
+                      share.k * static_cast<int>(sizeof(Kept)) + static_cast<int>(sizeof(ChunkSums)))) {}
   SOFTFOLD_HD int bytes() const { return nodes + rest; }
 };
 
@@ -46,6 +47,8 @@ struct SampleJob {
   DrawRoom room;
   int most;    ///< entries that a row may have
   bool alike;  ///< rows have no options of their own: for topk_filter all are `every`
+  bool keyed;  ///< rows have keys or counters of their own
+  bool tells;  ///< more than tokens is asked for
   FilterRow every;
 
   struct Plan {
@@ -63,12 +66,16 @@ struct SampleJob {
         room(work_.share, lift::chunk_count(problem.n)),
         most(work_.share.k),
         alike(alike_),
+        keyed(p[SampleSlot::seeds].given || p[SampleSlot::offsets].given || p[SampleSlot::row_ids].given),
+        tells(p[SampleSlot::log_probability].given || p[SampleSlot::rank].given),
         every(row_of(options())),
         every_plan(plan(options())),
         every_scale(options().scaled()) {}
 
-  DrawOptions options() const { return {p.scale, p.temperature, p.top_p, p.min_p, p.top_k}; }
-  SOFTFOLD_HD bool tells_raw() const { return p.of == Distribution::raw && p[SampleSlot::log_probability].given; }
+  SOFTFOLD_HD DrawOptions options() const { return {p.scale, p.temperature, p.top_p, p.min_p, p.top_k}; }
+  SOFTFOLD_HD bool tells_raw() const {
+    return tells && p.of == Distribution::raw && p[SampleSlot::log_probability].given;
+  }
   SOFTFOLD_HD Plan plan(const DrawOptions& draw) const {
     if (!draw.sound()) return {DrawnBy::nothing, 0, false};
     const bool greedy = draw.greedy();
@@ -120,14 +127,14 @@ class RowDraw {
   __device__ __forceinline__ RowDraw(const SampleJob& job, std::int64_t index)
       : job_(job),
         row_(job.p, index),
-        draw_(row_, index),
+        draw_(draw_of(job, row_, index)),
         plan_(job.alike ? job.every_plan : job.plan(draw_)),
         scale_(job.alike ? job.every_scale : draw_.scaled()) {}
 
   __device__ __forceinline__ SampleJob::Plan plan() const { return plan_; }
 
-  /// From the row's largest elements, best first. Returns whether they decided it. raw_tree(): the root of the tree by
-  /// the scale alone.
+  /// From the row's largest elements, best first, by means of the memory at `kept`. Returns whether they decided it.
+  /// raw_tree(): the root of the tree by the scale alone.
   template <class RawTree>
   __device__ __forceinline__ bool from_entries(const Entry* best, int taken, Kept* kept, const RawTree& raw_tree) {
     const float top = taken > 0 ? value_of(best[0]) : kNone;
@@ -147,7 +154,9 @@ class RowDraw {
       const float both = fmaxf(kth, near);
       const float first = job_.p.order == FilterOrder::min_p_first ? both : kth;
       if (!has_from(draw_.top_p < 1. ? first : both)) return false;
-      const KeptElements elements(kept, scale_.c);
+      auto* sums = reinterpret_cast<ChunkSums*>(kept + job_.work.share.k);
+      const bool few = lift::chunk_count(row_.row.n) <= ChunkSums::kMost;
+      const KeptElements elements(kept, few ? sums : nullptr, scale_.c);
       float from = both;
       if (draw_.top_p < 1.) from = fmaxf(both, elements.weigh(best, taken, first, top, draw_.top_p));
       drawn = elements.draw(best, taken, from, draw_.uniform);
@@ -156,10 +165,13 @@ class RowDraw {
     }
     const bool there = drawn.token >= 0;
     const State raw = there && job_.tells_raw() ? raw_tree() : Lse::identity();
-    const float element = there ? row_.raw(drawn.token) : kNone;
+    const float element = element_of(drawn);
     int rank = 0;
-    for (int i = static_cast<int>(threadIdx.x) % 32; i < taken; i += 32) rank += value_of(best[i]) >= element ? 1 : 0;
-    write(drawn, raw, element, __reduce_add_sync(lift::kWholeWarp, rank));
+    if (job_.tells && job_.p[SampleSlot::rank].given) {
+      for (int i = static_cast<int>(threadIdx.x) % 32; i < taken; i += 32) rank += value_of(best[i]) >= element ? 1 : 0;
+      rank = __reduce_add_sync(lift::kWholeWarp, rank);
+    }
+    write(drawn, raw, element, rank);
     return true;
   }
 
@@ -171,7 +183,7 @@ class RowDraw {
     if (fold::Normaliser<float>(root).regular) drawn.token = descend(nodes, root, sums);
     const bool there = drawn.token >= 0;
     const State raw = there && job_.tells_raw() ? raw_tree() : Lse::identity();
-    const float element = there ? row_.raw(drawn.token) : kNone;
+    const float element = element_of(drawn);
     write(drawn, raw, element, there && job_.p[SampleSlot::rank].given ? count_from(element) : 0);
   }
 
@@ -179,6 +191,12 @@ class RowDraw {
   __device__ __forceinline__ void nothing() { write({-1, Lse::not_a_number()}, Lse::identity(), kNone, 0); }
 
  private:
+  /// Each operand that is asked about costs a read of constant memory that a kernel has not seen before.
+  static __device__ __forceinline__ Draw draw_of(const SampleJob& job, const SampleRowAt<PlainPlace>& row,
+                                                 std::int64_t index) {
+    if (!job.alike || job.keyed) return Draw(row, index);
+    return Draw(job.options(), fold::uniform(job.p.seed, job.p.offset, static_cast<std::uint64_t>(index)));
+  }
   /// One of the elements of the chunk that the tree leads to.
   __device__ __forceinline__ std::int64_t descend(const State* nodes, const State& root, float* sums) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -215,6 +233,10 @@ class RowDraw {
     return begin + place_of(sums, m, way, root.m);
   }
 
+  /// What was drawn, where something that is told follows from it: a load takes as long as the tree.
+  __device__ __forceinline__ float element_of(const Drawn& drawn) const {
+    return job_.tells && drawn.token >= 0 ? row_.raw(drawn.token) : kNone;
+  }
   __device__ __forceinline__ std::int64_t count_from(float x) const {
     unsigned long long count = 0;
     with_elements(job_.p[Slot::x].dtype, [&]<class E>() {
@@ -231,6 +253,7 @@ class RowDraw {
     const bool of_raw = job_.p.of == Distribution::raw, there = drawn.token >= 0;
     const bool point = !of_raw && plan_.greedy;
     row_.write_integer(SampleSlot::tokens, drawn.token);
+    if (!job_.tells) return;
     row_.write_integer(SampleSlot::rank, !there ? 0 : point ? 1 : rank);
     const Operand& asked = job_.p[SampleSlot::log_probability];
     if (!asked.given) return;

@@ -22,6 +22,13 @@ struct alignas(16) Kept {
   std::int16_t left_root;    ///< root of what lies left of this node
 };
 
+/// Of a row of few chunks: their sums in one frame, 0 where nothing is kept, and the first kept element of each.
+struct ChunkSums {
+  static constexpr int kMost = 128;  ///< four a lane
+  alignas(16) float sum[kMost];
+  std::int16_t first[kMost];
+};
+
 /// Elements by a warp, given best first, in `kept` of shared memory: at most 32 * kRun. c > 0 is finite, and so is the
 /// largest element.
 class KeptElements {
@@ -30,39 +37,49 @@ class KeptElements {
   static constexpr float kNone = -__builtin_inff();
   static constexpr int kRun = 8;
 
-  __device__ __forceinline__ KeptElements(Kept* kept, float c)
-      : kept_(kept), c_(c), lane_(static_cast<int>(threadIdx.x) % 32) {}
+  /// sums: null where the row has too many chunks for them.
+  __device__ __forceinline__ KeptElements(Kept* kept, ChunkSums* sums, float c)
+      : kept_(kept), sums_(sums), c_(c), lane_(static_cast<int>(threadIdx.x) % 32) {}
 
   /// The largest element such that those from it up have a share of at least top_p of those from `first` up.
   __device__ __forceinline__ float weigh(const Entry* best, int count, float first, float top, double top_p) const {
     const auto frame = Lse::frame(top, c_);
-    const auto weight = [&](int i) -> unsigned long long {
+    unsigned long long weight[kRun], total = 0;
+#pragma unroll
+    for (int q = 0; q < kRun; ++q) {
+      weight[q] = 0;
+      if (32 * q >= count) continue;
+      const int i = lane_ + 32 * q;
       const float v = i < count ? value_of(best[i]) : kNone;
-      return v > kNone && v >= first ? fold::count_of(term(v, frame.m)) : 0;
-    };
-    unsigned long long total = 0;
-    for (int i = lane_; i < count; i += 32) total += weight(i);
+      if (v > kNone && v >= first) weight[q] = fold::count_of(term(v, frame.m));
+      total += weight[q];
+    }
     for (int distance = 16; distance > 0; distance /= 2) total += __shfl_xor_sync(lift::kWholeWarp, total, distance);
     const std::uint64_t need = fold::share_of(top_p, total);
     unsigned long long before = 0;
-    for (int base = 0;; base += 32) {
-      unsigned long long sum = weight(base + lane_);
+    float reached = kNone;
+#pragma unroll
+    for (int q = 0; q < kRun; ++q) {
+      if (before >= need) continue;
+      unsigned long long sum = weight[q];
       for (int distance = 1; distance < 32; distance *= 2) {
         const unsigned long long other = __shfl_up_sync(lift::kWholeWarp, sum, distance);
         if (lane_ >= distance) sum += other;
       }
-      const unsigned reached = __ballot_sync(lift::kWholeWarp, before + sum >= need);
-      if (reached != 0) return value_of(best[base + __ffs(static_cast<int>(reached)) - 1]);
+      const unsigned here = __ballot_sync(lift::kWholeWarp, before + sum >= need);
+      if (here != 0) reached = value_of(best[32 * q + __ffs(static_cast<int>(here)) - 1]);
       before += __shfl_sync(lift::kWholeWarp, sum, 31);
     }
+    return reached;
   }
 
   /// One draw from those from `from` up.
   __device__ __forceinline__ Drawn draw(const Entry* best, int count, float from, double uniform) const {
     count = arrange(best, count, from);
     const auto top = Lse::frame(value_of(best[0]), c_), low = Lse::frame(value_of(best[count - 1]), c_);
-    return top.fast && low.fast && top.m - low.m <= kNear ? draw_arranged<true>(count, top.m, uniform)
-                                                          : draw_arranged<false>(count, top.m, uniform);
+    const bool near = top.fast && low.fast && top.m - low.m <= kNear;
+    if (near && sums_ != nullptr) return draw_by_chunks(count, top.m, uniform);
+    return near ? draw_arranged<true>(count, top.m, uniform) : draw_arranged<false>(count, top.m, uniform);
   }
 
  private:
@@ -74,25 +91,61 @@ class KeptElements {
   template <bool kOneFrame>
   __device__ __forceinline__ Drawn draw_arranged(int count, double m, double uniform) const {
     fold_leaves<kOneFrame>(count, m);
-    join<kOneFrame>(count);
+    join<kOneFrame>(count, ~0U);
     const Lse::State root = kept_[0].node;
     fold::Descent way{fold::Scalar<double>::mul(uniform, static_cast<double>(root.d))};
-    int at = 0;
+    return {descend<kOneFrame>(way, 0, root.m), root};
+  }
+  /// In the frame m. Above the chunks the tree is four of them a lane, and then the lanes: which of its nodes have
+  /// anything below them need not be known, for a sum with 0 is the other one.
+  __device__ __forceinline__ Drawn draw_by_chunks(int count, double m, double uniform) const {
+    using S = fold::Scalar<float>;
+    reinterpret_cast<float4*>(sums_->sum)[lane_] = {0.F, 0.F, 0.F, 0.F};
+    fold_leaves<true>(count, m);
+    join<true>(count, lift::kChunk - 1);
+    const auto chunk_of = [&](int i) { return kept_[i].place / lift::kChunk; };
 #pragma unroll 1
-    for (int node = kept_[0].root; node >= 0;) {
+    for (int i = lane_; i < count; i += 32) {
+      const std::uint32_t chunk = chunk_of(i);
+      if (i > 0 && chunk_of(i - 1) == chunk) continue;
+      sums_->sum[chunk] = kept_[i].node.d;
+      sums_->first[chunk] = static_cast<std::int16_t>(i);
+    }
+    __syncwarp();
+    const float4 own = reinterpret_cast<const float4*>(sums_->sum)[lane_];
+    const float pair[2] = {S::add(own.x, own.y), S::add(own.z, own.w)};
+    float level[6] = {S::add(pair[0], pair[1])};
+#pragma unroll
+    for (int i = 0; i < 5; ++i) level[i + 1] = S::add(level[i], __shfl_xor_sync(lift::kWholeWarp, level[i], 1 << i));
+    fold::Descent way{fold::Scalar<double>::mul(uniform, static_cast<double>(level[5]))};
+    int at = 0;
+    const auto sum = [&](float of, int lane) { return static_cast<double>(__shfl_sync(lift::kWholeWarp, of, lane)); };
+#pragma unroll
+    for (int i = 4; i >= 0; --i)
+      if (way.goes_right(sum(level[i], at), sum(level[i], at + (1 << i)))) at += 1 << i;
+    const double four[4] = {sum(own.x, at), sum(own.y, at), sum(own.z, at), sum(own.w, at)};
+    const bool upper = way.goes_right(sum(pair[0], at), sum(pair[1], at));
+    const bool odd = way.goes_right(upper ? four[2] : four[0], upper ? four[3] : four[1]);
+    return {descend<true>(way, sums_->first[4 * at + (upper ? 2 : 0) + (odd ? 1 : 0)], m), {m, level[5]}};
+  }
+  /// From the run of elements that begins at `at` to one of them.
+  template <bool kOneFrame>
+  __device__ __forceinline__ std::int64_t descend(fold::Descent& way, int at, double row_m) const {
+#pragma unroll 1
+    for (int node = kept_[at].root; node >= 0;) {
       const auto left = kept_[node].left, right = kept_[node + 1].node;
       const int left_root = kept_[node].left_root, right_root = kept_[node + 1].root;
       bool goes_right;
       if constexpr (kOneFrame) {
         goes_right = way.goes_right(static_cast<double>(left.d), static_cast<double>(right.d));
       } else {
-        goes_right = chunks_part(node) ? way.goes_right(fold::mass_of(left, root.m), fold::mass_of(right, root.m))
-                                       : goes_right_in_chunk(way, left, right.d, root.m);
+        goes_right = chunks_part(node) ? way.goes_right(fold::mass_of(left, row_m), fold::mass_of(right, row_m))
+                                       : goes_right_in_chunk(way, left, right.d, row_m);
       }
       at = goes_right ? node + 1 : node;
       node = goes_right ? right_root : left_root;
     }
-    return {static_cast<std::int64_t>(reversed(kept_[at].place)), root};
+    return static_cast<std::int64_t>(reversed(kept_[at].place));
   }
   /// Index to place and back.
   static __device__ __forceinline__ std::uint32_t reversed(std::uint32_t i) {
@@ -105,8 +158,9 @@ class KeptElements {
     return way.goes_right(static_cast<double>(left.d) * unit, static_cast<double>(right) * unit);
   }
   __device__ __forceinline__ float term(float x, double m) const {
-    return Lse::is_fast(m) ? fold::term<fold::Scalar<float>>(x, c_, Lse::narrow(m)) : fold::term_wide(x, c_, m);
+    return Lse::is_fast(m) ? fold::term<fold::Scalar<float>>(x, c_, Lse::narrow(m)) : wide_term(x, c_, m);
   }
+  static __device__ __noinline__ float wide_term(float x, float c, double m) { return fold::term_wide(x, c, m); }
   __device__ __forceinline__ int level_of(int node) const {
     return 31 - __clz(static_cast<int>(kept_[node].place ^ kept_[node + 1].place));
   }
@@ -170,10 +224,10 @@ class KeptElements {
     __syncwarp();
   }
 
-  /// The tree, a level at a time. What is not kept is the identity, so a node with one child is that child; within a
-  /// chunk all frames agree, and a merge is the addition.
+  /// The tree, a level at a time, of those in `which`. What is not kept is the identity, so a node with one child is
+  /// that child; within a chunk all frames agree, and a merge is the addition.
   template <bool kOneFrame>
-  __device__ __forceinline__ void join(int count) const {
+  __device__ __forceinline__ void join(int count, unsigned which) const {
     unsigned levels = 0;
     int own[2] = {-1, -1};  // the first of the lane's nodes' levels, which are most often all
 #pragma unroll 1
@@ -183,7 +237,7 @@ class KeptElements {
       if (t < 32) own[0] = level;
       if (t >= 32 && t < 64) own[1] = level;
     }
-    levels = __reduce_or_sync(lift::kWholeWarp, levels);
+    levels = __reduce_or_sync(lift::kWholeWarp, levels) & which;
 #pragma unroll 1
     for (; levels != 0; levels &= levels - 1) {
       const int level = __ffs(static_cast<int>(levels)) - 1;
@@ -213,6 +267,7 @@ class KeptElements {
   }
 
   Kept* kept_;
+  ChunkSums* sums_;
   float c_;
   int lane_;
 };

@@ -79,6 +79,8 @@ struct DrawOptions {
 struct Draw : DrawOptions {
   double uniform;
 
+  __device__ __forceinline__ Draw(const DrawOptions& options, double uniform_)
+      : DrawOptions(options), uniform(uniform_) {}
   template <class Place>
   __device__ __forceinline__ Draw(const SampleRowAt<Place>& r, std::int64_t index)
       : DrawOptions{r.row.scale, r.real(SampleSlot::temperatures, r.p.temperature),

@@ -116,7 +116,7 @@ void run_filter(const TopkProblem& p, const Context& context) {
   const Stream stream = stream_of(context);
   const TopkJob job{p, wants_states(p), lift::Factor(fold::make_scale<float>(p.scale).c)};
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    launch("topk_filter", topk_filter<E, TopkJob>, filter_grid<E>(p, share), stream, job, plain_rows(p), share);
+    launch_filter<E>(job, plain_rows(p), share, filter_grid<E>(p, share), stream);
   });
   if (share.entries != nullptr && !share.joins)
     launch("topk_join", topk_join<TopkJob>, {p.rows, kJoinThreads, 1, join_bytes(share.k)}, stream, job, share);

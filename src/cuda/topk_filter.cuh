@@ -3,44 +3,12 @@
 #pragma once
 
 #include "cuda/in_order.cuh"
-#include "cuda/softmax_plain.cuh"
 #include "cuda/topk_row.cuh"
-#include "cuda/topk_select.cuh"
-
-#include <algorithm>
+#include "cuda/topk_spread.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
-
-/// Where a block has too little memory for two chunks a warp and kMostFilterK / 2 entries, one is ahead.
-inline constexpr int kMostAhead = 2, kBytesOfTwoAhead = 128 * 1024;
-inline constexpr int kFilterWarps = 8, kMostSegmentChunks = 256, kMostFilterK = 256, kJoinThreads = 256;
-
-/// How rows are cut, and where the segments' parts lie.
-struct TopkShare {
-  int chunks, segments;                   ///< of a segment, of a row
-  int k;                                  ///< the most that a row has taken from it
-  fold::LogSumExp<float>::State* states;  ///< [rows][segments]; null: they are not wanted
-  Entry* entries;                         ///< [rows][segments][k], best first; 0 where there are fewer. Null: one
-                                          ///< segment, and its row is finished at once
-  fold::LogSumExp<float>::State* nodes;   ///< [rows][chunks of the row]; null: they are not wanted
-  bool joins;                             ///< a row's segments are a cluster, which finishes it
-  int ahead;                              ///< chunks of a warp that are on their way or looked at: 1 or 2
-};
-
-/// As few segments as keep all processors busy, without memory yet.
-inline TopkShare share_rows(std::int64_t rows, std::int64_t n, int k, const DeviceTraits& device) {
-  const std::int64_t chunks = lift::chunk_count(n);
-  const auto pieces = [&](std::int64_t segment) { return (chunks + segment - 1) / segment; };
-  std::int64_t segment = kMostSegmentChunks;
-  while (segment > kFilterWarps && (segment / 2 >= chunks || rows * pieces(segment) < device.processors)) segment /= 2;
-  // Two blocks a processor do not keep its memory busy with one chunk a warp; more blocks would have no room for two.
-  const bool few = rows * pieces(segment) <= 2 * device.processors && segment > kFilterWarps && k <= kMostFilterK / 2 &&
-                   device.shared_bytes >= kBytesOfTwoAhead;
-  return {static_cast<int>(segment), static_cast<int>(pieces(segment)), k, nullptr, nullptr, nullptr, false,
-          few ? kMostAhead : 1};
-}
 
 /// Shared memory that joins segments, a multiple of 16 bytes.
 SOFTFOLD_HD int join_bytes(int k) {
@@ -51,16 +19,10 @@ template <class E>
 Grid filter_grid(const RowProblem& p, const TopkShare& share) {
   const auto warps = static_cast<int>(std::min<std::int64_t>(kFilterWarps, lift::chunk_count(p.n)));
   const int entries = share.k + BlockSelect<lift::kPerLane>::capacity_for(share.k);
+  const int kept = std::max(static_cast<int>(sizeof(Entry)) * entries, static_cast<int>(sizeof(SpreadMail)));
   return {p.rows * share.segments, warps * 32, share.joins ? share.segments : 1,
-          warps * share.ahead * Landing<E, 32>::kBytes + static_cast<int>(sizeof(Entry)) * entries};
+          warps * share.ahead * Landing<E, 32>::kBytes + kept};
 }
-
-/// What is wanted of a row.
-struct FilterRow {
-  int k;             ///< 0: only states
-  bool with_states;  ///< someone asks for what follows from them
-  lift::Factor factor;
-};
 
 /// The results of a row from its best entries, a thread an element.
 __device__ __forceinline__ void put_row(const TopkProblem& p, std::int64_t row, const fold::LogSumExp<float>::State& s,
@@ -96,95 +58,6 @@ struct TopkJob {
       put_row(job.p, row, s, best, taken);
     }
   };
-};
-
-/// A block's part of a row. Each warp has its chunks, one after the other, brought to places of its own by turns.
-template <class E>
-struct Segment {
-  using Place = Landing<E, 32>;
-  using Elements = typename Place::Elements;
-  static constexpr int kSize = static_cast<int>(sizeof(E));
-  const PlainRows& rows;
-  const char* x;
-  std::uint32_t begin;    ///< in its row, of fewer than 2^32 elements
-  int n, chunks;          ///< of the segment
-  char* places;           ///< `ahead` of them
-  CopyBarrier* barriers;  ///< one a place
-  int ahead;
-  int turn;             ///< chunks that have been read
-  lift::Factor factor;  ///< the row's, from when it is known
-  Elements tile;
-
-  __device__ __forceinline__ Segment(const PlainRows& rows_, const TopkShare& share, std::int64_t row, int segment,
-                                     char* places_, CopyBarrier* barriers_)
-      : rows(rows_),
-        x(rows_.x + row * rows_.x_stride + std::int64_t{segment} * share.chunks * (lift::kChunk * kSize)),
-        begin(static_cast<std::uint32_t>(segment) * static_cast<std::uint32_t>(share.chunks * lift::kChunk)),
-        n(static_cast<int>(clamp(rows_.n - begin, share.chunks * lift::kChunk))),
-        chunks((n + lift::kChunk - 1) / lift::kChunk),
-        places(places_),
-        barriers(barriers_),
-        ahead(share.ahead),
-        turn(0),
-        factor(1.F),
-        tile(x) {}
-
-  __device__ __forceinline__ const char* at(int chunk) const { return x + chunk * (lift::kChunk * kSize); }
-  __device__ __forceinline__ std::uint32_t first_of(int chunk) const {
-    return begin + static_cast<std::uint32_t>(chunk * lift::kChunk);
-  }
-  __device__ __forceinline__ int size_of(int chunk) const { return min(n - chunk * lift::kChunk, lift::kChunk); }
-  /// Which of the places the chunk of a turn lies in, and how often that has been filled before, modulo 2.
-  __device__ __forceinline__ int slot_of(int t) const { return t & (ahead - 1); }
-  __device__ __forceinline__ unsigned phase_of(int t) const { return static_cast<unsigned>(t >> (ahead - 1)) & 1U; }
-  __device__ __forceinline__ char* place() const { return places + slot_of(turn) * Place::kBytes; }
-  /// Sends a chunk on its way, for the turn `later` turns from now.
-  __device__ __forceinline__ void fetch(int chunk, int later) const {
-    if (threadIdx.x % 32 != 0 || chunk >= chunks) return;
-    const int slot = slot_of(turn + later);
-    Place(places + slot * Place::kBytes, at(chunk), size_of(chunk)).fetch(barriers[slot], at(chunk), rows);
-  }
-  __device__ __forceinline__ void arrived() const { barriers[slot_of(turn)].wait(phase_of(turn)); }
-  /// The elements of this turn's chunk, and their extremes.
-  __device__ __forceinline__ lift::Extremes read(float (&v)[lift::kPerLane], int chunk) const {
-    arrived();
-    return Place(place(), at(chunk), size_of(chunk)).read(v, at(chunk), factor, rows);
-  }
-  /// A bit for each element of the value `least` or more, or for all where that is NaN.
-  __device__ __forceinline__ unsigned reach(const float (&v)[lift::kPerLane], int chunk, float least) const {
-    unsigned which = 0;
-#pragma unroll
-    for (int i = 0; i < lift::kPerLane; ++i) which |= v[i] < least ? 0U : 1U << i;
-    if (size_of(chunk) < lift::kChunk) {
-#pragma unroll 1
-      for (int i = 0; i < lift::kPerLane; ++i)
-        if (element(i) >= size_of(chunk)) which &= ~(1U << i);
-    }
-    return which;
-  }
-  /// Of those, the ones that reach the bound whose value `least` is. `exact`: ones behind it may have that value.
-  __device__ __forceinline__ unsigned reach(const float (&v)[lift::kPerLane], int chunk, Entry bound, float least,
-                                            bool exact) const {
-    unsigned which = reach(v, chunk, least);
-    if (!exact && static_cast<std::uint32_t>(bound) == 0 && factor.plain && !fold::is_nan(least)) return which;
-#pragma unroll 1
-    for (unsigned rest = which; rest != 0; rest &= rest - 1) {
-      const int i = __ffs(static_cast<int>(rest)) - 1;
-      if (entry(chunk, i) < bound) which &= ~(1U << i);
-    }
-    return which;
-  }
-  /// Element i of a chunk that is still in its place: registers have no index.
-  __device__ __forceinline__ Entry entry(int chunk, int i) const {
-    const int k = element(i);
-    return entry_of(fold::widen(reinterpret_cast<const E*>(place())[k + tile.shift]),
-                    first_of(chunk) + static_cast<std::uint32_t>(k));
-  }
-
- private:
-  __device__ __forceinline__ int element(int i) const {
-    return tile.element(i / Elements::kWidth, i % Elements::kWidth);
-  }
 };
 
 /// The best of all segments of a row in `best`, and how many there are: as many as the selection is for.
@@ -234,18 +107,79 @@ __device__ __forceinline__ int join_entries(const TopkShare& share, std::int64_t
   return select.finish(best);
 }
 
+/// By a warp of a block, before a barrier: the row's state from its segments', if they are wanted.
+__device__ __forceinline__ void join_states(const TopkShare& share, std::int64_t row,
+                                            fold::LogSumExp<float>::State& root) {
+  if (share.states == nullptr || threadIdx.x >= 32) return;
+  const auto* nodes = share.states + row * share.segments;
+  const auto s = lift::merge_blocks([&](int i) { return nodes[i]; }, share.segments);
+  if (threadIdx.x == 0) root = s;
+}
+
 /// By a block: a row from its segments' best elements and states.
 template <class Finish>
 __device__ __forceinline__ void finish_segments(Finish& finish, const TopkShare& share, std::int64_t row, int k,
                                                 Entry* best, fold::LogSumExp<float>::State& root) {
   __shared__ typename BlockSelect<1>::Shared shared;
-  if (share.states != nullptr && threadIdx.x < 32) {
-    const auto* nodes = share.states + row * share.segments;
-    const auto s = lift::merge_blocks([&](int i) { return nodes[i]; }, share.segments);
-    if (threadIdx.x == 0) root = s;
-  }
+  join_states(share, row, root);
   const int taken = k > 0 ? join_entries(share, row, k, shared, best) : 0;
   finish(root, best, taken);
+}
+
+/// By a block, after a barrier: the states of its chunks, or of all of them in root, to where they are wanted.
+template <class E>
+__device__ __forceinline__ void put_states(const Segment<E>& part, const TopkShare& share, std::int64_t row,
+                                           int segment, const fold::LogSumExp<float>::State* nodes,
+                                           fold::LogSumExp<float>::State& root) {
+  if (share.nodes != nullptr) {
+    for (int i = static_cast<int>(threadIdx.x); i < part.chunks; i += static_cast<int>(blockDim.x))
+      share.nodes[row * lift::chunk_count(part.rows.n) + segment * share.chunks + i] = nodes[i];
+    return;
+  }
+  if (threadIdx.x < 32) {
+    const auto s = lift::merge_states([&](int i) { return nodes[i]; }, part.chunks);
+    if (threadIdx.x == 0) root = s;
+  }
+  __syncthreads();
+}
+
+/// A row that Spread takes, with a chunk a warp. False where its bound does not tell few elements from the rest, as if
+/// nothing had been done.
+template <class E, class Job>
+__device__ __forceinline__ bool filter_spread(const Job& job, const Segment<E>& part, const FilterRow& own,
+                                              const TopkShare& share, std::int64_t row, int segment, SpreadMail& mail,
+                                              fold::LogSumExp<float>::State* nodes,
+                                              fold::LogSumExp<float>::State& root) {
+  extern __shared__ __align__(16) char memory[];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const bool there = warp < part.chunks;
+  Spread spread(mail, share, segment, part.rows.n);
+  typename Job::Finish finish(job, row);  // while the elements are on their way
+  float v[lift::kPerLane];
+  lift::Extremes extremes{};
+  if (there) extremes = part.read(v, warp);
+  spread.tell(segment * kFilterWarps + warp, there ? fold::Ranked<float>::of(extremes.high, 0).key : 0U);
+  if (there && own.with_states) {
+    const auto folded = lift::WarpFold<Tile<E, 32>::kWidth>::reduce(v, own.factor.c, extremes);
+    if (threadIdx.x % 32 == 0) nodes[warp] = folded.state;
+  }
+  const std::uint32_t bound = spread.bound(own.k);
+  const float least = fold::Ranked<float>{bound, 0}.value();
+  if (there && !__all_sync(lift::kWholeWarp, extremes.high < least)) {
+    const unsigned which = part.reach(v, warp, static_cast<Entry>(bound) << 32, least, false);
+    spread.keep(which, [&](int i) { return part.entry(warp, i); });
+  }
+  __syncthreads();
+  if (own.with_states) put_states(part, share, row, segment, nodes, root);
+  if (share.states != nullptr && threadIdx.x == 0) share.states[row * share.segments + segment] = root;
+  spread.send();
+  if (!spread.arrives()) return false;
+  if (segment != 0) return true;
+  Entry* best = reinterpret_cast<Entry*>(memory);
+  join_states(share, row, root);
+  const int taken = spread.finish(best, own.k);
+  finish(root, best, taken);
+  return true;
 }
 
 /// One more chunk a warp, read again because it had found no room; `chunks` where a warp has none.
@@ -272,9 +206,9 @@ __device__ __noinline__ void keep_again(Segment<E> part, int chunk, BlockSelect<
 
 /// The largest elements of the first chunk of every warp set the bound, which rises as more chunks have been seen: at
 /// first after every round, then after twice as many. A chunk that finds no room for what it has above the bound is
-/// read again when all have finished.
-template <class E, class Job>
-__global__ void __launch_bounds__(kFilterWarps * 32, 4)
+/// read again when all have finished. kSpread: for few rows, of which Spread::takes() more than it refuses.
+template <class E, class Job, bool kSpread>
+__global__ void __launch_bounds__(kFilterWarps * 32, kSpread ? 3 : 4)
     topk_filter(const __grid_constant__ Job job, const __grid_constant__ PlainRows rows,
                 const __grid_constant__ TopkShare share) {
   begin_in_order();
@@ -307,6 +241,10 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 4)
     return;
   }
   if (threadIdx.x == 0) root = fold::LogSumExp<float>::identity();
+  if constexpr (kSpread) {
+    auto& mail = *reinterpret_cast<SpreadMail*>(best);
+    if (Spread::takes(own, rows.n) && filter_spread<E>(job, part, own, share, row, segment, mail, nodes, root)) return;
+  }
   Select select(shared, best + share.k, own.k);
   unsigned again = 0;  // the warp's turns whose chunk found no room
   const int turns = (part.chunks + warps - 1) / warps;
@@ -352,16 +290,7 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 4)
     __syncthreads();
   }
   const std::int64_t at = row * share.segments + segment;
-  if (own.with_states && share.nodes != nullptr) {
-    for (int i = static_cast<int>(threadIdx.x); i < part.chunks; i += static_cast<int>(blockDim.x))
-      share.nodes[row * lift::chunk_count(rows.n) + segment * share.chunks + i] = nodes[i];
-  } else if (own.with_states) {
-    if (warp == 0) {
-      const State s = lift::merge_states([&](int i) { return nodes[i]; }, part.chunks);
-      if (threadIdx.x == 0) root = s;
-    }
-    __syncthreads();
-  }
+  if (own.with_states) put_states(part, share, row, segment, nodes, root);
   if (share.entries == nullptr) return typename Job::Finish(job, row)(root, best, taken);
   for (int j = static_cast<int>(threadIdx.x); j < share.k; j += static_cast<int>(blockDim.x))
     share.entries[at * share.k + j] = j < taken ? best[j] : 0;
@@ -372,6 +301,12 @@ __global__ void __launch_bounds__(kFilterWarps * 32, 4)
   lift::Cluster::wait();
   if (segment != 0) return;
   finish_segments(finish, share, row, own.k, reinterpret_cast<Entry*>(memory), root);
+}
+
+template <class E, class Job>
+void launch_filter(const Job& job, const PlainRows& rows, const TopkShare& share, const Grid& grid, Stream stream) {
+  const auto kernel = Spread::has_warps(share) ? topk_filter<E, Job, true> : topk_filter<E, Job, false>;
+  launch("topk_filter", kernel, grid, stream, job, rows, share);
 }
 
 /// For rows of more segments than a cluster has blocks.

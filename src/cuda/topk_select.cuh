@@ -21,6 +21,97 @@ __device__ __forceinline__ float value_of(Entry e) {
 }
 __device__ __forceinline__ std::uint32_t index_of(Entry e) { return ~static_cast<std::uint32_t>(e); }
 
+/// Where a lane's hits, a bit each in `which`, stand among those of its warp. By all lanes together.
+struct WarpHits {
+  int before = 0, all = 0;
+
+  __device__ __forceinline__ explicit WarpHits(unsigned which) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, own = __popc(which);
+    const unsigned some = __ballot_sync(lift::kWholeWarp, own != 0);
+    if (some == 0) return;
+    before = __popc(some & ((1U << lane) - 1U)), all = __popc(some);
+    if (!__any_sync(lift::kWholeWarp, own > 1)) return;
+    before = own;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int other = __shfl_up_sync(lift::kWholeWarp, before, distance);
+      if (lane >= distance) before += other;
+    }
+    all = __shfl_sync(lift::kWholeWarp, before, 31);
+    before -= own;
+  }
+};
+
+inline constexpr int kMostKeys = 256;
+inline constexpr int kBoundSlack = 16;  ///< more than k that may reach a bound
+inline constexpr int kBoundBits = 20;   ///< of a key that bound_of() looks at; what is below changes little
+
+/// A key that at least k of `count` <= kMostKeys given ones reach, and if the keys' leading bits allow it not many
+/// more; 0 if there are fewer than k. Every warp looks at all of them: a barrier a bit would take longer.
+template <class At>
+__device__ __forceinline__ std::uint32_t bound_of(const At& at, int count, int k) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  std::uint32_t own[kMostKeys / 32], high = 0, low = ~0U;
+#pragma unroll
+  for (int i = 0; i < kMostKeys / 32; ++i) {
+    own[i] = 0;
+    if (32 * i + lane >= count) continue;
+    own[i] = at(lane + 32 * i);
+    high = max(high, own[i]), low = min(low, own[i]);
+  }
+  high = __reduce_max_sync(lift::kWholeWarp, high), low = __reduce_min_sync(lift::kWholeWarp, low);
+  int bit = 31 - __clz(static_cast<int>(high ^ low));  // -1: all are one
+  std::uint32_t least = bit < 0 ? high : high & ~((2U << bit) - 1U);
+  if (count < k) least = 0, bit = -1;
+  // Two bits a step, whose three trials are counted in ten bits each: the sum over the lanes takes longest.
+  static_assert(kMostKeys < 1 << 10);
+#pragma unroll 1
+  for (; bit > 31 - kBoundBits; bit -= 2) {
+    const std::uint32_t upper = 1U << bit, lower = upper / 2;
+    unsigned some = 0;
+#pragma unroll
+    for (int i = 0; i < kMostKeys / 32; ++i) {
+      if (own[i] >= (least | lower)) some += 1U;
+      if (own[i] >= (least | upper)) some += 1U << 10;
+      if (own[i] >= (least | upper | lower)) some += 1U << 20;
+    }
+    const unsigned all = __reduce_add_sync(lift::kWholeWarp, some);
+    const int reached[3] = {static_cast<int>(all & 1023U), static_cast<int>(all >> 10 & 1023U),
+                            static_cast<int>(all >> 20)};
+    if (reached[0] < k) continue;
+    const int best = reached[2] >= k ? 2 : reached[1] >= k ? 1 : 0;
+    least |= best == 2 ? upper | lower : best == 1 ? upper : lower;
+    if ((best == 2 ? reached[2] : best == 1 ? reached[1] : reached[0]) <= k + kBoundSlack) break;
+  }
+  return least;
+}
+
+/// By all threads of a block: the k best of `count` different entries, best first, to `to`. As many neighbouring
+/// threads an entry as there are enough of; each looks at its part of the others.
+__device__ __forceinline__ void put_in_order(const Entry* entries, int count, int k, Entry* to) {
+  constexpr int kAtOnce = 8;
+  const int threads = static_cast<int>(blockDim.x);
+  int team = 1;
+  while (team < 32 && 2 * team * count <= threads) team *= 2;
+  const int part = static_cast<int>(threadIdx.x) % team;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x) / team; i - i % 32 < count; i += threads / team) {
+    const Entry e = i < count ? entries[i] : 0;
+    int rank = 0;
+#pragma unroll 1
+    for (int j = part; j < count; j += kAtOnce * team) {
+      Entry other[kAtOnce];
+#pragma unroll
+      for (int a = 0; a < kAtOnce; ++a) other[a] = j + a * team < count ? entries[j + a * team] : 0;
+#pragma unroll
+      for (int a = 0; a < kAtOnce; ++a) rank += other[a] > e ? 1 : 0;
+    }
+    for (int distance = 1; distance < team; distance *= 2) rank += __shfl_xor_sync(lift::kWholeWarp, rank, distance);
+    if (i < count && part == 0 && rank < k) to[rank] = e;
+  }
+  __syncthreads();
+}
+
 /// k best of a block's stream. Every function but keep() is called by all threads of the block together.
 ///
 /// Kept is everything seen that is at least bound(); at least k elements seen are, once the bound is not 0. Who keeps
@@ -30,7 +121,7 @@ __device__ __forceinline__ std::uint32_t index_of(Entry e) { return ~static_cast
 template <int kPer>
 class BlockSelect {
  public:
-  static constexpr int kSlack = 16, kSpare = kPer == 1 ? 1024 : 0;
+  static constexpr int kSlack = kBoundSlack, kSpare = kPer == 1 ? 1024 : 0;
   static constexpr int capacity_for(int k) { return (k + kSlack) * kPer + kSpare; }
   struct Shared {
     Entry bound;
@@ -100,28 +191,17 @@ class BlockSelect {
   /// nothing.
   template <class At>
   __device__ __forceinline__ bool keep(unsigned which, const At& at) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, own = __popc(which);
-    const unsigned some = __ballot_sync(lift::kWholeWarp, own != 0);
-    if (some == 0) return true;
-    int before = __popc(some & ((1U << lane) - 1U)), all = __popc(some);
-    if (__any_sync(lift::kWholeWarp, own > 1)) {
-      before = own;
-#pragma unroll
-      for (int distance = 1; distance < 32; distance *= 2) {
-        const int other = __shfl_up_sync(lift::kWholeWarp, before, distance);
-        if (lane >= distance) before += other;
-      }
-      all = __shfl_sync(lift::kWholeWarp, before, 31);
-      before -= own;
-    }
+    const WarpHits hits(which);
+    if (hits.all == 0) return true;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
     int from = 0;
-    if (lane == 0) from = atomicAdd(&shared_.count, all);
+    if (lane == 0) from = atomicAdd(&shared_.count, hits.all);
     from = __shfl_sync(lift::kWholeWarp, from, 0);
-    if (from + all > capacity_for(k_)) {  // as for all that come later: the count never falls
+    if (from + hits.all > capacity_for(k_)) {  // as for all that come later: the count never falls
       if (lane == 0) atomicMin(&shared_.limit, from);
       return false;
     }
-    Entry* to = places_ + from + before;
+    Entry* to = places_ + from + hits.before;
 #pragma unroll 1
     for (; which != 0; which &= which - 1) *to++ = at(__ffs(static_cast<int>(which)) - 1);
     return true;
@@ -142,59 +222,12 @@ class BlockSelect {
   __device__ __forceinline__ int finish(Entry* to) {
     __syncthreads();
     if (settle() > 2 * (k_ + kSlack)) raise<false>(shared_, places_, k_, 0);
-    // As many neighbouring threads an element as there are enough of; each looks at its part of the others.
-    const int count = shared_.count, threads = static_cast<int>(blockDim.x);
-    int team = 1;
-    while (team < 32 && 2 * team * count <= threads) team *= 2;
-    const int part = static_cast<int>(threadIdx.x) % team;
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x) / team; i - i % 32 < count; i += threads / team) {
-      const Entry e = i < count ? places_[i] : 0;
-      int rank = 0;
-#pragma unroll 4
-      for (int j = part; j < count; j += team) rank += places_[j] > e ? 1 : 0;
-      for (int distance = 1; distance < team; distance *= 2) rank += __shfl_xor_sync(lift::kWholeWarp, rank, distance);
-      if (i < count && part == 0 && rank < k_) to[rank] = e;
-    }
-    __syncthreads();
+    const int count = shared_.count;
+    put_in_order(places_, count, k_, to);
     return min(count, k_);
   }
 
  private:
-  static constexpr int kMostKeys = 256;
-  static constexpr int kBits = 20;  ///< of a key that bound_of() looks at; what is below changes little
-
-  /// A key that at least k of `count` <= kMostKeys given ones reach, and if the keys' leading bits allow it not many
-  /// more; 0 if there are fewer than k. Every warp looks at all of them: a barrier a bit would take longer.
-  template <class At>
-  static __device__ __forceinline__ std::uint32_t bound_of(const At& at, int count, int k) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    std::uint32_t own[kMostKeys / 32], high = 0, low = ~0U;
-#pragma unroll
-    for (int i = 0; i < kMostKeys / 32; ++i) {
-      own[i] = 0;
-      if (32 * i + lane >= count) continue;
-      own[i] = at(lane + 32 * i);
-      high = max(high, own[i]), low = min(low, own[i]);
-    }
-    high = __reduce_max_sync(lift::kWholeWarp, high), low = __reduce_min_sync(lift::kWholeWarp, low);
-    int bit = 31 - __clz(static_cast<int>(high ^ low));  // -1: all are one
-    std::uint32_t least = bit < 0 ? high : high & ~((2U << bit) - 1U);
-    if (count < k) least = 0, bit = -1;
-#pragma unroll 1
-    for (; bit > 31 - kBits; --bit) {
-      const std::uint32_t trial = least | 1U << bit;
-      int some = 0;
-#pragma unroll
-      for (int i = 0; i < kMostKeys / 32; ++i) some += own[i] >= trial ? 1 : 0;
-      const int reached = __reduce_add_sync(lift::kWholeWarp, some);
-      if (reached < k) continue;
-      least = trial;
-      if (reached <= k + kSlack) break;
-    }
-    return least;
-  }
-
   static __device__ __forceinline__ void set_bound(Shared& shared, Entry bound) {
     shared.bound = bound;
     shared.least = fold::Ranked<float>{static_cast<std::uint32_t>(bound >> 32), 0}.value();
@@ -232,7 +265,7 @@ class BlockSelect {
               << 32;
     int have = at_least<kBest>(max(bound, Entry{1}), places, count, best);
 #pragma unroll 1
-    for (int bit = bound == 0 ? 63 : 63 - kBits; bit >= 0 && have > k + kSlack; --bit) {
+    for (int bit = bound == 0 ? 63 : 63 - kBoundBits; bit >= 0 && have > k + kSlack; --bit) {
       const Entry trial = bound | Entry{1} << bit;
       const int n = at_least<kBest>(trial, places, count, best);
       if (n < k) continue;
