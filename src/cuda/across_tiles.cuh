@@ -2,6 +2,7 @@
 // copy engine brings the next tiles to shared memory while this one is folded and written.
 #pragma once
 
+#include "cuda/across_frame.cuh"
 #include "cuda/across_words.cuh"
 #include "cuda/sm90/boxes.cuh"
 #include "cuda/softmax_rows.cuh"
@@ -14,28 +15,40 @@ namespace cuda {
 inline constexpr int kTileWarps = 16;   ///< of a block
 inline constexpr int kTileStages = 8;   ///< of a group's ring, at most
 inline constexpr int kTileBlocks = 16;  ///< of a cluster, at most
-inline constexpr int kTileRun = 1024;   ///< tiles of a group, at most
-inline constexpr int kTileColumns = 16,
-                     kTileLongBytes = 64;  ///< words and bytes of a tile's row that has several chunks
+inline constexpr int kTileBest = 8;     ///< of one where rows allow it: larger ones find fewer places
+inline constexpr int kTileWords = 64;   ///< of a tile's row, at most
+inline constexpr int kTileMail = 8192;  ///< bytes of parts that the blocks of a cluster send one of them, at most
+inline constexpr unsigned kNoTile = ~0U;
 
-/// How rows are shared. A tile is a chunk of `words` neighbouring words of 4 bytes. A group of warps takes a tile at a
-/// time; rows of several chunks are taken by a cluster, a chunk a block. Thread t of a group has word t % words of the
-/// elements t / words, t / words + classes, ...: its words lie a constant distance from each other in shared memory, a
-/// warp's side by side, and the tree's strides from `classes` on stay in the thread.
+/// How rows are shared. A tile is `words` neighbouring words of 4 bytes of all elements. A group of warps takes a tile
+/// at a time; rows over 256 elements are taken by a cluster: each chunk by `parts` blocks, of which one has the
+/// elements i = part, part + parts, part + 2 parts, ... Of a block's elements, thread t of a group has word t % words
+/// of the elements t / words, t / words + classes, ...: its words lie a constant distance from each other in shared
+/// memory, a warp's side by side, and the tree's strides from `classes` elements of the block on stay in the thread.
 struct AcrossTiles {
   const char* x;
   char* y;
   std::int64_t x_outer, y_axis, y_outer;  ///< bytes between neighbours
   std::int64_t n;
   int inner;                ///< rows side by side
+  int chunks, part_bits;    ///< of a row; parts are 1 << part_bits
   int words, warps;         ///< of a tile, of a group: powers of two
-  int classes;              ///< threads that share a row: a power of two
+  int classes;              ///< threads of a block that share a row: a power of two
   int stages, stage_bytes;  ///< of a group's ring
-  int boxes, height;        ///< of a stage, of a box
+  int height, far_height;   ///< of a box of a stage, and of one that is folded row by row
+  int boxes, last_boxes;    ///< of a stage; where it is of a row's last chunk
   unsigned across, tiles;   ///< tiles side by side, and in all
+  unsigned run;             ///< tiles that a group draws at a time: a power of two
+  unsigned inverse, shift;  ///< tile / across = (high half of tile * inverse + tile) >> shift
+  unsigned* taken;          ///< tiles beyond each group's first ones, by turns
+  unsigned* next;           ///< by tile and block: the tile of a group's list that was put there before it
   Empty empty;
   fold::Scale<float> scale;
   float two_kappa;  ///< of fold::LogNormaliser
+
+  __device__ __forceinline__ int outer_of(unsigned tile) const {
+    return static_cast<int>((__umulhi(tile, inverse) + tile) >> shift);
+  }
 };
 
 /// Words of shared memory by their addresses, which take one register.
@@ -64,6 +77,14 @@ __device__ __forceinline__ bool all_of(int barrier, int threads, bool a) {
   return r != 0;
 }
 
+/// The same barrier by threads that do not wait.
+__device__ __forceinline__ void arrive_at(int barrier, int threads) {
+  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void wait_at(int barrier, int threads) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 /// What is known of kRows rows from some of their elements. The terms are in an even frame that all threads of a row
 /// share; log_softmax needs the row's own, which follows from the highest n.
 template <int kRows, bool kLog>
@@ -88,70 +109,64 @@ struct alignas(8) AcrossPart<kRows, true> {
 };
 
 /// What the threads of a block and the blocks of a cluster exchange; parts by turns, so that who is early overwrites
-/// nothing that who is late still reads.
-template <int kRows, bool kLog>
+/// nothing that who is late still reads. kGroups: of a block of a cluster, or 0.
+template <int kRows, bool kLog, int kGroups>
 struct AcrossMail {
+  static constexpr int kRings = kGroups > 0 ? kGroups : kTileWarps / 2, kSenders = kGroups > 0 ? kGroups : 1;
   using Part = AcrossPart<kRows, kLog>;
   using State = fold::LogSumExp<float>::State;
-  alignas(128) char first_rows[kTileStages][2 * kTileLongBytes];  ///< elements 0, of which the other chunks know none
+  static constexpr int kParts = kGroups > 0 ? kTileMail / kSenders / static_cast<int>(sizeof(Part)) : 1;
+  static constexpr int kStates = kTileBlocks * kTileWords / 4 * kRows;
+  alignas(128) char first_rows[kSenders][kGroups > 0 ? kTileStages : 1][kTileWords * 4];  ///< elements 0
   Part parts[2][kTileWarps][32];
-  Part blocks[2][kTileBlocks][kTileColumns];
-  State states[kTileBlocks][kTileColumns * kRows];  ///< of tiles whose elements lie far apart
-  unsigned apart[kTileWarps][kTileRun / 32];        ///< tiles whose elements lie far apart, a bit each
-  CopyBarrier full[kTileWarps][kTileStages], arrived[2];
+  union {
+    Part blocks[kSenders][2][kParts];
+    alignas(16) char states[kStates * sizeof(State)];  ///< of tiles whose elements lie far apart
+  };
+  CopyBarrier full[kRings][kTileStages], far[kRings], arrived[kSenders][2], drawn[kSenders][2];
+  unsigned tiles[kRings][kTileStages];  ///< of the rings' stages
+  unsigned lasts[kRings];               ///< the tile to fetch next
+  unsigned lists[kRings];               ///< of tiles whose elements lie far apart
+  unsigned draws[kSenders][2];          ///< tiles that a cluster's first block has drawn, by turns
 };
 
 /// A thread's elements of a tile.
 template <class E, bool kLog>
 struct AcrossThread {
   using S = fold::Scalar<float>;
-  /// How far n may lie from the frame: sums of 2^14 chunks stay within float32, and no result is below 2^-124.
-  static constexpr int kFar = 54, kFrame = 0x4B400000;  ///< the bits of kMagic
+  using Frame = AcrossFrame;
   static constexpr int kRows = 4 / static_cast<int>(sizeof(E)), kCount = 32;
   using Words = AcrossWord<E, kRows>;
   using Word = typename Words::Word;
   using Part = AcrossPart<kRows, kLog>;
 
-  float v[kRows][kCount];  ///< terms (log_softmax: elements); 0 beyond the last
+  float v[kRows][kCount];  ///< terms; 0 beyond the last (log_softmax: elements, when results are put where they lie)
   float magic[kRows];      ///< kMagic less the rows' even frames
 
   /// Frames are guessed from one element of each row.
   __device__ __forceinline__ void guess(unsigned address, float c) {
-    constexpr float kMagic = fold::Real<float>::kMagic;
     Words::unpack(fold::bits_as<Word>(word_at(address)), magic);
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      const int n = static_cast<int>(S::sub(S::fma(magic[row], c, kMagic), kMagic));
-      // Outside the fast range there is no frame: NaN lies far from everything.
-      constexpr int kMost = static_cast<int>(fold::Real<float>::kFastHighest) - 256;
-      const bool is_fast = n <= kMost && n >= -kMost;
-      magic[row] = is_fast ? S::sub(kMagic, static_cast<float>(n & ~1)) : fold::canonical_nan<float>();
-    }
+    for (int row = 0; row < kRows; ++row) magic[row] = Frame::guess(magic[row], c);
   }
 
-  /// The words from `at` on, `step` bytes apart, of which the first `there` exist; every thread of a row has `least` or
-  /// one more. False unless all elements lie close to their frames. z, which is kMagic where n is the frame, orders by
-  /// its bits; NaN and +inf lie above all close ones, and negative numbers below.
+  /// The words from `at` on, `step` bytes apart, of which the first `there` exist: every thread has `least`, and none
+  /// more than `most`. False unless all elements lie close to their frames.
   template <bool kWhole>
-  __device__ __forceinline__ bool fold(unsigned at, unsigned step, int there, int least, float c, Part& part) {
+  __device__ __forceinline__ bool fold(unsigned at, unsigned step, int there, int least, int most, float c,
+                                       Part& part) {
     Word raw[kCount];
-#pragma unroll
-    for (int j = 0; j < kCount; ++j, at += step)
-      if (kWhole || j / kBlock * kBlock <= least) raw[j] = fold::bits_as<Word>(word_at(at));
+    read<kWhole>(raw, at, step, most);
     int high[kRows], low[kRows];
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) high[row] = low[row] = kFrame;
+    for (int row = 0; row < kRows; ++row) high[row] = low[row] = Frame::kFrame;
     float terms[kRows][kCount];
 #pragma unroll
     for (int j = 0; j < kCount; j += kBlock) {
       if (kWhole || j + kBlock <= least) {
-        fold_block<true>(j, raw, terms, there, c, high, low);
-      } else if (j <= least) {
-        fold_block<false>(j, raw, terms, there, c, high, low);
+        fold_block<true>(j, raw, terms, there, most, c, high, low);
       } else {
-#pragma unroll
-        for (int i = j * kRows; i < (j + kBlock) * kRows; ++i)
-          terms[i % kRows][i / kRows] = v[i % kRows][i / kRows] = 0.F;
+        fold_block<false>(j, raw, terms, there, most, c, high, low);
       }
     }
     bool close = true;
@@ -159,46 +174,68 @@ struct AcrossThread {
     for (int row = 0; row < kRows; ++row) {
       part.sum[row] = add(terms[row]);
       if constexpr (kLog) part.high[row] = high[row];
-      close = close && high[row] <= kFrame + kFar && low[row] >= kFrame - kFar;
+      close = close && Frame::is_close(high[row], low[row]);
     }
     return close;
   }
 
+  /// The words as elements once more.
+  template <bool kWhole>
+  __device__ __forceinline__ void read_again(unsigned at, unsigned step, int most) {
+    Word raw[kCount];
+    read<kWhole>(raw, at, step, most);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      float x[kRows];
+      Words::unpack(raw[j], x);
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) v[row][j] = x[row];
+    }
+  }
+
   /// What is known of a row as its state. (softmax does without the row's own frame.)
   __device__ __forceinline__ fold::LogSumExp<float>::State state(int row, const Part& part) const {
-    if constexpr (kLog) {
-      const float d = __int_as_float(__float_as_int(part.sum[row]) - ((part.high[row] - kFrame) << 23));
-      return {static_cast<double>(S::sub(__int_as_float(part.high[row]), magic[row])), d};
-    }
+    if constexpr (kLog) return Frame::state(part.sum[row], part.high[row], magic[row]);
     return {0., part.sum[row]};
   }
 
  private:
   static constexpr int kBlock = 8;
-  /// Words j to j + kBlock - 1, of which all are there, or the first.
+  template <bool kWhole>
+  static __device__ __forceinline__ void read(Word (&raw)[kCount], unsigned at, unsigned step, int most) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j, at += step) {
+      raw[j] = Word{};  // or the compiler keeps what an earlier tile left there
+      if (kWhole || j / kBlock * kBlock < most) raw[j] = fold::bits_as<Word>(word_at(at));
+    }
+  }
+  /// Words j0 to j0 + kBlock - 1, of which all are there, or the first ones, or none.
   template <bool kWhole>
   __device__ __forceinline__ void fold_block(int j0, const Word (&raw)[kCount], float (&terms)[kRows][kCount],
-                                             int there, float c, int (&high)[kRows], int (&low)[kRows]) {
+                                             int there, int most, float c, int (&high)[kRows], int (&low)[kRows]) {
 #pragma unroll
     for (int j = j0; j < j0 + kBlock; j += 2) {
       float a[kRows], b[kRows];
-      Words::unpack(kWhole || j < there ? raw[j] : raw[0], a);
-      Words::unpack(kWhole || j + 1 < there ? raw[j + 1] : raw[0], b);
+      const bool any = kWhole || j < most;  // of any thread
+      if (any) {
+        Words::unpack(kWhole || j < there ? raw[j] : raw[0], a);
+        Words::unpack(kWhole || j + 1 < there ? raw[j + 1] : raw[0], b);
+      }
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
-        const float za = S::fma(a[row], c, magic[row]), zb = S::fma(b[row], c, magic[row]);
-        high[row] = __vimax3_s32(high[row], __float_as_int(za), __float_as_int(zb));
-        low[row] = __vimin3_s32(low[row], __float_as_int(za), __float_as_int(zb));
-        terms[row][j] = kWhole || j < there ? term(a[row], za, magic[row], c) : 0.F;
-        terms[row][j + 1] = kWhole || j + 1 < there ? term(b[row], zb, magic[row], c) : 0.F;
-        v[row][j] = kLog ? a[row] : terms[row][j];
-        v[row][j + 1] = kLog ? b[row] : terms[row][j + 1];
+        terms[row][j] = terms[row][j + 1] = 0.F;
+        if (any) {
+          const float za = S::fma(a[row], c, magic[row]), zb = S::fma(b[row], c, magic[row]);
+          high[row] = __vimax3_s32(high[row], __float_as_int(za), __float_as_int(zb));
+          low[row] = __vimin3_s32(low[row], __float_as_int(za), __float_as_int(zb));
+          if (kWhole || j < there) terms[row][j] = Frame::term(a[row], za, magic[row], c);
+          if (kWhole || j + 1 < there) terms[row][j + 1] = Frame::term(b[row], zb, magic[row], c);
+        }
+        if (kLog) continue;
+        v[row][j] = terms[row][j];
+        v[row][j + 1] = terms[row][j + 1];
       }
     }
-  }
-  static __device__ __forceinline__ float term(float x, float z, float magic, float c) {
-    const float p = fold::exp2_fraction<S>(S::fma(x, c, -S::sub(z, magic)));
-    return __int_as_float(__float_as_int(p) + (__float_as_int(z) << 23));
   }
   /// The tree over a thread's elements.
   static __device__ __forceinline__ float add(const float (&terms)[kCount]) {

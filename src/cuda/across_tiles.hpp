@@ -1,4 +1,4 @@
-// softmax_across_tiles, as kernels.cc puts it in its place.
+// Kernels of plain rows that lie side by side, as kernels.cc puts them in their place.
 #pragma once
 
 #include "cuda/kernels.hpp"
@@ -9,6 +9,14 @@ namespace cuda {
 
 /// softmax and log_softmax along an outer axis, of plain rows that the copy engine can read.
 extern const RowKernel softmax_across_tiles_kernel;
+/// The same of rows up to 32 elements, on 8 bytes.
+extern const RowKernel softmax_across_short_kernel;
+
+/// Null if rows are plain and lie side by side, in x and y, else why not; of a tensor of two axes or three.
+const char* refuses_across(const RowProblem& p);
+/// How many rows lie side by side, and how many such runs there are.
+inline std::int64_t inner_of(const RowProblem& p) { return p.outer[static_cast<std::size_t>(p.outer_rank - 1)]; }
+inline std::int64_t outer_of(const RowProblem& p) { return p.outer_rank == 2 ? p.outer[0] : 1; }
 
 }  // namespace cuda
 }  // namespace v0

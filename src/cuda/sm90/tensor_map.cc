@@ -27,11 +27,12 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
 }
 
 CUtensorMap encoded(CUtensorMapDataType type, unsigned rank, void* data, const cuuint64_t* sizes,
-                    const cuuint64_t* strides, const cuuint32_t* box, CUtensorMapSwizzle swizzle) {
+                    const cuuint64_t* strides, const cuuint32_t* box, CUtensorMapSwizzle swizzle,
+                    CUtensorMapL2promotion fetched) {
   const cuuint32_t steps[] = {1, 1, 1, 1};
   CUtensorMap map;
   const CUresult result = encoder()(&map, type, rank, data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                    swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                    swizzle, fetched, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     throw Error(Code::device, "cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(result)),
                 "a tensor that the copy engine can read");
@@ -63,19 +64,22 @@ CUtensorMap tile_map(const AttentionTensor& x, std::int64_t batches, std::int64_
   const cuuint64_t strides[] = {bytes(tokens, x.token), bytes(heads, x.head), bytes(batches, x.batch)};
   const cuuint32_t box[] = {64, static_cast<cuuint32_t>(rows), 1, 1};
   const auto type = x.dtype == DType::bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  return encoded(type, 4, x.data, sizes, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
+  return encoded(type, 4, x.data, sizes, strides, box, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
-CUtensorMap box_map(const Operand& x, const std::array<std::int64_t, 3>& sizes,
-                    const std::array<std::int64_t, 2>& strides, int columns, int rows) {
+CUtensorMap box_map(const Operand& x, const std::array<std::int64_t, 4>& sizes,
+                    const std::array<std::int64_t, 3>& strides, int columns, int rows, int fetched) {
   const auto unsign = [](std::int64_t n) { return static_cast<cuuint64_t>(n); };
-  const cuuint64_t all[] = {unsign(sizes[0]), unsign(sizes[1]), unsign(sizes[2])};
-  const cuuint64_t bytes[] = {unsign(strides[0]), unsign(strides[1])};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(columns), static_cast<cuuint32_t>(rows), 1};
+  const cuuint64_t all[] = {unsign(sizes[0]), unsign(sizes[1]), unsign(sizes[2]), unsign(sizes[3])};
+  const cuuint64_t bytes[] = {unsign(strides[0]), unsign(strides[1]), unsign(strides[2])};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(columns), 1, static_cast<cuuint32_t>(rows), 1};
   const auto type = x.dtype == DType::bfloat16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                     : x.dtype == DType::float16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-  return encoded(type, 3, x.data, all, bytes, box, CU_TENSOR_MAP_SWIZZLE_NONE);
+  return encoded(type, 4, x.data, all, bytes, box, CU_TENSOR_MAP_SWIZZLE_NONE,
+                 fetched == 0     ? CU_TENSOR_MAP_L2_PROMOTION_NONE
+                 : fetched == 128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+                                  : CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 }  // namespace cuda

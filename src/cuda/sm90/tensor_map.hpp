@@ -16,10 +16,11 @@ const char* refuses_tiles(const AttentionTensor& x, std::int64_t batches, std::i
 CUtensorMap tile_map(const AttentionTensor& x, std::int64_t batches, std::int64_t heads, std::int64_t tokens,
                      std::int64_t columns, int rows);
 
-/// Boxes of `columns` neighbours along the first axis, `rows` along the second and one along the third, of a tensor of
-/// elements as `x` has them; strides: bytes along the second and third.
-CUtensorMap box_map(const Operand& x, const std::array<std::int64_t, 3>& sizes,
-                    const std::array<std::int64_t, 2>& strides, int columns, int rows);
+/// Boxes of `columns` neighbours along the first axis, one along the second, `rows` along the third and one along the
+/// fourth, of a tensor of elements as `x` has them; strides: bytes along all axes but the first. `fetched`: how many
+/// bytes the L2 cache fetches at a time: 0, 128 or 256.
+CUtensorMap box_map(const Operand& x, const std::array<std::int64_t, 4>& sizes,
+                    const std::array<std::int64_t, 3>& strides, int columns, int rows, int fetched);
 
 }  // namespace cuda
 }  // namespace v0
