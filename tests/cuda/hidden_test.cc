@@ -153,9 +153,9 @@ TEST_F(CudaHidden, MasksOfAnyByteAnywhere) {
 
 TEST_F(CudaHidden, EveryOuterAxisEdge) {
   for (const DType t : kNarrow)
-    for (const std::int64_t n :
-         {2,   7,   16,  17,  21,   24,   25,   32,   33,   48,   49,   64,   65,   100,  255,   256,   257,   511,
-          512, 513, 768, 769, 1023, 1024, 1025, 2047, 2048, 2049, 3000, 4096, 5120, 8193, 15361, 16384, 16385, 33000})
+    for (const std::int64_t n : {2,    7,    16,   17,   21,   24,   25,   32,   33,   48,    49,    64,    65,
+                                 100,  255,  256,  257,  258,  511,  512,  513,  602,  768,   769,   1023,  1024,
+                                 1025, 2047, 2048, 2049, 3000, 3074, 4096, 5120, 8193, 15361, 16384, 16385, 33000})
       for (const std::int64_t inner : {2, 35, 64, 130, 264, 517}) {
         if (n * inner > 2000000 && inner != 35 && inner != 64) continue;
         Tensor x(t, {2, n, inner});
@@ -175,10 +175,31 @@ TEST_F(CudaHidden, EveryOuterAxisEdge) {
       }
 }
 
-/// Small enough for the sanitizers: tiles by blocks that stay, and clusters.
+/// Results over the elements, also of tiles that are folded a second time.
+TEST_F(CudaHidden, OuterAxesInPlace) {
+  for (const DType t : kNarrow)
+    for (const std::int64_t n : {21, 64, 301, 512, 1000, 3000, 4096})
+      for (const Values kind : {Values::normal, Values::specials}) {
+        const std::int64_t inner = 264;
+        Tensor x(t, {2, n, inner});
+        x.fill([&](std::int64_t i) {
+          return value_of(i % inner < 64 ? Values::normal : kind, i % inner, i / inner % n, n);
+        });
+        softfold::RowOptions o;
+        o.axis = 1;
+        for (const bool gpu : {false, true}) {
+          const softfold::View view = x.view(gpu);
+          softfold::plan(Op::softmax, {&view, 1}, {&view, 1}, o).run();
+        }
+        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << n;
+        ASSERT_EQ(difference(x.host(), x.download(), x.size()), "") << name_of(t) << " axis of " << n << " in place";
+      }
+}
+
+/// Small enough for the sanitizers: rows by a thread, tiles by blocks that stay, and clusters.
 TEST_F(CudaHidden, AFewOuterAxes) {
   for (const DType t : {DType::float32, DType::bfloat16})
-    for (const std::int64_t n : {40, 1000, 1025, 3000}) {
+    for (const std::int64_t n : {21, 40, 600, 1000, 1025, 3000}) {
       Tensor x(t, {n == 40 ? 3 : 1, n, 72});
       x.fill([&](std::int64_t i) { return value_of(Values::normal, i % 72, i / 72 % n, n); });
       softfold::RowOptions o;
