@@ -185,9 +185,8 @@ void run(const RowProblem& p, const Context& context) {
   AcrossTiles t = tiles_of(p, traits);
   const Scratch scratch(workspace_of(t), context);
   const Stream stream = stream_of(context);
-  t.taken = reinterpret_cast<unsigned*>(scratch.data());
+  t.taken = cleared_counter("softmax_across_tiles", scratch.data(), stream);
   t.next = t.taken + 1;
-  check(cudaMemsetAsync(t.taken, 0, sizeof *t.taken, stream), "softmax_across_tiles");
   with_kernel(p, t, [&]<class E, bool kLog, int kGroups>() { launch_tiles<E, kLog, kGroups>(p, t, traits, stream); });
 }
 

@@ -95,7 +95,7 @@ struct GradientVectors {
   }
 };
 
-/// A cluster of blocks a row, `clusters` rows at a time; every warp has a chunk.
+/// A cluster of blocks a row, as RowSource tells; every warp has a chunk.
 template <class E, template <class> class Gradient>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     backward_cluster_stays(const __grid_constant__ GradientRows p, int clusters) {

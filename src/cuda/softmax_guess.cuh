@@ -359,7 +359,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   begin_in_order();
   using Cluster = lift::Cluster;
   constexpr int kStages = GuessShape<E>::kStages;
-  static_assert(kStages == 2 && kStages <= RowSource::kAhead);
+  static_assert(kStages == 2 && kStages < RowSource::kAhead);
   __shared__ Misses misses;
   __shared__ FrameMail<kChunks, kLeaves == Leaves::gradient> mail;
   __shared__ GuessWarp waits[kStayWarps];

@@ -16,6 +16,7 @@ template <class E>
 struct StayShape {
   static constexpr int kCount = 64, kLanes = 16;
   static constexpr int kStages = sizeof(E) == 2 ? 2 : 1;  ///< rows on their way to a warp
+  static_assert(kStages < RowSource::kAhead);
   using Place = WarpPart<E, kLanes, kCount>;
   using Elements = Tile<E, kLanes, kCount>;
   using Fold = lift::WarpFold<Place::kWidth, kLanes, kCount>;

@@ -98,13 +98,13 @@ class RowSource {
   __device__ __forceinline__ void ask() {
     if (leads_ && lane_index() == 0) before_ = static_cast<int>(atomicInc(counter_, 0x7FFFFFFFU));
   }
-  /// The row that was asked for, the first time one by the stride. arrived: the barrier of the turn's mail.
-  __device__ __forceinline__ void send(int turn, CopyBarrier& arrived) const {
+  /// The row that was asked for, the first time one by the stride. arrived: the barrier of the step's mail.
+  __device__ __forceinline__ void send(int step, CopyBarrier& arrived) const {
     if (!leads_) return;
     const int row = __shfl_sync(lift::kWholeWarp, before_, 0) + (kAhead + 1) * clusters_;
     const unsigned to = lane_index();
     if (to < lift::Cluster::size())
-      send_u32(lift::Cluster::map(&queue_[turn + kAhead], to), lift::Cluster::map(&arrived, to),
+      send_u32(lift::Cluster::map(&queue_[step + kAhead], to), lift::Cluster::map(&arrived, to),
                static_cast<unsigned>(row));
   }
 
@@ -113,7 +113,7 @@ class RowSource {
   int clusters_;
   RowQueue& queue_;
   bool leads_;
-  int before_;  ///< rows that the counter had given
+  int before_;  ///< rows that the counter had given, of the first mail's as if it had been taken from it
 };
 
 /// The mail of row after row to two places by turns: who sends a row's has received that of the row before from every

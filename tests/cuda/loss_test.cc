@@ -106,6 +106,20 @@ TEST_F(CudaLoss, GradientsOfRowsThatABlockHolds) {
       }
 }
 
+/// More rows than clusters that stay begin with: the rest they take from a counter, which another kernel has cleared.
+TEST_F(CudaLoss, GradientsOfRowsThatClustersTakeOneByOne) {
+  struct Case {
+    DType t;
+    std::int64_t rows, n;
+  };
+  for (const auto& [t, rows, n] :
+       {Case{DType::bfloat16, 1000, 32000}, {DType::float16, 1500, 17001}, {DType::float32, 300, 100000}})
+    for (const int kind : {0, 1, 2}) {
+      expect_same(t, rows, n, kind);
+      if (HasFatalFailure()) return;
+    }
+}
+
 /// Several chunks of rows, whose sums one block adds up, or several.
 TEST_F(CudaLoss, GradientsOfManyRows) {
   for (const std::int64_t rows : {1023, 1025, 8192, 8193, 12000, 16384, 16385, 70001})
