@@ -30,34 +30,6 @@ __device__ __forceinline__ char* pointer_of(char* of, int lane) {
   return reinterpret_cast<char*>(__shfl_sync(lift::kWholeWarp, reinterpret_cast<std::uintptr_t>(of), lane));
 }
 
-/// Rows of any values, which lie in shared memory at x. All lanes of a warp together; `writes`: of the group's row.
-template <class E, int kLanes>
-__device__ __noinline__ void short_rows_of_any(const RowProblem& p, const char* x, char* y, int length,
-                                               double own_scale, bool writes) {
-  const auto scale = fold::make_scale<float>(own_scale);
-  const lift::Factor factor(scale.c);
-  const int n = static_cast<int>(p.n);
-  float v[lift::kPerLane];
-  const Tile<E, kLanes> tile(x);
-  tile.load(v, x, length, factor);
-  const auto folded = lift::WarpFold<16 / static_cast<int>(sizeof(E)), kLanes>::terms(v, factor.c);
-  if (!writes) return;
-  const bool log = p.op == Op::log_softmax;
-  const fold::Normaliser<float> norm(folded.state);
-  if (!norm.regular) {
-    if (log)
-      return fill<E, true>(y, nullptr, 0, tile.lane, kLanes, length, n, constant_of<true>(folded.state, p.empty));
-    return fill<E, false>(y, nullptr, 0, tile.lane, kLanes, length, n, constant_of<false>(folded.state, p.empty));
-  }
-  if (log) {
-    tile.load(v, x, length, factor);
-    finish<true>(v, folded.dense, factor, 1.F, folded.state, scale);
-  } else {
-    finish<false>(v, folded.dense, factor, fold::Scalar<float>::mul(norm.reciprocal, folded.unit), folded.state, scale);
-  }
-  tile.store(y, n, v);
-}
-
 /// The log-probabilities of a group's row of regular elements, which lie in shared memory at x and are read from there
 /// again: registers are for the terms.
 template <class E, int kLanes>
