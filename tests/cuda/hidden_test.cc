@@ -2,6 +2,8 @@
 // outer axis, at the edges of their kernels' regimes.
 #include "cuda/both.hpp"
 
+#include <algorithm>
+
 namespace softfold_test {
 namespace {
 
@@ -86,6 +88,70 @@ TEST_F(CudaHidden, EveryRegimeEdge) {
         cpu.scale = cuda.scale = n % 5 == 2 ? -0.5 : 1.;
         cpu.empty = cuda.empty = n % 4 < 2 ? softfold::Empty::zero : softfold::Empty::nan;
         expect_same(x, cpu, cuda, "hidden " + std::to_string(h) + " of " + std::to_string(n));
+        if (HasFatalFailure()) return;
+      }
+}
+
+/// Any number where a length is wanted: of none, one, a step more or less than a quarter, outside the row.
+double any_length(std::int64_t row, std::int64_t n) {
+  const std::int64_t some[] = {n, 0, 1, n - 1, n / 4, n / 4 + 1, n / 2 - 1, n / 2, n * 3 / 4 + 1, -3, n + 5, 1 << 30};
+  if (row % 2 == 0) return static_cast<double>(some[row / 2 % 12]);
+  return static_cast<double>(Random(static_cast<std::uint64_t>(row) + 99).next() % static_cast<std::uint64_t>(n + 1));
+}
+/// Most rows lie near their first element, wherever that is, as far as a frame guessed from it reaches and further;
+/// behind a row's length stands anything.
+double any_value(std::int64_t row, std::int64_t i, std::int64_t n, double length) {
+  if (static_cast<double>(i) >= length) return planted(row, i);
+  switch (row % 16) {
+    case 3: return value_of(Values::specials, row / 16, i, n);
+    case 7: return value_of(Values::wide, row, i, n);
+    case 11: return i == n / 3 ? 38.8 * (row % 32 < 16 ? 1 : -1) : 0.;
+    case 13: return i == n / 3 ? 38.9 : 0.;
+    case 14: return value_of(Values::huge, row / 16, i, n);
+    default: return value_of(Values::normal, row, i, n) + (row % 4 == 1 ? 500. * static_cast<double>(row % 9 - 4) : 0.);
+  }
+}
+
+/// Rows on vectors, whose warps take several: of every number of lanes a row, some groups of lanes without one.
+TEST_F(CudaHidden, ShortRowsOnVectors) {
+  for (const DType t : kNarrow)
+    for (const std::int64_t n : {8, 24, 64, 120, 128, 136, 200, 256, 264, 384, 512, 520, 768, 1000, 1024})
+      for (const std::int64_t rows : {1, 7, 331})
+        for (const double scale : {1., -0.7}) {
+          const std::int64_t stride = rows == 331 ? n + 16 : n;
+          Tensor cpu_length(DType::int32, {rows}), length(rows == 7 ? DType::int64 : DType::int32, {rows}),
+              x(t, {rows, n}, {stride, 1});
+          const auto clamped = [&](std::int64_t row) {
+            return std::clamp(any_length(row, n), 0., static_cast<double>(n));
+          };
+          cpu_length.fill(clamped);
+          length.fill([&](std::int64_t row) { return any_length(row, n); });
+          x.fill([&](std::int64_t at) { return any_value(at / n, at % n, n, clamped(at / n)); });
+          softfold::RowOptions cpu, cuda;
+          cpu.length = cpu_length.cpu(), cuda.length = length.cuda();
+          cpu.scale = cuda.scale = scale;
+          expect_same(x, cpu, cuda, std::to_string(rows) + " short rows of " + std::to_string(n));
+          if (HasFatalFailure()) return;
+        }
+}
+
+/// The same of several outer axes, with a causal limit, lengths of a batch, or both.
+TEST_F(CudaHidden, ShortRowsOfBatches) {
+  for (const DType t : kNarrow)
+    for (const std::int64_t n : {64, 256, 392, 1024})
+      for (const int limits : {1, 2, 3}) {
+        Tensor length(DType::int64, {3, 5, 40}, {1, 0, 0}), x(t, {3, 5, 40, n}, {5 * 40 * n + 64, 40 * n, n, 1});
+        const bool causal = (limits & 1) != 0, has_length = (limits & 2) != 0;
+        length.fill([&](std::int64_t i) { return static_cast<double>(i / 200 * n / 2); });
+        x.fill([&](std::int64_t at) {
+          const std::int64_t row = at / n;
+          const std::int64_t of_batch = has_length ? row / 200 * n / 2 : n, of_row = causal ? row % 40 + 1 + n - 40 : n;
+          return any_value(row, at % n, n, static_cast<double>(std::min(of_batch, of_row)));
+        });
+        softfold::RowOptions cpu, cuda;
+        if (has_length) cpu.length = length.cpu(), cuda.length = length.cuda();
+        cpu.causal = cuda.causal = causal;
+        expect_same(x, cpu, cuda, "limits " + std::to_string(limits) + " of " + std::to_string(n));
         if (HasFatalFailure()) return;
       }
 }

@@ -1,0 +1,263 @@
+// softmax of rows up to 1024 that lie on vectors and that a length or a causal limit cuts short: straight from memory
+// to registers and back, a warp's next rows on their way while it folds these.
+#pragma once
+
+#include "cuda/in_order.cuh"
+#include "cuda/reciprocal.cuh"
+#include "cuda/short_place.cuh"
+
+#include <type_traits>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// How a warp takes rows of up to 32 * kLanes elements: kRuns sets of them, a row for each group of kLanes lanes.
+/// Measured: float32 wants few bytes on their way and short blocks; 16 bit, of which a processor has more rows to fold,
+/// more rows a warp, whose order by length then leaves out more. Neither wants more warps than fit without spilling.
+template <class E_, int kLanes_>
+struct LengthsWarp {
+  using E = E_;
+  static constexpr int kLanes = kLanes_, kRuns = sizeof(E) == 2 ? 4 : 2, kWarps = 4, kBlocks = sizeof(E) == 2 ? 6 : 5;
+  static constexpr int kWidth = 16 / static_cast<int>(sizeof(E)), kVectors = lift::kPerLane / kWidth;
+  static constexpr int kRows = 32 / kLanes, kPlaces = kRuns * kRows;  ///< rows of a set, and of a warp
+  /// A lane's elements in four steps, which are left out where no row of a set reaches so far.
+  static constexpr int kSteps = 4, kEach = lift::kPerLane / kSteps, kOfStep = kVectors / kSteps;
+  static constexpr int kElements = kEach * kLanes;  ///< of a row, in a step
+};
+
+/// A row: bytes from the beginnings of x and y, and how much of it exists; ShortOrder::kNone: no row.
+struct alignas(16) CutRow {
+  std::int64_t x, y;
+  int length;
+};
+
+/// Which bits of a vector belong to its first 0, 1, ... elements: in shared memory, made by all threads of a block.
+template <class E>
+struct VectorMasks {
+  static constexpr int kWidth = 16 / static_cast<int>(sizeof(E));
+  uint4 of_first[kWidth + 1];
+  __device__ __forceinline__ void make() {
+    const int i = static_cast<int>(threadIdx.x);
+    const uint4 all{0xFFFFFFFFU, 0xFFFFFFFFU, 0xFFFFFFFFU, 0xFFFFFFFFU};
+    if (i <= kWidth) of_first[i] = joined({}, all, i * static_cast<int>(sizeof(E)));
+  }
+};
+
+/// 16 bytes of shared memory that nobody writes any more.
+__device__ __forceinline__ uint4 shared_vector(unsigned at) {
+  uint4 r;
+  asm("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(at));
+  return r;
+}
+
+/// A value that is found where it is written down, not again behind each predicate that guards its use.
+template <class T>
+__device__ __forceinline__ T settled(T a) {
+  if constexpr (sizeof(T) == 8) {
+    asm("" : "+l"(a));
+  } else {
+    asm("" : "+r"(a));
+  }
+  return a;
+}
+
+/// The extremes of vectors, one after another; both NaN if an element is.
+template <class E>
+class VectorExtremes {
+ public:
+  /// Of `first` alone, an element in all places of a word.
+  __device__ __forceinline__ explicit VectorExtremes(unsigned first) : low_(word(first)), high_(low_) {}
+  __device__ __forceinline__ void see(const uint4& raw) { see(raw.x), see(raw.y), see(raw.z), see(raw.w); }
+  __device__ __forceinline__ lift::Extremes all() const {
+    if constexpr (sizeof(E) == 4) {
+      return {low_, high_};
+    } else {
+      return {static_cast<float>(__hmin_nan(low_.x, low_.y)), static_cast<float>(__hmax_nan(high_.x, high_.y))};
+    }
+  }
+
+ private:
+  using Word = std::conditional_t<sizeof(E) == 4, float,
+                                  std::conditional_t<std::is_same_v<E, fold::Float16>, __half2, __nv_bfloat162>>;
+  static __device__ __forceinline__ Word word(unsigned bits) { return *reinterpret_cast<const Word*>(&bits); }
+  __device__ __forceinline__ void see(unsigned bits) {
+    if constexpr (sizeof(E) == 4) {
+      low_ = lift::least(low_, word(bits)), high_ = lift::most(high_, word(bits));
+    } else {
+      low_ = __hmin2_nan(low_, word(bits)), high_ = __hmax2_nan(high_, word(bits));
+    }
+  }
+  Word low_, high_;
+};
+
+/// The frame that a row's first element gives.
+template <class E>
+struct FirstFrame {
+  using S = fold::Scalar<float>;
+  /// |t - s| of all elements t in the frame s up to which no term, sum or probability leaves the normal numbers: 112
+  /// binades between terms and 11 more for a sum make 2^-123 the least probability.
+  static constexpr float kFarthest = 56.F;
+  static constexpr float kLargest = 0x1p21F;  ///< frame: within it the split of every such t is exact
+
+  unsigned filler;  ///< the first element, in all places of a word
+  float c, s;
+
+  __device__ __forceinline__ FirstFrame(unsigned first_word, float c_) : filler(first_word), c(c_) {
+    if (sizeof(E) == 2) filler = __byte_perm(first_word, 0, 0x1010);
+    float first[16 / sizeof(E)];
+    Packed<E>::unpack({filler, filler, filler, filler}, first);
+    constexpr float kMagic = fold::Real<float>::kMagic;
+    s = S::sub(__int_as_float(__float_as_int(S::fma(first[0], c, kMagic)) & ~1), kMagic);
+  }
+  __device__ __forceinline__ lift::FrameTerms terms() const {
+    return lift::FrameTerms::in_even_frame(c, S::sub(fold::Real<float>::kMagic, s));
+  }
+  /// Leaves the bits of a vector that the mask has; the others become the first element's.
+  __device__ __forceinline__ void fill(uint4& raw, const uint4& mask) const {
+    const auto pick = [&](unsigned& a, unsigned m) { a = (a & m) | (filler & ~m); };
+    pick(raw.x, mask.x), pick(raw.y, mask.y), pick(raw.z, mask.z), pick(raw.w, mask.w);
+  }
+  __device__ __forceinline__ bool holds(const lift::Extremes& e) const {
+    const float far = lift::most(fabsf(S::fma(e.high, c, -s)), fabsf(S::fma(e.low, c, -s)));
+    return (far <= kFarthest) & (fabsf(s) <= kLargest);
+  }
+};
+
+/// The lane's place among all in order of length, counted in steps of `step` elements up to four.
+__device__ __forceinline__ int place_by_steps(int length, int step) {
+  const bool more = length > step, many = length > 2 * step, most = length > 3 * step;
+  const unsigned with_more = __ballot_sync(lift::kWholeWarp, more), with_many = __ballot_sync(lift::kWholeWarp, many),
+                 with_most = __ballot_sync(lift::kWholeWarp, most);
+  // Of as many steps or more; of more steps.
+  const unsigned at_least = most ? with_most : many ? with_many : more ? with_more : lift::kWholeWarp;
+  const unsigned beyond = most ? 0U : many ? with_most : more ? with_many : with_more;
+  unsigned before;
+  asm("mov.u32 %0, %%lanemask_lt;" : "=r"(before));
+  return 32 - __popc(at_least) + __popc(at_least & ~beyond & before);
+}
+
+/// The rows of a warp from `base` on; where groups of lanes are to have similar ones, in order of length. By all lanes.
+template <class Shape>
+__device__ __forceinline__ void find_rows(const RowProblem& p, std::int64_t base, CutRow* found) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const bool has_row = lane < Shape::kPlaces && base + lane < p.rows;
+  const RowPlace place(p, has_row ? base + lane : base);
+  const Operand& given = p[Slot::length];
+  std::int64_t length = p.n;
+  if (given.given) length = clamp(integer_at(given.dtype, given.data + place.offset(given)), length);
+  if (p.causal) length = clamp(place.last() + 1 + p.n - p.outer[static_cast<std::size_t>(p.outer_rank - 1)], length);
+  const CutRow row{place.offset(p[Slot::x]), place.offset(p[Slot::y]),
+                   has_row ? static_cast<int>(length) : ShortOrder::kNone};
+  // Lanes without a place come last.
+  const int at =
+      Shape::kLanes == 32 ? lane : place_by_steps(lane < Shape::kPlaces ? row.length : 1024, Shape::kElements);
+  if (at < Shape::kPlaces) found[at] = row;
+  __syncwarp();
+}
+
+/// Rows whose elements lie near their first one; those of a set in which some do not are left to short_rows_of_any.
+template <class Shape>
+__global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
+    softmax_lengths_warp(const __grid_constant__ ShortRows rows) {
+  begin_in_order();
+  using E = typename Shape::E;
+  using S = fold::Scalar<float>;
+  constexpr int kLanes = Shape::kLanes, kWidth = Shape::kWidth, kVectors = Shape::kVectors, kRows = Shape::kRows,
+                kPlaces = Shape::kPlaces, kSteps = Shape::kSteps, kOfStep = Shape::kOfStep, kEach = Shape::kEach,
+                kElements = Shape::kElements;
+  __shared__ CutRow found[Shape::kWarps][kPlaces];
+  __shared__ VectorMasks<E> masks;
+  const RowProblem& p = rows.p;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, place = lane % kLanes;
+  const std::int64_t base = (static_cast<std::int64_t>(blockIdx.x) * Shape::kWarps + warp) * kPlaces;
+  masks.make();
+  __syncthreads();
+  if (base >= p.rows) return;
+  find_rows<Shape>(p, base, found[warp]);
+  const CutRow* row = found[warp] + lane / kLanes;
+  uint4 raw[kVectors];
+  // Of the vectors that a row has, those of a step; the others keep what they hold.
+  const auto fetch = [&](const char* x, int length, int step) {
+#pragma unroll
+    for (int j = step * kOfStep; j < (step + 1) * kOfStep; ++j)
+      if (kWidth * kLanes * j < length) raw[j] = *reinterpret_cast<const uint4*>(x + 16 * kLanes * j);
+  };
+  const auto x_of = [&](const CutRow* of) { return p[Slot::x].data + settled(of->x + 16 * place); };
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) fetch(x_of(row), row->length - kWidth * place, step);
+  const unsigned mask_at = settled(shared_address(&masks));
+  unsigned left = 0;
+#pragma unroll 1
+  for (int run = 0; run < Shape::kRuns; ++run, row += kRows) {
+    // A set: how far its rows reach, and where its next one lies.
+    const int length = row->length;
+    const int longest = __reduce_max_sync(lift::kWholeWarp, length),
+              least = __reduce_min_sync(lift::kWholeWarp, length);
+    const bool has_next = run + 1 < Shape::kRuns;
+    const CutRow* next = row + (has_next ? kRows : 0);
+    const char* next_x = x_of(next);
+    const int next_length = has_next ? next->length - kWidth * place : 0;
+    // Elements to terms, step by step; as soon as a step's registers are free, the next set's elements are asked for.
+    const FirstFrame<E> frame(__shfl_sync(lift::kWholeWarp, length > 0 ? raw[0].x : 0U, lane / kLanes * kLanes),
+                              rows.factor.c);
+    const auto terms = frame.terms();
+    VectorExtremes<E> extremes(frame.filler);
+    float v[lift::kPerLane];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      float* const own = v + step * kEach;
+      if (longest > step * kElements) {
+        const bool is_cut = least < (step + 1) * kElements;
+        const int end = length - kWidth * place - step * kElements;
+        if (is_cut) {
+#pragma unroll
+          for (int j = 0; j < kOfStep; ++j) {
+            const uint4 mask = shared_vector(mask_at + 16 * max(0, min(end - kWidth * kLanes * j, kWidth)));
+            frame.fill(raw[step * kOfStep + j], mask);
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < kOfStep; ++j)
+          extremes.see(raw[step * kOfStep + j]), Packed<E>::unpack(raw[step * kOfStep + j], own + kWidth * j);
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) own[i] = terms.template term<false>(own[i]);
+        if (is_cut) {
+#pragma unroll
+          for (int i = 0; i < kEach; ++i)
+            if (i % kWidth >= end - kWidth * kLanes * (i / kWidth)) own[i] = 0.F;
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) own[i] = 0.F;
+      }
+      fetch(next_x, next_length, step);
+    }
+    const float d = lift::add_tree<kWidth, kLanes, float>([&](int j, int k) { return v[j * kWidth + k]; });
+    if (!__all_sync(lift::kWholeWarp, frame.holds(extremes.all()))) {
+      left |= 1U << run;
+      continue;
+    }
+    // Terms to results; zeros behind what exists.
+    const float multiplier = length > 0 ? reciprocal_of_normal(d) : 0.F;
+    char* y = p[Slot::y].data + settled(row->y + 16 * place);
+    const int room = length >= 0 ? static_cast<int>(p.n) - kWidth * place : 0;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) v[j * kWidth + k] = S::mul(v[j * kWidth + k], multiplier);
+      const uint4 result = Packed<E>::pack(v + j * kWidth);
+      if (kWidth * kLanes * j < room) *reinterpret_cast<uint4*>(y + 16 * kLanes * j) = result;
+    }
+  }
+  row = found[warp] + lane / kLanes;
+#pragma unroll 1
+  for (; left != 0; left >>= 1, row += kRows)
+    if ((left & 1U) != 0)
+      short_rows_of_any<E, kLanes>(p, p[Slot::x].data + row->x, p[Slot::y].data + row->y, max(row->length, 0), p.scale,
+                                   row->length >= 0);
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
