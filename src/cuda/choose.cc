@@ -1,6 +1,9 @@
 #include "cuda/choose.hpp"
 
+#include "softfold/fold/logsumexp.hpp"
+
 #include <algorithm>
+#include <cmath>
 
 namespace softfold {
 inline namespace v0 {
@@ -19,6 +22,12 @@ bool fits_vectors(const RowProblem& p, const Operand& o) {
     fits = fits && (p.outer[at] == 1 || !misfit(x.strides[at], o.strides[at]));
   }
   return fits;
+}
+
+bool on_vectors(const RowProblem& p, const Operand& o) {
+  bool on = reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0;
+  for (int d = 0; d < p.outer_rank; ++d) on = on && o.strides[static_cast<std::size_t>(d)] % 16 == 0;
+  return on;
 }
 
 }  // namespace
@@ -49,6 +58,21 @@ const char* refuses_plain(const RowProblem& p) {
       p[Slot::x].strides[0] < p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)))
     return "rows overlap or run backwards";
   return refuses_vectors(p);
+}
+
+const char* refuses_cut_rows(const RowProblem& p) {
+  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (p[Slot::offsets].given) return "ragged rows have no common length";
+  if (p[Slot::mask].given || p[Slot::scales].given) return "rows have a mask or scales of their own";
+  if (!p[Slot::length].given && !p.causal) return "no row is cut short";
+  if (p.empty != Empty::zero) return "rows without elements are to become NaN";
+  const float c = fold::make_scale<float>(p.scale).c;
+  if (c == 0.F || !std::isfinite(c)) return "a scale of 0, or one that is not finite";
+  if (const char* why = refuses_vectors(p)) return why;
+  const Operand &x = p[Slot::x], &y = p[Slot::y];
+  if (p.n * static_cast<std::int64_t>(size_of(x.dtype)) % 16 != 0 || !on_vectors(p, x) || !on_vectors(p, y))
+    return "rows begin or end inside vectors";
+  return nullptr;
 }
 
 Grid cluster_grid(std::int64_t rows, std::int64_t chunks, const DeviceTraits& device, int warps) {

@@ -18,6 +18,10 @@ const char* refuses_other_vectors(const RowProblem& p, Slot slot, const char* wh
 /// Null if, further, all rows are alike: one stride between rows, one scale, nothing hidden. Else why not.
 const char* refuses_plain(const RowProblem& p);
 
+/// Null if rows on vectors are cut short, by lengths or a causal limit alone, and those without elements are to become
+/// zeros. Else why not.
+const char* refuses_cut_rows(const RowProblem& p);
+
 inline constexpr int kWarpsPerBlock = 16;
 
 /// A cluster a row: the fewest blocks of up to `warps` warps that hold a row's chunks, a chunk a warp, evenly filled;

@@ -1,6 +1,5 @@
-// softmax_lengths_warp and softmax_lengths_stay: what they take, and how they are launched.
+// softmax_lengths_stay: what it takes, and how it is launched.
 #include "cuda/softmax_length.cuh"
-#include "cuda/softmax_lengths_warp.cuh"
 
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
@@ -27,59 +26,11 @@ constexpr StaySpread spread(std::int64_t chunks) {
   return {blocks, 8};
 }
 
-bool on_vectors(const RowProblem& p, const Operand& o) {
-  bool on = reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0;
-  for (int d = 0; d < p.outer_rank; ++d) on = on && o.strides[static_cast<std::size_t>(d)] % 16 == 0;
-  return on;
-}
-
-/// What keeps a problem from both kernels.
-const char* refuses_either(const RowProblem& p) {
-  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
-  if (p[Slot::offsets].given) return "ragged rows have no common length";
-  if (p[Slot::mask].given || p[Slot::scales].given) return "rows have a mask or scales of their own";
-  if (!p[Slot::length].given && !p.causal) return "no row is cut short";
-  if (p.empty != Empty::zero) return "rows without elements are to become NaN";
-  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
-  if (const char* why = refuses_vectors(p)) return why;
-  const Operand &x = p[Slot::x], &y = p[Slot::y];
-  if (p.n * static_cast<std::int64_t>(size_of(x.dtype)) % 16 != 0 || !on_vectors(p, x) || !on_vectors(p, y))
-    return "rows begin or end inside vectors";
-  return nullptr;
-}
-
-const char* refuses_warp(const RowProblem& p, const Context&) {
-  if (p.op != Op::softmax) return "log-probabilities are found from the elements once more";
-  if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
-  if (p.rows / 8 >= 0x7FFFFFFF) return "more rows than a grid has";
-  return refuses_either(p);
-}
-
-template <class Warp>
-void launch_warp(const RowProblem& p, Stream stream) {
-  constexpr int rows = Warp::kWarps * Warp::kPlaces;
-  const Grid grid{(p.rows + rows - 1) / rows, 32 * Warp::kWarps};
-  const auto scale = fold::make_scale<float>(p.scale);
-  launch("softmax_lengths_warp", softmax_lengths_warp<Warp>, grid, stream,
-         ShortRows{p, {}, scale, lift::Factor(scale.c)});
-}
-
-void run_warp(const RowProblem& p, const Context& context) {
-  const DeviceOf device(p[Slot::x].data);
-  const Stream stream = stream_of(context);
-  with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.n <= 128) return launch_warp<LengthsWarp<E, 4>>(p, stream);
-    if (p.n <= 256) return launch_warp<LengthsWarp<E, 8>>(p, stream);
-    if (p.n <= 512) return launch_warp<LengthsWarp<E, 16>>(p, stream);
-    launch_warp<LengthsWarp<E, 32>>(p, stream);
-  });
-}
-
-const char* refuses_stay(const RowProblem& p, const Context&) {
+const char* refuses(const RowProblem& p, const Context&) {
   const std::size_t size = size_of(p[Slot::x].dtype);
   if (p.n < shortest(size)) return "a row is short enough for one block";
   if (p.n > kLongest) return "a row is longer than a cluster holds (262144)";
-  if (const char* why = refuses_either(p)) return why;
+  if (const char* why = refuses_cut_rows(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (traits.largest_cluster < spread(chunks).blocks) return "the device has no clusters of so many blocks";
@@ -98,7 +49,7 @@ void launch_rows(const RowProblem& p, const RaggedStay& ragged, const StaySpread
   });
 }
 
-void run_stay(const RowProblem& p, const Context& context) {
+void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const StaySpread s = spread(lift::chunk_count(p.n));
   if (p.op == Op::log_softmax) return launch_rows<true, false>(p, {}, s, stream_of(context));
@@ -140,8 +91,7 @@ void launch_ragged_stays(const RowProblem& p, const RaggedStay& stay, Stream str
   launch_rows<false, true>(p, stay, s, stream);
 }
 
-const RowKernel softmax_lengths_warp_kernel{"softmax_lengths_warp", refuses_warp, run_warp, nullptr};
-const RowKernel softmax_lengths_stay_kernel{"softmax_lengths_stay", refuses_stay, run_stay, nullptr};
+const RowKernel softmax_lengths_stay_kernel{"softmax_lengths_stay", refuses, run, nullptr};
 
 }  // namespace cuda
 }  // namespace v0
