@@ -92,10 +92,12 @@ TEST_F(CudaHidden, EveryRegimeEdge) {
       }
 }
 
-/// Any number where a length is wanted: of none, one, a step more or less than a quarter, outside the row.
-double any_length(std::int64_t row, std::int64_t n) {
-  const std::int64_t some[] = {n, 0, 1, n - 1, n / 4, n / 4 + 1, n / 2 - 1, n / 2, n * 3 / 4 + 1, -3, n + 5, 1 << 30};
-  if (row % 2 == 0) return static_cast<double>(some[row / 2 % 12]);
+/// Any number where a length is wanted: of none, one, a step more or less than a quarter, outside the row; of 64 bits
+/// also those whose lower half is a length.
+double any_length(std::int64_t row, std::int64_t n, DType t) {
+  const std::int64_t far = t == DType::int64 ? (std::int64_t{1} << 40) + 3 : 1 << 30;
+  const std::int64_t some[] = {n, 0, 1, n - 1, n / 4, n / 4 + 1, n / 2 - 1, n / 2, n * 3 / 4, -3, n + 5, far, -far};
+  if (row % 2 == 0) return static_cast<double>(some[row / 2 % 13]);
   return static_cast<double>(Random(static_cast<std::uint64_t>(row) + 99).next() % static_cast<std::uint64_t>(n + 1));
 }
 /// Most rows lie near their first element, wherever that is, as far as a frame guessed from it reaches and further;
@@ -106,32 +108,55 @@ double any_value(std::int64_t row, std::int64_t i, std::int64_t n, double length
     case 3: return value_of(Values::specials, row / 16, i, n);
     case 7: return value_of(Values::wide, row, i, n);
     case 11: return i == n / 3 ? 38.8 * (row % 32 < 16 ? 1 : -1) : 0.;
+    case 12: return i == 0 ? 0. : i == n / 3 ? -38.8 : 38.8;
     case 13: return i == n / 3 ? 38.9 : 0.;
     case 14: return value_of(Values::huge, row / 16, i, n);
     default: return value_of(Values::normal, row, i, n) + (row % 4 == 1 ? 500. * static_cast<double>(row % 9 - 4) : 0.);
   }
 }
 
-/// Rows on vectors, whose warps take several: of every number of lanes a row, some groups of lanes without one.
+/// What the rows of a tensor are like: of all kinds, all near their first element, all so far from 0 that a frame is
+/// just not guessed any more.
+enum class Rows { any, near, far };
+double value_in(Rows rows, std::int64_t row, std::int64_t i, std::int64_t n, double length) {
+  if (rows == Rows::any || static_cast<double>(i) >= length) return any_value(row, i, n, length);
+  const double level = rows == Rows::far ? 1453635. : 100. * static_cast<double>(row % 3);
+  return value_of(Values::normal, row, i, n) + (row % 2 == 0 ? level : -level);
+}
+
+/// Rows on vectors, whose warps take several: of every number of lanes a row, some groups of lanes without one; also in
+/// place.
 TEST_F(CudaHidden, ShortRowsOnVectors) {
   for (const DType t : kNarrow)
     for (const std::int64_t n : {8, 24, 64, 120, 128, 136, 200, 256, 264, 384, 512, 520, 768, 1000, 1024})
       for (const std::int64_t rows : {1, 7, 331})
-        for (const double scale : {1., -0.7}) {
+        for (const auto& [scale, like] :
+             {std::pair{1., Rows::any}, {-0.7, Rows::any}, {1., Rows::near}, {1., Rows::far}}) {
+          if (like != Rows::any && (rows != 331 || (like == Rows::far && t != DType::float32))) continue;
           const std::int64_t stride = rows == 331 ? n + 16 : n;
-          Tensor cpu_length(DType::int32, {rows}), length(rows == 7 ? DType::int64 : DType::int32, {rows}),
+          Tensor cpu_length(DType::int32, {rows}), length(scale < 0 ? DType::int64 : DType::int32, {rows}),
               x(t, {rows, n}, {stride, 1});
-          const auto clamped = [&](std::int64_t row) {
-            return std::clamp(any_length(row, n), 0., static_cast<double>(n));
-          };
+          const auto any = [&](std::int64_t row) { return any_length(row, n, length.dtype()); };
+          const auto clamped = [&](std::int64_t row) { return std::clamp(any(row), 0., static_cast<double>(n)); };
           cpu_length.fill(clamped);
-          length.fill([&](std::int64_t row) { return any_length(row, n); });
-          x.fill([&](std::int64_t at) { return any_value(at / n, at % n, n, clamped(at / n)); });
+          length.fill(any);
+          x.fill([&, like = like](std::int64_t at) { return value_in(like, at / n, at % n, n, clamped(at / n)); });
           softfold::RowOptions cpu, cuda;
           cpu.length = cpu_length.cpu(), cuda.length = length.cuda();
           cpu.scale = cuda.scale = scale;
-          expect_same(x, cpu, cuda, std::to_string(rows) + " short rows of " + std::to_string(n));
+          const std::string what = std::to_string(rows) + " short rows of " + std::to_string(n);
+          expect_same(x, cpu, cuda, what);
           if (HasFatalFailure()) return;
+          std::string kernel = "softmax_lengths_warp";
+          for (const bool gpu : {false, true}) {
+            const softfold::View both = x.view(gpu);
+            const auto plan = softfold::plan(Op::softmax, {&both, 1}, {&both, 1}, gpu ? cuda : cpu);
+            plan.run();
+            if (gpu && rows == 331) kernel = plan.kernel();
+          }
+          ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
+          ASSERT_EQ(kernel, "softmax_lengths_warp") << what;
+          ASSERT_EQ(difference(x.host(), x.download(), x.size()), "") << what << " in place";
         }
 }
 

@@ -155,7 +155,7 @@ TEST_F(CudaStay, RowsThatAreTakenOneByOne) {
       softfold::Context context;
       context.workspace = &workspace;
       const softfold::View in[] = {some(x), some(dy)}, out = some(result);
-      const auto plan = softfold::plan(op, {in, backward ? 2U : 1U}, {&out, 1}, {}, context);
+      const auto plan = softfold::plan(op, {in, backward ? 2U : 1U}, {&out, 1}, softfold::RowOptions{}, context);
       plan.run();
       ASSERT_EQ(plan.kernel(), backward ? "backward_cluster_stays" : "softmax_cluster_stays");
     };
