@@ -57,6 +57,11 @@ struct AcrossGroup {
     return static_cast<int>(tile - static_cast<unsigned>(outer) * p.across) * p.words * kRows;
   }
 
+  /// Bytes of a tile's row that are x's.
+  __device__ __forceinline__ int width_of(unsigned tile) const {
+    return min(p.words * 4, (p.inner - column_of(tile, p.outer_of(tile))) * kSize);
+  }
+
   __device__ __forceinline__ char* stage(int i) const { return ring + i * p.stage_bytes; }
   /// By the group's first thread: the tile on its way. Of a row's first element, other blocks take their frame. Where
   /// there are no more tiles, those who wait learn it.
@@ -66,7 +71,7 @@ struct AcrossGroup {
     if (tile >= p.tiles) return barrier.arrive();
     const int outer = p.outer_of(tile), column = column_of(tile, outer);
     const int boxes = this->boxes(), bytes = p.height * p.words * 4;
-    const int more = rank() > 0 ? min(p.words * 4, (p.inner - column) * kSize) : 0;
+    const int more = rank() > 0 ? width_of(tile) : 0;
     barrier.expect(boxes * bytes + more);
     if (more > 0) barrier.copy(mail.first_rows[sender()][i], p.x + outer * p.x_outer + column * kSize, more);
 #pragma unroll 1

@@ -145,7 +145,9 @@ __global__ void __launch_bounds__(kTileWarps * 32, 1)
     char* elements = group.stage(stage);
     Thread own;
     typename Thread::Part part;
-    const char* first_row = group.rank() > 0 ? mail.first_rows[group.sender()][stage] : elements;
+    // Beyond x's columns there are zeros here, and in the first row what an earlier tile has left.
+    const bool elsewhere = group.rank() > 0 && word * 4 < group.width_of(tile);
+    const char* first_row = elsewhere ? mail.first_rows[group.sender()][stage] : elements;
     own.guess(shared_address(first_row) + word * 4, p.scale.c);
     const unsigned at = shared_address(elements) + group.thread * 4;
     const bool whole = least == Thread::kCount;

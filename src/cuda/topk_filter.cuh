@@ -6,6 +6,8 @@
 #include "cuda/topk_row.cuh"
 #include "cuda/topk_spread.cuh"
 
+#include <algorithm>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -19,7 +21,8 @@ template <class E>
 Grid filter_grid(const RowProblem& p, const TopkShare& share) {
   const auto warps = static_cast<int>(std::min<std::int64_t>(kFilterWarps, lift::chunk_count(p.n)));
   const int entries = share.k + BlockSelect<lift::kPerLane>::capacity_for(share.k);
-  const int kept = std::max(static_cast<int>(sizeof(Entry)) * entries, static_cast<int>(sizeof(SpreadMail)));
+  const int mail = Spread::has_warps(share) ? static_cast<int>(sizeof(SpreadMail)) : 0;
+  const int kept = std::max(static_cast<int>(sizeof(Entry)) * entries, mail);
   return {p.rows * share.segments, warps * 32, share.joins ? share.segments : 1,
           warps * share.ahead * Landing<E, 32>::kBytes + kept};
 }

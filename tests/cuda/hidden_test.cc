@@ -266,6 +266,28 @@ TEST_F(CudaHidden, EveryOuterAxisEdge) {
       }
 }
 
+/// More tiles than clusters and groups begin with: the rest are drawn.
+TEST_F(CudaHidden, ManyTilesOfAnOuterAxis) {
+  struct Shape {
+    DType t;
+    std::int64_t n, inner;
+  };
+  for (const auto& [t, n, inner] : {Shape{DType::bfloat16, 512, 40000},
+                                    {DType::float16, 1024, 40000},
+                                    {DType::float32, 3000, 8200},
+                                    {DType::float32, 64, 200004}}) {
+    Tensor x(t, {1, n, inner});
+    x.fill_by_threads([&, inner = inner](std::int64_t at) {
+      const std::int64_t column = at % inner;
+      return value_of(Values::normal, column, at / inner, 0) + 60. * static_cast<double>(column / 64 % 3 - 1);
+    });
+    softfold::RowOptions o;
+    o.axis = 1;
+    expect_same(x, o, o, "many tiles of an axis of " + std::to_string(n));
+    if (HasFatalFailure()) return;
+  }
+}
+
 /// Results over the elements, also of tiles that are folded a second time.
 TEST_F(CudaHidden, OuterAxesInPlace) {
   for (const DType t : kNarrow)
