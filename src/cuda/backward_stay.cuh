@@ -142,8 +142,8 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   Cluster::wait();
 
   for (int step = 0; source.row(step) < rows.rows; ++step) {
-    const std::int64_t row = source.row(step);
-    const int turn = step % 2, chunk = share.chunk + lane / kLanes;
+    const int row = source.row(step);
+    const int turn = step & 1, chunk = share.chunk + lane / kLanes;
     const bool has_chunk = lane / kLanes < share.chunks;
     using Chunk = GradientVectors<E, Gradient>;
     typename Chunk::Vectors y, dy;

@@ -47,7 +47,7 @@ struct PlainRows {
   bool joined;  ///< rows lie on 16-byte boundaries; in softmax_warp_rows also end to end: a warp's rows are one copy
   const GradientRow* gradients = nullptr;           ///< a row, for Leaves::gradient
   fold::LogSumExp<float>::State* states = nullptr;  ///< a row: goes there beside its gradient
-  unsigned* taken = nullptr;  ///< of clusters that stay: RowSource's counter, 0
+  unsigned* taken = nullptr;                        ///< of clusters that stay: RowSource's counter, 0
   /// LogNormaliser's, which takes a division in double.
   float two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa;
 

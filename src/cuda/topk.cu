@@ -115,9 +115,8 @@ void run_filter(const TopkProblem& p, const Context& context) {
   const TopkShare share = share_topk(p, parts);
   const Stream stream = stream_of(context);
   const TopkJob job{p, wants_states(p), lift::Factor(fold::make_scale<float>(p.scale).c)};
-  with_element(p[Slot::x].dtype, [&]<class E>() {
-    launch_filter<E>(job, plain_rows(p), share, filter_grid<E>(p, share), stream);
-  });
+  with_element(p[Slot::x].dtype,
+               [&]<class E>() { launch_filter<E>(job, plain_rows(p), share, filter_grid<E>(p, share), stream); });
   if (share.entries != nullptr && !share.joins)
     launch("topk_join", topk_join<TopkJob>, {p.rows, kJoinThreads, 1, join_bytes(share.k)}, stream, job, share);
 }
