@@ -15,6 +15,27 @@ __device__ __forceinline__ void begin_in_order() {
 #endif
 }
 
+/// The same in the first kernel of a call, if later ones begin_before_wait(): these then begin after all that came
+/// before the call has ended.
+__device__ __forceinline__ void begin_first() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// In a kernel that reads the call's inputs before it waits; it has to wait_for_before() before it reads anything else,
+/// or writes.
+__device__ __forceinline__ void begin_before_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 }  // namespace cuda
 }  // namespace v0
 }  // namespace softfold

@@ -76,6 +76,16 @@ struct CopyBarrier {
                  "l"(from), "r"(bytes), "r"(shared_address(&word))
                  : "memory");
   }
+  /// The same, of what the L2 cache is to drop before other things.
+  __device__ __forceinline__ void copy_once(void* to, const void* from, int bytes) {
+    std::uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
+        "%4;" ::"r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(&word)), "l"(policy)
+        : "memory");
+  }
 };
 
 /// Makes what this thread wrote to shared memory visible to the copy engine.
