@@ -34,12 +34,14 @@ const char* refuses(const RowProblem& p, const Context&) {
   return refuses_other_vectors(p, Slot::dy, "dy lies differently from y");
 }
 
+std::size_t workspace(const RowProblem& p, const Context&) { return is_worth_a_counter(p) ? sizeof(unsigned) : 0; }
+
 template <class E, template <class> class Gradient>
 void launch_stays(const RowProblem& p, const Context& context) {
   using Shape = GradientShape<E>;
   const StaySpread s = spread(lift::chunk_count(p.n), sizeof(E));
   const Operand& dy = p[Slot::dy];
-  const Scratch scratch(counter_bytes(p, context), context);
+  const Scratch scratch(workspace(p, context), context);
   const Stream stream = stream_of(context);
   GradientRows rows{plain_rows(p), dy.data, nullptr, p.outer_rank == 0 ? 0 : dy.strides[0],
                     static_cast<float>(p.scale)};
@@ -59,7 +61,7 @@ void run(const RowProblem& p, const Context& context) {
 
 }  // namespace
 
-const RowKernel backward_cluster_stays_kernel{"backward_cluster_stays", refuses, run, counter_bytes};
+const RowKernel backward_cluster_stays_kernel{"backward_cluster_stays", refuses, run, workspace};
 
 }  // namespace cuda
 }  // namespace v0

@@ -87,7 +87,7 @@ class RowSource {
   /// The row of one of the first steps.
   __device__ __forceinline__ int by_stride(int step) const {
     unsigned cluster;
-    asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(cluster));
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(cluster));
     return static_cast<int>(cluster) + step * clusters_;
   }
   /// Bytes of a row's mail.

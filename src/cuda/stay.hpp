@@ -87,18 +87,10 @@ int clusters_at_once(const char* name, void (*kernel)(Parameters...), const Grid
   return std::max(clusters, 1);
 }
 
-/// Whether clusters had better take rows from a counter (RowSource), if that costs nothing. Measured: 16-bit rows of
-/// 256 chunks and more lose 2 percent by it.
-inline bool gains_by_counter(std::int64_t n, DType dtype) { return size_of(dtype) > 2 || lift::chunk_count(n) < 256; }
-/// Whether it is worth a launch that sets the counter to 0.
+/// Whether it is worth a launch, which sets the counter to 0, that clusters take rows from one (RowSource).
 inline bool is_worth_a_counter(const RowProblem& p) {
   constexpr std::int64_t least = 128 << 20;  // bytes of x
-  const DType dtype = p[Slot::x].dtype;
-  return gains_by_counter(p.n, dtype) && p.rows * p.n * static_cast<std::int64_t>(size_of(dtype)) >= least;
-}
-/// Workspace for it.
-inline std::size_t counter_bytes(const RowProblem& p, const Context&) {
-  return is_worth_a_counter(p) ? sizeof(unsigned) : 0;
+  return p.rows * p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)) >= least;
 }
 /// The counter at `at`, set to 0.
 inline unsigned* cleared_counter(const char* name, char* at, Stream stream) {
