@@ -108,14 +108,15 @@ class KeptRowSource {
     int taken;
   };
 
-  /// By all threads of the block, before the cluster's barrier and begin(). counter: 0 before the kernel; null: none.
+  /// counter: 0 before the kernel; null: none.
   __device__ __forceinline__ KeptRowSource(unsigned* counter, int clusters, Queue& queue)
       : counter_(counter), clusters_(clusters), queue_(queue) {}
+  /// By all threads of the block, before the cluster's barrier.
   __device__ __forceinline__ void init() {
     if (threadIdx.x <= kAhead) queue_.rows.rows[threadIdx.x] = by_stride(static_cast<int>(threadIdx.x));
     if (threadIdx.x == 0) queue_.taken = by_stride(kAhead);
   }
-  /// Behind that barrier.
+  /// Behind it.
   __device__ __forceinline__ void begin() {
     leads_ = lift::Cluster::rank() == 0 && threadIdx.x < 32;
     last_ = queue_.taken - offset();
