@@ -95,64 +95,6 @@ struct GradientVectors {
   }
 };
 
-/// RowSource of a kernel that has no register left: a row that was taken waits in shared memory until it is sent, with
-/// the sums, and rows by the stride come by mail, too. What RowSource keeps from row to row would be spilled here, and
-/// behind each row's mail spilled registers come from the L2 cache (measured: 0.82 to 0.92 of a copy instead of 0.93
-/// to 1.01).
-class KeptRowSource {
- public:
-  static constexpr int kAhead = RowSource::kAhead;
-  static constexpr int kBytes = sizeof(int);  ///< of a row's mail
-  struct Queue {
-    RowQueue rows;
-    int taken;
-  };
-
-  /// counter: 0 before the kernel; null: none.
-  __device__ __forceinline__ KeptRowSource(unsigned* counter, int clusters, Queue& queue)
-      : counter_(counter), clusters_(clusters), queue_(queue) {}
-  /// By all threads of the block, before the cluster's barrier.
-  __device__ __forceinline__ void init() {
-    if (threadIdx.x <= kAhead) queue_.rows.rows[threadIdx.x] = by_stride(static_cast<int>(threadIdx.x));
-    if (threadIdx.x == 0) queue_.taken = by_stride(kAhead);
-  }
-  /// Behind it.
-  __device__ __forceinline__ void begin() {
-    leads_ = lift::Cluster::rank() == 0 && threadIdx.x < 32;
-    last_ = queue_.taken - offset();
-  }
-  __device__ __forceinline__ int by_stride(int step) const {
-    return static_cast<int>(blockIdx.x / lift::Cluster::size()) + step * clusters_;
-  }
-  __device__ __forceinline__ int row(int step) const { return queue_.rows[step]; }
-  __device__ __forceinline__ void ask() {
-    if (!leads_) return;
-    if (lane_index() == 0)
-      last_ = counter_ == nullptr ? last_ + clusters_ : static_cast<int>(atomicInc(counter_, 0x7FFFFFFFU));
-  }
-  /// The answer to shared memory; before a __syncwarp() and send().
-  __device__ __forceinline__ void keep() {
-    if (!leads_) return;
-    if (lane_index() == 0) queue_.taken = last_ + offset();
-  }
-  __device__ __forceinline__ void send(int step, CopyBarrier& arrived) const {
-    if (!leads_) return;
-    const unsigned to = thread_index();
-    if (to < lift::Cluster::size())
-      send_u32(lift::Cluster::map(&queue_.rows[step + kAhead], to), lift::Cluster::map(&arrived, to),
-               static_cast<unsigned>(queue_.taken));
-  }
-
- private:
-  __device__ __forceinline__ int offset() const { return counter_ == nullptr ? 0 : (kAhead + 1) * clusters_; }
-
-  unsigned* counter_;
-  int clusters_;
-  Queue& queue_;
-  bool leads_ = false;
-  int last_ = 0;  ///< offset() less than a row
-};
-
 /// A cluster of blocks a row; every warp has a chunk.
 template <class E, template <class> class Gradient>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
