@@ -144,7 +144,7 @@ class KeptRowSource {
   }
   __device__ __forceinline__ void send(int step, CopyBarrier& arrived) const {
     if (!leads_) return;
-    const unsigned to = thread_index();
+    const unsigned to = thread_index() % 32;
     if (to < lift::Cluster::size())
       send_u32(lift::Cluster::map(&queue_.rows[step + kAhead], to), lift::Cluster::map(&arrived, to),
                static_cast<unsigned>(queue_.taken));
