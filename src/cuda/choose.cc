@@ -24,13 +24,13 @@ bool fits_vectors(const RowProblem& p, const Operand& o) {
   return fits;
 }
 
+}  // namespace
+
 bool on_vectors(const RowProblem& p, const Operand& o) {
   bool on = reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0;
   for (int d = 0; d < p.outer_rank; ++d) on = on && o.strides[static_cast<std::size_t>(d)] % 16 == 0;
   return on;
 }
-
-}  // namespace
 
 const char* refuses_vectors(const RowProblem& p) {
   const Operand &x = p[Slot::x], &y = p[Slot::y];

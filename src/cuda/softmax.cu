@@ -32,13 +32,6 @@ ShortRows short_rows(const RowProblem& p) {
   return {p, {begin, end}, scale, lift::Factor(scale.c)};
 }
 
-bool on_vectors(const RowProblem& p) {
-  const Operand& x = p[Slot::x];
-  bool on = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0;
-  for (int d = 0; d < p.outer_rank; ++d) on = on && x.strides[static_cast<std::size_t>(d)] % 16 == 0;
-  return on;
-}
-
 const char* refuses_warp_rows(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;
   if (p[Slot::offsets].given) return "ragged rows have no common length";
@@ -73,7 +66,7 @@ void run_warp_rows(const RowProblem& p, const Context& context) {
   with_element(p[Slot::x].dtype, [&]<class E>() {
     if (!p[Slot::mask].given) {
       // Groups of lanes have no slots for what begins inside a vector to be rotated to.
-      const std::int64_t slots = on_vectors(p) ? p.n : p.n + 16 / static_cast<int>(sizeof(E)) - 1;
+      const std::int64_t slots = on_vectors(p, p[Slot::x]) ? p.n : p.n + 16 / static_cast<int>(sizeof(E)) - 1;
       if (slots <= 128) return launch_short_rows<E, 4>(p, stream);
       if (slots <= 256) return launch_short_rows<E, 8>(p, stream);
       if (slots <= 512) return launch_short_rows<E, 16>(p, stream);
@@ -111,7 +104,7 @@ void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, Stream 
     const Grid grid = cluster_grid(p.rows, chunks, device);
     return launch("softmax_cluster_row_any", softmax_cluster_row_short<E, kLog>, grid, stream, short_rows(p));
   }
-  if (on_vectors(p) && p.rows * chunks >= kChunksAtOnce) {
+  if (on_vectors(p, p[Slot::x]) && p.rows * chunks >= kChunksAtOnce) {
     if constexpr (sizeof(E) == 2 && !kLog) {
       if (chunks > 8) return launch_cluster_row<E, kLog, 128, 128, 3>(p, device, stream);
     }
