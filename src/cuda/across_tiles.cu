@@ -165,6 +165,12 @@ std::size_t workspace(const RowProblem& p, const Context&) {
   return workspace_of(tiles_of(p, traits_of(DeviceOf(p[Slot::x].data).device())));
 }
 
+/// The counter at `at`, set to 0.
+unsigned* cleared_counter(const char* name, char* at, Stream stream) {
+  check(cudaMemsetAsync(at, 0, sizeof(unsigned), stream), name);
+  return reinterpret_cast<unsigned*>(at);
+}
+
 template <class E, bool kLog, int kGroups>
 void launch_tiles(const RowProblem& p, const AcrossTiles& t, const DeviceTraits& traits, Stream stream) {
   constexpr const char* kName = "softmax_across_tiles";

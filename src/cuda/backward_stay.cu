@@ -11,10 +11,10 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// Measured: 16-bit rows, two chunks to a warp, are as fast or faster by the fewest blocks.
 constexpr StaySpread spread(std::int64_t chunks, std::size_t size) {
   static_assert(GradientShape<float>::kLanes == 32 && GradientShape<fold::BFloat16>::kLanes == 16);
-  return size == 4 ? most_processors(chunks) : fewest_blocks(chunks, 2);
+  if (size == 4) return most_processors(chunks);
+  return chunks < 16 ? fewest_blocks(chunks, 2) : fewest_instructions(chunks);
 }
 
 const char* refuses(const RowProblem& p, const Context&) {
@@ -34,7 +34,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   return refuses_other_vectors(p, Slot::dy, "dy lies differently from y");
 }
 
-std::size_t workspace(const RowProblem& p, const Context&) { return is_worth_a_counter(p) ? sizeof(unsigned) : 0; }
+std::size_t workspace(const RowProblem&, const Context&) { return sizeof(CounterWord); }
 
 template <class E, template <class> class Gradient>
 void launch_stays(const RowProblem& p, const Context& context) {
@@ -46,7 +46,7 @@ void launch_stays(const RowProblem& p, const Context& context) {
   GradientRows rows{plain_rows(p), dy.data, nullptr, p.outer_rank == 0 ? 0 : dy.strides[0],
                     static_cast<float>(p.scale)};
   rows.dy_end = dy.data + (p.rows - 1) * rows.dy_stride + p.n * static_cast<std::int64_t>(sizeof(E));
-  if (is_worth_a_counter(p)) rows.rows.taken = cleared_counter("backward_cluster_stays", scratch.data(), stream);
+  rows.rows.taken = reinterpret_cast<CounterWord*>(scratch.data());
   const int shared = s.warps * Shape::kWarpBytes + 2 * SumBox::bytes(static_cast<int>(lift::chunk_count(p.n)));
   launch_to_stay("backward_cluster_stays", backward_cluster_stays<E, Gradient>, s, shared, p.rows, stream, rows);
 }

@@ -106,9 +106,10 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   constexpr int kSize = Place::kSize, kLanes = Shape::kLanes;
   extern __shared__ __align__(16) char memory[];
   __shared__ CopyBarrier arrived[2], landed[kStayWarps];
-  __shared__ KeptRowSource::Queue queue;
+  __shared__ RowSource::Queue queue;
   const PlainRows& rows = p.rows;
-  KeptRowSource source(rows.taken, clusters, queue);
+  RowSource source({rows.taken, static_cast<unsigned>(rows.rows)}, clusters, queue);
+  const RowCounter::Word seen = source.init();
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int chunks = static_cast<int>(lift::chunk_count(rows.n));
@@ -132,17 +133,17 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const auto box_of = [&](int turn) {
     return SumBox{reinterpret_cast<lift::SumNode*>(memory + warps * Shape::kWarpBytes + turn * SumBox::bytes(chunks))};
   };
-  const int mail_bytes = chunks * static_cast<int>(sizeof(lift::SumNode)) + KeptRowSource::kBytes;
-  source.init();
+  const int mail_bytes = chunks * static_cast<int>(sizeof(lift::SumNode)) + RowSource::kBytes;
   if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
   if (lane == 0) landed[warp].init(1);
   CopyBarrier::publish();
   if (threadIdx.x < 2) arrived[threadIdx.x].expect(mail_bytes);
   fetch(source.by_stride(0));
   Cluster::arrive();
+  source.begin(seen);
   Cluster::wait();
+  source.resume();
 
-  source.begin();
   for (int step = 0; source.row(step) < rows.rows; ++step) {
     const std::int64_t row = source.row(step);
     const int turn = step % 2, chunk = share.chunk + lane / kLanes;
@@ -168,7 +169,12 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     wait_for_words(arrived[turn], static_cast<unsigned>(step / 2) & 1U);
     if (threadIdx.x == 0) arrived[turn].expect(mail_bytes);
     source.ask();
-    const lift::SumNode all = lift::sum_some([&](int i) { return box_of(turn)[i]; }, chunks);
+    const lift::SumNode all = lift::sum_some(
+        [&](int i) {
+          asm volatile("" : "+r"(i));  // or places are found once for all rows, and spilled
+          return box_of(turn)[i];
+        },
+        chunks);
     const int count = has_chunk ? min(static_cast<int>(rows.n) - chunk * lift::kChunk, lift::kChunk) : 0;
     char* dx = rows.y + row * rows.y_stride + begin + lane / kLanes * (lift::kChunk * kSize);
     Chunk::write(y, dy, dx, count, all, p.scale);

@@ -7,6 +7,7 @@
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
 #include "cuda/states.hpp"
+#include "cuda/stay.hpp"
 
 #include <algorithm>
 #include <type_traits>
@@ -103,7 +104,7 @@ struct LossMemory {
   RowResult* rows = nullptr;
   GradientRow* gradients = nullptr;
   float* elements = nullptr;
-  unsigned* taken = nullptr;
+  CounterWord* taken = nullptr;
   fold::LogSumExp<float>::State* states = nullptr;
   fold::Entropy<float>* entropies = nullptr;
   RowLosses alone{};
@@ -126,7 +127,7 @@ struct LossMemory {
     } else if (reads_once(p)) {
       gradients = parts.take<GradientRow>(p.rows);
       elements = parts.take<float>(p.rows);
-      taken = parts.take<unsigned>(1);
+      taken = parts.take<CounterWord>(1);
       states = parts.take<fold::LogSumExp<float>::State>(p.rows);
     } else if (p[Slot::y].given) {
       rows = parts.take<RowResult>(p.rows);
@@ -196,11 +197,11 @@ class LossRun {
     if (divides(p_) && cluster.blocks > 0) {
       work.weights = {memory_.weights, lift::chunk_count(p_.rows)};
       launch("add_and_prepare_gradients", add_and_prepare_gradients, cluster, stream_, p_, memory_.weights,
-             memory_.gradients, memory_.elements, memory_.taken);
+             memory_.gradients, memory_.elements);
     } else {
       work = work_of(p_);
       launch("prepare_gradients", prepare_gradients, grid, stream_, p_, work.weights, memory_.gradients,
-             memory_.elements, memory_.taken);
+             memory_.elements);
     }
     stream_ = stream_.following();
     PlainRows rows = plain_rows(p_);

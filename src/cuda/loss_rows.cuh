@@ -223,8 +223,8 @@ struct RowToPrepare {
 
 /// Before it, a thread a row.
 static __global__ void __launch_bounds__(128)
-    prepare_gradients(const __grid_constant__ LossProblem p, RowsTotal weights, GradientRow* gradients, float* elements,
-                      unsigned* taken) {
+    prepare_gradients(const __grid_constant__ LossProblem p, RowsTotal weights, GradientRow* gradients,
+                      float* elements) {
   begin_in_order();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const PlainPlace place(p, min(index, p.rows - 1));
@@ -233,14 +233,13 @@ static __global__ void __launch_bounds__(128)
   if (index >= p.rows) return;
   gradients[index] = row.gradient(p, dloss, all_weights);
   elements[index] = row.element;
-  if (index == 0) *taken = 0;
 }
 
 /// The same for a mean, by one cluster that adds up the targets' weights itself, a chunk of rows a block; the chunks'
 /// sums go to `weights`.
 static __global__ void __launch_bounds__(lift::kChunk)
     add_and_prepare_gradients(const __grid_constant__ LossProblem p, RowsSum* weights, GradientRow* gradients,
-                              float* elements, unsigned* taken) {
+                              float* elements) {
   begin_in_order();
   __shared__ double of_rows[lift::kChunk];
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * lift::kChunk + threadIdx.x;
@@ -263,7 +262,6 @@ static __global__ void __launch_bounds__(lift::kChunk)
   if (index >= p.rows) return;
   gradients[index] = row.gradient(p, dloss, all_weights);
   elements[index] = row.element;
-  if (index == 0) *taken = 0;
 }
 
 /// After it: the rows' losses, and the gradients of their targets.

@@ -2,26 +2,12 @@
 // of a row share, guessed before any of its elements is looked at.
 #pragma once
 
-#include "cuda/softmax_stay.cuh"
+#include "cuda/guess_part.cuh"
 #include "cuda/stay_frame.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
-
-template <class E>
-struct GuessShape : StayShape<E> {
-  using typename StayShape<E>::Place;
-  static constexpr int kStageBytes = Place::kBytes + 16;  ///< where a part of a row lands, and its barrier
-  static constexpr int kWarpBytes = StayShape<E>::kStages * kStageBytes;
-};
-
-/// What of a warp waits in shared memory: registers are for elements.
-struct GuessWarp {
-  uint4 ends;       ///< of results, on their way to rows that begin inside a vector
-  int n, chunks;    ///< of its part of a row
-  float filled[2];  ///< what stands behind the part's end, in each of its landing places, if that stays
-};
 
 /// A warp's part of one row, a chunk or two, once its elements are in registers.
 template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
@@ -35,13 +21,19 @@ struct GuessRow {
   using Mail = FrameMail<kChunks, kGradient>;
 
   const PlainRows& p;
-  int chunks;        ///< of the row
-  int chunk, count;  ///< of the lane's chunk; 0 elements: it has none
-  uint4& ends;       ///< the warp's
+  int chunks;             ///< of the row
+  int kept_chunk, count;  ///< of the lane's chunk: its number (of 16 bit), and elements; 0: it has none
+  GuessWaits& waits;
+
+  /// The lane's. float32 has no register for it; 16 bit would wait for it (2 percent).
+  __device__ __forceinline__ int chunk() const {
+    if constexpr (sizeof(E) == 2) return kept_chunk;
+    return waits.own().chunk + lane_index() / kLanes;
+  }
 
   /// Of the lane's chunk.
   __device__ __forceinline__ char* y_of(int row) const {
-    return p.y + row * p.y_stride + chunk * (lift::kChunk * Place::kSize);
+    return p.y + row * p.y_stride + chunk() * (lift::kChunk * Place::kSize);
   }
 
   /// All chunks in one frame; false if that does not hold the row, of which nothing is written then. cut: some chunk of
@@ -51,21 +43,44 @@ struct GuessRow {
     const float c = p.factor.c, absent = lift::absent(c);
     const auto extremes = extremes_by_integers<E>(raw);
     const float high = frame.z(c > 0.F ? extremes.high : extremes.low, c);
+    if constexpr (kGradient) mail.send_top(turn, high);
     const float least = c > 0.F ? extremes.low : extremes.high, low = frame.z(least, c);
     bool holds = GuessedFrame::holds(low, high);
     if (cut)
       holds = high <= GuessedFrame::kHighest &&
               GuessedFrame::hides(frame.z(rest, c), low, frame.z(least_above<E>(raw, rest, c, frame.sees_zero()), c));
-    if (__all_sync(lift::kWholeWarp, holds)) return in_frame<false>(frame, raw, high, cut, mail, turn, source);
+    if (__all_sync(lift::kWholeWarp, holds)) return in_frame<false>(frame, raw, cut, mail, turn, source);
     // Rows that hold infinities; the code stands apart because the compiler would move the terms' registers to join it.
     if (cut) put_rest(raw, Packed<E>::narrow(absent), y_of(source.row(turn)));
     const float present =
         frame.z(cut || least == absent ? least_above<E>(raw, absent, c, frame.sees_zero()) : least, c);
     if (__all_sync(lift::kWholeWarp, GuessedFrame::holds(present, high)))
-      return in_frame<true>(frame, raw, high, false, mail, turn, source);
-    send(mail, turn, fold::canonical_nan<float>(), high);
+      return in_frame<true>(frame, raw, false, mail, turn, source);
+    send(mail, turn, fold::canonical_nan<float>());
     receive(mail, turn, source);
     return false;
+  }
+
+  /// The same of elements that are looked at one by one, be they absent or not.
+  __device__ __forceinline__ bool guessed_each(GuessedFrame& frame, Vectors& raw, Mail& mail, int turn,
+                                               RowSource& source) const {
+    float v[Shape::kCount];
+    unpack(raw, v);
+    const lift::FrameTerms terms = frame.terms(p.factor.c);
+    GuessedFrame::Seen seen;
+    const float sum = lift::add_tree<Place::kWidth, kLanes, float, Shape::kCount>([&](int j, int k) {
+      float& at = v[j * Place::kWidth + k];
+      const float z = frame.z(at, p.factor.c);
+      if (j % 2 == 0) {
+        seen.template see<false>(z);
+      } else {
+        seen.template see<true>(z);
+      }
+      return at = terms.template term<true>(at);
+    });
+    if constexpr (kGradient) mail.send_top(turn, seen.high());
+    send(mail, turn, __all_sync(lift::kWholeWarp, seen.holds()) ? sum : fold::canonical_nan<float>());
+    return put_in_frame(frame, raw, v, GuessedFrame::kLeastTerm, mail, turn, source);
   }
 
   /// Each chunk in its own frame. Any row.
@@ -75,7 +90,7 @@ struct GuessRow {
     float v[Shape::kCount];
     unpack(raw, v);
     const auto own = Shape::Fold::terms(v, p.factor.c, extremes);
-    if (count > 0) send_mail<kLanes>(box[chunk], turns.barrier(turn), mail_of(own));
+    if (count > 0) send_mail<kLanes>(box[chunk()], turns.barrier(turn), mail_of(own));
     turns.wait(turn);
     const auto root = box.template merge<kChunks>(chunks);
     const ChunkMultiplier multiplier(root, own.node, own.state.m);
@@ -94,34 +109,45 @@ struct GuessRow {
   }
 
  private:
-  __device__ __forceinline__ void send(Mail& mail, int turn, float sum, float high) const {
-    if (count > 0) mail.template send_sum<kLanes>(turn, chunk, sum);
-    if constexpr (kGradient) mail.send_top(turn, high);
+  __device__ __forceinline__ void send(Mail& mail, int turn, float sum) const {
+    if (count > 0) mail.template send_sum<kLanes>(turn, static_cast<unsigned>(chunk()), sum);
   }
   __device__ __forceinline__ void receive(Mail& mail, int turn, RowSource& source) const {
-    mail.turns(chunks, source).wait(turn);
+    mail.wait(turn);
     source.ask();
   }
   /// kAbsent: some elements may be absent. hides: where others are none stands frame.hidden().
   template <bool kAbsent>
-  __device__ __forceinline__ bool in_frame(GuessedFrame& frame, Vectors& raw, float high, bool hides, Mail& mail,
-                                           int turn, RowSource& source) const {
+  __device__ __forceinline__ bool in_frame(GuessedFrame& frame, Vectors& raw, bool hides, Mail& mail, int turn,
+                                           RowSource& source) const {
     float v[Shape::kCount];
     unpack(raw, v);
     const float own = Shape::Fold::template terms_in<kAbsent>(frame.terms(p.factor.c), v);
-    send(mail, turn, hides && own < GuessedFrame::kLeastSeen ? fold::canonical_nan<float>() : own, high);
-    const int row = source.row(turn);
-    const GradientWords gradient(kGradient ? p.gradients + row : nullptr);
-    char* y = y_of(row);
+    send(mail, turn, hides && own < GuessedFrame::kLeastSeen ? fold::canonical_nan<float>() : own);
+    return put_in_frame(frame, raw, v, hides ? GuessedFrame::kLeastHidden : GuessedFrame::kLeastTerm, mail, turn,
+                        source);
+  }
+  /// Once the row's chunks are sent: terms, none below `least` but those that are 0, to results.
+  __device__ __forceinline__ bool put_in_frame(GuessedFrame& frame, Vectors& raw, Values& v, float least, Mail& mail,
+                                               int turn, RowSource& source) const {
+    const int n = static_cast<int>(p.n);
+    char* y = y_of(source.row(turn));
+    const auto& run = mail.own_run(turn, n);
     receive(mail, turn, source);
-    const float sum = mail.sum(turn, chunks);
+    [[maybe_unused]] GradientRow gradient;
+    if constexpr (kGradient) gradient = waits.gradient(turn);
+    const float sum = mail.sum(run, n);
     if (!(sum > 0.F)) return false;
     float unit = reciprocal_of_normal(sum);
 
-    const float least = hides ? GuessedFrame::kLeastHidden : GuessedFrame::kLeastTerm;
     if constexpr (kGradient) {
-      const lift::Node root = Mail::warp() == 0 ? frame.node(sum, mail.top(turn)) : lift::Node{0, sum};
-      put_gradients(raw, v, least, unit, gradient, {root, {}}, row, y);
+      if (gradient.kind == GradientRow::Kind::wild) return false;  // results may be NaN, which pack() does not write
+      put_guessed_gradients(raw, v, least, unit, gradient, y);
+      // Where no other warp waits for it.
+      if (Mail::has_tops()) {
+        const auto state = lift::state_of(frame.node(sum, mail.top(turn)));
+        if (lane_index() == 0) p.states[source.row(turn)] = state;
+      }
     } else {
       put(raw, v, y, fold::Scalar<float>::mul(least, unit) >= fold::Real<float>::kSmallest, unit);
     }
@@ -161,10 +187,27 @@ struct GuessRow {
         v, dense, unit, [] {}, [&](int j) { raw[j] = Packed<E>::pack(v + j * Place::kWidth); });
     write(raw, y);
   }
+  /// Of a row that is not wild. (Constants by the stores of all others: a call would have registers spilled.)
+  __device__ __forceinline__ void put_guessed_gradients(Vectors& raw, Values& v, float least, float unit,
+                                                        const GradientRow& gradient, char* y) const {
+    if (gradient.kind == GradientRow::Kind::regular) {
+      to_gradients(v, least, unit, gradient);
+#pragma unroll
+      for (int j = 0; j < Place::kVectors; ++j) raw[j] = Packed<E>::pack(v + j * Place::kWidth);
+    } else {
+      const bool zero = gradient.kind == GradientRow::Kind::zero;
+      E constants[Place::kWidth];
+#pragma unroll
+      for (E& e : constants) e = Packed<E>::narrow(zero ? 0.F : fold::canonical_nan<float>());
+#pragma unroll
+      for (uint4& vector : raw) vector = Packed<E>::join(constants);
+    }
+    write(raw, y);
+  }
   __device__ __forceinline__ void put_gradients(Vectors& raw, Values& v, float least, float unit,
                                                 const GradientWords& gradient, const lift::Root& root, int row,
                                                 char* y) const {
-    if (chunk == 0 && lane_index() % kLanes == 0) p.states[row] = root.state();
+    if (chunk() == 0 && lane_index() % kLanes == 0) p.states[row] = root.state();
     put_gradient<E>(typename Shape::Elements(y), y, count, v, least, unit, gradient.row(), root, [&] {
 #pragma unroll
       for (int j = 0; j < Place::kVectors; ++j) raw[j] = Packed<E>::pack(v + j * Place::kWidth);
@@ -195,7 +238,7 @@ struct GuessRow {
     const uint4& own = raw[0];
     const uint4 before{other(own.x), other(own.y), other(own.z), other(own.w)};
     const uint4 first = group_lane == 0 ? joined(own, before, shift) : own;
-    if (lane == 0) ends = first;
+    if (lane == 0) waits.own().ends = first;
     if (has_chunk) {
       if (lane != 0 || shift == 0) to[0] = first;
 #pragma unroll
@@ -204,7 +247,7 @@ struct GuessRow {
     __syncwarp();
     if (lane >= Place::kWidth || shift == 0) return;
     const int at = lane * Place::kSize - shift, behind = (two ? 2 : 1) * (lift::kChunk * Place::kSize);
-    *reinterpret_cast<E*>(y + (at < 0 ? at + behind : at)) = reinterpret_cast<const E*>(&ends)[lane];
+    *reinterpret_cast<E*>(y + (at < 0 ? at + behind : at)) = reinterpret_cast<const E*>(&waits.own().ends)[lane];
   }
 };
 
@@ -229,121 +272,51 @@ struct Misses {
   }
 };
 
-/// What a warp needs of its part of every row. It is found anew after each row that no guess held: what lives across a
-/// call has to stay out of most registers, which are for elements.
-template <class E, bool kOnVectors>
-struct GuessPart {
-  using Shape = GuessShape<E>;
-  using Place = typename Shape::Place;
-  static constexpr int kLanes = Shape::kLanes, kChunkBytes = lift::kChunk * Place::kSize;
-
-  const PlainRows& p;
-  GuessWarp* waits;
-  int chunks;        ///< of a row
-  int chunk, count;  ///< of the lane's chunk; 0 elements: it has none
-  bool cut;          ///< some chunk of the warp is not full
-  bool outer;        ///< at an end of the row, where chunks may be cut and vectors around them reach beyond x's memory
-  unsigned memory;   ///< of the warp
-
-  __device__ __forceinline__ GuessPart(const PlainRows& p_, GuessWarp* waits_)
-      : p(p_), waits(waits_), chunks(static_cast<int>(lift::chunk_count(p.n))) {
-    const int group = lane_index() / kLanes;
-    const ChunkShare share(chunks);
-    chunk = share.chunk + group;
-    count = group < share.chunks ? min(static_cast<int>(p.n) - chunk * lift::kChunk, lift::kChunk) : 0;
-    cut = size(share) < share.chunks * lift::kChunk;
-    outer = !kOnVectors && (share.chunk == 0 || share.chunk + share.chunks == chunks);
-    extern __shared__ __align__(16) char all_memory[];
-    memory = shared_address(all_memory + warp_index() * Shape::kWarpBytes);
-    asm volatile("" : "+r"(memory));  // or it is found anew wherever it is needed
-  }
-  /// By all lanes, before anything else of the part is used.
-  __device__ __forceinline__ void init() const {
-    const ChunkShare share(chunks);
-    const float nothing = fold::canonical_nan<float>();
-    if (lane_index() == 0) waits[warp_index()] = {{}, size(share), share.chunks, {nothing, nothing}};
-    if (lane_index() < Shape::kStages) landed(lane_index()).init(1);
-  }
-  __device__ __forceinline__ int size(const ChunkShare& share) const {
-    return min(static_cast<int>(p.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);
-  }
-  /// The part in a row of x.
-  __device__ __forceinline__ const char* first(std::int64_t row) const {
-    return p.x + row * p.x_stride + (chunk - lane_index() / kLanes) * kChunkBytes;
-  }
-  __device__ __forceinline__ char* at(int stage) const {
-    return static_cast<char*>(__cvta_shared_to_generic(memory + stage * Shape::kStageBytes));
-  }
-  __device__ __forceinline__ CopyBarrier& landed(int stage) const {
-    return *reinterpret_cast<CopyBarrier*>(at(stage) + Place::kBytes);
-  }
-  /// more: bytes to expect besides, 0.
-  __device__ __forceinline__ void fetch(int stage, const char* first, int more) const {
-    if (lane_index() != 0) return;
-    CopyBarrier& barrier = landed(stage);
-    const int size = waits[warp_index()].n * Place::kSize;
-    const int shift = kOnVectors ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16);
-    if (kOnVectors || !outer) {
-      const int bytes = (shift + size + 15) & ~15;
-      barrier.expect(bytes + more);
-      return barrier.copy(at(stage), first - shift, bytes);
-    }
-    const typename Place::Span span(first, size / Place::kSize, p.x_begin, p.x_end);
-    barrier.expect(span.bytes() + more);
-    if (span.bytes() > 0)
-      barrier.copy(at(stage) + (span.begin - span.from), reinterpret_cast<const void*>(span.begin), span.bytes());
-  }
-  /// Once it has landed: the lane's vectors; `rest` where a chunk has no element.
-  __device__ __forceinline__ void read(uint4 (&raw)[Place::kVectors], int stage, const char* first, float rest) const {
-    GuessWarp& own = waits[warp_index()];
-    const Place place{at(stage), first, own.n, own.chunks, kOnVectors};
-    if constexpr (!kOnVectors) {
-      if (outer) place.mend(rest, p.x_begin, p.x_end);
-    } else if (cut) {
-      if (float& filled = own.filled[stage]; filled != rest) {
-        place.fill_rest(rest);
-        if (lane_index() == 0) filled = rest;
-      }
-    }
-    place.read_again(raw, (count > 0 ? lane_index() / kLanes * kChunkBytes : 0) + lane_index() % kLanes * 16);
-  }
-};
-
 /// Row after row, until one that the guess does not hold, or all are done. step: how many are.
 template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
 __device__ __forceinline__ void guess_rows(const PlainRows& p, RowSource& source, int& step, GuessedFrame& frame,
-                                           FrameMail<kChunks, kLeaves == Leaves::gradient>& mail, GuessWarp* waits) {
+                                           FrameMail<kChunks, kLeaves == Leaves::gradient>& mail, GuessWaits& waits) {
   using Place = typename GuessShape<E>::Place;
   constexpr int kStages = GuessShape<E>::kStages;
+  constexpr bool kGradient = kLeaves == Leaves::gradient;
   const GuessPart<E, kOnVectors> part(p, waits);
   const int rows = static_cast<int>(p.rows);
+  source.resume();
 #pragma unroll 1
   for (; source.row(step) < rows; ++step) {
     // The landing place is free again as soon as its elements are in registers.
-    const int stage = step & (kStages - 1), ahead = source.row(step + kStages);
-    part.landed(stage).wait(static_cast<unsigned>(step / kStages) & 1U);
-    const float rest = part.cut ? frame.template hidden<E>(p.factor.c) : 0.F;
+    const int stage = part.stage_of(step), ahead = source.row(step + kStages);
+    part.landed(stage).wait(static_cast<unsigned>(step) / kStages % 2);
+    const bool cut = part.cut();
+    float rest = lift::absent(p.factor.c);
+    if constexpr (sizeof(E) == 2) rest = cut ? frame.template hidden<E>(p.factor.c) : 0.F;
     uint4 raw[Place::kVectors];
-    part.read(raw, stage, kOnVectors ? nullptr : part.first(source.row(step)), rest);
+    part.read(raw, stage, kOnVectors ? nullptr : part.first(source.row(step)), cut, rest);
     const int waited = Place::loaded(raw);
+    source.keep();
     __syncwarp();
-    if (ahead < rows) part.fetch(stage, part.first(ahead), waited);
-    source.send(step, mail.arrived[step % 2]);
-    const GuessRow<E, kLeaves, kOnVectors, kChunks> own{p, part.chunks, part.chunk, part.count,
-                                                        waits[warp_index()].ends};
-    if (!own.guessed(frame, raw, part.cut, rest, mail, step, source)) return;
+    if (ahead < rows) part.template fetch<kGradient>(step + kStages, ahead, waited);
+    source.send(step, mail.arrived[mail.place(step)]);
+    const GuessRow<E, kLeaves, kOnVectors, kChunks> own{p, part.chunks, part.kept_chunk, part.count, waits};
+    bool held;
+    if constexpr (sizeof(E) == 2) {
+      held = own.guessed(frame, raw, cut, rest, mail, step, source);
+    } else {
+      held = own.guessed_each(frame, raw, mail, step, source);
+    }
+    if (!held) return source.keep();
   }
 }
 
 /// GuessRow::exactly of a row whose elements have left their landing place.
 template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
-__device__ __noinline__ lift::Root read_again_exactly(const PlainRows& p, int row, Misses& misses, GuessWarp* waits) {
+__device__ __noinline__ lift::Root read_again_exactly(const PlainRows& p, int row, Misses& misses, GuessWaits& waits) {
   using Shape = GuessShape<E>;
   const GuessPart<E, kOnVectors> part(p, waits);
   uint4 raw[Shape::Place::kVectors];
-  const char* x = p.x + row * p.x_stride + part.chunk * part.kChunkBytes;
+  const char* x = part.first(row) + lane_index() / Shape::kLanes * part.kChunkBytes;
   typename Shape::Elements(x).gather(raw, x, part.count, lift::absent(p.factor.c));
-  const GuessRow<E, kLeaves, kOnVectors, kChunks> own{p, part.chunks, part.chunk, part.count, waits[warp_index()].ends};
+  const GuessRow<E, kLeaves, kOnVectors, kChunks> own{p, part.chunks, part.kept_chunk, part.count, waits};
   int& turn = misses.of_warp[warp_index()];
   const lift::Root root =
       own.exactly(raw, row, Misses::box(Shape::kWarpBytes, part.chunks, turn), misses.turns(part.chunks), turn);
@@ -359,26 +332,29 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   begin_in_order();
   using Cluster = lift::Cluster;
   constexpr int kStages = GuessShape<E>::kStages;
-  static_assert(kStages == 2 && kStages < RowSource::kAhead);
   __shared__ Misses misses;
   __shared__ FrameMail<kChunks, kLeaves == Leaves::gradient> mail;
-  __shared__ GuessWarp waits[kStayWarps];
-  __shared__ RowQueue queue;
-  RowSource source(p.taken, clusters, queue);
+  __shared__ GuessWaits waits;
+  static_assert(kStages < RowSource::kAhead);
+  __shared__ RowSource::Queue queue;
+  RowSource source({p.taken, static_cast<unsigned>(p.rows)}, clusters, queue);
+  const RowCounter::Word seen = source.init();
   const int rows = static_cast<int>(p.rows);
   {
     const GuessPart<E, kOnVectors> part(p, waits);
     part.init();
     misses.init(part.chunks);
-    mail.init();
+    mail.init(part.chunks, RowSource::kBytes);
     CopyBarrier::publish();
     misses.turns(part.chunks).expect();
-    mail.turns(part.chunks, source).expect();
+    mail.expect();
     __syncwarp();
     for (int stage = 0; stage < kStages; ++stage)
-      if (source.by_stride(stage) < rows) part.fetch(stage, part.first(source.by_stride(stage)), 0);
+      if (source.by_stride(stage) < rows)
+        part.template fetch<kLeaves == Leaves::gradient>(stage, source.by_stride(stage), 0);
   }
   Cluster::arrive();
+  source.begin(seen);
   Cluster::wait();
 
   GuessedFrame frame;

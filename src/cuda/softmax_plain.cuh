@@ -47,7 +47,7 @@ struct PlainRows {
   bool joined;  ///< rows lie on 16-byte boundaries; in softmax_warp_rows also end to end: a warp's rows are one copy
   const GradientRow* gradients = nullptr;           ///< a row, for Leaves::gradient
   fold::LogSumExp<float>::State* states = nullptr;  ///< a row: goes there beside its gradient
-  unsigned* taken = nullptr;                        ///< of clusters that stay: RowSource's counter, 0
+  unsigned long long* taken = nullptr;              ///< of clusters that stay: RowSource's counter
   /// LogNormaliser's, which takes a division in double.
   float two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa;
 
@@ -241,13 +241,38 @@ struct Landing {
   }
 };
 
-/// Terms to the gradient of cross-entropy, but for the target's. No term is below `least` but those that are 0;
-/// multiplier: of the terms. store() takes finished v to y.
+/// Terms to the gradient of cross-entropy, but for the target's, of a row that has one. No term is below `least` but
+/// those that are 0; multiplier: of the terms.
+template <int kCount>
+__device__ __forceinline__ void to_gradients(float (&v)[kCount], float least, float multiplier,
+                                             const GradientRow& row) {
+  using S = fold::Scalar<float>;
+  const auto each = [&](const auto& result) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) v[i] = result(v[i]);
+  };
+  constexpr float kSmallest = fold::Real<float>::kSmallest;
+  const bool exact = S::mul(least, multiplier) >= kSmallest;  // so is every probability but 0
+  const bool plain = exact && row.pull == 1.F && row.kind == GradientRow::Kind::regular;
+  const float both = S::mul(multiplier, row.factor);
+  if (plain && (__float_as_int(row.factor) & 0x007FFFFF) == 0 && S::mul(least, fabsf(both)) >= kSmallest &&
+      fabsf(both) <= 0x1p126F) {
+    each([&](float term) { return S::mul(term, both); });  // by a power of two: nothing is rounded twice
+  } else if (plain) {
+    each([&](float term) { return S::mul(S::mul(term, multiplier), row.factor); });
+  } else {
+    each([&](float term) {
+      const float p = exact ? S::mul(term, multiplier) : fold::Normaliser<float>::probability(term, multiplier);
+      return S::mul(S::mul(row.pull, p), row.factor);
+    });
+  }
+}
+
+/// The same, and to y: store() takes finished v there.
 template <class E, class Elements, int kCount, class Store>
 __device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int n, float (&v)[kCount], float least,
                                              float multiplier, const GradientRow& row, const lift::Root& root,
                                              const Store& store) {
-  using S = fold::Scalar<float>;
   using Kind = GradientRow::Kind;
   const bool regular = root.node.z == lift::kFar ? fold::Normaliser<float>(root.far).regular : root.node.d > 0.F;
   if (row.kind == Kind::zero || row.kind == Kind::nan || !regular) {
@@ -256,23 +281,7 @@ __device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int 
     const Constant constant{zero ? 0.F : fold::canonical_nan<float>(), true};
     return fill<E, false>(y, nullptr, 0, tile.lane, Elements::kSlots / kCount, n, n, constant);
   }
-  const auto each = [&](const auto& result) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = result(v[i]);
-  };
-  const bool exact = S::mul(least, multiplier) >= fold::Real<float>::kSmallest;  // so is every probability but 0
-  const float both = S::mul(multiplier, row.factor);
-  if (!exact || row.pull != 1.F || row.kind != Kind::regular) {
-    each([&](float term) {
-      const float p = exact ? S::mul(term, multiplier) : fold::Normaliser<float>::probability(term, multiplier);
-      return S::mul(S::mul(row.pull, p), row.factor);
-    });
-  } else if ((__float_as_int(row.factor) & 0x007FFFFF) == 0 &&
-             S::mul(least, fabsf(both)) >= fold::Real<float>::kSmallest && fabsf(both) <= 0x1p126F) {
-    each([&](float term) { return S::mul(term, both); });  // by a power of two: nothing is rounded twice
-  } else {
-    each([&](float term) { return S::mul(S::mul(term, multiplier), row.factor); });
-  }
+  to_gradients(v, least, multiplier, row);
   if (row.kind == Kind::regular) return store();
   tile.store_any(y, n, v);
 }

@@ -21,10 +21,9 @@ constexpr std::int64_t kLongest = 256 * lift::kChunk;
 constexpr int ceil_of(int a, int b) { return (a + b - 1) / b; }
 
 /// Bytes of a block's shared memory that the plan asks for.
-template <class E, bool kLog>
+template <class E>
 constexpr int ring_bytes(const RingPlan& plan) {
-  return plan.slots * plan.pitch +
-         plan.boxes * (StayBox::bytes(plan.chunks) + static_cast<int>(sizeof(RingMerged<kLog>)));
+  return plan.slots * plan.pitch + plan.boxes * (StayBox::bytes(plan.chunks) + static_cast<int>(sizeof(RingMerged)));
 }
 
 /// A ring of as many slots as there is room for, for blocks of which `plan.blocks` share a row; false if they do not
@@ -34,14 +33,14 @@ constexpr int ring_bytes(const RingPlan& plan) {
 /// boxes: who sends a row's mail has written what was in its slot before, `slots` earlier, so all blocks have folded
 /// that one's row; and a block that has folded a row has written all but the last T + slack + workers tiles of it.
 /// first_steps: before the first row is merged, no tile is fetched that is `slots` behind its first.
-template <class E, bool kLog>
+template <class E>
 constexpr bool fits(RingPlan& plan, int shared_bytes, int spare) {
   const int fewest = plan.tiles / plan.blocks, needed = ceil_of(plan.tiles, plan.blocks) + plan.slack + kRingWorkers;
   const int room = shared_bytes - static_cast<int>(sizeof(RingShared));
   for (plan.slots = fewest > 0 ? kRingSlots : 0; plan.slots >= needed + spare; --plan.slots) {
     plan.boxes = ceil_of(plan.slots, fewest) + ceil_of(kRingWorkers + plan.slack, fewest) + 1;
     plan.first_steps = ceil_of(plan.slots, fewest);
-    if (plan.boxes <= kRingBoxes && ring_bytes<E, kLog>(plan) <= room) return true;
+    if (plan.boxes <= kRingBoxes && ring_bytes<E>(plan) <= room) return true;
   }
   return false;
 }
@@ -49,18 +48,18 @@ constexpr bool fits(RingPlan& plan, int shared_bytes, int spare) {
 /// The fewest blocks, of 2, 4 and 8 (others leave processors idle), whose rings hold a row of n; 0 if none do. Float32
 /// is faster by more blocks where few slots would be left for tiles on their way; in 16 bit the warp that merges is
 /// then too slow.
-template <class E, bool kLog>
+template <class E>
 constexpr RingPlan plan_of(std::int64_t n, int shared_bytes) {
   RingPlan plan{};
   plan.chunks = static_cast<int>(lift::chunk_count(n));
-  plan.tiles = ceil_of(plan.chunks, RingTile<E, kLog>::kChunks);
+  plan.tiles = ceil_of(plan.chunks, RingTile<E, true>::kChunks);
   plan.slack = kSlack;
   for (const int beside : {kBeside, kLeastBeside}) {
-    plan.pitch = RingTile<E, kLog>::kBytes + beside;
+    plan.pitch = RingTile<E, true>::kBytes + beside;
     for (const int blocks : {2, 4, 8}) {
       plan.blocks = blocks;
       const bool spares = sizeof(E) == 4 && beside == kBeside;
-      if (fits<E, kLog>(plan, shared_bytes, spares ? kSpare : 0)) return plan;
+      if (fits<E>(plan, shared_bytes, spares ? kSpare : 0)) return plan;
     }
   }
   plan.blocks = 0;
@@ -69,36 +68,24 @@ constexpr RingPlan plan_of(std::int64_t n, int shared_bytes) {
 
 /// As much as a block of Hopper's can have.
 constexpr int kHopperBytes = 227 * 1024;
-template <class E, bool kLog>
+template <class E>
 constexpr bool holds_every_row() {
   for (std::int64_t n = 25 * lift::kChunk; n <= kLongest; n += lift::kChunk)
-    if (plan_of<E, kLog>(n, kHopperBytes).blocks == 0) return false;
+    if (plan_of<E>(n, kHopperBytes).blocks == 0) return false;
   return true;
 }
-static_assert(holds_every_row<float, false>() && holds_every_row<float, true>() &&
-              holds_every_row<fold::BFloat16, true>());
-
-/// f(E, kLog), of what the kernel takes.
-template <class F>
-auto with_ring(const RowProblem& p, const F& f) {
-  return with_element(p[Slot::x].dtype, [&]<class E>() {
-    if constexpr (sizeof(E) == 4) {
-      if (p.op == Op::softmax) return f.template operator()<E, false>();
-    }
-    return f.template operator()<E, true>();
-  });
-}
+static_assert(holds_every_row<float>() && holds_every_row<fold::BFloat16>());
 
 /// Measured beside the other kernels; below so many bytes beginning and end count for more than what is between.
 const char* refuses_measured(const RowProblem& p) {
   constexpr std::int64_t k = lift::kChunk, mega = 1 << 20;
-  const bool wide = p[Slot::x].dtype == DType::float32, is_log = p.op == Op::log_softmax;
-  if (!wide && !is_log) return "16-bit softmax is faster by clusters that stay";
+  if (p.op != Op::log_softmax) return "softmax is faster by clusters that stay";
   if (p.n <= 32 * k) return "a row is shorter than rings are worth";
-  if (p.n > (wide && !is_log ? 240 * k : kLongest)) return "a row is longer than rings hold well";
-  if (!wide && ((p.n > 52 * k && p.n <= 64 * k) || p.n == 256 * k)) return "clusters that stay are faster";
+  if (p.n > kLongest) return "a row is longer than rings hold well";
+  const bool between = (p.n > 64 * k && p.n <= 112 * k) || (p.n > 144 * k && p.n <= 240 * k);
+  if (p[Slot::x].dtype == DType::float16 && !between) return "clusters that stay are faster";
   const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
-  if (p.rows * p.n * size < (wide && is_log ? 64 : 256) * mega) return "fewer bytes than rings are worth";
+  if (p.rows * p.n * size < (size == 4 ? 64 : 256) * mega) return "fewer bytes than rings are worth";
   return nullptr;
 }
 
@@ -110,27 +97,27 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   const int blocks =
-      with_ring(p, [&]<class E, bool kLog>() { return plan_of<E, kLog>(p.n, traits.shared_bytes).blocks; });
+      with_element(p[Slot::x].dtype, [&]<class E>() { return plan_of<E>(p.n, traits.shared_bytes).blocks; });
   if (blocks == 0) return "rings of this device do not hold a row";
   if (traits.largest_cluster < blocks) return "the device has no clusters of so many blocks";
   return nullptr;
 }
 
-std::size_t workspace(const RowProblem&, const Context&) { return sizeof(unsigned); }
+std::size_t workspace(const RowProblem&, const Context&) { return sizeof(CounterWord); }
 
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(workspace(p, context), context);
   const Stream stream = stream_of(context);
-  with_ring(p, [&]<class E, bool kLog>() {
-    RingPlan plan = plan_of<E, kLog>(p.n, traits_of(device.device()).shared_bytes);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    RingPlan plan = plan_of<E>(p.n, traits_of(device.device()).shared_bytes);
     const char* const name = "softmax_ring";
     plan.rows = static_cast<int>(p.rows);
-    plan.taken = cleared_counter(name, scratch.data(), stream);
-    Grid grid{plan.blocks, kRingThreads, plan.blocks, ring_bytes<E, kLog>(plan)};
-    plan.clusters = std::min(clusters_at_once(name, softmax_ring<E, kLog>, grid), plan.rows);
+    plan.taken = reinterpret_cast<CounterWord*>(scratch.data());
+    Grid grid{plan.blocks, kRingThreads, plan.blocks, ring_bytes<E>(plan)};
+    plan.clusters = std::min(clusters_at_once(name, softmax_ring<E>, grid), plan.rows);
     grid.blocks *= plan.clusters;
-    launch(name, softmax_ring<E, kLog>, grid, stream, plain_rows(p), plan);
+    launch(name, softmax_ring<E>, grid, stream, plain_rows(p), plan);
   });
 }
 

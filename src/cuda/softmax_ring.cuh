@@ -1,4 +1,4 @@
-// softmax and log_softmax of long plain rows by clusters that stay, each block a ring of tiles in shared memory: a warp
+// log_softmax of long plain rows by clusters that stay, each block a ring of tiles in shared memory: a warp
 // folds one tile and writes another, whose row's state has come meanwhile. Between the two a tile waits as it came, and
 // no registers do.
 #pragma once
@@ -17,7 +17,7 @@ inline constexpr int kRingDeals = 16;  ///< rows dealt but not fetched, at most:
 static_assert(kRingDeals > kRingBoxes);
 
 struct RingPlan {
-  unsigned* taken;  ///< rows that clusters have taken, but for the first ones
+  RowCounter::Word* taken;  ///< counts rows that clusters have taken, but for the first ones
   int rows, clusters, blocks;
   int tiles, chunks;  ///< of a row
   int slots, pitch;   ///< of a ring, and bytes between them
@@ -27,10 +27,9 @@ struct RingPlan {
 };
 
 /// What one warp finds of a row for all of the block's tiles.
-template <bool kLog>
 struct alignas(16) RingMerged {
   RingState state;
-  RingRow<kLog> row;
+  RingRow<true> row;
 };
 
 /// A place in the order of a block's tiles: the row's number among the cluster's, the tile's among the block's part of
@@ -69,7 +68,6 @@ struct alignas(16) RingShared {
   CopyBarrier dealt[kRingDeals];                        ///< the row of a step
   std::uint64_t deals[kRingDeals];
   int rows[kRingSlots];  ///< whose tiles they are; -1: there is none, as all after it
-  int tops[kRingSlots];  ///< z (lift::Node) of a tile whose elements lie near each other, else lift::kNone
 
   __device__ __forceinline__ void init() {
     for (int i = static_cast<int>(threadIdx.x); i < kRingSlots; i += kRingThreads) {
@@ -83,11 +81,11 @@ struct alignas(16) RingShared {
 };
 
 /// One warp of a block: a worker, or the one that deals rows out and merges them.
-template <class E, bool kLog>
+template <class E>
 struct RingWarp {
-  using Tile = RingTile<E, kLog>;
+  using Tile = RingTile<E, true>;
   using Part = typename Tile::Part;
-  using Row = RingMerged<kLog>;
+  using Row = RingMerged;
 
   const PlainRows& p;
   const RingPlan& plan;
@@ -148,6 +146,7 @@ struct RingWarp {
   /// has the row taken whose first tile is fetched next.
   __device__ __forceinline__ void serve() {
     int last = row_of(plan.first_steps - 1);
+    if (last >= 0 && lift::Cluster::rank() == 0 && lane == 0) counter().begin(counter().seen());
     for (RingPlace place(0, 1, plan.boxes); row_of(place.step) >= 0; place.advance(1, 1, plan.boxes)) {
       const int at = place.step % kRingDeals;
       if (lane == 0) {
@@ -195,8 +194,6 @@ struct RingWarp {
     if (row < 0) return;
     const Part of = part(slot.slot, row, place.tile);
     const auto own = Tile::fold(p, of);
-    // By every lane, so by those that send too: what they wrote is seen by who learns of it by the mail.
-    if constexpr (!kLog) shared.tops[slot.slot] = Tile::top_of(own);
     const int group = lane / Tile::kLanes;
     if (group >= of.chunks) return;
     send_mail<Tile::kLanes>(mail(place.box)[(first_tile + place.tile) * Tile::kChunks + group],
@@ -211,11 +208,10 @@ struct RingWarp {
     shared.merged[place.box].wait(place.turn & 1U);
     const Row& found = row_in(place.box);
     const Part of = part(slot.slot, row, place.tile);
-    const int top = kLog ? 0 : shared.tops[slot.slot];
     char* y =
         p.y + row * p.y_stride + static_cast<std::int64_t>(first_tile + place.tile) * Tile::kElements * Part::kSize;
     Tile::template write<true>(
-        p, of, found.row, top, y, [&] { return found.state; },
+        p, of, found.row, 0, y, [&] { return found.state; },
         [&](int waited) {
           __syncwarp();
           if (lane == 0) fetch(slot.slot + waited, next);
@@ -223,9 +219,13 @@ struct RingWarp {
     return true;
   }
 
+  /// Each cluster whose first steps all have a row takes until there is none.
+  __device__ __forceinline__ RowCounter counter() const {
+    return {plan.taken, static_cast<unsigned>(plan.rows - (plan.first_steps - 1) * plan.clusters)};
+  }
   /// Takes the next row, for all blocks of the cluster; -1 if there is none.
   __device__ __forceinline__ int deal(int at) const {
-    const unsigned row = static_cast<unsigned>(plan.clusters * plan.first_steps) + atomicAdd(plan.taken, 1U);
+    const unsigned row = static_cast<unsigned>(plan.clusters * plan.first_steps) + counter().take();
     for (unsigned to = 0; to < lift::Cluster::size(); ++to)
       send_word(lift::Cluster::map(&shared.deals[at], to), lift::Cluster::map(&shared.dealt[at], to), row);
     return row < static_cast<unsigned>(plan.rows) ? static_cast<int>(row) : -1;
@@ -237,12 +237,12 @@ struct RingWarp {
     const lift::Root root = mail(place.box).merge(plan.chunks);
     const RingState state = root.state();
     if (lane != 0) return;
-    row_in(place.box) = {state, RingRow<kLog>(p, state, lift::node_of(state).z)};
+    row_in(place.box) = {state, RingRow<true>(p, state, lift::node_of(state).z)};
     shared.merged[place.box].arrive();
   }
 };
 
-template <class E, bool kLog>
+template <class E>
 __global__ void __launch_bounds__(kRingThreads, 1)
     softmax_ring(const __grid_constant__ PlainRows p, const __grid_constant__ RingPlan plan) {
   begin_in_order();
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   __shared__ RingShared shared;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   shared.init();
-  RingWarp<E, kLog> ring(p, plan, shared, memory);
+  RingWarp<E> ring(p, plan, shared, memory);
   if (warp < kRingWorkers) ring.begin(warp);
   lift::Cluster::arrive();
   lift::Cluster::wait();

@@ -14,23 +14,24 @@ namespace {
 /// Chunks a processor below which it is not worth staying: those of about two rows a cluster.
 constexpr std::int64_t kFewestChunks = 48;
 constexpr std::int64_t kLongest = 512 * lift::kChunk, kLongestLog = 256 * lift::kChunk,
-                       kLongestFloat = 128 * lift::kChunk;
+                       kLongestFloatLog = 128 * lift::kChunk;
 
 /// Measured: the longest rows of log_softmax are faster by whole blocks.
-constexpr StaySpread spread(std::int64_t chunks, bool is_log) {
+constexpr StaySpread spread(std::int64_t chunks, bool is_log, bool wide) {
   if (is_log && chunks > 192 && chunks % 32 == 0) return fewest_blocks(chunks, 2);
   if (chunks > 256) return {16, static_cast<int>((chunks + 31) / 32)};
-  return fewest_instructions(chunks);
+  return wide && !is_log ? fewest_under_way(chunks) : fewest_instructions(chunks);
 }
 
 /// More chunks than warps: the last warp has two or more, so that the one before ends 1024 elements before the row
 /// does, and vectors around its part lie in x.
 constexpr bool every_warp_has_a_chunk() {
   for (std::int64_t chunks = 17; chunks <= kLongest / lift::kChunk; ++chunks)
-    for (const bool is_log : {false, true}) {
-      const StaySpread s = spread(chunks, is_log);
-      if (s.blocks * s.warps >= chunks || 2 * s.blocks * s.warps < chunks || s.warps > kStayWarps) return false;
-    }
+    for (const bool is_log : {false, true})
+      for (const bool wide : {false, true}) {
+        const StaySpread s = spread(chunks, is_log, wide);
+        if (s.blocks * s.warps >= chunks || 2 * s.blocks * s.warps < chunks || s.warps > kStayWarps) return false;
+      }
   return true;
 }
 static_assert(every_warp_has_a_chunk());
@@ -40,15 +41,16 @@ const char* refuses(const RowProblem& p, const Context&) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   const bool wide = size_of(p[Slot::x].dtype) == 4;
   if (chunks <= (wide ? 32 : 16)) return "a row fits a block";
-  if (p.n > (wide ? kLongestFloat : p.op == Op::log_softmax ? kLongestLog : kLongest))
+  const bool is_log = p.op == Op::log_softmax;
+  if (p.n > (!is_log ? kLongest : wide ? kLongestFloatLog : kLongestLog))
     return "a row is longer than clusters hold well";
-  if (wide && p.op == Op::log_softmax && p.n % (16 * lift::kChunk) == 0)
+  if (wide && is_log && p.n % (16 * lift::kChunk) == 0)
     return "float32 log_softmax of whole blocks is faster by others";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (p.rows * chunks < kFewestChunks * traits.processors) return "too few rows to stay for";
-  if (traits.largest_cluster < spread(chunks, p.op == Op::log_softmax).blocks)
+  if (traits.largest_cluster < spread(chunks, is_log, wide).blocks)
     return "the device has no clusters of so many blocks";
   return nullptr;
 }
@@ -57,12 +59,12 @@ template <Leaves kLeaves>
 void launch_leaves(const PlainRows& p, DType dtype, Stream stream) {
   with_element(dtype, [&]<class E>() {
     const auto chunks = static_cast<int>(lift::chunk_count(p.n));
-    const StaySpread s = spread(chunks, kLeaves == Leaves::log_softmax);
+    const StaySpread s = spread(chunks, kLeaves == Leaves::log_softmax, sizeof(E) == 4);
     const auto go = [&](const char* name, auto kernel, int warp_bytes) {
       launch_to_stay(name, kernel, s, s.warps * warp_bytes + 2 * StayBox::bytes(chunks), p.rows, stream, p);
     };
     // log_softmax needs the row's own frame, and gains less by a guess than rows lose that no guess holds.
-    if constexpr (sizeof(E) == 2 && kLeaves != Leaves::log_softmax) {
+    if constexpr (kLeaves != Leaves::log_softmax) {
       const bool on_vectors = p.joined && p.n % StayShape<E>::Place::kWidth == 0;
       const auto guess = [&]<int kChunks>(std::integral_constant<int, kChunks>) {
         go("softmax_cluster_guesses",
@@ -79,11 +81,7 @@ void launch_leaves(const PlainRows& p, DType dtype, Stream stream) {
   });
 }
 
-/// Measured: 16-bit rows of 256 chunks and more lose 2 percent by a counter.
-bool gains_by_counter(std::int64_t n, DType dtype) { return size_of(dtype) > 2 || lift::chunk_count(n) < 256; }
-bool takes_counter(const RowProblem& p) { return gains_by_counter(p.n, p[Slot::x].dtype) && is_worth_a_counter(p); }
-
-std::size_t workspace(const RowProblem& p, const Context&) { return takes_counter(p) ? sizeof(unsigned) : 0; }
+std::size_t workspace(const RowProblem&, const Context&) { return sizeof(CounterWord); }
 
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
@@ -91,7 +89,7 @@ void run(const RowProblem& p, const Context& context) {
   const Stream stream = stream_of(context);
   const DType dtype = p[Slot::x].dtype;
   PlainRows rows = plain_rows(p);
-  if (takes_counter(p)) rows.taken = cleared_counter("softmax_cluster_stays", scratch.data(), stream);
+  rows.taken = reinterpret_cast<CounterWord*>(scratch.data());
   if (p.op == Op::log_softmax) return launch_leaves<Leaves::log_softmax>(rows, dtype, stream);
   launch_leaves<Leaves::softmax>(rows, dtype, stream);
 }
@@ -101,9 +99,7 @@ void run(const RowProblem& p, const Context& context) {
 bool stays_for_gradient(const RowProblem& p) { return refuses(p, {}) == nullptr; }
 
 void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream) {
-  PlainRows own = rows;
-  if (!gains_by_counter(rows.n, dtype)) own.taken = nullptr;
-  launch_leaves<Leaves::gradient>(own, dtype, stream);
+  launch_leaves<Leaves::gradient>(rows, dtype, stream);
 }
 
 const RowKernel softmax_cluster_stays_kernel{"softmax_cluster_stays", refuses, run, workspace};

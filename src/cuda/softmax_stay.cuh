@@ -42,8 +42,9 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   constexpr int kSize = Place::kSize, kLanes = Shape::kLanes, kStages = Shape::kStages;
   extern __shared__ __align__(16) char memory[];
   __shared__ CopyBarrier arrived[2], landed[kStayWarps][kStages];
-  __shared__ RowQueue queue;
-  RowSource source(p.taken, clusters, queue);
+  __shared__ RowSource::Queue queue;
+  RowSource source({p.taken, static_cast<unsigned>(p.rows)}, clusters, queue);
+  const RowCounter::Word seen = source.init();
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int chunks = static_cast<int>(lift::chunk_count(p.n));
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const auto box_of = [&](int turn) {
     return StayBox{reinterpret_cast<StayMail*>(memory + warps * Shape::kWarpBytes + turn * StayBox::bytes(chunks))};
   };
-  const int mail_bytes = chunks * static_cast<int>(sizeof(StayMail)) + source.bytes();
+  const int mail_bytes = chunks * static_cast<int>(sizeof(StayMail)) + RowSource::kBytes;
   if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
   if (lane < kStages) landed[warp][lane].init(1);
   CopyBarrier::publish();
@@ -74,7 +75,9 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   __syncwarp();
   for (int stage = 0; stage < kStages; ++stage) fetch(stage, source.by_stride(stage));
   Cluster::arrive();
+  source.begin(seen);
   Cluster::wait();
+  source.resume();
 
   const int chunk = share.chunk + lane / kLanes;
   const bool has_chunk = lane / kLanes < share.chunks;
@@ -86,6 +89,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     // Fold: the landing place is free again as soon as its elements are in registers.
     float v[Shape::kCount];
     landed[warp][step % kStages].wait(static_cast<unsigned>(step / kStages) & 1U);
+    source.keep();
     uint4 raw[Place::kVectors];
     place_of(step, x_of(row)).read(raw, lift::absent(p.factor.c), p.x_begin, p.x_end);
     const auto extremes = extremes_by_integers<E>(raw);

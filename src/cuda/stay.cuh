@@ -58,7 +58,10 @@ struct StayBox {
   /// Of up to kMost chunks.
   template <int kMost = 256>
   __device__ __forceinline__ lift::Root merge(int chunks) const {
-    const auto node = [&](int i) { return (*this)[i].node; };
+    const auto node = [&](int i) {
+      asm volatile("" : "+r"(i));  // or places are found once for all rows, and spilled
+      return (*this)[i].node;
+    };
     lift::Root root{kMost > 256 ? lift::merge_run<kMost / 32>(node, chunks) : lift::merge_some(node, chunks), {}};
     if (root.node.z == lift::kFar) root.far = lift::merge_states_wide(State{mail}, chunks);
     return root;
@@ -281,7 +284,7 @@ struct WarpPart {
 template <class E, int kLanes, int kVectors, class Vector>
 __device__ __forceinline__ void write_vectors(char* y, int n, const Vector& vector) {
   constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize;
-  const int group_lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int group_lane = lane_index() % kLanes;
   const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % 16) / kSize;
   const int first = kWidth * group_lane - shift;
   const auto put = [&](int j, const uint4& v) {

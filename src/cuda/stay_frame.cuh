@@ -46,6 +46,32 @@ struct GuessedFrame {
   /// Whether an element of 0 is no lower than that.
   __device__ __forceinline__ bool sees_zero() const { return magic >= fold::Real<float>::kMagic - kSeen; }
 
+  /// What the z of elements seen one by one say, of terms that are 0 where z is low. Elements under kUnseen are 0 in
+  /// their own chunk's frame, too, if that holds any others; those between there and kBelow may not be.
+  class Seen {
+   public:
+    template <bool kSecond>
+    __device__ __forceinline__ void see(float z) {
+      const int bits = __float_as_int(z);
+      if constexpr (kSecond) {
+        high_ = __vimax3_s32(high_, first_, bits);
+      } else {
+        first_ = bits;
+      }
+      between_ = __viaddmin_u32(static_cast<unsigned>(bits), static_cast<unsigned>(-kLowest), between_);
+    }
+    __device__ __forceinline__ bool holds() const {
+      return high_ <= __float_as_int(kHighest) && between_ >= static_cast<unsigned>(kUnseen - 1 - kBelow);
+    }
+    __device__ __forceinline__ float high() const { return __int_as_float(high_); }
+
+   private:
+    static constexpr int kUnseen = kBelow - static_cast<int>(fold::Real<float>::kFlush) + 1;
+    static constexpr int kLowest = 0x4B400000 - kUnseen + 1;
+    int high_ = 0, first_ = 0;
+    unsigned between_ = ~0U;
+  };
+
   __device__ __forceinline__ lift::FrameTerms terms(float c) const { return lift::FrameTerms::in_even_frame(c, magic); }
 
   /// To where a row of this sum in the frame would have been kLead under it, about.
@@ -84,71 +110,96 @@ struct GuessedFrame {
 /// no chunk sends to is zero. Who needs the rows' own m has each warp's largest z sent to the cluster's first block.
 template <int kChunks, bool kTops>
 struct FrameMail {
+  /// Neighbouring chunks, which a lane adds up first: 8, 16 or 32 runs in all.
+  static constexpr int kRun = kChunks / 32;
+  /// With a gap behind it, so that lanes do not meet in a bank.
+  struct alignas(16) Run {
+    float of[kRun];
+    float gap[4];
+  };
   static constexpr int kWarps = kTops ? kChunks : 1;
   struct alignas(16) Row {
-    float sums[kChunks];
+    Run sums[32];
     int tops[kWarps];
   } rows[2];
   CopyBarrier arrived[2];
+  int bytes;  ///< of a row's mail
 
-  __device__ __forceinline__ MailTurns turns(int chunks, const RowSource& source) {
-    const int words = chunks + (kTops && lift::Cluster::rank() == 0 ? warps() : 0);
-    return {arrived, words * static_cast<int>(sizeof(float)) + source.bytes()};
-  }
+  /// Where a row's mail goes, and in which phase of that place's barrier it comes. (Of signed numbers, which turns are,
+  /// remainders take three instructions.)
+  static __device__ __forceinline__ unsigned place(int turn) { return static_cast<unsigned>(turn) % 2; }
+  static __device__ __forceinline__ unsigned parity(int turn) { return static_cast<unsigned>(turn) / 2 % 2; }
   static __device__ __forceinline__ int warps() { return static_cast<int>(lift::Cluster::size() * (blockDim.x / 32)); }
   static __device__ __forceinline__ int warp() {
     return static_cast<int>(lift::Cluster::rank() * (blockDim.x / 32)) + warp_index();
   }
-  /// By all threads of the block; then CopyBarrier::publish() and turns().expect().
-  __device__ __forceinline__ void init() {
+  /// By all threads of the block; more: bytes that come besides. Then CopyBarrier::publish() and expect().
+  __device__ __forceinline__ void init(int chunks, int more) {
     if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
+    const int words = chunks + (kTops && lift::Cluster::rank() == 0 ? warps() : 0);
+    if (threadIdx.x < 2) bytes = words * static_cast<int>(sizeof(float)) + more;
     for (int i = static_cast<int>(threadIdx.x); i < 2 * kChunks; i += static_cast<int>(blockDim.x))
-      rows[i / kChunks].sums[i % kChunks] = 0.F;
+      rows[i / kChunks].sums[i % kChunks / kRun].of[i % kRun] = 0.F;
+  }
+  __device__ __forceinline__ void expect() {
+    if (threadIdx.x < 2) arrived[threadIdx.x].expect(bytes);
+  }
+  __device__ __forceinline__ void wait(int turn) {
+    const bool first = thread_index() == 0;
+    const int next = bytes;  // known before, as what is found out behind the mail all blocks wait for
+    wait_for_words(arrived[place(turn)], parity(turn));
+    if (first) arrived[place(turn)].expect(next);
   }
   /// By the kLanes lanes that hold a chunk, to all blocks of the cluster.
   template <int kLanes>
-  __device__ __forceinline__ void send_sum(int turn, int chunk, float sum) {
+  __device__ __forceinline__ void send_sum(int turn, unsigned chunk, float sum) {
     static_assert(kLanes >= 16);  // blocks of a cluster
     const unsigned to = thread_index() % kLanes;
-    if (to < lift::Cluster::size()) send(turn, rows[turn % 2].sums[chunk], to, __float_as_uint(sum));
+    if (to < lift::Cluster::size())
+      send(turn, rows[place(turn)].sums[chunk / kRun].of[chunk % kRun], to, __float_as_uint(sum));
   }
   /// By a warp.
   __device__ __forceinline__ void send_top(int turn, float z) {
     const int top = __reduce_max_sync(lift::kWholeWarp, __float_as_int(z));
-    if (lane_index() == 0) send(turn, rows[turn % 2].tops[warp()], 0, static_cast<unsigned>(top));
+    if (lane_index() == 0) send(turn, rows[place(turn)].tops[warp()], 0, static_cast<unsigned>(top));
   }
-  /// The sum over up to 32 * kRun chunks.
-  template <int kRun>
-  __device__ __forceinline__ float sum(int turn) const {
+  static __device__ __forceinline__ int runs(int n) {
+    return n <= 8 * kRun * lift::kChunk ? 8 : n <= 16 * kRun * lift::kChunk ? 16 : 32;
+  }
+  /// Of a row of n elements, the lane's; before its mail has come.
+  __device__ __forceinline__ const Run& own_run(int turn, int n) const {
+    return rows[place(turn)].sums[lane_index() & (runs(n) - 1)];
+  }
+  /// Then the sum over its chunks, in every lane.
+  static __device__ __forceinline__ float sum(Run run, int n) {
     using S = fold::Scalar<float>;
-    struct alignas(kRun < 4 ? 4 * kRun : 16) Run {
-      float of[kRun];
-    };
-    Run run = reinterpret_cast<const Run*>(rows[turn % 2].sums)[lane_index()];
 #pragma unroll
     for (int stride = 1; stride < kRun; stride *= 2) {
 #pragma unroll
       for (int i = 0; i + stride < kRun; i += 2 * stride) run.of[i] = S::add(run.of[i], run.of[i + stride]);
     }
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2)
-      run.of[0] = S::add(run.of[0], __shfl_xor_sync(lift::kWholeWarp, run.of[0], distance));
-    return run.of[0];
+    float sum = run.of[0];
+    const auto across = [&](int distance) { sum = S::add(sum, __shfl_xor_sync(lift::kWholeWarp, sum, distance)); };
+    across(1), across(2), across(4);
+    if (runs(n) > 8) across(8);
+    if (runs(n) > 16) across(16);
+    return sum;
   }
-  __device__ __forceinline__ float sum(int turn, int chunks) const {
-    return kChunks <= 256 && chunks <= 64 ? sum<2>(turn) : sum<kChunks / 32>(turn);
+  /// Whether the warp is the one that finds the rows' largest z: in the cluster's first block the last, as the first
+  /// has their source to look after.
+  static __device__ __forceinline__ bool has_tops() {
+    return warp_index() == static_cast<int>(blockDim.x / 32) - 1 && lift::Cluster::rank() == 0;
   }
-  /// In the cluster's first block.
   __device__ __forceinline__ int top(int turn) const {
     int top = 0;
-    for (int i = lane_index(); i < warps(); i += 32) top = max(top, rows[turn % 2].tops[i]);
+    for (int i = lane_index(); i < warps(); i += 32) top = max(top, rows[place(turn)].tops[i]);
     return __reduce_max_sync(lift::kWholeWarp, top);
   }
 
  private:
   template <class Word>
   __device__ __forceinline__ void send(int turn, Word& mine, unsigned to, unsigned word) {
-    send_u32(lift::Cluster::map(&mine, to), lift::Cluster::map(&arrived[turn % 2], to), word);
+    send_u32(lift::Cluster::map(&mine, to), lift::Cluster::map(&arrived[place(turn)], to), word);
   }
 };
 

@@ -46,29 +46,59 @@ __device__ __forceinline__ void wait_for_words(CopyBarrier& barrier, unsigned pa
       : "memory");
 }
 
-/// Rows of the steps to come, in shared memory; more places than the steps that some warp may be at, and those ahead.
-struct RowQueue {
-  static constexpr int kPlaces = 8;
-  int rows[kPlaces];
-  __device__ __forceinline__ int& operator[](int step) { return rows[static_cast<unsigned>(step) % kPlaces]; }
+/// Counts 0, 1, 2, … for all clusters of a launch, in a word that may hold anything before, so that no launch has to
+/// clear it. Its upper half is a mark, its lower half counts. Who finds anything else than the mark and a count below
+/// `all` sets it to the mark and 0. What is taken comes to `all` exactly, which makes the count 0 again. Anything else
+/// is taken for a count with a chance of all / 2^64. (All accesses are atomic, as they must be for words of two sizes.)
+struct RowCounter {
+  using Word = unsigned long long;
+  static constexpr Word kMark = 0xB5E1'A6C4'0000'0000ULL;
+
+  Word* word;
+  unsigned all;
+
+  __device__ __forceinline__ Word seen() const { return atomicCAS(word, kMark, kMark); }
+  /// By a thread of each cluster that takes, before its first. If the word is not what was seen, another has set it.
+  __device__ __forceinline__ void begin(Word seen) const {
+    if (seen - kMark >= all) atomicCAS(word, seen, kMark);
+  }
+  /// (Of an addition ptxas would have a warp's lanes add at once, and wait for what comes back.)
+  __device__ __forceinline__ unsigned take() const { return atomicInc(reinterpret_cast<unsigned*>(word), all - 1); }
 };
 
 /// Which rows a cluster takes: its first ones by a stride, the rest as it comes to them, one by one from a counter that
-/// all clusters share, because processors do not all read equally fast; without a counter all by the stride. The
-/// cluster's first thread asks for a row while it writes one, and its warp sends it with the mail of the next, long
-/// before that row's sums, for which others wait.
+/// all clusters share, because processors do not all read equally fast. The cluster's
+/// first thread asks for a row once the mail of one has come, and its warp sends it with the mail of the next, long
+/// before that row's sums, for which others wait. It looks at the answer, which takes 2 us, only then (at once: 5
+/// percent slower). What can wait in shared memory does: registers are for elements, and spilled ones come from the L2
+/// cache behind each row's mail (measured, for one: 0.82 to 0.92 of a copy instead of 0.93 to 1.01).
 class RowSource {
  public:
-  static constexpr int kAhead = 3;  ///< a row's mail brings the one that is taken so many steps later
+  static constexpr int kAhead = 3;            ///< a row's mail brings the one that is taken so many steps later
+  static constexpr int kPlaces = 8;           ///< more than the steps that some warp may be at, and those ahead
+  static constexpr int kBytes = sizeof(int);  ///< of a row's mail
 
-  /// By all threads of the block, before the cluster's barrier. counter: 0 before the kernel; null: none.
-  __device__ __forceinline__ RowSource(unsigned* counter, int clusters, RowQueue& queue)
-      : counter_(counter),
-        clusters_(clusters),
-        queue_(queue),
-        leads_(counter != nullptr && lift::Cluster::rank() == 0 && threadIdx.x < 32),
-        before_(by_stride(-1)) {
-    if (threadIdx.x < kAhead) queue[static_cast<int>(threadIdx.x)] = by_stride(static_cast<int>(threadIdx.x));
+  /// In shared memory.
+  struct Queue {
+    int rows[kPlaces];  ///< of the steps to come
+    int taken;          ///< the row that is sent next
+  };
+
+  __device__ __forceinline__ RowSource(const RowCounter& counter, int clusters, Queue& queue)
+      : counter_(counter), clusters_(clusters), queue_(queue) {}
+  /// By all threads of the block, before the cluster's barrier. What begin() is called with is on its way then.
+  __device__ __forceinline__ RowCounter::Word init() const {
+    if (threadIdx.x < kAhead) queue_.rows[threadIdx.x] = by_stride(static_cast<int>(threadIdx.x));
+    if (threadIdx.x == 0) queue_.taken = by_stride(kAhead);
+    return threadIdx.x == 0 && lift::Cluster::rank() == 0 ? counter_.seen() : 0;
+  }
+  __device__ __forceinline__ void begin(RowCounter::Word seen) const {
+    if (threadIdx.x == 0 && lift::Cluster::rank() == 0) counter_.begin(seen);
+  }
+  /// Before the first row, and again behind a call, across which nothing lives in registers that are for elements.
+  __device__ __forceinline__ void resume() {
+    leads_ = lift::Cluster::rank() == 0 && threadIdx.x < 32;
+    before_ = queue_.taken - (kAhead + 1) * clusters_;
   }
   /// The row of one of the first steps.
   __device__ __forceinline__ int by_stride(int step) const {
@@ -76,88 +106,32 @@ class RowSource {
     asm("mov.u32 %0, %%clusterid.x;" : "=r"(cluster));
     return static_cast<int>(cluster) + step * clusters_;
   }
-  /// Bytes of a row's mail.
-  __device__ __forceinline__ int bytes() const { return counter_ == nullptr ? 0 : static_cast<int>(sizeof(int)); }
   /// As soon as the mail of kAhead rows before has come.
-  __device__ __forceinline__ int row(int step) const { return counter_ == nullptr ? by_stride(step) : queue_[step]; }
-  /// (Of an addition ptxas would have a warp's lanes add at once, and wait for what comes back.)
+  __device__ __forceinline__ int row(int step) const { return queue_.rows[static_cast<unsigned>(step) % kPlaces]; }
+  /// Once for every row that the cluster takes. (Who does not ask gets 0, or the number before would live on.)
   __device__ __forceinline__ void ask() {
-    if (leads_ && lane_index() == 0) before_ = static_cast<int>(atomicInc(counter_, 0x7FFFFFFFU));
+    before_ = 0;
+    if (leads_ && lane_index() == 0) before_ = static_cast<int>(counter_.take());
   }
-  /// The row that was asked for, the first time one by the stride. arrived: the barrier of the step's mail.
-  __device__ __forceinline__ void send(int step, CopyBarrier& arrived) const {
-    if (!leads_) return;
-    const int row = __shfl_sync(lift::kWholeWarp, before_, 0) + (kAhead + 1) * clusters_;
-    const unsigned to = lane_index();
-    if (to < lift::Cluster::size())
-      send_u32(lift::Cluster::map(&queue_[step + kAhead], to), lift::Cluster::map(&arrived, to),
-               static_cast<unsigned>(row));
+  /// The row that was asked for, the first time one by the stride; before a __syncwarp() and send(), or resume().
+  __device__ __forceinline__ void keep() const {
+    if (leads_ && lane_index() == 0) queue_.taken = before_ + (kAhead + 1) * clusters_;
   }
-
- private:
-  unsigned* counter_;
-  int clusters_;
-  RowQueue& queue_;
-  bool leads_;
-  int before_;  ///< rows that the counter had given, of the first mail's as if it had been taken from it
-};
-
-/// RowSource of a kernel that has no register left: a row that was taken waits in shared memory until it is sent, with
-/// the sums, and rows by the stride come by mail, too. What RowSource keeps from row to row would be spilled here, and
-/// behind each row's mail spilled registers come from the L2 cache (measured: 0.82 to 0.92 of a copy instead of 0.93
-/// to 1.01).
-class KeptRowSource {
- public:
-  static constexpr int kAhead = RowSource::kAhead;
-  static constexpr int kBytes = sizeof(int);  ///< of a row's mail
-  struct Queue {
-    RowQueue rows;
-    int taken;
-  };
-
-  /// counter: 0 before the kernel; null: none.
-  __device__ __forceinline__ KeptRowSource(unsigned* counter, int clusters, Queue& queue)
-      : counter_(counter), clusters_(clusters), queue_(queue) {}
-  /// By all threads of the block, before the cluster's barrier.
-  __device__ __forceinline__ void init() {
-    if (threadIdx.x <= kAhead) queue_.rows.rows[threadIdx.x] = by_stride(static_cast<int>(threadIdx.x));
-    if (threadIdx.x == 0) queue_.taken = by_stride(kAhead);
-  }
-  /// Behind it.
-  __device__ __forceinline__ void begin() {
-    leads_ = lift::Cluster::rank() == 0 && threadIdx.x < 32;
-    last_ = queue_.taken - offset();
-  }
-  __device__ __forceinline__ int by_stride(int step) const {
-    return static_cast<int>(blockIdx.x / lift::Cluster::size()) + step * clusters_;
-  }
-  __device__ __forceinline__ int row(int step) const { return queue_.rows[step]; }
-  __device__ __forceinline__ void ask() {
-    if (!leads_) return;
-    if (lane_index() == 0)
-      last_ = counter_ == nullptr ? last_ + clusters_ : static_cast<int>(atomicInc(counter_, 0x7FFFFFFFU));
-  }
-  /// The answer to shared memory; before a __syncwarp() and send().
-  __device__ __forceinline__ void keep() {
-    if (!leads_) return;
-    if (lane_index() == 0) queue_.taken = last_ + offset();
-  }
+  /// arrived: the barrier of the step's mail.
   __device__ __forceinline__ void send(int step, CopyBarrier& arrived) const {
     if (!leads_) return;
     const unsigned to = thread_index() % 32;
-    if (to < lift::Cluster::size())
-      send_u32(lift::Cluster::map(&queue_.rows[step + kAhead], to), lift::Cluster::map(&arrived, to),
-               static_cast<unsigned>(queue_.taken));
+    if (to >= lift::Cluster::size()) return;
+    send_u32(lift::Cluster::map(&queue_.rows[static_cast<unsigned>(step + kAhead) % kPlaces], to),
+             lift::Cluster::map(&arrived, to), static_cast<unsigned>(queue_.taken));
   }
 
  private:
-  __device__ __forceinline__ int offset() const { return counter_ == nullptr ? 0 : (kAhead + 1) * clusters_; }
-
-  unsigned* counter_;
+  RowCounter counter_;
   int clusters_;
   Queue& queue_;
   bool leads_ = false;
-  int last_ = 0;  ///< offset() less than a row
+  int before_ = 0;  ///< rows that the counter had given, of the first mail's as if it had been taken from it
 };
 
 }  // namespace cuda

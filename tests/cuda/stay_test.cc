@@ -2,6 +2,9 @@
 // row's frame from the row before.
 #include "cuda/both.hpp"
 
+#include <algorithm>
+#include <numbers>
+
 namespace softfold_test {
 namespace {
 
@@ -38,7 +41,8 @@ TEST_F(CudaStay, SoftmaxOfRowsFarFromTheRowBefore) {
   std::size_t at = 0;
   for (const Layout& l : kLayouts)
     for (const auto& [v, scale] : {std::pair{Values::drift, 1.}, {Values::drift, -0.3}, {Values::specials, 0.5}}) {
-      const DType t = at % 3 == 1 ? DType::float16 : DType::bfloat16;
+      constexpr DType kTypes[] = {DType::bfloat16, DType::float16, DType::float32, DType::bfloat16, DType::float32};
+      const DType t = l.n > 32768 ? kTypes[at % 5] : kTypes[at % 2];
       const bool in_place = at++ % 4 == 2;
       Tensor x(t, {l.rows(), l.n}, {}, l.x_offset), y(t, {l.rows(), l.n}, {}, l.y_offset);
       fill(x, l, v);
@@ -122,27 +126,29 @@ TEST_F(CudaStay, RowsOfAnyLayoutAreTheRowsAlone) {
   }
 }
 
-/// A batch of 128 MB and more, whose clusters take rows one by one, against parts of it, whose rows they take by a
-/// stride; also three times in a row.
+/// A batch whose clusters take rows one by one against parts of it, of fewer rows than clusters stay for; whatever the
+/// counter's word holds before: anything, what a run has left, or a count that no run of so many rows comes to.
 TEST_F(CudaStay, RowsThatAreTakenOneByOne) {
   struct Case {
     Op op;
     DType t;
     std::int64_t n;
   };
-  constexpr std::int64_t kPart = 9 << 20;  // elements: enough to stay for
+  constexpr std::int64_t kPart = 4 << 20;  // elements: too few to stay for
   for (const auto& [op, t, n] : {Case{Op::softmax, DType::bfloat16, 50257},
                                  {Op::softmax, DType::bfloat16, 200064},
                                  {Op::softmax, DType::float16, 17000},
                                  {Op::log_softmax, DType::bfloat16, 65536},
                                  {Op::softmax, DType::float32, 100000},
+                                 {Op::softmax, DType::float32, 65536},
+                                 {Op::softmax, DType::float32, 393216},
                                  {Op::softmax_backward, DType::bfloat16, 50257},
                                  {Op::softmax_backward, DType::float32, 131072}}) {
     const std::int64_t elements = std::int64_t{140 << 20} / static_cast<std::int64_t>(softfold::size_of(t)),
                        part = kPart / n, rows = elements / n;
     const bool backward = op == Op::softmax_backward;
     Tensor x(t, {rows, n}), dy(t, {backward ? rows : 1, n}), whole(t, {rows, n}), parts(t, {rows, n});
-    Tensor counter(DType::int32, {1});
+    Tensor counter(DType::int64, {1});
     x.fill_by_threads([&](std::int64_t i) { return value_of(Values::drift, i / n, i % n, n); });
     dy.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
     const auto run = [&](Tensor& result, std::int64_t first, std::int64_t count) {
@@ -151,38 +157,82 @@ TEST_F(CudaStay, RowsThatAreTakenOneByOne) {
         return softfold::View(static_cast<char*>(a.device_data()) + first * n * static_cast<std::int64_t>(a.size()), t,
                               shape, {}, {softfold::DeviceKind::cuda, 0});
       };
-      softfold::Workspace workspace{counter.device_data(), sizeof(std::int32_t)};
+      softfold::Workspace workspace{counter.device_data(), sizeof(std::uint64_t)};
       softfold::Context context;
       context.workspace = &workspace;
       const softfold::View in[] = {some(x), some(dy)}, out = some(result);
+      if (count < rows) context.workspace = nullptr;
       const auto plan = softfold::plan(op, {in, backward ? 2U : 1U}, {&out, 1}, softfold::RowOptions{}, context);
       plan.run();
-      ASSERT_EQ(plan.kernel(), backward ? "backward_cluster_stays" : "softmax_cluster_stays");
+      const bool stays = plan.kernel() == (backward ? "backward_cluster_stays" : "softmax_cluster_stays");
+      ASSERT_EQ(stays, count == rows) << plan.kernel();
     };
     const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t));
     parts.poison(0x5A);
     for (std::int64_t first = 0, count = 0; first < rows; first += count) {
-      count = rows - first < 2 * part ? rows - first : part;
+      count = std::min(part, rows - first);
       run(parts, first, count);
     }
-    for (int repeat = 0; repeat < 3; ++repeat) {
+    const auto word = [&] {
+      std::uint64_t held = 0;
+      std::memcpy(&held, counter.download().data(), sizeof held);
+      return held;
+    };
+    counter.poison(0xA5);
+    for (int repeat = 0; repeat < 4; ++repeat) {
       whole.poison(0x5A);
-      counter.poison(0xA5);
       run(whole, 0, rows);
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-      // A cluster asks for another row with each that it has: one question a row in all.
-      std::int32_t asked = 0;
-      std::memcpy(&asked, counter.download().data(), sizeof asked);
-      ASSERT_EQ(asked, rows) << what;
       ASSERT_EQ(difference(parts.download(), whole.download(), whole.size()), "") << what;
+      // A cluster asks for another row with each that it has: one question a row in all, behind which the count is 0.
+      ASSERT_EQ(static_cast<std::uint32_t>(word()), 0U) << what;
+      const std::uint64_t next = repeat == 1 ? word() + static_cast<std::uint64_t>(rows) : repeat == 2 ? 0 : word();
+      ASSERT_EQ(cudaMemcpy(counter.device_data(), &next, sizeof next, cudaMemcpyHostToDevice), cudaSuccess);
     }
   }
+}
+
+/// float32 elements at every distance from their row's frame: within its reach, at its edges, where they are 0 in their
+/// own chunk's frame and where they may not be, alone in a chunk or not.
+TEST_F(CudaStay, ElementsAtTheEdgesOfAFrame) {
+  for (const std::int64_t n : {33000, 50257, 131072, 300001})
+    for (const double scale : {1., -2.}) {
+      const std::int64_t rows = kChunks * 1024 / n;
+      Tensor x(DType::float32, {rows, n}), y(DType::float32, {rows, n}), dx(DType::float32, {rows, n}),
+          targets(DType::int64, {rows}), loss(DType::float32, {});
+      x.fill_by_threads([&](std::int64_t i) {
+        Random of_row(static_cast<std::uint64_t>(i / n)), of_element(static_cast<std::uint64_t>(i) + 4242);
+        const double u = of_element.uniform(), depth = 60. + 190. * of_row.uniform();  // binades
+        const std::uint64_t kind = of_row.next() % 4;
+        const bool deep = kind == 0   ? i % n == 5
+                          : kind == 1 ? u < 0.01
+                          : kind == 2 ? i % n / 1024 == 3
+                                      : i % n % 1024 != 17;
+        return (deep ? -depth - 0.5 * u : 10. * (u - 0.5)) * std::numbers::ln2 / scale;
+      });
+      targets.fill([&](std::int64_t r) { return static_cast<double>(r % 7 == 3 ? -100 : r % n); });
+      softfold::RowOptions o;
+      o.scale = scale;
+      for (const bool gpu : {false, true}) {
+        const softfold::View in = x.view(gpu), out = y.view(gpu);
+        softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, o).run();
+        softfold::CrossEntropyOptions of_loss;
+        of_loss.rows.scale = scale, of_loss.dx = dx.view(gpu);
+        if (n <= 262144) softfold::cross_entropy(x.view(gpu), targets.view(gpu), loss.view(gpu), of_loss);
+      }
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << rows << "x" << n << " scale " << scale;
+      if (n > 262144) continue;
+      ASSERT_EQ(difference(dx.host(), dx.download(), dx.size()), "") << rows << "x" << n << " scale " << scale;
+      ASSERT_EQ(difference(loss.host(), loss.download(), loss.size()), "") << rows << "x" << n << " scale " << scale;
+    }
 }
 
 TEST_F(CudaStay, LossAndGradientOfRowsFarFromTheRowBefore) {
   std::size_t at = 0;
   for (const Layout& l : kLayouts) {
-    const DType t = at % 2 == 1 ? DType::float16 : DType::bfloat16;
+    const bool wide = at % 3 == 1 && l.n > 32768;
+    const DType t = wide ? DType::float32 : at % 2 == 1 ? DType::float16 : DType::bfloat16;
     const Values v = at % 5 == 4 ? Values::specials : Values::drift;
     const double scale = at++ % 3 == 2 ? -0.5 : 1.;
     Tensor x(t, {l.rows(), l.n}, {}, l.x_offset), dx(t, {l.rows(), l.n}, {}, l.y_offset),
@@ -238,7 +288,8 @@ TEST_F(CudaStay, RowsFarAboveZero) {
   for (const std::int64_t n : {17000, 50257, 50264, 131072, 300001})
     for (const double scale : {1., -0.5}) {
       const std::int64_t rows = kChunks * 1024 / n;
-      Tensor x(DType::bfloat16, {rows, n}), y(DType::bfloat16, {rows, n});
+      const DType t = n > 32768 && scale < 0 ? DType::float32 : DType::bfloat16;
+      Tensor x(t, {rows, n}), y(t, {rows, n});
       x.fill_by_threads([&](std::int64_t i) {
         const std::int64_t row = i / n, kind = row / 16 % 4;
         Random of_row(static_cast<std::uint64_t>(row / 64)), of_element(static_cast<std::uint64_t>(i) + 999);

@@ -1,0 +1,136 @@
+// A warp's part of the rows that softmax_cluster_guesses takes, in shared memory: where it lands, and what of the warp
+// waits beside it.
+#pragma once
+
+#include "cuda/softmax_stay.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+template <class E>
+struct GuessShape : StayShape<E> {
+  using typename StayShape<E>::Place;
+  static constexpr int kStageBytes = Place::kBytes + 16;  ///< where a part of a row lands, and its barrier
+  static constexpr int kWarpBytes = StayShape<E>::kStages * kStageBytes;
+};
+
+/// What of a warp waits in shared memory: registers are for elements.
+struct GuessWarp {
+  uint4 ends;         ///< of results, on their way to rows that begin inside a vector
+  int n;              ///< elements of its part of a row
+  int chunk, chunks;  ///< the part's first chunk, and how many it has
+  float filled[2];    ///< what stands behind the part's end, in each of its landing places, if that stays
+  bool outer;         ///< at an end of the row, where chunks may be cut and vectors around them reach beyond x's memory
+};
+
+struct GuessWaits {
+  GuessWarp of_warp[kStayWarps];
+  /// A row's lands with the part of one warp: as soon as all have that warp's sum. Rows ahead land beside it.
+  static constexpr int kGradients = 4;
+  GradientRow gradients[kGradients];
+  static constexpr unsigned kGradientThread = 32;  ///< of a block's second warp: the first may have rows to take
+
+  __device__ __forceinline__ GuessWarp& own() { return of_warp[warp_index()]; }
+  __device__ __forceinline__ GradientRow& gradient(int step) {
+    return gradients[static_cast<unsigned>(step) % kGradients];
+  }
+};
+
+/// What a warp needs of its part of every row. It is found anew after each row that no guess held: what lives across a
+/// call has to stay out of most registers, which are for elements.
+template <class E, bool kOnVectors>
+struct GuessPart {
+  using Shape = GuessShape<E>;
+  using Place = typename Shape::Place;
+  static constexpr int kLanes = Shape::kLanes, kChunkBytes = lift::kChunk * Place::kSize;
+
+  const PlainRows& p;
+  GuessWaits& waits;
+  int chunks;       ///< of a row
+  int kept_chunk;   ///< chunk(), of 16 bit
+  int count;        ///< elements of the lane's chunk; 0: it has none
+  unsigned memory;  ///< of the warp
+
+  __device__ __forceinline__ GuessPart(const PlainRows& p_, GuessWaits& waits_)
+      : p(p_), waits(waits_), chunks(static_cast<int>(lift::chunk_count(p.n))) {
+    const int group = lane_index() / kLanes;
+    const ChunkShare share(chunks);
+    kept_chunk = share.chunk + group;
+    count = group < share.chunks ? min(static_cast<int>(p.n) - (share.chunk + group) * lift::kChunk, lift::kChunk) : 0;
+    extern __shared__ __align__(16) char all_memory[];
+    memory = shared_address(all_memory + warp_index() * Shape::kWarpBytes);
+    asm volatile("" : "+r"(memory));  // or it is found anew wherever it is needed
+  }
+  /// By all lanes, before anything else of the part is used.
+  __device__ __forceinline__ void init() const {
+    const ChunkShare share(chunks);
+    const float nothing = fold::canonical_nan<float>();
+    const bool outer = share.chunk == 0 || share.chunk + share.chunks == chunks;
+    if (lane_index() == 0) waits.own() = {{}, size(share), share.chunk, share.chunks, {nothing, nothing}, outer};
+    if (lane_index() < Shape::kStages) landed(lane_index()).init(1);
+  }
+  /// Some chunk of the warp is not full. (Asked for every row: a register that said so would be spilled.)
+  __device__ __forceinline__ bool cut() const { return __any_sync(lift::kWholeWarp, count % lift::kChunk != 0); }
+  __device__ __forceinline__ int size(const ChunkShare& share) const {
+    return min(static_cast<int>(p.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);
+  }
+  /// The part in a row of x.
+  __device__ __forceinline__ const char* first(std::int64_t row) const {
+    return p.x + row * p.x_stride + waits.own().chunk * kChunkBytes;
+  }
+  static __device__ __forceinline__ int stage_of(int step) {
+    return static_cast<int>(static_cast<unsigned>(step) % Shape::kStages);
+  }
+  __device__ __forceinline__ char* at(int stage) const {
+    return static_cast<char*>(__cvta_shared_to_generic(memory + stage * Shape::kStageBytes));
+  }
+  __device__ __forceinline__ CopyBarrier& landed(int stage) const {
+    return *reinterpret_cast<CopyBarrier*>(at(stage) + Place::kBytes);
+  }
+  /// The part in a row of x to the place of this step, and the row of gradients, by one of the block; more: bytes to
+  /// expect besides, 0.
+  template <bool kGradient>
+  __device__ __forceinline__ void fetch(int step, int row, int more) const {
+    const unsigned thread = thread_index();
+    if (thread % 32 != 0) return;
+    const int stage = stage_of(step);
+    CopyBarrier& barrier = landed(stage);
+    if (kGradient && thread == GuessWaits::kGradientThread) {
+      more += static_cast<int>(sizeof(GradientRow));
+      barrier.copy(&waits.gradient(step), p.gradients + row, sizeof(GradientRow));
+    }
+    const char* first = this->first(row);
+    const GuessWarp& own = waits.own();
+    const int size = own.n * Place::kSize;
+    const int shift = kOnVectors ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16);
+    if (kOnVectors || !own.outer) {
+      const int bytes = (shift + size + 15) & ~15;
+      barrier.expect(bytes + more);
+      return barrier.copy(at(stage), first - shift, bytes);
+    }
+    const typename Place::Span span(first, size / Place::kSize, p.x_begin, p.x_end);
+    barrier.expect(span.bytes() + more);
+    if (span.bytes() > 0)
+      barrier.copy(at(stage) + (span.begin - span.from), reinterpret_cast<const void*>(span.begin), span.bytes());
+  }
+  /// Once it has landed: the lane's vectors; `rest` where a chunk has no element.
+  __device__ __forceinline__ void read(uint4 (&raw)[Place::kVectors], int stage, const char* first, bool cut,
+                                       float rest) const {
+    GuessWarp& own = waits.own();
+    const Place place{at(stage), first, own.n, own.chunks, kOnVectors};
+    if constexpr (!kOnVectors) {
+      if (own.outer) place.mend(rest, p.x_begin, p.x_end);
+    } else if (cut) {
+      if (float& filled = own.filled[stage]; filled != rest) {
+        place.fill_rest(rest);
+        if (lane_index() == 0) filled = rest;
+      }
+    }
+    place.read_again(raw, (count > 0 ? lane_index() / kLanes * kChunkBytes : 0) + lane_index() % kLanes * 16);
+  }
+};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
