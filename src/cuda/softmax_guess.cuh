@@ -1,5 +1,5 @@
-// softmax of 16-bit rows by clusters that stay for many of them, as softmax_stay.cuh, but with a frame that all chunks
-// of a row share, guessed before any of its elements is looked at.
+// softmax by clusters that stay for many rows, and the gradients of losses, as softmax_stay.cuh, but with a frame that
+// all chunks of a row share, guessed before any of its elements is looked at.
 #pragma once
 
 #include "cuda/guess_part.cuh"

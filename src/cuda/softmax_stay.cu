@@ -16,20 +16,21 @@ constexpr std::int64_t kFewestChunks = 48;
 constexpr std::int64_t kLongest = 512 * lift::kChunk, kLongestLog = 256 * lift::kChunk,
                        kLongestFloatLog = 128 * lift::kChunk;
 
-/// Measured: the longest rows of log_softmax are faster by whole blocks.
-constexpr StaySpread spread(std::int64_t chunks, bool is_log, bool wide) {
-  if (is_log && chunks > 192 && chunks % 32 == 0) return fewest_blocks(chunks, 2);
+/// Measured: the longest rows of log_softmax are faster by whole blocks; float32 gradients are slower than softmax
+/// where little is under way.
+constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide) {
+  if (leaves == Leaves::log_softmax && chunks > 192 && chunks % 32 == 0) return fewest_blocks(chunks, 2);
   if (chunks > 256) return {16, static_cast<int>((chunks + 31) / 32)};
-  return wide && !is_log ? fewest_under_way(chunks) : fewest_instructions(chunks);
+  return wide && leaves == Leaves::softmax ? fewest_under_way(chunks) : fewest_instructions(chunks);
 }
 
 /// More chunks than warps: the last warp has two or more, so that the one before ends 1024 elements before the row
-/// does, and vectors around its part lie in x.
+/// does, and vectors around its part lie in x. (The shapes of gradients are those of 16-bit softmax.)
 constexpr bool every_warp_has_a_chunk() {
   for (std::int64_t chunks = 17; chunks <= kLongest / lift::kChunk; ++chunks)
-    for (const bool is_log : {false, true})
+    for (const Leaves leaves : {Leaves::softmax, Leaves::log_softmax})
       for (const bool wide : {false, true}) {
-        const StaySpread s = spread(chunks, is_log, wide);
+        const StaySpread s = spread(chunks, leaves, wide);
         if (s.blocks * s.warps >= chunks || 2 * s.blocks * s.warps < chunks || s.warps > kStayWarps) return false;
       }
   return true;
@@ -50,7 +51,8 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (p.rows * chunks < kFewestChunks * traits.processors) return "too few rows to stay for";
-  if (traits.largest_cluster < spread(chunks, is_log, wide).blocks)
+  const Leaves leaves = is_log ? Leaves::log_softmax : p.op == Op::softmax ? Leaves::softmax : Leaves::gradient;
+  if (traits.largest_cluster < spread(chunks, leaves, wide).blocks)
     return "the device has no clusters of so many blocks";
   return nullptr;
 }
@@ -59,7 +61,7 @@ template <Leaves kLeaves>
 void launch_leaves(const PlainRows& p, DType dtype, Stream stream) {
   with_element(dtype, [&]<class E>() {
     const auto chunks = static_cast<int>(lift::chunk_count(p.n));
-    const StaySpread s = spread(chunks, kLeaves == Leaves::log_softmax, sizeof(E) == 4);
+    const StaySpread s = spread(chunks, kLeaves, sizeof(E) == 4);
     const auto go = [&](const char* name, auto kernel, int warp_bytes) {
       launch_to_stay(name, kernel, s, s.warps * warp_bytes + 2 * StayBox::bytes(chunks), p.rows, stream, p);
     };
@@ -76,7 +78,7 @@ void launch_leaves(const PlainRows& p, DType dtype, Stream stream) {
       if (kLeaves == Leaves::gradient || chunks <= 256) return guess(std::integral_constant<int, 256>{});
       if constexpr (kLeaves != Leaves::gradient) guess(std::integral_constant<int, 512>{});
     } else {
-      go("softmax_cluster_stays", softmax_cluster_stays<E, kLeaves>, StayShape<E>::kWarpBytes);
+      go("softmax_cluster_stays", softmax_cluster_stays<E>, StayShape<E>::kWarpBytes);
     }
   });
 }

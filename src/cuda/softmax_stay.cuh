@@ -1,6 +1,6 @@
-// softmax and log_softmax of plain rows by clusters that stay for many of them: each warp has its next rows' elements
-// brought to shared memory while it folds, exchanges and writes this one, and no block waits for another but by what
-// the row's chunks send it.
+// log_softmax of plain rows by clusters that stay for many of them: each warp has its next rows' elements brought to
+// shared memory while it folds, exchanges and writes this one, and no block waits for another but by what the row's
+// chunks send it.
 #pragma once
 
 #include "cuda/in_order.cuh"
@@ -31,11 +31,10 @@ __device__ __forceinline__ void keep_packed(uint4 (&raw)[kVectors]) {
 }
 
 /// A cluster of blocks a row, as RowSource tells; p.factor is plain, and every warp has a chunk.
-template <class E, Leaves kLeaves>
+template <class E>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_stays(const __grid_constant__ PlainRows p, int clusters) {
   begin_in_order();
-  constexpr bool kLog = kLeaves == Leaves::log_softmax;
   using Shape = StayShape<E>;
   using Place = typename Shape::Place;
   using Cluster = lift::Cluster;
@@ -100,11 +99,10 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     source.send(step, arrived[turn]);
 #pragma unroll
     for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
-    const auto own = kLog ? Shape::Fold::reduce(v, p.factor.c, extremes) : Shape::Fold::terms(v, p.factor.c, extremes);
-    if constexpr (kLog) keep_packed(raw);
+    const auto own = Shape::Fold::reduce(v, p.factor.c, extremes);
+    keep_packed(raw);
     // Exchange.
     if (has_chunk) send_mail<kLanes>(box_of(turn)[chunk], arrived[turn], mail_of(own));
-    [[maybe_unused]] const GradientWords gradient(kLeaves == Leaves::gradient ? p.gradients + row : nullptr);
     wait_for_words(arrived[turn], static_cast<unsigned>(step / 2) & 1U);
     if (threadIdx.x == 0) arrived[turn].expect(mail_bytes);
     source.ask();
@@ -112,22 +110,12 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     // Write. A row is regular for all of its chunks or for none.
     const ChunkMultiplier multiplier(root, own.node, own.state.m);
     const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
-    if constexpr (kLeaves == Leaves::gradient) {
-      if (chunk == 0 && lane == 0) p.states[row] = root.state();
-      put_gradient<E>(typename Shape::Elements(y), y, count, v, own.dense ? 0x1p-62F : 0.F, unit, gradient.row(), root,
-                      [&] {
-#pragma unroll
-                        for (int j = 0; j < Place::kVectors; ++j) raw[j] = Packed<E>::pack(v + j * Place::kWidth);
-                        write_vectors<E, kLanes, Place::kVectors>(y, count, [&](int j) { return raw[j]; });
-                      });
-    } else if (!multiplier.regular) {
-      fill<E, kLog>(y, nullptr, 0, lane % kLanes, kLanes, count, count, constant_of<kLog>(root.state(), p.empty));
+    if (!multiplier.regular) {
+      fill<E, true>(y, nullptr, 0, lane % kLanes, kLanes, count, count, constant_of<true>(root.state(), p.empty));
     } else {
-      if constexpr (kLog) {
 #pragma unroll
-        for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
-      }
-      finish<kLog, Place::kWidth>(
+      for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
+      finish<true, Place::kWidth>(
           v, own.dense, unit, [&] { return p.log_normaliser(root.state()); },
           [&](int j) { raw[j] = Packed<E>::pack(v + j * Place::kWidth); });
       write_vectors<E, kLanes, Place::kVectors>(y, count, [&](int j) { return raw[j]; });

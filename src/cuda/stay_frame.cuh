@@ -12,7 +12,8 @@ namespace cuda {
 
 /// An even frame. It holds a row if all of the row's exponents n are within kBelow under it and kAbove over it, or
 /// those of absent elements: no two are then further apart than terms of one chunk may be (fold::Real::kFlush). In
-/// chunks that are not full elements as low as what stands for absent ones (hides()) are held, too.
+/// chunks that are not full elements as low as what stands for absent ones (hides()) are held, too; of float32 all that
+/// are so low that no other is near them (Seen).
 struct GuessedFrame {
   static constexpr int kAbove = 24, kBelow = 100, kLead = 12;
   static_assert(kAbove + kBelow < -fold::Real<float>::kFlush);
@@ -46,8 +47,9 @@ struct GuessedFrame {
   /// Whether an element of 0 is no lower than that.
   __device__ __forceinline__ bool sees_zero() const { return magic >= fold::Real<float>::kMagic - kSeen; }
 
-  /// What the z of elements seen one by one say, of terms that are 0 where z is low. Elements under kUnseen are 0 in
-  /// their own chunk's frame, too, if that holds any others; those between there and kBelow may not be.
+  /// What the z of elements seen one by one say, of terms that are 0 where z is low. Elements kUnseen or more below
+  /// the frame are 0 in their own chunk's frame, too, if that holds any others; those above them, but below kBelow, may
+  /// not be.
   class Seen {
    public:
     template <bool kSecond>

@@ -48,8 +48,9 @@ __device__ __forceinline__ void wait_for_words(CopyBarrier& barrier, unsigned pa
 
 /// Counts 0, 1, 2, … for all clusters of a launch, in a word that may hold anything before, so that no launch has to
 /// clear it. Its upper half is a mark, its lower half counts. Who finds anything else than the mark and a count below
-/// `all` sets it to the mark and 0. What is taken comes to `all` exactly, which makes the count 0 again. Anything else
-/// is taken for a count with a chance of all / 2^64. (All accesses are atomic, as they must be for words of two sizes.)
+/// `all` sets it to the mark and 0. What is taken comes to `all` exactly, which makes the count 0 again. So a
+/// word is taken for a count that it is not if another launch works with it at the same time, or with a chance of
+/// all / 2^64. (All accesses are atomic, as they must be for words of two sizes.)
 struct RowCounter {
   using Word = unsigned long long;
   static constexpr Word kMark = 0xB5E1'A6C4'0000'0000ULL;
@@ -67,11 +68,11 @@ struct RowCounter {
 };
 
 /// Which rows a cluster takes: its first ones by a stride, the rest as it comes to them, one by one from a counter that
-/// all clusters share, because processors do not all read equally fast. The cluster's
-/// first thread asks for a row once the mail of one has come, and its warp sends it with the mail of the next, long
-/// before that row's sums, for which others wait. It looks at the answer, which takes 2 us, only then (at once: 5
-/// percent slower). What can wait in shared memory does: registers are for elements, and spilled ones come from the L2
-/// cache behind each row's mail (measured, for one: 0.82 to 0.92 of a copy instead of 0.93 to 1.01).
+/// all clusters share, because processors do not all read equally fast. The cluster's first thread asks for a row once
+/// the mail of one has come, and its warp sends it with the mail of the next, long before that row's sums, for which
+/// others wait. It looks at the answer, which takes 2 us, only then (at once: 5 percent slower). What can wait in
+/// shared memory does: registers are for elements, and spilled ones come from the L2 cache behind each row's mail
+/// (measured, for one: 0.82 to 0.92 of a copy instead of 0.93 to 1.01).
 class RowSource {
  public:
   static constexpr int kAhead = 3;            ///< a row's mail brings the one that is taken so many steps later

@@ -106,7 +106,7 @@ TEST_F(CudaLoss, GradientsOfRowsThatABlockHolds) {
       }
 }
 
-/// More rows than clusters that stay begin with: the rest they take from a counter, which another kernel has cleared.
+/// More rows than clusters that stay begin with: the rest they take from a counter.
 TEST_F(CudaLoss, GradientsOfRowsThatClustersTakeOneByOne) {
   struct Case {
     DType t;

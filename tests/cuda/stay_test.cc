@@ -142,6 +142,7 @@ TEST_F(CudaStay, RowsThatAreTakenOneByOne) {
                                  {Op::softmax, DType::float32, 100000},
                                  {Op::softmax, DType::float32, 65536},
                                  {Op::softmax, DType::float32, 393216},
+                                 {Op::log_softmax, DType::float32, 50257},
                                  {Op::softmax_backward, DType::bfloat16, 50257},
                                  {Op::softmax_backward, DType::float32, 131072}}) {
     const std::int64_t elements = std::int64_t{140 << 20} / static_cast<std::int64_t>(softfold::size_of(t)),
@@ -164,7 +165,10 @@ TEST_F(CudaStay, RowsThatAreTakenOneByOne) {
       if (count < rows) context.workspace = nullptr;
       const auto plan = softfold::plan(op, {in, backward ? 2U : 1U}, {&out, 1}, softfold::RowOptions{}, context);
       plan.run();
-      const bool stays = plan.kernel() == (backward ? "backward_cluster_stays" : "softmax_cluster_stays");
+      const bool ring = op == Op::log_softmax && t == DType::float32;
+      const bool stays = plan.kernel() == (backward ? "backward_cluster_stays"
+                                           : ring   ? "softmax_ring"
+                                                    : "softmax_cluster_stays");
       ASSERT_EQ(stays, count == rows) << plan.kernel();
     };
     const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t));
@@ -251,6 +255,40 @@ TEST_F(CudaStay, LossAndGradientOfRowsFarFromTheRowBefore) {
     for (Tensor* result : {&loss, &states, &dx})
       ASSERT_EQ(difference(result->host(), result->download(), result->size()), "") << describe(l, t, v, scale);
   }
+}
+
+/// Targets that are no class make their rows' gradients NaN, and those alone.
+TEST_F(CudaStay, GradientsOfStrayTargets) {
+  for (const DType t : {DType::bfloat16, DType::float32})
+    for (const std::int64_t n : {50257, 65536}) {
+      const std::int64_t rows = kChunks * 1024 / n;
+      Tensor x(t, {rows, n}), some(t, {rows, n}), all(t, {rows, n}), targets(DType::int64, {rows});
+      Tensor loss(DType::float32, {});
+      x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+      for (const bool stray : {false, true}) {
+        targets.fill([&](std::int64_t r) { return static_cast<double>(stray && r % 5 == 3 ? n + r : r % n); });
+        softfold::CrossEntropyOptions o;
+        o.reduction = softfold::Reduction::sum;
+        o.dx = (stray ? some : all).cuda();
+        softfold::cross_entropy(x.cuda(), targets.cuda(), loss.cuda(), o);
+        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      }
+      const auto with = some.download(), without = all.download();
+      const std::size_t bytes = static_cast<std::size_t>(n) * all.size();
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const char *own = reinterpret_cast<const char*>(with.data()) + static_cast<std::size_t>(r) * bytes,
+                   *clean = reinterpret_cast<const char*>(without.data()) + static_cast<std::size_t>(r) * bytes;
+        if (r % 5 != 3) {
+          ASSERT_EQ(std::memcmp(own, clean, bytes), 0) << r << " of " << rows << "x" << n;
+          continue;
+        }
+        for (std::size_t at = 0; at < bytes; at += all.size()) {
+          std::uint32_t bits = 0;
+          std::memcpy(&bits, own + at, all.size());
+          ASSERT_EQ(bits, t == DType::float32 ? 0x7FC00000U : 0x7FC0U) << r << " of " << rows << "x" << n;
+        }
+      }
+    }
 }
 
 /// dloss is a large power of two, and the reciprocal of a row's sum in the frame of the row before is larger: their
