@@ -66,7 +66,7 @@ struct GuessPart {
   __device__ __forceinline__ void init() const {
     const ChunkShare share(chunks);
     const float nothing = fold::canonical_nan<float>();
-    const bool outer = share.chunk == 0 || share.chunk + share.chunks == chunks;
+    [[maybe_unused]] const bool outer = share.chunk == 0 || share.chunk + share.chunks == chunks;
     if (lane_index() == 0) waits.own() = {{}, size(share), share.chunk, share.chunks, {nothing, nothing}, outer};
     if (lane_index() < Shape::kStages) landed(lane_index()).init(1);
   }
