@@ -20,7 +20,8 @@ RUNGS = {"naive": (2, 1), "safe": (3, 1), "online": (2, 1), "tiled": (2, 1), "fu
 LENGTHS = tuple(1 << k for k in range(10, 21))
 # What cuobjdump calls the kernels of a plan, where it is not the plan's own name.
 PARTS = {"softmax_two_reads": ("fold_tiles", "write_tiles"),
-         "softmax_cluster_stays": ("softmax_cluster_stays", "softmax_cluster_guesses")}
+         "softmax_cluster_stays": ("softmax_cluster_guesses",),
+         "softmax_long_rows": ("fold_parts", "write_long_rows")}
 MANGLED = {torch.float32: "If", torch.bfloat16: "8BFloat16"}
 
 

@@ -4,6 +4,7 @@
     python3 bench/gpu_table.py
 """
 import json
+import math
 import pathlib
 
 from readme_tables import HERE, put
@@ -19,6 +20,8 @@ def table(file):
     for (op, dtype, shape), rows in points.items():
         share = {r["who"]: "refuses" if r["ms"] is None else f"{r['copy_ms'] / r['ms']:.2f}" for r in rows}
         ours = next(w for w in share if w.startswith("softfold"))
+        if op.startswith("softmax few rows"):
+            share[ours] += f" ({next(r['ms'] for r in rows if r['who'] == ours) * 1e3:.1f} us)"
         cells = [op, dtype, "×".join(map(str, shape)), ours.split(":")[1], share[ours]]
         lines.append("| " + " | ".join(cells + [share.get(p, "–") for p in peers]) + " |")
     commits = {}
@@ -28,10 +31,28 @@ def table(file):
     return lines + ["", f"{records[0]['device']}, driver {records[0]['driver']}, commit {by}."]
 
 
+def beside_peers(file):
+    """How softmax stands beside the peers of one run: the geometric mean of its speed over quack's, and where it is slower
+    than 0.985 times the best peer."""
+    points = {}
+    for line in (HERE / "results" / "h200" / file).read_text().splitlines():
+        r = json.loads(line)
+        if r["op"] == "softmax" and r["case"] == "" and r["ms"] is not None:
+            points.setdefault((r["dtype"], tuple(r["shape"])), {})[r["who"].split(":")[0].split(" ")[0]] = r["ms"]
+    both = [p["quack-kernels"] / p["softfold"] for p in points.values() if "quack-kernels" in p]
+    behind = [(dtype, shape, min(ms for who, ms in p.items() if who != "softfold") / p["softfold"])
+              for (dtype, shape), p in points.items() if len(p) > 1]
+    behind = [b for b in behind if b[2] < 0.985]
+    mean = math.exp(sum(map(math.log, both)) / len(both))
+    slower = ", ".join(f"{dtype} {shape[-1]} ({ratio:.2f})" for dtype, shape, ratio in behind)
+    return ["", f"Plain softmax there: {mean:.3f} times quack's speed, the geometric mean of {len(both)} shapes. Slower than 0.985 times the best "
+            f"peer in {len(behind)} of {len(points)} shapes: {slower}."]
+
+
 def main():
     page = pathlib.Path(HERE).parent / "docs" / "cuda.md"
     for name, file in (("gpu-rows", "rows.jsonl"), ("gpu-peers", "softmax.jsonl"), ("gpu-consumers", "consumers.jsonl")):
-        put(page, name, table(file))
+        put(page, name, table(file) + (beside_peers(file) if name == "gpu-peers" else []))
 
 
 if __name__ == "__main__":
