@@ -45,9 +45,17 @@ def gpu():
                 r = pick(rows, who, dtype, max(shapes), "") if shapes else None
                 cells.append("not run" if r is None else f"{r['copy_ms'] / r['ms']:.2f}" if r["ms"] else "refuses")
             lines.append(f"| {dtype}, {'**softfold**' if who == 'softfold' else who} | " + " | ".join(cells) + " |")
-    r = pick(rows, "softfold", "float32", [131072, 1024], "")
+    r, since = pick(rows, "softfold", "float32", [131072, 1024], ""), records("h200", "rows", "softmax")
+    for dtype in ("float32", "bfloat16"):
+        cells = []
+        for n in lengths:
+            now = max((s for s in since if s["dtype"] == dtype and s["shape"][1] == n and s["case"] == ""
+                       and s["who"].startswith("softfold")), key=lambda s: s["shape"])
+            cells.append(share(now))
+        lines.append(f"| {dtype}, softfold since then | " + " | ".join(cells) + " |")
     return lines + ["", f"{r['device']}, {r['bytes'] / 1e9:.1f} GB moved at each N, commit {r['commit']}, {r['date']}. "
-                    "All in one run, medians; `bench/results/h200`, [docs/cuda.md](docs/cuda.md)."]
+                    f"All in one run, medians; since then without the peers but torch, commit {now['commit']}, {now['date']}. "
+                    "`bench/results/h200`, [docs/cuda.md](docs/cuda.md)."]
 
 
 def cpu():
