@@ -92,7 +92,7 @@ See [python.md](python.md); `gradient`: differentiable there.
 | `kl_divergence` | yes | yes | yes, gradients | no |
 | `linear_cross_entropy` | yes | tensors | yes, gradient | no |
 | `topk` | yes | yes | yes, gradient of the values | no |
-| `sample` | yes | yes | yes | no |
+| `sample`, `renormalise`, `mask_logits` | yes | yes | yes | no |
 TAIL
 }
 

@@ -32,7 +32,7 @@ from softfold._errors import DTypeError, Error, StateError, UnsupportedError
 from softfold._linear import linear_cross_entropy
 from softfold._losses import cross_entropy, entropy, kl_divergence
 from softfold._states import finish, finish_logsumexp, merge, merge_attention, merge_blocks
-from softfold._sample import sample
+from softfold._sample import mask_logits, renormalise, sample
 from softfold._shards import (
     cross_entropy_backward,
     fold_shard,
@@ -48,7 +48,7 @@ __all__ = [
     "bits_version", "get_num_threads", "set_num_threads",
     "softmax", "log_softmax", "logsumexp", "attention", "cross_entropy", "linear_cross_entropy", "entropy",
     "kl_divergence",
-    "topk", "sample",
+    "topk", "sample", "renormalise", "mask_logits",
     "softmax_backward", "log_softmax_backward", "logsumexp_backward",
     "Partial", "Stream", "state", "merge", "finish",
     "fold_shard", "partial_width", "join_states", "join_cross_entropy", "join_topk", "sample_shard", "cross_entropy_backward",

@@ -1,4 +1,4 @@
-"""sample for NumPy arrays and those of the array API; tensors go to softfold.torch."""
+"""sample, and what it draws from, for NumPy arrays and those of the array API; tensors go to softfold.torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import operator
 import numpy as np
 
 from softfold import _core, _route
-from softfold._errors import whole
+from softfold._errors import Error, whole
 from softfold._losses import foldable, returned, row_shape
 from softfold._states import _empty_like
 from softfold._topk import taken_shape
@@ -24,6 +24,19 @@ def number_of(name, value):
     if name in ("seed", "offset", "draw"):
         return whole(name, value, 0, 2**64 - 1)
     return whole(name, value) if name in ("top_k", "row_ids") else float(value)
+
+
+def _arrays(logits, name, options):
+    """The logits as an array that softfold._core can view, their library, and the options as numbers and arrays."""
+    x = foldable(logits, name)
+    options = dict(options)
+    for option, kind in {**PER_ROW, "bias": "float32"}.items():
+        value = options.get(option)
+        if isinstance(value, numbers.Number):
+            options[option] = number_of(option, value)
+        elif value is not None and not hasattr(value, "__dlpack__"):
+            options[option] = np.asarray(value, kind)
+    return x, x.__array_namespace__() if hasattr(x, "__array_namespace__") else np, options
 
 
 def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
@@ -58,14 +71,7 @@ def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, o
     top = operator.index(return_top_log_probabilities)
     if _route._library(logits) == "torch":
         return importlib.import_module("softfold.torch").run_sample(logits, axis, out, dtype, wanted, top, options)
-    x = foldable(logits, "sample")
-    for name, kind in {**PER_ROW, "bias": "float32"}.items():
-        value = options[name]
-        if isinstance(value, numbers.Number):
-            options[name] = number_of(name, value)
-        elif value is not None and not hasattr(value, "__dlpack__"):
-            options[name] = np.asarray(value, kind)
-    space = x.__array_namespace__() if hasattr(x, "__array_namespace__") else np
+    x, space, options = _arrays(logits, "sample", options)
     shape = row_shape(x, axis, None)
     tokens = _empty_like(x, shape, space.int64) if out is None else out
     log_probability = _empty_like(x, shape, dtype) if return_log_probability else None
@@ -79,3 +85,59 @@ def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, o
                     top_log_probabilities=top_log_probabilities, **options)  # fmt: skip
     results = tokens, log_probability, rank, probabilities, masked, top_tokens, top_log_probabilities
     return returned(results, fresh=out is None)
+
+
+def _filtered(result, name, logits, axis, out, dtype, options):
+    """A result of sample that has logits' shape, by its name there; the tokens are dropped."""
+    if out is not None and dtype is not None:
+        raise Error("option", "both out and dtype", "one of them", "out's own dtype is the result's")
+    if _route._library(logits) == "torch":
+        return importlib.import_module("softfold.torch").run_filtered(result, logits, axis, out, dtype, options)
+    x, space, options = _arrays(logits, name, options)
+    tokens = _empty_like(x, row_shape(x, axis, None), space.int64)
+    out = _empty_like(x, tuple(x.shape), dtype) if out is None else out
+    _route.run_into(_core.sample_into, x, tokens, axis, **{result: out}, **options)
+    return out
+
+
+def renormalise(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
+                bitmask=None, scale=1.0, scales=None, lengths=None, mask=None, causal=False, out=None,
+                dtype=None):  # fmt: skip
+    """The probabilities that sample draws from: softmax(scale (logits + bias) / temperature) of what the filters leave.
+
+    They are sample's return_probabilities, bit for bit; elements that were taken away have 0, what is left sums to 1. Of
+    probabilities p, give log(p). FlashInfer's top_k_renorm_probs(p, k) is renormalise(log(p), top_k=k), its
+    top_p_renorm_probs(p, q) top_p=q; vLLM's apply_top_k_top_p and a softmax after it are top_k=, top_p=.
+
+    logits: float32, float16 or bfloat16, of any strides; float64 is refused. temperature, top_k, top_p, min_p: a number,
+       or an array with one a row; at temperature 0 the token that sample takes has 1. order, bias, bitmask, scale, scales,
+       lengths, mask, causal: as in sample.
+    out: where to write, floating, of logits' shape and in memory of its own; or dtype: of the result, logits' by default.
+    Returns an array of logits' shape. A row with nothing in it is 0, one with NaN or +inf is NaN (at temperature 0 +inf
+    is the largest). Raises softfold.Error before any work.
+    """
+    options = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, order=order, bias=bias,
+                   bitmask=bitmask, scale=scale, scales=scales, lengths=lengths, mask=mask, causal=causal)  # fmt: skip
+    return _filtered("probabilities", "renormalise", logits, axis, out, dtype, options)
+
+
+def mask_logits(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
+                bitmask=None, scale=1.0, scales=None, lengths=None, mask=None, causal=False, out=None,
+                dtype=None):  # fmt: skip
+    """logits + bias, with -inf for what the filters of sample take away.
+
+    They are sample's return_masked, bit for bit, before scale and temperature, which only decide what top_p and min_p
+    take away: of a float32 result, softmax(masked, scale=scale / temperature) is what is drawn from. FlashInfer's
+    top_k_mask_logits(x, k) is mask_logits(x, top_k=k); vLLM's apply_top_k_top_p(x, k, p) is top_k=k, top_p=p, its
+    logit_bias bias=, its apply_grammar_bitmask and XGrammar's apply_token_bitmask_inplace bitmask=. Those may write in
+    place; this does not.
+
+    logits: float32, float16 or bfloat16, of any strides; float64 is refused. temperature, top_k, top_p, min_p: a number,
+       or an array with one a row; at temperature 0 only the token that sample takes is left. order, bias, bitmask, scale,
+       scales, lengths, mask, causal: as in sample.
+    out: where to write, floating, of logits' shape and in memory of its own; or dtype: of the result, logits' by default.
+    Returns an array of logits' shape. NaN stays NaN. Raises softfold.Error before any work.
+    """
+    options = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, order=order, bias=bias,
+                   bitmask=bitmask, scale=scale, scales=scales, lengths=lengths, mask=mask, causal=causal)  # fmt: skip
+    return _filtered("masked", "mask_logits", logits, axis, out, dtype, options)

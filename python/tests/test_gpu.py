@@ -88,6 +88,8 @@ def test_cupy_consumers(rng, cupy):
         (softfold.topk(g, 20, return_probabilities=True), softfold.topk(x, 20, return_probabilities=True)),
         (softfold.sample(g, top_k=9, seed=3, return_rank=True), softfold.sample(x, top_k=9, seed=3, return_rank=True)),
         (softfold.sample(g, **top), softfold.sample(x, **top)),
+        ((softfold.renormalise(g, top_k=9, top_p=0.9),), (softfold.renormalise(x, top_k=9, top_p=0.9),)),
+        ((softfold.mask_logits(g, top_k=9, top_p=0.9),), (softfold.mask_logits(x, top_k=9, top_p=0.9),)),
     )
     for got, want in calls:
         assert all(isinstance(a, cupy.ndarray) for a in got)
@@ -121,11 +123,13 @@ def test_torch_consumers(torch_gpu, dtype):
         options = dict(temperature=0.7, top_k=50, top_p=0.9, return_log_probability=True,
                        return_top_log_probabilities=5)  # fmt: skip
         drawn = sf.sample(a, -1, seed=torch.arange(SHAPE[0], device=device), **options)
+        filters = dict(temperature=0.7, top_k=50, top_p=0.9)
+        filtered = sf.renormalise(a, **filters), sf.mask_logits(a, **filters)
         whole = softfold.cross_entropy(a.detach(), t, return_log_probability=True, return_gradient=True)
         with sf.routed() as report:
             routed = torch.nn.functional.cross_entropy(a, t)
         assert report.routed == {"cross_entropy": 1}
-        return loss, dx, dh, dp, dq, *best, *drawn, *whole, routed
+        return loss, dx, dh, dp, dq, *best, *drawn, *filtered, *whole, routed
 
     for got, want in zip(results("cuda"), results("cpu")):
         assert got.is_cuda and torch.equal(*(t.detach().cpu().reshape(-1).view(torch.uint8) for t in (got, want)))

@@ -113,6 +113,38 @@ def test_gradient_dtypes_follow_the_input(device):
     torch.testing.assert_close(x.grad, want, rtol=2e-2, atol=1e-3)
 
 
+@pytest.mark.parametrize("name, result", [("renormalise", "return_probabilities"), ("mask_logits", "return_masked")])
+def test_what_sample_draws_from(device, name, result):
+    mine, general = getattr(sf, name), getattr(softfold, name)
+    x = scores(6, 500, device=device, dtype=torch.float32, grad=True)
+    rows = dict(temperature=torch.rand(6, device=device) + 0.1, top_k=torch.tensor([3, 9, 0] * 2, device=device))
+    for options in (
+        dict(temperature=0.5, top_p=0.9, order="min_p_last", min_p=0.02),
+        dict(**rows, bias=scores(500, device=device), dtype=torch.float16),
+        dict(temperature=0, lengths=torch.arange(1, 7, device=device)),
+    ):
+        want = sf.sample(x, seed=3, **{result: True}, **options)[1]
+        got = mine(x, **options)
+        assert torch.equal(got, want) and got.dtype == want.dtype and not got.requires_grad
+        assert torch.equal(general(x, **options), want)
+        out = torch.empty(500, 6, dtype=options.pop("dtype", torch.float32), device=device).T
+        assert general(x, out=out, **options) is out and torch.equal(out, want)
+    assert torch.equal(general(x, top_k=[3, 9, 0] * 2), mine(x, top_k=rows["top_k"]))
+    assert bits(general(x, top_k=4).cpu()) == bits(general(x.detach().cpu().numpy(), top_k=4))
+    compiled = torch.compile(lambda x: mine(x, top_p=0.8), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x.detach()), mine(x, top_p=0.8))
+    for options, words in (
+        (dict(out=torch.empty_like(x), dtype=torch.float32), "out and dtype"),
+        (dict(out=x.detach()), "overlaps"),
+        (dict(out=torch.empty_like(x)[:5]), "shape"),
+        (dict(top_k=-1), "top_k -1"),
+    ):
+        with pytest.raises(softfold.Error, match=words):
+            general(x, **options)
+    with pytest.raises(softfold.DTypeError, match="float64"):
+        mine(x.double())
+
+
 def test_opcheck(device):
     x = scores(3, 8, device=device, grad=True)
     mask = torch.ones(3, 8, dtype=torch.bool, device=device).tril()

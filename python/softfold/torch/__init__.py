@@ -22,13 +22,13 @@ from softfold.torch._ops import _checked, _log_softmax, _LogSoftmax, _logsumexp,
 from softfold.torch._ops import _run, _softmax, _Softmax, _state, current_stream, is_eager, needs_grad, run_plain
 from softfold.torch._ops import viewable, writable
 from softfold.torch._routing import routed
-from softfold.torch._sample import run_sample, sample
+from softfold.torch._sample import mask_logits, renormalise, run_filtered, run_sample, sample
 from softfold.torch._topk import run_topk, topk
 
 __all__ = [
     "CrossEntropyLoss", "LogSoftmax", "Softmax", "attention", "cross_entropy", "current_stream", "entropy", "finish",
-    "kl_divergence", "linear_cross_entropy", "log_softmax", "logsumexp", "merge_attention", "merge_blocks", "merge_states",
-    "routed", "sample",
+    "kl_divergence", "linear_cross_entropy", "log_softmax", "logsumexp", "mask_logits", "merge_attention", "merge_blocks",
+    "merge_states", "renormalise", "routed", "sample",
     "scaled_dot_product_attention", "softmax", "state", "topk", "viewable", "writable",
 ]  # fmt: skip
 

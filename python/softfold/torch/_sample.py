@@ -1,4 +1,4 @@
-"""sample as a custom op."""
+"""sample as a custom op, and what it draws from."""
 
 from __future__ import annotations
 
@@ -87,17 +87,62 @@ def sample(input, dim=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, ord
     return returned(r for r, w in zip(results, [True, *_asked(wanted, top)]) if w)
 
 
+def renormalise(input, dim=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
+                bitmask=None, scale=1.0, scales=None, lengths=None, mask=None, causal=False, dtype=None):  # fmt: skip
+    """softfold.renormalise of a tensor: what sample draws from. Per-row options are tensors. Nothing has a gradient.
+
+    FlashInfer's top_k_renorm_probs and top_p_renorm_probs, of logits instead of probabilities.
+    """
+    return sample(input, dim, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, order=order, bias=bias,
+                  bitmask=bitmask, scale=scale, scales=scales, lengths=lengths, mask=mask, causal=causal, dtype=dtype,
+                  return_probabilities=True)[1]  # fmt: skip
+
+
+def mask_logits(input, dim=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
+                bitmask=None, scale=1.0, scales=None, lengths=None, mask=None, causal=False, dtype=None):  # fmt: skip
+    """softfold.mask_logits of a tensor: input + bias, -inf for what is gone. Per-row options are tensors. Nothing has a
+    gradient.
+
+    FlashInfer's top_k_mask_logits, vLLM's apply_top_k_top_p and token bitmasks, into a new tensor.
+    """
+    return sample(input, dim, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, order=order, bias=bias,
+                  bitmask=bitmask, scale=scale, scales=scales, lengths=lengths, mask=mask, causal=causal, dtype=dtype,
+                  return_masked=True)[1]  # fmt: skip
+
+
+def _with_tensors(x, options):
+    """softfold.sample's options, lists as tensors of the dtypes that these have there."""
+    rows = {name: torch.tensor(options[name], dtype=getattr(torch, kind), device=x.device)
+            for name, kind in PER_ROW.items() if isinstance(options.get(name), (list, tuple))}  # fmt: skip
+    return as_tensors(x, options | rows)
+
+
+def _numbers(options):
+    """The options with numbers as softfold._core takes them."""
+    numbers = {name: v for name, v in options.items() if name in PER_ROW and isinstance(v, Number)}
+    return options | {name: number_of(name, v) for name, v in numbers.items()}
+
+
 def run_sample(x, dim, out, dtype, wanted, top, options):
     """softfold.sample, called with tensors."""
-    for name, kind in PER_ROW.items():
-        if isinstance(options[name], (list, tuple)):
-            options[name] = torch.tensor(options[name], dtype=getattr(torch, kind), device=x.device)
-    options = as_tensors(x, options)
+    options = _with_tensors(x, options)
     if out is None:
         names = ("return_log_probability", "return_rank", "return_probabilities", "return_masked")
         return sample(x, dim, dtype=dtype, return_top_log_probabilities=top, **options, **dict(zip(names, wanted)))
-    options |= {name: number_of(name, v) for name, v in options.items() if name in PER_ROW and isinstance(v, Number)}
     x = x.detach()
     results, asked = (out, *_results(x, dim, wanted, top, dtype)[1:]), _asked(wanted, top)
-    _into(x, results, asked, dim, **options)
+    _into(x, results, asked, dim, **_numbers(options))
     return returned(r for r, w in zip(results, [True, *asked]) if w)
+
+
+def run_filtered(result, x, dim, out, dtype, options):
+    """softfold.renormalise ("probabilities") and softfold.mask_logits ("masked"), called with tensors."""
+    options = _with_tensors(x, options)
+    if out is None:
+        face = {"probabilities": renormalise, "masked": mask_logits}
+        return face[result](x, dim, dtype=dtype, **options)
+    x = x.detach()
+    asked = [False, False, result == "probabilities", result == "masked", False, False]
+    tokens = _results(x, dim, [False] * 4, 0, None)[0]
+    _into(x, (tokens, *(out if a else None for a in asked)), asked, dim, **_numbers(options))
+    return out
