@@ -50,6 +50,7 @@ TEST(CrossEntropy, OfRandomOptionsIsTheFormulas) {
     if (random.below(2) != 0) c.options.z_loss = random.uniform(0, 0.1);
     if (random.below(2) != 0) c.options.rows.scale = random.uniform(-1.5, 1.5);
     if (random.below(2) != 0) c.options.ignore_index = random.below(2) != 0 ? -1 : c.n + 5;
+    c.options.rows.causal = c.n >= c.rows && random.below(3) == 0;  // no row is empty
     c.set_targets(seed, 1 + random.below(4));
     c.run();
     const std::string what = "seed " + std::to_string(seed) + ", " + std::to_string(c.rows) + " x " +
@@ -67,6 +68,48 @@ TEST(CrossEntropy, OfRandomOptionsIsTheFormulas) {
     if (!c.has_dloss)
       for (std::int64_t i = 0; i < c.dloss.count(); ++i) c.dloss.set_value(i, 1.);
     EXPECT_EQ(c.backward().elements(), c.dx.elements()) << what;
+  }
+}
+
+/// Ragged rows side by side: of each what it has alone, which the test above compares.
+TEST(CrossEntropy, OfRaggedRowsIsThatOfEachAlone) {
+  for (std::uint64_t seed = 0; seed < 60; seed += kStep) {
+    Random random(seed + 100);
+    LossKind kind = random_kind(random);
+    kind.targets = DType::int64, kind.layout = Layout::contiguous, kind.reduction = Reduction::none;
+    const std::int64_t rows = 1 + random.below(6);
+    std::vector<LossCase> alone;
+    Array offsets(seed % 2 == 0 ? DType::int32 : DType::int64, {rows + 1});
+    std::int64_t total = 0;
+    offsets.set_value(0, 0);
+    for (std::int64_t r = 0; r < rows; total += alone.back().n, ++r) {
+      alone.emplace_back(kind, 1, 1 + random.below(seed % 8 == 0 ? 3000 : 70),
+                         seed * 8 + static_cast<std::uint64_t>(r));
+      offsets.set_value(r + 1, static_cast<double>(total + alone.back().n));
+    }
+    Array x(kind.x, {total}), dx(kind.dx, {total}), loss(kind.loss, {rows}),
+        lp = loss, dloss(kind.dloss, {rows}), targets(DType::int64, {rows}), states(DType::float64, {rows, 4}),
+        expected = dx;
+    CrossEntropyOptions o;
+    o.reduction = Reduction::none, o.label_smoothing = 0.3, o.z_loss = 0.02, o.rows.scale = random.uniform(-1.5, 1.5);
+    for (std::int64_t r = 0, at = 0; r < rows; at += alone[static_cast<std::size_t>(r++)].n) {
+      LossCase& c = alone[static_cast<std::size_t>(r)];
+      c.options = o, c.has_dloss = true;
+      c.set_targets(seed, r % 3 == 2 ? 1 : 0);
+      dloss.set_value(r, 0.5 * static_cast<double>(r) - 1), c.dloss.set_value(0, number(dloss, r));
+      c.run();
+      targets.set_value(r, number(c.targets, 0));
+      for (std::int64_t i = 0; i < c.n; ++i)
+        x.set_value(at + i, number(c.x, i)), expected.set_value(at + i, number(c.dx, i));
+    }
+    o.rows.offsets = offsets.view(), o.dx = dx.view(), o.dloss = dloss.view();
+    o.log_probability = lp.view(), o.states = states.view();
+    softfold::cross_entropy(x.view(), targets.view(), loss.view(), o);
+    EXPECT_EQ(numbers(dx), numbers(expected)) << seed;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      EXPECT_EQ(number(loss, r), number(alone[static_cast<std::size_t>(r)].loss, 0)) << seed << ", row " << r;
+      EXPECT_EQ(number(lp, r), number(alone[static_cast<std::size_t>(r)].log_probability, 0)) << seed << ", row " << r;
+    }
   }
 }
 

@@ -59,6 +59,7 @@ struct LossCase {
 
   bool of_classes() const { return !softfold::is_floating(targets.dtype()); }
   bool exists(std::int64_t r, std::int64_t i) const {
+    if (options.rows.causal && i >= r + 1 + n - rows) return false;
     return (!has_length || static_cast<double>(i) < number(length, r)) && (!has_mask || number(mask, r * n + i) != 0);
   }
   /// Once it is decided what exists: classes that do, or probabilities, a third of them 0; every `ignored`-th row out.
