@@ -1,5 +1,5 @@
-// Cross-entropy of targets that are class probabilities: against the formula in double and finite differences, beside
-// class indices, and what is refused.
+// Cross-entropy of targets that are class probabilities: against the formula in double, beside class indices, and what
+// is refused. (Against finite differences: cross_entropy_random_test.cc.)
 #include "refuse/refusal.hpp"
 #include "support/linear_reference.hpp"
 

@@ -304,5 +304,39 @@ TEST(RefuseCrossEntropy, WhatItCannotDo) {
            [&](Bound& b) { b.inputs[1].device.kind = softfold::DeviceKind::cuda; });
 }
 
+TEST(RefuseCrossEntropy, StrayTargetsOfTheBackwardPass) {
+  RowCase base;
+  base.op = Op::state;
+  base.shape = {4, 6};
+  base.kind = Kind::gaussian;
+  Problem p = make_problem(base);
+  p.op = Op::cross_entropy_backward;
+  p.own = CrossEntropyOptions{};
+  p.inputs.emplace_back(DType::int64, Shape{4});
+  for (std::int64_t r = 0; r < 4; ++r) p.inputs.back().set_value(r, static_cast<double>(r));
+  p.inputs.emplace_back(DType::float64, Shape{4, 4});
+  for (std::int64_t k = 0; k < 16; ++k) p.inputs.back().set_value(k, 1.);
+  p.inputs.emplace_back(DType::float32, Shape{});
+  p.inputs.back().set_value(0, 1.);
+  p.outputs.clear();
+  p.outputs.emplace_back(DType::float32, Shape{4, 6});
+  Spoilt s(std::move(p));
+  const Shape four{4};
+  std::vector<std::int64_t> bad{0, 6, 1, 2}, ignored{-1, -100, 1, 2},
+      last{0, 1, 2, std::numeric_limits<std::int64_t>::max()};
+  std::vector<std::int32_t> negative{0, 1, -1, 2};
+  s.expect("a target above the classes", Code::data, {"target 6 for row 1", "0 .. 5", "ignore_index"},
+           [&](Bound& b) { b.inputs[1] = View(bad.data(), DType::int64, four); });
+  s.expect("a target above all numbers", Code::data, {"target 9223372036854775807 for row 3", "0 .. 5", "ignore_index"},
+           [&](Bound& b) { b.inputs[1] = View(last.data(), DType::int64, four); });
+  s.expect("a negative target", Code::data, {"target -1 for row 2", "0 .. 5", "ignore_index"},
+           [&](Bound& b) { b.inputs[1] = View(negative.data(), DType::int32, four); });
+  s.expect("what another ignore_index would let through", Code::data,
+           {"target -100 for row 1", "ignore_index -1", "ignore_index"}, [&](Bound& b) {
+             b.inputs[1] = View(ignored.data(), DType::int64, four);
+             std::get<CrossEntropyOptions>(b.own).ignore_index = -1;
+           });
+}
+
 }  // namespace
 }  // namespace softfold_test

@@ -79,6 +79,46 @@ TEST(Entropy, TheGradientIsItsDerivative) {
   }
 }
 
+TEST(Entropy, TheGradientsOfMaskedRowsAreTheirDerivatives) {
+  constexpr std::int64_t rows = 4, n = 23;
+  Array x(DType::float64, {rows, n}, Layout::padded), mask(DType::boolean, {rows, n}), h(DType::float64, {rows}),
+      dentropy(DType::float64, {rows}), dx(DType::float64, {rows, n}),
+      again = dx, length(DType::int64, {rows}), scales(DType::float32, {rows}), states(DType::float64, {rows, 4});
+  Random random(11);
+  for (std::int64_t k = 0; k < x.count(); ++k) {
+    mask.set(k, std::uint8_t{random.below(3) != 0});
+    x.set_value(k, mask.get<std::uint8_t>(k) != 0 ? random.uniform(-3, 3) : NAN);  // what is not there may be anything
+  }
+  for (std::int64_t r = 0; r < rows; ++r) {
+    dentropy.set(r, 1.5 - static_cast<double>(r)), scales.set(r, 0.5F + 0.25F * static_cast<float>(r));
+    length.set(r, n - 3 * r);
+  }
+  EntropyOptions plain;
+  plain.rows.scale = 1.3, plain.rows.scales = scales.view();
+  plain.rows.mask = mask.view(), plain.rows.length = length.view();
+  EntropyOptions o = plain;
+  o.dx = dx.view(), o.dentropy = dentropy.view(), o.states = states.view();
+  softfold::entropy(x.view(), h.view(), o);
+  softfold::entropy_backward(x.view(), states.view(), dentropy.view(), again.view(), plain);
+  EXPECT_EQ(dx.elements(), again.elements());
+  const auto of = [&](std::int64_t k, double value) {  // of all rows: none knows of another
+    x.set(k, value);
+    softfold::entropy(x.view(), h.view(), plain);
+    double sum = 0;
+    for (std::int64_t r = 0; r < rows; ++r) sum += dentropy.get<double>(r) * h.get<double>(r);
+    return sum;
+  };
+  for (std::int64_t k = 0; k < x.count(); ++k) {
+    constexpr double step = 1e-5;
+    const auto middle = x.get<double>(k);
+    const double slope = (of(k, middle + step) - of(k, middle - step)) / (2 * step);
+    x.set(k, middle);
+    EXPECT_NEAR(dx.get<double>(k), slope, 1e-9) << k;
+    if (mask.get<std::uint8_t>(k) != 0 && k % n < length.get<std::int64_t>(k / n)) continue;
+    EXPECT_EQ(dx.get<double>(k), 0.) << k;
+  }
+}
+
 TEST(RefuseEntropy, WhatItCannotDo) {
   RowCase base;
   base.op = Op::state;

@@ -173,6 +173,49 @@ TEST(KlDivergence, TheGradientsAreItsDerivatives) {
   }
 }
 
+TEST(KlDivergence, TheGradientsOfMaskedRowsAreTheirDerivatives) {
+  constexpr std::int64_t rows = 4, n = 23;
+  Array p(DType::float64, {rows, n}, Layout::padded), q(DType::float64, {rows, n}, Layout::transposed),
+      mask(DType::boolean, {rows, n}), kl(DType::float64, {rows}),
+      dkl = kl, dp(DType::float64, {rows, n}), dq = dp, dp_later = dp, dq_later = dp, length(DType::int64, {rows}),
+      p_states(DType::float64, {rows, 4}), q_states = p_states;
+  Random random(12);
+  for (std::int64_t k = 0; k < p.count(); ++k) {
+    mask.set(k, std::uint8_t{random.below(3) != 0});
+    const bool there = mask.get<std::uint8_t>(k) != 0;
+    p.set(k, there ? random.uniform(-3, 3) : NAN), q.set(k, there ? random.uniform(-3, 3) : NAN);
+  }
+  for (std::int64_t r = 0; r < rows; ++r) dkl.set(r, 1.5 - static_cast<double>(r)), length.set(r, n - 3 * r);
+  KlDivergenceOptions plain;
+  plain.rows.scale = 1.3, plain.rows.mask = mask.view(), plain.rows.length = length.view();
+  KlDivergenceOptions o = plain;
+  o.dp = dp.view(), o.dq = dq.view(), o.dkl = dkl.view(), o.p_states = p_states.view(), o.q_states = q_states.view();
+  softfold::kl_divergence(p.view(), q.view(), kl.view(), o);
+  softfold::kl_divergence_backward(p.view(), q.view(), p_states.view(), q_states.view(), dkl.view(), dp_later.view(),
+                                   dq_later.view(), plain);
+  EXPECT_EQ(dp.elements(), dp_later.elements());
+  EXPECT_EQ(dq.elements(), dq_later.elements());
+  const auto slope = [&](Array& x, std::int64_t k) {
+    constexpr double step = 1e-5;
+    const auto middle = x.get<double>(k);
+    double sum = 0;
+    for (const double by : {step, -step}) {
+      x.set(k, middle + by);
+      softfold::kl_divergence(p.view(), q.view(), kl.view(), plain);
+      for (std::int64_t r = 0; r < rows; ++r) sum += dkl.get<double>(r) * kl.get<double>(r) / (2 * by);
+    }
+    x.set(k, middle);
+    return sum;
+  };
+  for (std::int64_t k = 0; k < p.count(); ++k) {
+    EXPECT_NEAR(dp.get<double>(k), slope(p, k), 2e-9) << k;
+    EXPECT_NEAR(dq.get<double>(k), slope(q, k), 2e-9) << k;
+    if (mask.get<std::uint8_t>(k) != 0 && k % n < length.get<std::int64_t>(k / n)) continue;
+    EXPECT_EQ(dp.get<double>(k), 0.) << k;
+    EXPECT_EQ(dq.get<double>(k), 0.) << k;
+  }
+}
+
 TEST(KlDivergence, InPlaceOverBothAndOfTwoDtypes) {
   const Shape shape{3, 1500}, rows{3};
   std::vector<float> a(4500), b(4500), kl(3), again(3);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace softfold_test {
 
@@ -22,7 +23,7 @@ inline constexpr float kAbsent = -std::numeric_limits<float>::infinity();
 
 /// The numbers of one row's draw.
 struct Numbers {
-  double temperature = 1, top_p = 1, min_p = 0;
+  double scale = 1, temperature = 1, top_p = 1, min_p = 0;
   std::int64_t top_k = 0;
   FilterOrder order = FilterOrder::min_p_first;
   std::uint64_t seed = 7, offset = 3, id = 0;
@@ -30,7 +31,7 @@ struct Numbers {
 
 /// The row with what the filters take away made -inf.
 inline std::vector<float> filtered(std::vector<float> x, const Numbers& d) {
-  const float c = fold::make_scale<float>(1 / d.temperature).c, top = *std::max_element(x.begin(), x.end());
+  const float c = fold::make_scale<float>(d.scale / d.temperature).c, top = *std::max_element(x.begin(), x.end());
   const auto keep_from = [&](float least) {
     for (float& v : x)
       if (v < least) v = kAbsent;
@@ -93,7 +94,7 @@ inline double mass(const std::vector<float>& x, float c, std::int64_t begin, int
 }
 
 inline std::int64_t draw(const std::vector<float>& x, const Numbers& d) {
-  const float c = fold::make_scale<float>(1 / d.temperature).c;
+  const float c = fold::make_scale<float>(d.scale / d.temperature).c;
   int level = 0;
   while ((std::int64_t{lift::kChunk} << level) < std::ssize(x)) ++level;
   const auto root = node(x, c, level, 0);
@@ -119,6 +120,15 @@ inline std::vector<float> row_of(std::int64_t n, std::uint64_t seed, double spre
   std::vector<float> x(static_cast<std::size_t>(n));
   for (float& v : x) v = static_cast<float>(random.uniform(-spread, spread));
   return x;
+}
+
+inline std::vector<double> probabilities(const std::vector<float>& x, double temperature) {
+  std::vector<double> p;
+  const double top = *std::max_element(x.begin(), x.end());
+  for (const float v : x) p.push_back(std::exp((static_cast<double>(v) - top) / temperature));
+  const double sum = std::accumulate(p.begin(), p.end(), 0.);
+  for (double& v : p) v /= sum;
+  return p;
 }
 
 inline SampleOptions options_of(const Numbers& d) {

@@ -1,12 +1,10 @@
-// sample against its definition and against probabilities in double, by chi-square, alone as in a batch, at its edges.
+// sample against its definition and against probabilities in double, alone as in a batch, at its edges.
 #include "backends/sample_reference.hpp"
 #include "support/tensor.hpp"
 
 #include "softfold/softfold.hpp"
 
 #include <gtest/gtest.h>
-
-#include <numeric>
 
 namespace softfold_test {
 namespace {
@@ -53,58 +51,6 @@ TEST(Sample, IsTheDefinitionsDraw) {
     EXPECT_EQ(sample_one(x, d), draw(left, d)) << "seed " << seed << ", n " << n;
   }
   EXPECT_GT(cut, 200 / static_cast<int>(kStep));
-}
-
-/// Chi-square over `cells` cells of draws whose probabilities are p: a draw that is off by a few percent fails.
-void expect_distribution(const std::vector<float>& x, Numbers d, const std::vector<double>& p, int draws) {
-  const std::int64_t rows = 2000, n = std::ssize(x);
-  std::vector<float> batch;
-  for (std::int64_t r = 0; r < rows; ++r) batch.insert(batch.end(), x.begin(), x.end());
-  std::vector<double> seen(x.size());
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows));
-  const Shape shape{rows, n}, one_each{rows};
-  for (int i = 0; i < draws / static_cast<int>(rows); ++i) {
-    d.offset = static_cast<std::uint64_t>(i);
-    softfold::sample(View(batch.data(), DType::float32, shape), View(tokens.data(), DType::int32, one_each),
-                     options_of(d));
-    for (const std::int32_t t : tokens) ++seen.at(static_cast<std::size_t>(t));
-  }
-  double chi2 = 0, cells = -1;
-  for (std::size_t i = 0; i < p.size(); ++i) {
-    const double expected = p[i] * draws;
-    if (expected < 1e-6) {
-      EXPECT_EQ(seen[i], 0) << i;
-      continue;
-    }
-    chi2 += (seen[i] - expected) * (seen[i] - expected) / expected;
-    ++cells;
-  }
-  EXPECT_LT(chi2, cells + 5 * std::sqrt(2 * cells) + 10);
-  EXPECT_GT(chi2, cells - 5 * std::sqrt(2 * cells) - 10);
-}
-
-std::vector<double> probabilities(const std::vector<float>& x, double temperature) {
-  std::vector<double> p;
-  const double top = *std::max_element(x.begin(), x.end());
-  for (const float v : x) p.push_back(std::exp((static_cast<double>(v) - top) / temperature));
-  const double sum = std::accumulate(p.begin(), p.end(), 0.);
-  for (double& v : p) v /= sum;
-  return p;
-}
-
-TEST(Sample, DrawsByProbability) {
-  const int draws = 100000 / static_cast<int>(kStep) / 2000 * 2000;
-  const auto x = row_of(60, 5, 1.5);
-  Numbers d;
-  expect_distribution(x, d, probabilities(x, 1), draws);
-  d.temperature = 0.6;
-  expect_distribution(x, d, probabilities(x, 0.6), draws);
-  d.top_k = 20, d.top_p = 0.8, d.min_p = 0.02;
-  expect_distribution(x, d, probabilities(filtered(x, d), 0.6), draws);
-  // Two chunks and a bit, of which 40 elements count.
-  std::vector<float> wide(2100, -90.F);
-  for (std::size_t i = 0; i < 40; ++i) wide[i * 52] = x[i];
-  expect_distribution(wide, Numbers{}, probabilities(wide, 1), draws);
 }
 
 TEST(Sample, ARowDrawsTheSameWhereverItStands) {
