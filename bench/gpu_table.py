@@ -3,19 +3,18 @@
 
     python3 bench/gpu_table.py
 """
-import json
 import math
 import pathlib
 
-from readme_tables import HERE, put
+from readme_tables import HERE, put, records
 
 
 def table(file):
-    records = [json.loads(line) for line in (HERE / "results" / "h200" / file).read_text().splitlines()]
-    peers = sorted({r["who"] for r in records if not r["who"].startswith("softfold")}, reverse=True)
+    every = records("h200", file, None)
+    peers = sorted({r["who"] for r in every if not r["who"].startswith("softfold")}, reverse=True)
     lines = ["| operation | dtype | shape | kernel | softfold | " + " | ".join(peers) + " |", "|" + "---|" * (5 + len(peers))]
     points = {}
-    for r in records:
+    for r in every:
         points.setdefault((f"{r['op']} {r['case']}".strip(), r["dtype"], tuple(r["shape"])), []).append(r)
     for (op, dtype, shape), rows in points.items():
         share = {r["who"]: "refuses" if r["ms"] is None else f"{r['copy_ms'] / r['ms']:.2f}" for r in rows}
@@ -28,16 +27,15 @@ def table(file):
     for rows in points.values():
         commits[rows[0]["commit"]] = commits.get(rows[0]["commit"], 0) + 1
     by = ", ".join(f"{c} ({n} points)" if len(commits) > 1 else c for c, n in commits.items())
-    return lines + ["", f"{records[0]['device']}, driver {records[0]['driver']}, commit {by}."]
+    return lines + ["", f"{every[0]['device']}, driver {every[0]['driver']}, commit {by}."]
 
 
 def beside_peers(file):
     """How softmax stands beside the peers of one run: the geometric mean of its speed over quack's, and where it is slower
     than 0.985 times the best peer."""
     points = {}
-    for line in (HERE / "results" / "h200" / file).read_text().splitlines():
-        r = json.loads(line)
-        if r["op"] == "softmax" and r["case"] == "" and r["ms"] is not None:
+    for r in records("h200", file):
+        if r["case"] == "" and r["ms"] is not None:
             points.setdefault((r["dtype"], tuple(r["shape"])), {})[r["who"].split(":")[0].split(" ")[0]] = r["ms"]
     both = [p["quack-kernels"] / p["softfold"] for p in points.values() if "quack-kernels" in p]
     behind = [(dtype, shape, min(ms for who, ms in p.items() if who != "softfold") / p["softfold"])
@@ -51,7 +49,7 @@ def beside_peers(file):
 
 def main():
     page = pathlib.Path(HERE).parent / "docs" / "cuda.md"
-    for name, file in (("gpu-rows", "rows.jsonl"), ("gpu-peers", "softmax.jsonl"), ("gpu-consumers", "consumers.jsonl")):
+    for name, file in (("gpu-rows", "rows"), ("gpu-peers", "softmax"), ("gpu-consumers", "consumers")):
         put(page, name, table(file) + (beside_peers(file) if name == "gpu-peers" else []))
 
 

@@ -24,6 +24,24 @@ def pick(rows, who, dtype, shape, case):
     return found[-1] if found else None
 
 
+def largest(rows, who, dtype, n):
+    """Of as many rows of n as were measured."""
+    shapes = [r["shape"] for r in rows if r["dtype"] == dtype and r["shape"][1] == n and r["case"] == ""]
+    return pick(rows, who, dtype, max(shapes), "") if shapes else None
+
+
+def share(record):
+    return f"{record['copy_ms'] / record['ms']:.2f}"
+
+
+def each(rows, key):
+    return " and ".join(dict.fromkeys(r[key] for r in rows))
+
+
+def about(rows):
+    return f"{rows[0]['device']}, commit {each(rows, 'commit')}, {each(rows, 'date')}."
+
+
 def size(n):
     for unit, factor in (("M", 1 << 20), ("K", 1 << 10)):
         if n >= factor and n % factor == 0:
@@ -39,22 +57,16 @@ def gpu():
              "|---|" + "---|" * len(lengths)]
     for dtype in ("float32", "bfloat16"):
         for who in ["softfold", *peers]:
-            cells = []
-            for n in lengths:
-                shapes = [r["shape"] for r in rows if r["dtype"] == dtype and r["shape"][1] == n and r["case"] == ""]
-                r = pick(rows, who, dtype, max(shapes), "") if shapes else None
-                cells.append("not run" if r is None else f"{r['copy_ms'] / r['ms']:.2f}" if r["ms"] else "refuses")
+            picked = [largest(rows, who, dtype, n) for n in lengths]
+            cells = ["not run" if r is None else share(r) if r["ms"] else "refuses" for r in picked]
             lines.append(f"| {dtype}, {'**softfold**' if who == 'softfold' else who} | " + " | ".join(cells) + " |")
-    r, since = pick(rows, "softfold", "float32", [131072, 1024], ""), records("h200", "rows", "softmax")
+    r, since, taken = largest(rows, "softfold", "float32", 1024), records("h200", "rows", "softmax"), []
     for dtype in ("float32", "bfloat16"):
-        cells = []
-        for n in lengths:
-            now = max((s for s in since if s["dtype"] == dtype and s["shape"][1] == n and s["case"] == ""
-                       and s["who"].startswith("softfold")), key=lambda s: s["shape"])
-            cells.append(share(now))
-        lines.append(f"| {dtype}, softfold since then | " + " | ".join(cells) + " |")
+        now = [largest(since, "softfold", dtype, n) for n in lengths]
+        taken += now
+        lines.append(f"| {dtype}, softfold since then | " + " | ".join(map(share, now)) + " |")
     return lines + ["", f"{r['device']}, {r['bytes'] / 1e9:.1f} GB moved at each N, commit {r['commit']}, {r['date']}. "
-                    f"All in one run, medians; since then without the peers but torch, commit {now['commit']}, {now['date']}. "
+                    f"All in one run, medians; since then without the peers but torch, commit {each(taken, 'commit')}, {each(taken, 'date')}. "
                     "`bench/results/h200`, [docs/cuda.md](docs/cuda.md)."]
 
 
@@ -73,18 +85,8 @@ def cpu():
                 theirs = pick(rows, "torch", dtype, list(shape), f"{threads} threads")
                 cells.append(f"{theirs['ms'] / ours['ms']:.1f}×" if ours and theirs else "not run")
             lines.append(f"| {op}, {dtype}, {size(shape[0])} × {size(shape[1])} | " + " | ".join(cells) + " |")
-    commits = " and ".join(dict.fromkeys(r["commit"] for r in rows))
-    return lines + ["", f"{rows[0]['device']}, {peer}, commit {commits}, {rows[0]['date']}; "
+    return lines + ["", f"{rows[0]['device']}, {peer}, commit {each(rows, 'commit')}, {rows[0]['date']}; "
                     "`bench/results/h200-host`, [docs/performance.md](docs/performance.md)."]
-
-
-def about(rows):
-    return (f"{rows[0]['device']}, commit {' and '.join(dict.fromkeys(r['commit'] for r in rows))}, "
-            f"{' and '.join(dict.fromkeys(r['date'] for r in rows))}.")
-
-
-def share(record):
-    return f"{record['copy_ms'] / record['ms']:.2f}"
 
 
 def host():

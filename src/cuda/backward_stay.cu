@@ -34,14 +34,12 @@ const char* refuses(const RowProblem& p, const Context&) {
   return refuses_other_vectors(p, Slot::dy, "dy lies differently from y");
 }
 
-std::size_t workspace(const RowProblem&, const Context&) { return sizeof(CounterWord); }
-
 template <class E, template <class> class Gradient>
 void launch_stays(const RowProblem& p, const Context& context) {
   using Shape = GradientShape<E>;
   const StaySpread s = spread(lift::chunk_count(p.n), sizeof(E));
   const Operand& dy = p[Slot::dy];
-  const Scratch scratch(workspace(p, context), context);
+  const Scratch scratch(counter_bytes(p, context), context);
   const Stream stream = stream_of(context);
   GradientRows rows{plain_rows(p), dy.data, nullptr, p.outer_rank == 0 ? 0 : dy.strides[0],
                     static_cast<float>(p.scale)};
@@ -61,7 +59,7 @@ void run(const RowProblem& p, const Context& context) {
 
 }  // namespace
 
-const RowKernel backward_cluster_stays_kernel{"backward_cluster_stays", refuses, run, workspace};
+const RowKernel backward_cluster_stays_kernel{"backward_cluster_stays", refuses, run, counter_bytes};
 
 }  // namespace cuda
 }  // namespace v0

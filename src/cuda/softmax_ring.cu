@@ -103,11 +103,9 @@ const char* refuses(const RowProblem& p, const Context&) {
   return nullptr;
 }
 
-std::size_t workspace(const RowProblem&, const Context&) { return sizeof(CounterWord); }
-
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const Scratch scratch(workspace(p, context), context);
+  const Scratch scratch(counter_bytes(p, context), context);
   const Stream stream = stream_of(context);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     RingPlan plan = plan_of<E>(p.n, traits_of(device.device()).shared_bytes);
@@ -123,7 +121,7 @@ void run(const RowProblem& p, const Context& context) {
 
 }  // namespace
 
-const RowKernel softmax_ring_kernel{"softmax_ring", refuses, run, workspace};
+const RowKernel softmax_ring_kernel{"softmax_ring", refuses, run, counter_bytes};
 
 }  // namespace cuda
 }  // namespace v0

@@ -83,11 +83,9 @@ void launch_leaves(const PlainRows& p, DType dtype, Stream stream) {
   });
 }
 
-std::size_t workspace(const RowProblem&, const Context&) { return sizeof(CounterWord); }
-
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const Scratch scratch(workspace(p, context), context);
+  const Scratch scratch(counter_bytes(p, context), context);
   const Stream stream = stream_of(context);
   const DType dtype = p[Slot::x].dtype;
   PlainRows rows = plain_rows(p);
@@ -104,7 +102,7 @@ void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream) {
   launch_leaves<Leaves::gradient>(rows, dtype, stream);
 }
 
-const RowKernel softmax_cluster_stays_kernel{"softmax_cluster_stays", refuses, run, workspace};
+const RowKernel softmax_cluster_stays_kernel{"softmax_cluster_stays", refuses, run, counter_bytes};
 
 }  // namespace cuda
 }  // namespace v0

@@ -52,7 +52,7 @@ __device__ __forceinline__ void wait_for_words(CopyBarrier& barrier, unsigned pa
 /// word is taken for a count that it is not if another launch works with it at the same time, or with a chance of
 /// all / 2^64. (All accesses are atomic, as they must be for words of two sizes.)
 struct RowCounter {
-  using Word = unsigned long long;
+  using Word = CounterWord;
   static constexpr Word kMark = 0xB5E1'A6C4'0000'0000ULL;
 
   Word* word;
