@@ -228,7 +228,9 @@ struct RingWarp {
     const unsigned row = static_cast<unsigned>(plan.clusters * plan.first_steps) + counter().take();
     for (unsigned to = 0; to < lift::Cluster::size(); ++to)
       send_word(lift::Cluster::map(&shared.deals[at], to), lift::Cluster::map(&shared.dealt[at], to), row);
-    return row < static_cast<unsigned>(plan.rows) ? static_cast<int>(row) : -1;
+    if (row < static_cast<unsigned>(plan.rows)) return static_cast<int>(row);
+    counter().end();
+    return -1;
   }
 
   /// What the elements of a row need, once its mail has arrived.

@@ -123,6 +123,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   }
   Cluster::arrive();  // nobody leaves while others still send
   Cluster::wait();
+  source.end();
 }
 
 }  // namespace cuda

@@ -127,7 +127,8 @@ TEST_F(CudaStay, RowsOfAnyLayoutAreTheRowsAlone) {
 }
 
 /// A batch whose clusters take rows one by one against parts of it, of fewer rows than clusters stay for; whatever the
-/// counter's word holds before: anything, what a run has left, or a count that no run of so many rows comes to.
+/// counter's word holds before: anything, what a run has left, also where others have written over a part of that
+/// since, or the mark of a count that no run of so many rows comes to.
 TEST_F(CudaStay, RowsThatAreTakenOneByOne) {
   struct Case {
     Op op;
@@ -182,15 +183,17 @@ TEST_F(CudaStay, RowsThatAreTakenOneByOne) {
       std::memcpy(&held, counter.download().data(), sizeof held);
       return held;
     };
+    constexpr std::uint64_t kMark = 0xB5E1'A6C4'0000'0000ULL;
     counter.poison(0xA5);
-    for (int repeat = 0; repeat < 4; ++repeat) {
+    for (const std::uint64_t written :
+         {0ULL, 1ULL, 0x100ULL, 0x2'0000ULL, ~0ULL, kMark + static_cast<unsigned>(rows)}) {
       whole.poison(0x5A);
       run(whole, 0, rows);
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
       ASSERT_EQ(difference(parts.download(), whole.download(), whole.size()), "") << what;
-      // A cluster asks for another row with each that it has: one question a row in all, behind which the count is 0.
-      ASSERT_EQ(static_cast<std::uint32_t>(word()), 0U) << what;
-      const std::uint64_t next = repeat == 1 ? word() + static_cast<std::uint64_t>(rows) : repeat == 2 ? 0 : word();
+      // A cluster asks for another row with each that it has: one question a row in all, and the last leaves 0.
+      ASSERT_EQ(word(), 0U) << what;
+      const std::uint64_t next = word() | written;
       ASSERT_EQ(cudaMemcpy(counter.device_data(), &next, sizeof next, cudaMemcpyHostToDevice), cudaSuccess);
     }
   }
