@@ -1,23 +1,12 @@
 // The loss of one row by the formulas of docs/cross_entropy.md, from its log-probabilities, in long double.
 #pragma once
 
+#include "support/sum_of.hpp"
+
 #include <cmath>
-#include <cstddef>
-#include <functional>
 #include <vector>
 
 namespace softfold_test {
-
-/// Compensated: for float64 a plain sum in long double is not far enough below the bounds.
-inline long double sum_of(std::size_t n, const std::function<long double(std::size_t)>& leaf) {
-  long double sum = 0, carry = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    const long double y = leaf(i) - carry, next = sum + y;
-    carry = (next - sum) - y;
-    sum = next;
-  }
-  return sum;
-}
 
 /// sum share_k (-lp_k) + square lse^2. A class as the target is a probability of 1.
 struct LossRow {
