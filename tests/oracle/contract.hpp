@@ -205,7 +205,7 @@ class RowCheck {
                   bool counts = true) {
     const auto y = static_cast<long double>(softfold::fold::widen(got));
     if (std::isinf(y) && (y > 0) == (value > 0) && std::abs(value) + bound >= Storage<S>::largest) return;
-    bound += C::half_ulp(value);
+    bound += C::half_ulp(std::abs(value) + bound);
     const long double error = std::abs(y - value);
     if (counts) worst.take(error, bound, C::u, at_);
     if (error <= bound || ++reported_ > 3) return;
