@@ -55,10 +55,10 @@ class DivergenceBounds {
     const long double p = a_.probability[i], q = b_.probability[i];
     long double lost = of_b_.may_flush(i) ? q : 0;
     if (of_a_.may_flush(i)) lost += p + std::abs(exact_.difference[i]);
-    // The computed ratio decides; one of logarithms far from 0 may be anywhere.
-    const bool far = std::abs(exact_.log_ratio[i]) > 1.01L;
-    const long double close = far && !apart_ ? 0 : of_ratio(i) + divergence();
-    return (p + q) * std::max(2 * t_, close) + lost;
+    // The computed r decides which of two forms gives q - p.
+    const long double r = std::abs(exact_.log_ratio[i]), close = of_ratio(i) + divergence();
+    const long double error = r > 1 + close ? 2 * t_ : r < 1 - close ? close : std::max(2 * t_, close);
+    return (p + q) * error + lost;
   }
   /// Whether the bounds of element i say something.
   bool counts(std::size_t i) const { return !of_a_.may_flush(i) && !of_b_.may_flush(i); }

@@ -76,7 +76,8 @@ class LossProblem {
       return row.share[k] * (bounds.log_softmax(k) + added * std::abs(row.log_probability[k]) * u);
     });
     const long double of_lse = bounds.logsumexp();
-    return of_logs + row.square * (2 * std::abs(row.lse) + of_lse) * of_lse + 8 * row.loss() * u + lost;
+    const long double in_all = 8 + (terms.probabilities ? levels() : 0);
+    return of_logs + row.square * (2 * std::abs(row.lse) + of_lse) * of_lse + in_all * row.loss() * u + lost;
   }
 
   /// Of element k of the gradient, whose derivative is slope, times `factor`; `mean`: u more that the factor is off.
