@@ -57,7 +57,7 @@ Result<T> divergence_of(const std::vector<T>& a, const std::vector<T>& b, KlDive
   return result;
 }
 
-/// The bounds of docs/kl_divergence.md.
+/// What docs/kl_divergence.md says of random rows. The bounds are in docs/accuracy.md, tests/oracle asks for them.
 template <class T>
 void expect_accurate(std::size_t n, double spread, double distance, double offset, double scale) {
   Random random(n * 31 + static_cast<std::uint64_t>(spread));

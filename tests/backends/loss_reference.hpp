@@ -3,6 +3,7 @@
 #pragma once
 
 #include "support/linear_reference.hpp"
+#include "support/loss_row.hpp"
 
 #include <utility>
 
@@ -110,7 +111,7 @@ struct LossCase {
   }
 };
 
-/// The formulas of docs/cross_entropy.md. A class as the target is a probability of 1.
+/// The formulas of docs/cross_entropy.md over all rows.
 struct LossReference {
   std::vector<double> loss, log_probability, dx;
   /// What errors of the results are relative to: the largest sum of the sizes of what a number is put together from,
@@ -135,48 +136,57 @@ struct LossReference {
   }
   static long double weight_of(const LossCase& c, std::int64_t i) { return c.has_weight ? number(c.weight, i) : 1.; }
 
-  long double add_row(const LossCase& c, std::int64_t r) {
+  /// The row's scores less their lse, its shares and its z-loss.
+  static LossRow row_of(const LossCase& c, std::int64_t r, long double scale) {
     const auto& o = c.options;
-    const long double scale = o.rows.scale * (c.has_scales ? number(c.scales, r) : 1.), e = o.label_smoothing;
     const auto n = static_cast<std::size_t>(c.n);
-    std::vector<long double> s(n, -HUGE_VALL), a(n);
-    long double most = -HUGE_VALL, classes = 0, sum = 0, row = 0, pull = 0;
+    LossRow row;
+    row.log_probability.assign(n, -HUGE_VALL), row.share.assign(n, 0);
+    long double most = -HUGE_VALL, classes = 0, sum = 0;
     for (std::size_t i = 0; i < n; ++i) {
       const auto k = static_cast<std::int64_t>(i);
       if (!c.exists(r, k)) continue;
-      s[i] = scale * static_cast<long double>(number(c.x, r * c.n + k));
-      most = std::max(most, s[i]), classes += 1;
+      row.log_probability[i] = scale * static_cast<long double>(number(c.x, r * c.n + k));
+      most = std::max(most, row.log_probability[i]), classes += 1;
     }
+    for (const long double v : row.log_probability) sum += std::exp(v - most);
+    row.lse = most + std::log(sum);
     const std::int64_t t = c.of_classes() ? target(c, r) : -1;
-    if (c.of_classes() && t == o.ignore_index) {
-      loss.push_back(0), log_probability.push_back(0);
-      dx.insert(dx.end(), n, 0.);
-      return 0;
-    }
-    for (const long double v : s) sum += std::exp(v - most);
-    const long double lse = most + std::log(sum);
     for (std::size_t i = 0; i < n; ++i) {
-      if (s[i] == -HUGE_VALL) continue;
+      if (row.log_probability[i] == -HUGE_VALL) continue;
+      row.log_probability[i] -= row.lse;
       const auto k = static_cast<std::int64_t>(i);
       const long double q = c.of_classes() ? (k == t ? 1. : 0.) : number(c.targets, r * c.n + k);
-      a[i] = weight_of(c, k) * ((1 - e) * q + e / classes);
-      row += a[i] * (lse - s[i]), pull += a[i];
+      row.share[i] = LossRow::share_of(weight_of(c, k), q, o.label_smoothing, classes);
     }
-    const long double square = o.z_loss * (c.of_classes() ? weight_of(c, t) : pull);
-    row += square * lse * lse;
-    const long double weights = pull, size = row + weights + 2 * square * std::abs(lse);
-    pull += 2 * square * lse;
-    loss.push_back(static_cast<double>(row));
+    row.square = o.z_loss * (c.of_classes() ? weight_of(c, t) : row.shares());
+    return row;
+  }
+
+  long double add_row(const LossCase& c, std::int64_t r) {
+    const auto& o = c.options;
+    if (c.of_classes() && target(c, r) == o.ignore_index) {
+      loss.push_back(0), log_probability.push_back(0);
+      dx.insert(dx.end(), static_cast<std::size_t>(c.n), 0.);
+      return 0;
+    }
+    const long double scale = o.rows.scale * (c.has_scales ? number(c.scales, r) : 1.);
+    const LossRow row = row_of(c, r, scale);
+    const long double value = row.loss(), weights = row.shares(), far = std::abs(row.lse);
+    const long double size = value + weights + 2 * row.square * far;
+    loss.push_back(static_cast<double>(value));
     total_size_ += size;
     loss_size = std::max(loss_size, static_cast<double>(size));
-    if (c.of_classes()) log_probability.push_back(static_cast<double>(s[static_cast<std::size_t>(t)] - lse));
-    if (c.of_classes()) log_probability_size = std::max(log_probability_size, std::abs(log_probability.back()));
+    if (c.of_classes()) {
+      const long double lp = row.log_probability[static_cast<std::size_t>(target(c, r))];
+      log_probability.push_back(static_cast<double>(lp));
+      log_probability_size = std::max(log_probability_size, std::abs(log_probability.back()));
+    }
     long double factor = scale / (o.reduction == Reduction::mean ? counted_ : 1);
     if (c.has_dloss) factor *= number(c.dloss, o.reduction == Reduction::none ? r : 0);
-    dx_size = std::max(dx_size, static_cast<double>(std::abs(factor) * (weights + 2 * square * (std::abs(lse) + 1))));
-    for (std::size_t i = 0; i < n; ++i)
-      dx.push_back(s[i] == -HUGE_VALL ? 0. : static_cast<double>(factor * (pull * std::exp(s[i] - lse) - a[i])));
-    return row;
+    dx_size = std::max(dx_size, static_cast<double>(std::abs(factor) * (weights + 2 * row.square * (far + 1))));
+    for (const long double slope : row.slopes()) dx.push_back(static_cast<double>(factor * slope));
+    return value;
   }
 
   long double counted_ = 0, total_size_ = 0;

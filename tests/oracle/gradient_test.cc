@@ -1,8 +1,7 @@
 // The gradients against long double, each with the bound that docs/accuracy.md states for it; and the definition of
 // the gradients themselves against finite differences.
-#include "oracle/contract.hpp"
-#include "oracle/oracle.hpp"
-#include "support/rows.hpp"
+#include "oracle/suite.hpp"
+#include "support/sum_of.hpp"
 #include "support/tensor.hpp"
 
 #include "softfold/softfold.hpp"
@@ -10,7 +9,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,29 +18,10 @@ namespace {
 using Wide = std::vector<long double>;
 
 template <class S>
-constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<S, double>) return DType::float64;
-  if constexpr (std::is_same_v<S, fold::Float16>) return DType::float16;
-  if constexpr (std::is_same_v<S, fold::BFloat16>) return DType::bfloat16;
-  return DType::float32;
-}
-
-template <class S>
 Wide widened(const std::vector<S>& a) {
   Wide wide;
   for (const S v : a) wide.push_back(static_cast<long double>(fold::widen(v)));
   return wide;
-}
-
-/// Compensated: for float64 a plain sum in long double is not far enough below the bounds.
-long double sum_of(std::size_t n, const std::function<long double(std::size_t)>& leaf) {
-  long double sum = 0, carry = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    const long double y = leaf(i) - carry, next = sum + y;
-    carry = (next - sum) - y;
-    sum = next;
-  }
-  return sum;
 }
 
 /// One row through one of the three backward passes, and the bounds of its results.
@@ -50,9 +29,7 @@ template <class S>
 class GradientRow {
  public:
   using T = fold::FoldType<S>;
-  static constexpr long double u = sizeof(T) == 8 ? 0x1p-53L : 0x1p-24L;
-  /// Half of the smallest number: what a product below the normal numbers may lose.
-  static constexpr long double lost = sizeof(T) == 8 ? 0x1p-1075L : 0x1p-150L;
+  static constexpr long double u = Contract<S>::u, lost = RowCheck<S>::lost;
 
   GradientRow(std::vector<S> x, double scale, std::string at)
       : x_(std::move(x)), y_(x_.size()), dy_(x_.size()), dx_(x_.size()), at_(std::move(at)), shape_{std::ssize(x_)} {
@@ -68,7 +45,7 @@ class GradientRow {
     const Wide y = widened(y_), dy = widened(dy_);
     const long double s = sum_of(y.size(), [&](std::size_t i) { return y[i] * dy[i]; });
     const long double size = sum_of(y.size(), [&](std::size_t i) { return std::abs(y[i] * dy[i]); });
-    compare(worst, "softmax", [&](std::size_t i) {
+    compare(worst, "gradient of softmax", [&](std::size_t i) {
       const long double underflow = lost * (1 + std::abs(scale_) * (1 + y[i] * static_cast<long double>(y.size())));
       return Expected{scale_ * y[i] * (dy[i] - s),
                       std::abs(scale_) * y[i] * ((1 + levels()) * size + 4 * std::abs(dy[i] - s)) * u + underflow};
@@ -82,7 +59,7 @@ class GradientRow {
     const long double s = sum_of(y.size(), [&](std::size_t i) { return dy[i]; });
     const long double size = sum_of(y.size(), [&](std::size_t i) { return std::abs(dy[i]); });
     constexpr long double flushed = sizeof(T) == 8 ? 0x1p-1021L : 0x1p-125L;  // a p below it is 0
-    compare(worst, "log_softmax", [&](std::size_t i) {
+    compare(worst, "gradient of log_softmax", [&](std::size_t i) {
       const long double p = std::exp(y[i]), far = p > 0 ? std::abs(y[i]) : 0;
       const long double of_p = levels() * size + (3.8L + far) * std::abs(s);
       const long double underflow = lost + std::abs(scale_) * (lost + flushed * std::abs(s));
@@ -99,13 +76,11 @@ class GradientRow {
     double dlse = 1.75;
     softfold::logsumexp_backward(view(x_), stored, View(&dlse, DType::float64, std::span<const std::int64_t>{}),
                                  view(dx_), options_);
-    const long double factor = scale_ * static_cast<long double>(dlse),
-                      ln_n = std::log(static_cast<long double>(x_.size()));
-    constexpr auto smallest = static_cast<long double>(fold::Real<T>::kSmallest);
-    compare(worst, "logsumexp", [&](std::size_t i) {
-      const long double p = exact.probability[i], d = exact.distance[i];
-      const long double relative = std::isinf(d) ? 0 : (11 + d + 2.5L * ln_n) * u;
-      const bool may_flush = p < smallest * (1 + relative);
+    const long double factor = scale_ * static_cast<long double>(dlse);
+    const RowBounds<T> bounds{exact};
+    compare(worst, "gradient of logsumexp", [&](std::size_t i) {
+      const long double p = exact.probability[i], relative = bounds.softmax(i) + 3 * u;
+      const bool may_flush = bounds.may_flush(i);
       return Expected{factor * p, std::abs(factor) * (may_flush ? p : relative * p) + 2 * lost, may_flush};
     });
   }
@@ -121,18 +96,11 @@ class GradientRow {
 
   template <class Expect>
   void compare(Worst& worst, const char* what, const Expect& expect) {
-    const Wide dx = widened(dx_);
-    int reported = 0;
-    for (std::size_t i = 0; i < dx.size(); ++i) {
+    RowCheck<S> check(at_);
+    for (std::size_t i = 0; i < dx_.size(); ++i) {
       const Expected e = expect(i);
-      const long double bound = e.bound + Contract<S>::half_ulp(e.value), error = std::abs(dx[i] - e.value);
-      if (!e.may_flush) worst.take(error, bound, u, at_);
-      if (error <= bound || ++reported > 3) continue;
-      ADD_FAILURE() << at_ << "[" << i << "]: gradient of " << what << " " << static_cast<double>(dx[i]) << ", exactly "
-                    << static_cast<double>(e.value) << ", error " << static_cast<double>(error / bound)
-                    << " of its bound";
+      check(worst, what, i, dx_[i], e.value, e.bound, !e.may_flush);
     }
-    EXPECT_LE(reported, 3) << at_ << ": " << reported << " elements";
   }
 
   std::vector<S> x_, y_, dy_, dx_;
@@ -156,9 +124,7 @@ TYPED_TEST(GradientOracle, EveryKindOfRowWithinTheStatedBounds) {
         const Kind kind = static_cast<Kind>(k);
         if (sizeof(S) == 8 && kind == Kind::huge && std::abs(scale) > 1) continue;
         const auto x = make_row<S>(kind, n);
-        std::vector<double> wide;
-        for (const S v : x) wide.push_back(static_cast<double>(fold::widen(v)));
-        const Exact exact = in_long_double(wide, scale);
+        const Exact exact = exact_row(x, scale);
         if (exact.row != Exact::Row::regular) continue;
         GradientRow<S> row(x, scale,
                            std::string(name_of(kind)) + " n=" + std::to_string(n) + " scale=" + std::to_string(scale));
@@ -166,9 +132,9 @@ TYPED_TEST(GradientOracle, EveryKindOfRowWithinTheStatedBounds) {
         row.log_softmax(log_softmax);
         row.logsumexp(logsumexp, exact);
       }
-  for (const auto& [what, w] :
-       {std::pair{"softmax", &softmax}, {"log_softmax", &log_softmax}, {"logsumexp", &logsumexp}})
-    std::printf("  gradient of %-12s at most %5.1f%% of its bound (%s)\n", what, 100 * w->of_bound, w->where.c_str());
+  print_worst<S>("gradient of softmax", softmax);
+  print_worst<S>("gradient of log_softmax", log_softmax);
+  print_worst<S>("gradient of logsumexp", logsumexp);
 }
 
 /// f(x) by its definition, in long double.

@@ -14,14 +14,6 @@ namespace fold = softfold::fold;
 using softfold::DType;
 using softfold::View;
 
-template <class S>
-constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<S, double>) return DType::float64;
-  if constexpr (std::is_same_v<S, fold::Float16>) return DType::float16;
-  if constexpr (std::is_same_v<S, fold::BFloat16>) return DType::bfloat16;
-  return DType::float32;
-}
-
 struct Library {
   template <class S>
   static Results run(std::span<const S> x, double scale) {

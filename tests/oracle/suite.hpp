@@ -22,13 +22,30 @@ constexpr const char* storage_name() {
   return "bfloat16";
 }
 
-template <class Compute, class S>
-void check_row(Contract<S>& contract, const std::vector<S>& x, double scale, const std::string& at) {
+template <class S>
+void print_worst(const char* what, const Worst& w) {
+  std::printf("  %-9s %-28s at most %5.1f%% of its bound (%s)\n", storage_name<S>(), what, 100 * w.of_bound,
+              w.where.c_str());
+}
+
+/// A row as the oracles take it.
+template <class S>
+std::vector<double> in_double(const std::vector<S>& x) {
   std::vector<double> wide(x.size());
   std::transform(x.begin(), x.end(), wide.begin(), [](S v) { return static_cast<double>(softfold::fold::widen(v)); });
-  // float64 results come closest to what the long double functions resolve: its short rows are held against MPFR.
+  return wide;
+}
+
+/// float64 results come closest to what the long double functions resolve: short rows are held against MPFR.
+template <class S>
+Exact exact_row(const std::vector<S>& x, double scale) {
   const bool exact = sizeof(S) == 8 && x.size() <= 2100;
-  contract.check(Compute::template run<S>(x, scale), exact ? in_mpfr(wide, scale) : in_long_double(wide, scale), at);
+  return exact ? in_mpfr(in_double(x), scale) : in_long_double(in_double(x), scale);
+}
+
+template <class Compute, class S>
+void check_row(Contract<S>& contract, const std::vector<S>& x, double scale, const std::string& at) {
+  contract.check(Compute::template run<S>(x, scale), exact_row(x, scale), at);
 }
 
 template <class Compute, class S>

@@ -1,0 +1,100 @@
+// The entropy and its gradient against MPFR and long double, within the bounds that docs/accuracy.md states.
+#include "oracle/suite.hpp"
+#include "support/sum_of.hpp"
+
+#include "softfold/softfold.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace softfold_test::oracle {
+namespace {
+
+namespace fold = softfold::fold;
+using softfold::DType;
+using softfold::View;
+
+struct WorstEntropy {
+  Worst entropy, dx;
+};
+
+/// H = -sum p lp of a regular row, and how far the computed one may be from it.
+template <class T>
+struct ExactEntropy {
+  static constexpr long double u = RowBounds<T>::u;
+  const Exact& exact;
+  RowBounds<T> bounds{exact};
+  long double value = sum([&](std::size_t i) { return exact.probability[i] * std::abs(exact.log_probability[i]); });
+  long double bound = sum([&](std::size_t i) { return leaf_bound(i); });
+
+  /// p (lp + H), the slope but for its sign.
+  long double slope(std::size_t i) const {
+    return std::isinf(exact.distance[i]) ? 0 : exact.probability[i] * (exact.log_probability[i] + value);
+  }
+  long double slope_bound(std::size_t i) const {
+    if (std::isinf(exact.distance[i])) return 0;
+    if (bounds.may_flush(i)) return std::abs(slope(i));
+    return exact.probability[i] * (bounds.log_softmax(i) + bound) + std::abs(slope(i)) * (bounds.softmax(i) + 4 * u);
+  }
+
+ private:
+  template <class Leaf>
+  long double sum(const Leaf& leaf) const {
+    return sum_of(exact.probability.size(), [&](std::size_t i) { return exact.probability[i] > 0 ? leaf(i) : 0; });
+  }
+  /// A probability and a logarithm, their product, and the tree; all of it where softmax gives 0.
+  long double leaf_bound(std::size_t i) const {
+    const long double p = exact.probability[i], lp = std::abs(exact.log_probability[i]);
+    const long double levels = std::ceil(std::log2(static_cast<long double>(exact.probability.size())));
+    if (bounds.may_flush(i)) return p * lp;
+    return p * (bounds.log_softmax(i) + (bounds.softmax(i) + (1 + levels) * u) * lp);
+  }
+};
+
+template <class S>
+void check_entropy(WorstEntropy& worst, const std::vector<S>& x, double scale, const std::string& at) {
+  const Exact row = exact_row(x, scale);
+  if (row.row != Exact::Row::regular) return;
+  const ExactEntropy<fold::FoldType<S>> exact{row};
+  const std::int64_t matrix[] = {1, std::ssize(x)}, one[] = {1};
+  std::vector<S> h(1), dx(x.size());
+  const double dentropy = 1.75;
+  softfold::EntropyOptions o;
+  o.rows.scale = scale;
+  o.dx = View(dx.data(), dtype_of<S>(), matrix);
+  o.dentropy = View(&dentropy, DType::float64, one);
+  softfold::entropy(View(x.data(), dtype_of<S>(), matrix), View(h.data(), dtype_of<S>(), one), o);
+
+  RowCheck<S> judge(at);
+  constexpr long double lost = RowCheck<S>::lost;
+  judge(worst.entropy, "entropy", 0, h[0], exact.value, exact.bound + lost * static_cast<long double>(x.size()));
+  const long double factor = -static_cast<long double>(scale) * static_cast<long double>(dentropy);
+  for (std::size_t i = 0; i < dx.size(); ++i)
+    judge(worst.dx, "gradient", i, dx[i], factor * exact.slope(i),
+          std::abs(factor) * (exact.slope_bound(i) + 2 * lost) + 2 * lost, !exact.bounds.may_flush(i));
+}
+
+template <class S>
+class EntropyOracle : public testing::Test {};
+using Storages = testing::Types<float, double, fold::Float16, fold::BFloat16>;
+TYPED_TEST_SUITE(EntropyOracle, Storages);
+
+TYPED_TEST(EntropyOracle, EveryKindOfRowWithinTheStatedBounds) {
+  using S = TypeParam;
+  WorstEntropy worst;
+  for (const Kind kind : all_kinds())
+    for (const std::int64_t n : {1, 2, 33, 1023, 1024, 1025, 2049, 50257})
+      for (const double scale : {1., -0.3, 3.7}) {
+        if (sizeof(S) == 8 && kind == Kind::huge && std::abs(scale) > 1) continue;
+        check_entropy(worst, make_row<S>(kind, n), scale,
+                      std::string(name_of(kind)) + " n=" + std::to_string(n) + " scale=" + std::to_string(scale));
+      }
+  print_worst<S>("entropy", worst.entropy);
+  print_worst<S>("gradient of the entropy", worst.dx);
+}
+
+}  // namespace
+}  // namespace softfold_test::oracle
