@@ -16,13 +16,9 @@ import sys
 import torch
 
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
+from consumer_options import LinearCrossEntropyOptions  # noqa: E402
 from gpu_records import Records, add_options, run_points  # noqa: E402
 from gpu_softmax import Context, Softfold  # noqa: E402
-
-
-class LinearOptions(C.Structure):
-    _fields_ = [("struct_size", C.c_size_t), ("loss", C.c_void_p), ("bias", C.c_void_p), ("dx", C.c_void_p),
-                ("dweight", C.c_void_p), ("dbias", C.c_void_p), ("softcap", C.c_double), ("mode", C.c_int32)]
 
 
 class Linear(Softfold):
@@ -32,7 +28,7 @@ class Linear(Softfold):
         """The call, and the bytes of its workspace."""
         keep = [self.tensor(t) for t in (x, weight, target, loss)]
         inputs, outputs = (type(keep[0]) * 3)(*keep[:3]), (type(keep[0]) * 1)(keep[3])
-        o = LinearOptions()
+        o = LinearCrossEntropyOptions()
         self.lib.softfold_linear_cross_entropy_options_init(C.byref(o))
         o.mode = self.MODES[mode]
         for field, tensor in (("dx", dx), ("dweight", dweight)):
