@@ -7,7 +7,8 @@ The loss alone, and the loss with the gradients of x and W, of B rows of D featu
 logsumexp, the targets' logits; for the gradients exp(z - lse) less 1 at the targets, and two more products (float32 alone;
 threadpoolctl sets OpenBLAS's threads, without it NumPy is left out). JAX: value_and_grad of the same, compiled. PyTorch:
 linear and cross_entropy, and autograd. Before anything is timed losses and the gradients' first rows are compared: to 1e-3
-of the largest (16 bits: 2e-2). The medians of `--rounds` turns (once what takes more than a second), one JSON object a line.
+of the largest (16 bits, to which PyTorch and JAX round the logits: 5e-2). The medians of `--rounds` turns (once what takes
+more than a second), one JSON object a line.
 """
 import argparse
 import ctypes
@@ -123,7 +124,7 @@ def compare(c, who, ours, theirs):
     for a, b in zip(ours, theirs, strict=True):
         a, b = (as_float64(r[:2] if r.ndim else r) for r in (a, b))
         off = np.max(np.abs(a - b)) / np.max(np.abs(a))
-        if not off <= (1e-3 if BYTES[c.dtype] > 2 else 2e-2):
+        if not off <= (1e-3 if BYTES[c.dtype] > 2 else 5e-2):
             raise RuntimeError(f"{c.dtype} {c.shape}: {who} differs by {off}")
 
 
