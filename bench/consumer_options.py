@@ -1,4 +1,5 @@
-"""The option structs of softfold.h's cross_entropy, entropy, kl_divergence, topk, sample and shards for ctypes: for both machines."""
+"""The option structs of softfold.h's cross_entropy, linear_cross_entropy, entropy, kl_divergence, topk, sample and shards for
+ctypes: for both machines."""
 import ctypes as C
 
 
@@ -8,6 +9,11 @@ class CrossEntropyOptions(C.Structure):
                 ("log_probability", C.c_void_p), ("states", C.c_void_p), ("dx", C.c_void_p), ("dloss", C.c_void_p),
                 ("reduction", C.c_int32), ("status", C.c_void_p), ("shard_offset", C.c_int64),
                 ("shard_size", C.c_int64)]
+
+
+class LinearCrossEntropyOptions(C.Structure):
+    _fields_ = [("struct_size", C.c_size_t), ("loss", C.c_void_p), ("bias", C.c_void_p), ("dx", C.c_void_p),
+                ("dweight", C.c_void_p), ("dbias", C.c_void_p), ("softcap", C.c_double), ("mode", C.c_int32)]
 
 
 class EntropyOptions(C.Structure):

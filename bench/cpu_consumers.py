@@ -1,11 +1,17 @@
 #!/usr/bin/env python3
-"""softfold's cross_entropy, entropy, topk and sample on the CPU beside NumPy/SciPy, JAX and PyTorch, in one run, in turn.
+"""softfold's cross_entropy, entropy, topk and sample on the CPU beside oneDNN, NumPy/SciPy, JAX and PyTorch, in one run, in
+turn.
 
-usage: cpu_consumers.py --lib libsoftfold.so --shim libsoftfold_bench_shim.so [--threads 1,2] [--out FILE]
+usage: cpu_consumers.py --lib libsoftfold.so --shim libcpu_peers_shim.so [--threads 1,2] [--out FILE]
 
 As bench/cpu_peers.py: the medians of `--rounds` turns (once what takes more than a second), one JSON object a line, the
 ceiling a pure read of the logits (a streaming copy where a gradient is written). Before anything is timed the results
-are compared: losses and entropies to 1e-3 of each other (what takes 16 bits in sums: 1e-2), the k values exactly.
+are compared: losses, the first rows of gradients and entropies to 1e-3 of each other (what takes 16 bits in sums: 1e-2),
+the k values exactly.
+
+oneDNN has no losses, and no top-k or sampling. Beside cross_entropy stands what its parts give: log-softmax of all logits,
+and the mean of the targets' elements by NumPy; for the gradient also its backward pass of log-softmax, for a dy that is
+-1/rows at the targets and 0 elsewhere. This dy and the room for results are there before the clock starts.
 """
 import argparse
 import ctypes
@@ -17,7 +23,8 @@ import time
 import numpy as np
 
 from consumer_options import CrossEntropyOptions, EntropyOptions, SampleOptions, TopkOptions
-from cpu_peers import BYTES, Softfold, aligned, as_float64, ceiling_for, fill, load_shim, machine, numpy_type
+from cpu_peers import (BYTES, Softfold, aligned, as_float64, ceiling_for, fill, load_shim, machine, numpy_type,
+                       onednn_name)
 
 K = 50
 OPTIONS = {"cross_entropy": CrossEntropyOptions, "entropy": EntropyOptions, "topk": TopkOptions, "sample": SampleOptions}
@@ -62,7 +69,33 @@ class Case:
             softfold.check(status)
             return seconds
 
-        return run, lambda: outs[0]
+        dx = [keep[0].view(self.x.dtype).reshape(self.shape)] if self.gradient else []
+        return run, lambda: (outs[0], *dx)
+
+
+def onednn_call(c, shim, threads):
+    """None where it has no such operation, or not of this dtype."""
+    if shim is None or not hasattr(shim, "bench_onednn_make") or c.op != "cross_entropy":
+        return None
+    name, (rows, n) = onednn_name(shim, threads), c.shape
+    log_p, dy, dx = (aligned(rows * n, BYTES[c.dtype]) for _ in range(3))
+    at = np.arange(rows)
+    y = log_p.view(c.x.dtype).reshape(c.shape)
+    dy.view(c.x.dtype).reshape(c.shape)[at, c.target] = -1 / rows
+    pointers = [ctypes.c_void_p(memory.ctypes.data) for memory in (c.raw, log_p, dy, dx)]
+    sizes = ctypes.c_int64(rows), ctypes.c_int64(n), c.dtype.encode()
+    made = [shim.bench_onednn_make(*pointers[:2], *sizes, 1)]
+    if c.gradient:
+        made.append(shim.bench_onednn_make_backward(*pointers[1:], *sizes))
+    if not all(made):
+        return None
+
+    def call(keep=dy):
+        for handle in made:
+            shim.bench_onednn_run(ctypes.c_void_p(handle))
+        return -np.mean(y[at, c.target].astype(np.float32)), dx.view(c.x.dtype).reshape(c.shape)
+
+    return name, call
 
 
 def numpy_call(c):
@@ -133,25 +166,29 @@ def torch_call(c, threads):
     return f"torch {torch.__version__}", calls[c.op]
 
 
-def first_of(result):
-    return as_float64(result[0] if isinstance(result, (tuple, list)) else result)
+def results_of(c, result):
+    """What is compared: the first result, and of a gradient its first rows."""
+    parts = result if isinstance(result, (tuple, list)) else [result]
+    return [as_float64(parts[0]), *([as_float64(parts[1][:2])] if c.gradient else [])]
 
 
 def compare(c, name, ours, theirs):
     if c.op == "sample":
         return
     bound = 0 if c.op == "topk" else 1e-3 if BYTES[c.dtype] > 2 else 1e-2
-    off = np.max(np.abs(ours - theirs)) / max(np.max(np.abs(ours)), 1e-30)
-    if not off <= bound:
-        raise RuntimeError(f"{c.op} {c.dtype}: {name} differs by {off}")
+    for a, b in zip(ours, theirs, strict=True):
+        off = np.max(np.abs(a - b)) / max(np.max(np.abs(a)), 1e-30)
+        if not off <= bound:
+            raise RuntimeError(f"{c.op} {c.dtype}: {name} differs by {off}")
 
 
-def runs_of(c, softfold, threads, wanted):
+def runs_of(c, softfold, shim, threads, wanted):
     run, result = c.ours(softfold)
     runs = {"softfold " + softfold.lib.softfold_version().decode(): run}
     run()
-    ours = first_of(result())
-    for name, maker in (("scipy", numpy_call), ("jax", jax_call), ("torch", lambda c: torch_call(c, threads))):
+    ours = results_of(c, result())
+    for name, maker in (("onednn", lambda c: onednn_call(c, shim, threads)), ("scipy", numpy_call), ("jax", jax_call),
+                        ("torch", lambda c: torch_call(c, threads))):
         try:
             found = maker(c) if name in wanted else None
         except ImportError:
@@ -159,7 +196,7 @@ def runs_of(c, softfold, threads, wanted):
         if found is None:
             continue
         who, call = found
-        compare(c, who, ours, first_of(call()))
+        compare(c, who, ours, results_of(c, call()))
 
         def timed(call=call):
             start = time.perf_counter()
@@ -170,7 +207,7 @@ def runs_of(c, softfold, threads, wanted):
 
 
 def records_of(c, softfold, shim, threads, rounds, wanted):
-    runs = runs_of(c, softfold, threads, wanted)
+    runs = runs_of(c, softfold, shim, threads, wanted)
     if (ceiling := ceiling_for("softmax" if c.gradient else "logsumexp", c.raw, shim, threads)):
         runs["ceiling"] = ceiling
     first = {name: f() for name, f in runs.items()}
@@ -194,7 +231,7 @@ def main():
     p.add_argument("--threads", default=str(os.cpu_count()))
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--rows", type=int, default=512, help="rows of 128256 logits")
-    p.add_argument("--peers", default="scipy,jax,torch", help="of these, what is installed")
+    p.add_argument("--peers", default="onednn,scipy,jax,torch", help="of these, what is installed")
     p.add_argument("--dtypes", default="float32,bfloat16")
     p.add_argument("--only", default="cross_entropy,topk,entropy,sample")
     p.add_argument("--out", help="append the records to this file")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """softfold's CPU softmax and logsumexp beside oneDNN, SciPy, JAX and PyTorch, in one run, interleaved.
 
-usage: cpu_peers.py --lib libsoftfold.so --shim libsoftfold_bench_shim.so [--threads 1,2] [--bytes 1G] [--out DIR]
+usage: cpu_peers.py --lib libsoftfold.so --shim libcpu_peers_shim.so [--threads 1,2] [--bytes 1G] [--out DIR]
 
 Every case times, in turn and `--rounds` times: a streaming copy of the same bytes (for logsumexp a pure read), softfold,
 and each peer that is installed (once those that take more than a second); the medians are written as one JSON
@@ -118,12 +118,17 @@ class Peer:
         return cls(name, run, lambda: last[0][0])
 
 
+def onednn_name(shim, threads):
+    """oneDNN with its version; from here on it runs on so many threads."""
+    ctypes.CDLL("libgomp.so.1").omp_set_num_threads(threads)
+    version = shim.bench_onednn_version()
+    return f"oneDNN {version // 1000000}.{version // 1000 % 1000}.{version % 1000}"
+
+
 def onednn(op, dtype, shape, x, shim, threads):
     if shim is None or not hasattr(shim, "bench_onednn_make") or op == "logsumexp":  # it has no logsumexp
         return None
-    ctypes.CDLL("libgomp.so.1").omp_set_num_threads(threads)
-    version = shim.bench_onednn_version()
-    name = f"oneDNN {version // 1000000}.{version // 1000 % 1000}.{version % 1000}"
+    name = onednn_name(shim, threads)
     y = aligned(shape[0] * shape[1], BYTES[dtype])
     handle = shim.bench_onednn_make(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data),
                                     ctypes.c_int64(shape[0]), ctypes.c_int64(shape[1]),
@@ -204,8 +209,9 @@ def load_shim(path):
     for f in ("bench_copy", "bench_read", "bench_onednn_run"):
         if hasattr(shim, f):
             getattr(shim, f).restype = ctypes.c_double
-    if hasattr(shim, "bench_onednn_make"):
-        shim.bench_onednn_make.restype = ctypes.c_void_p
+    for f in ("bench_onednn_make", "bench_onednn_make_backward"):
+        if hasattr(shim, f):
+            getattr(shim, f).restype = ctypes.c_void_p
     return shim
 
 

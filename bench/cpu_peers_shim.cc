@@ -1,5 +1,6 @@
-// What bench/cpu_peers.py cannot time from Python: the machine's ceilings (a streaming copy, a pure read) and oneDNN's
-// softmax and log-softmax, as C functions for ctypes. Every function runs on `threads` threads and returns seconds.
+// What bench/cpu_peers.py and cpu_consumers.py cannot time from Python: the machine's ceilings (a streaming copy, a
+// pure read) and oneDNN's softmax and log-softmax and the gradient of the latter, as C functions for ctypes. Every
+// function runs on `threads` threads and returns seconds.
 #include <immintrin.h>
 
 #include <chrono>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #if defined(SOFTFOLD_BENCH_ONEDNN)
@@ -81,27 +83,46 @@ __attribute__((target("avx2"))) double bench_read(const char* from, std::size_t 
 struct OneDnn {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
-  dnnl::memory x, y;
-  dnnl::primitive forward;
+  dnnl::primitive primitive;
+  std::unordered_map<int, dnnl::memory> arguments;
+
+  /// A row-major matrix.
+  static dnnl::memory::desc matrix(std::int64_t rows, std::int64_t n, std::string_view dtype) {
+    using Type = dnnl::memory::data_type;
+    const Type type = dtype == "bfloat16" ? Type::bf16 : dtype == "float16" ? Type::f16 : Type::f32;
+    return {{rows, n}, type, dnnl::memory::format_tag::ab};
+  }
 };
 
 /// Softmax, or with `log` log-softmax, over the last axis of [rows, n]; null where oneDNN has none of this dtype.
 /// Its threads are OpenMP's.
 void* bench_onednn_make(void* x, void* y, std::int64_t rows, std::int64_t n, const char* dtype, int log) {
-  using Type = dnnl::memory::data_type;
-  const std::string_view name(dtype);
-  const Type type = name == "bfloat16" ? Type::bf16 : name == "float16" ? Type::f16 : Type::f32;
   const auto forward_only = dnnl::prop_kind::forward_inference;
   try {
     auto s = std::make_unique<OneDnn>();
-    const dnnl::memory::desc desc({rows, n}, type, dnnl::memory::format_tag::ab);
+    const auto desc = OneDnn::matrix(rows, n, dtype);
     if (log != 0) {
-      s->forward = dnnl::logsoftmax_forward({{forward_only, desc, 1}, s->engine});
+      s->primitive = dnnl::logsoftmax_forward({{forward_only, desc, 1}, s->engine});
     } else {
-      s->forward = dnnl::softmax_forward({{forward_only, desc, 1}, s->engine});
+      s->primitive = dnnl::softmax_forward({{forward_only, desc, 1}, s->engine});
     }
-    s->x = dnnl::memory(desc, s->engine, x);
-    s->y = dnnl::memory(desc, s->engine, y);
+    s->arguments = {{DNNL_ARG_SRC, {desc, s->engine, x}}, {DNNL_ARG_DST, {desc, s->engine, y}}};
+    return s.release();
+  } catch (const dnnl::error&) {
+    return nullptr;
+  }
+}
+
+/// The gradient dx of a log-softmax y for dy; null where oneDNN has none of this dtype.
+void* bench_onednn_make_backward(void* y, void* dy, void* dx, std::int64_t rows, std::int64_t n, const char* dtype) {
+  try {
+    auto s = std::make_unique<OneDnn>();
+    const auto desc = OneDnn::matrix(rows, n, dtype);
+    const dnnl::logsoftmax_forward::primitive_desc forward({dnnl::prop_kind::forward_training, desc, 1}, s->engine);
+    s->primitive = dnnl::logsoftmax_backward({{desc, desc, 1}, s->engine, forward});
+    s->arguments = {{DNNL_ARG_DST, {desc, s->engine, y}},
+                    {DNNL_ARG_DIFF_DST, {desc, s->engine, dy}},
+                    {DNNL_ARG_DIFF_SRC, {desc, s->engine, dx}}};
     return s.release();
   } catch (const dnnl::error&) {
     return nullptr;
@@ -111,7 +132,7 @@ void* bench_onednn_make(void* x, void* y, std::int64_t rows, std::int64_t n, con
 double bench_onednn_run(void* handle) {
   auto* s = static_cast<OneDnn*>(handle);
   return timed([s] {
-    s->forward.execute(s->stream, {{DNNL_ARG_SRC, s->x}, {DNNL_ARG_DST, s->y}});
+    s->primitive.execute(s->stream, s->arguments);
     s->stream.wait();
   });
 }

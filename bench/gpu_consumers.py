@@ -14,6 +14,7 @@ import torch
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
 from consumer_options import (CrossEntropyOptions, EntropyOptions, KlDivergenceOptions, SampleOptions,  # noqa: E402
                               ShardOptions, TopkOptions)
+from gpu_records import Records, add_options, run_points  # noqa: E402
 from gpu_softmax import Bench, Context, Softfold  # noqa: E402
 
 
@@ -77,8 +78,8 @@ def quack_label():
 
 
 class Points(Bench):
-    def __init__(self, args):
-        super().__init__(args)
+    def __init__(self, args, records):
+        super().__init__(args, records)
         self.softfold = Consumers(args.library)
 
     def logits(self, dtype, rows, n):
@@ -197,17 +198,7 @@ class Points(Bench):
             self.point(name, dtype, (rows, n), case, {"softfold:" + name: run}, gathered.numel() * 8, read_only=True)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--library", default="build/src/libsoftfold.so")
-    parser.add_argument("--out")
-    parser.add_argument("--commit", default="")
-    parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
-    parser.add_argument("--peers", default="torch", help="torch,quack")
-    parser.add_argument("--only", default="cross_entropy,entropy,kl_divergence,topk,sample,shards")
-    args = parser.parse_args()
-    args.peers = [p for p in args.peers.split(",") if p]
-    b, only = Points(args), args.only.split(",")
+def measure(b, only):
     if "cross_entropy" in only:
         for rows, n in ((8192, 128256), (4096, 262144), (8192, 32000), (65536, 1024)):
             b.cross_entropy(torch.bfloat16, rows, n, False)
@@ -244,6 +235,18 @@ def main():
         b.shards(torch.float32, 4096, 16032)
         b.shards(torch.bfloat16, 4096, 16384, k=50)
         b.shards(torch.bfloat16, 4096, 16032, k=50)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
+    parser.add_argument("--peers", default="torch", help="torch,quack")
+    parser.add_argument("--only", default="cross_entropy,entropy,kl_divergence,topk,sample,shards")
+    args = parser.parse_args()
+    args.peers = [p for p in args.peers.split(",") if p]
+    points = Points(args, Records(args.out, args.commit, args.limit, args.resume))
+    run_points(lambda: measure(points, args.only.split(",")))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 
 import torch
+from gpu_records import Records
 from gpu_softmax import Bench, time_together
 
 # Reads and writes of an element. `automatic` stands for the fused kernels, of which each length has its own.
@@ -51,9 +52,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.02)
     parser.add_argument("--megabytes", type=int, default=512, help="of input at each length")
     args = parser.parse_args()
-    out, args.out = args.out, None
-    bench, table = Bench(args), resources(args.library)
-    with open(out, "w") as file:
+    bench, table = Bench(args, Records(None, args.commit)), resources(args.library)
+    with open(args.out, "w") as file:
         for dtype in (torch.float32, torch.bfloat16):
             for n in LENGTHS:
                 size = torch.empty((), dtype=dtype).element_size()
@@ -72,7 +72,7 @@ def main():
                 for rung, (reads, writes) in RUNGS.items():
                     record = {"op": "softmax", "dtype": str(dtype).split(".")[-1], "shape": [rows, n],
                               "case": f"ladder:{rung}", "who": f"softfold:softmax_{rung}", "ms": None,
-                              "bytes": 2 * x.numel() * size, "copy_ms": copy_ms, **bench.common}
+                              "bytes": 2 * x.numel() * size, "copy_ms": copy_ms, **bench.records.common}
                     if rung in refused:
                         record["why"] = refused[rung]
                     else:

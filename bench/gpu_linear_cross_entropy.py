@@ -9,21 +9,16 @@ takes beyond its inputs and the loss, gradients included: for softfold by its pl
 import argparse
 import ctypes as C
 import importlib.metadata
-import json
 import random
 import statistics
 import sys
-import time
 
 import torch
 
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
-from gpu_softmax import Context, Softfold, driver  # noqa: E402
-
-
-class LinearOptions(C.Structure):
-    _fields_ = [("struct_size", C.c_size_t), ("loss", C.c_void_p), ("bias", C.c_void_p), ("dx", C.c_void_p),
-                ("dweight", C.c_void_p), ("dbias", C.c_void_p), ("softcap", C.c_double), ("mode", C.c_int32)]
+from consumer_options import LinearCrossEntropyOptions  # noqa: E402
+from gpu_records import Records, add_options, run_points  # noqa: E402
+from gpu_softmax import Context, Softfold  # noqa: E402
 
 
 class Linear(Softfold):
@@ -33,7 +28,7 @@ class Linear(Softfold):
         """The call, and the bytes of its workspace."""
         keep = [self.tensor(t) for t in (x, weight, target, loss)]
         inputs, outputs = (type(keep[0]) * 3)(*keep[:3]), (type(keep[0]) * 1)(keep[3])
-        o = LinearOptions()
+        o = LinearCrossEntropyOptions()
         self.lib.softfold_linear_cross_entropy_options_init(C.byref(o))
         o.mode = self.MODES[mode]
         for field, tensor in (("dx", dx), ("dweight", dweight)):
@@ -92,13 +87,13 @@ def error_of(got, wanted):
 
 
 class Bench:
-    def __init__(self, args):
-        self.args, self.softfold = args, Linear(args.library)
-        self.out = open(args.out, "w") if args.out else None
-        self.common = {"device": torch.cuda.get_device_name(), "driver": driver(), "commit": args.commit,
-                       "date": time.strftime("%Y-%m-%d")}
+    def __init__(self, args, records):
+        self.args, self.softfold, self.records = args, Linear(args.library), records
 
     def point(self, dtype, rows, depth, classes):
+        if not self.records.wants("linear_cross_entropy", str(dtype).split(".")[-1], (rows, depth, classes),
+                                  "loss and gradients"):
+            return
         torch.manual_seed(rows + classes)
         x = torch.randn(rows, depth, device="cuda", dtype=dtype).requires_grad_()
         weight = (torch.randn(classes, depth, device="cuda", dtype=dtype) * depth ** -0.5).requires_grad_()
@@ -153,28 +148,27 @@ class Bench:
 
     def record(self, dtype, shape, key, ms=None, **more):
         name = str(dtype).split(".")[-1]
-        record = {"op": "linear_cross_entropy", "dtype": name, "shape": list(shape), "case": key[1], "who": key[0],
-                  "ms": ms, **more, **self.common}
+        self.records.write("linear_cross_entropy", name, shape, key[1], key[0], ms, **more)
         tail = f"{ms:8.2f} ms {more['extra_bytes'] / 1e6:8.0f} MB" if ms else more["why"]
         print(f"{name} {'x'.join(map(str, shape))} {key[1]:18s} {key[0]:34s} {tail}", flush=True)
-        if self.out:
-            self.out.write(json.dumps(record) + "\n")
+
+
+def measure(b):
+    b.point(torch.bfloat16, 8192, 4096, 128256)
+    b.point(torch.bfloat16, 8192, 2304, 256000)
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--library", default="build/src/libsoftfold.so")
-    parser.add_argument("--out")
-    parser.add_argument("--commit", default="")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--peers", default="torch", help="torch,quack,liger")
     parser.add_argument("--modes", default="fast,lean")
     args = parser.parse_args()
     args.peers = [p for p in args.peers.split(",") if p]
     args.modes = [m for m in args.modes.split(",") if m]
-    b = Bench(args)
-    b.point(torch.bfloat16, 8192, 4096, 128256)
-    b.point(torch.bfloat16, 8192, 2304, 256000)
+    bench = Bench(args, Records(args.out, args.commit, args.limit, args.resume))
+    run_points(lambda: measure(bench))
 
 
 if __name__ == "__main__":

@@ -1,23 +1,24 @@
 """softfold's softmax family on one GPU, beside its peers and a device copy, in one run.
 
 Every candidate is captured in a CUDA graph of several calls; the graphs are replayed in turn (interleaved), timed with
-events, and the median is kept. Records follow DESIGN section 5 and go to --out as JSON lines, one object a line.
+events, and the median is kept. Before any of it softmax, log_softmax and logsumexp of every candidate are compared with
+float64; one that is wrong is recorded as a refusal. Records follow DESIGN section 5 and go to --out as JSON lines, one
+object a line.
 
     python3 bench/gpu_softmax.py --library build/src/libsoftfold.so --out bench/results/h200/softmax.jsonl
 """
 import argparse
 import ctypes as C
 import functools
-import json
 import statistics
-import subprocess
 import sys
 import time
 
 import torch
 
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
-from gpu_peers import label, peers_for  # noqa: E402
+from gpu_peers import PEERS, checked, label, near, peers_for  # noqa: E402
+from gpu_records import Records, add_options, run_points  # noqa: E402
 
 
 class Tensor(C.Structure):
@@ -143,16 +144,16 @@ def in_turn(calls):
 
 
 class Bench:
-    def __init__(self, args):
-        self.softfold, self.args = Softfold(args.library), args
+    def __init__(self, args, records):
+        self.softfold, self.args, self.records = Softfold(args.library), args, records
         self.stream = torch.cuda.Stream()
-        self.out = open(args.out, "w") if args.out else None
-        self.common = {"device": torch.cuda.get_device_name(), "driver": driver(), "commit": args.commit,
-                       "date": time.strftime("%Y-%m-%d")}
 
     def point(self, op, dtype, shape, case, candidates, bytes_moved, read_only=False, sets=1):
         """One row of the table: the candidates, and a copy of the same bytes, timed together. sets: how many sets of
         operands each of them takes in a call, one after the other."""
+        name = str(dtype).split(".")[-1]
+        if not self.records.wants(op, name, shape, case):
+            return
         count = max(bytes_moved // (1 if read_only else 2) // 4, 16)
         sources = [torch.randn(count, device="cuda") for _ in range(sets)]
         if read_only:  # the ceiling of a read: the largest element, by torch
@@ -167,27 +168,24 @@ class Bench:
         times = time_together(candidates, self.stream, self.args.seconds)
         times = {who: ms if isinstance(ms, str) else ms / sets for who, ms in times.items()}
         copy_ms = min(times.pop("copy"), times.pop("scale", 1e9))
-        name = str(dtype).split(".")[-1]
         line = f"{op:12s} {name:9s} {'x'.join(map(str, shape)):>18s} {case:10s} copy {copy_ms * 1e3:9.1f} us"
         for who, ms in times.items():
-            record = {"op": op, "dtype": name, "shape": list(shape), "case": case, "who": who, "ms": None,
-                      "bytes": bytes_moved, "copy_ms": copy_ms, **self.common}
-            if isinstance(ms, str):
-                record["why"] = ms
-            else:
-                record["ms"] = ms
-                line += f"  {who} {copy_ms / ms:.3f}"
-            if self.out:
-                self.out.write(json.dumps(record) + "\n")
+            refused = isinstance(ms, str)
+            self.records.write(op, name, shape, case, who, None if refused else ms, bytes=bytes_moved, copy_ms=copy_ms,
+                               **({"why": ms} if refused else {}))
+            line += f"  {who} {'refuses' if refused else f'{copy_ms / ms:.3f}'}"
         print(line, flush=True)
 
-    def softmax(self, dtype, rows, n, case="", peers=True, op="softmax"):
+    def of_rows(self, op, x, y):
+        """softfold's call and the peers', each of which is compared with float64 when it is called first."""
+        run = self.softfold.plan(op, [x], y, self.stream)
+        ours = checked(lambda: run() or y, near(op, x))
+        return {f"softfold:{run.kernel}": ours, **peers_for(op, x, y, self.args.peers)}
+
+    def softmax(self, dtype, rows, n, case="", op="softmax"):
         x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
         y = torch.empty_like(x)
-        run = self.softfold.plan(op, [x], y, self.stream)
-        candidates = {f"softfold:{run.kernel}": run}
-        if peers:
-            candidates.update(peers_for(op, x, y, self.args.peers))
+        candidates = self.of_rows(op, x, y)
         self.point(op, dtype, (rows, n), case, candidates, 2 * x.numel() * x.element_size())
 
     def cold(self, dtype, rows, n):
@@ -195,25 +193,19 @@ class Bench:
         size = 2 * rows * n * torch.empty((), dtype=dtype).element_size()
         sets = 4 * torch.cuda.get_device_properties().L2_cache_size // size + 1
         x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
-        # torch.compile would compile for every set.
-        peers, all_calls = [p for p in self.args.peers if p != "compile"], {}
+        all_calls = {}
         for _ in range(sets):
             own, y = x.clone(), torch.empty_like(x)
-            run = self.softfold.plan("softmax", [own], y, self.stream)
-            for who, call in {f"softfold:{run.kernel}": run, **peers_for("softmax", own, y, peers)}.items():
+            for who, call in self.of_rows("softmax", own, y).items():
                 all_calls.setdefault(who, []).append(call)
         candidates = {who: in_turn(calls) for who, calls in all_calls.items()}
         self.point("softmax", dtype, (rows, n), "few rows, cold", candidates, size, sets=sets)
 
-    def reduce(self, dtype, rows, n, peers=True):
+    def reduce(self, dtype, rows, n):
         x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
         lse = torch.empty(rows, device="cuda", dtype=torch.float32)
-        run = self.softfold.plan("logsumexp", [x], lse, self.stream)
-        candidates = {f"softfold:{run.kernel}": run}
-        if peers:
-            candidates.update(peers_for("logsumexp", x, lse, self.args.peers))
+        candidates = self.of_rows("logsumexp", x, lse)
         self.point("logsumexp", dtype, (rows, n), "", candidates, x.numel() * x.element_size(), read_only=True)
-
 
     def backward(self, dtype, rows, n, op="softmax_backward"):
         y = torch.softmax(torch.randn(rows, n, device="cuda") * 3, -1)
@@ -265,22 +257,7 @@ class Bench:
         self.point("softmax", dtype, (batch, n, inner), "axis 1", candidates, 2 * x.numel() * x.element_size())
 
 
-def driver():
-    return subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
-                          text=True).stdout.strip()
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--library", default="build/src/libsoftfold.so")
-    parser.add_argument("--out")
-    parser.add_argument("--commit", default="")
-    parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
-    parser.add_argument("--peers", default="torch", help="torch,compile,triton,liger,quack")
-    parser.add_argument("--only", default="softmax,short,log_softmax,long,few,logsumexp,backward,options,outer")
-    args = parser.parse_args()
-    args.peers = [p for p in args.peers.split(",") if p]
-    b, only = Bench(args), args.only.split(",")
+def measure(b, only):
     if "softmax" in only:
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             for n in (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 50257, 50264, 128256,
@@ -331,6 +308,18 @@ def main():
             for batch, n, inner in ((16, 21, 1 << 18), (16, 64, 1 << 17), (64, 512, 4096), (1, 1024, 1 << 17),
                                     (32, 4096, 1024)):
                 b.outer_axis(dtype, batch, n, inner)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
+    parser.add_argument("--peers", default="torch", help=",".join(PEERS))
+    parser.add_argument("--only", default="softmax,short,log_softmax,long,few,logsumexp,backward,options,outer")
+    args = parser.parse_args()
+    args.peers = [p for p in args.peers.split(",") if p]
+    bench = Bench(args, Records(args.out, args.commit, args.limit, args.resume))
+    run_points(lambda: measure(bench, args.only.split(",")))
 
 
 if __name__ == "__main__":

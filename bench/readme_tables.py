@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the measured tables of README.md and docs/performance.md from the records in bench/results: readme_tables.py
+"""Writes the measured tables of README.md, docs/performance.md and docs/linear_cross_entropy.md from the records in
+bench/results: readme_tables.py
 
 Each figure is a time of one run divided into another's of the same run. Nothing is typed.
 """
@@ -144,6 +145,23 @@ def consumers(machine, threads):
                     f"{r['date']}; `bench/cpu_consumers.py`, `bench/results/{machine}/consumers.jsonl`."]
 
 
+def linear(machine):
+    """linear_cross_entropy: milliseconds, the rate of the products that it has to make, and times the peers' speed."""
+    rows = records(machine, "linear_cross_entropy")
+    peers = list(dict.fromkeys(r["who"] for r in rows if not r["who"].startswith("softfold")))
+    lines = ["| B × D × V | | softfold (GFLOP/s) | " + " | ".join(f"times {p}" for p in peers) + " |",
+             "|---|---|---:|" + "---:|" * len(peers)]
+    for dtype, shape, case in dict.fromkeys((r["dtype"], tuple(r["shape"]), r["case"]) for r in rows):
+        ours = pick(rows, "softfold", dtype, list(shape), case)
+        found = [pick(rows, p, dtype, list(shape), case) for p in peers]
+        rate = ours["flops"] / ours["ms"] * 1e-6
+        lines.append(f"| {' × '.join(map(str, shape))} | {case.split(',')[0]}, {dtype} | {ours['ms']:.0f} ms ({rate:.0f}) | "
+                     + " | ".join(f"{r['ms'] / ours['ms']:.1f}×" if r else "–" for r in found) + " |")
+    r = rows[0]
+    return lines + ["", f"{r['device']}, {r['case'].split(', ')[1]}, commit {r['commit']}, {r['date']}; "
+                    f"`bench/cpu_linear_cross_entropy.py`, `bench/results/{machine}/linear_cross_entropy.jsonl`."]
+
+
 def two_cores():
     """Shares of a streaming copy (softmax) or a pure read (logsumexp) with 2 threads, and cycles in the cache."""
     rows = {op: records("xeon-2core", op) for op in ("softmax", "log_softmax", "logsumexp")}
@@ -209,8 +227,9 @@ def main():
     put(root / "docs" / "performance.md", "host", host())
     put(root / "docs" / "performance.md", "host-attention", host_attention())
     put(root / "docs" / "performance.md", "two-cores", two_cores())
-    put(root / "docs" / "performance.md", "consumers", [*consumers("xeon-2core", 2), "", *consumers("h200-host", 1), "",
-                                                        *consumers("h200-host", 16)])
+    put(root / "docs" / "performance.md", "consumers", [*consumers("epyc-2core", 2), "", *consumers("xeon-2core", 2), "",
+                                                        *consumers("h200-host", 1), "", *consumers("h200-host", 16)])
+    put(root / "docs" / "linear_cross_entropy.md", "cpu", linear("epyc-2core"))
     put(root / "docs" / "performance.md", "in-cache", in_cache())
     put(root / "docs" / "performance.md", "two-core-peers", two_core_peers())
 
