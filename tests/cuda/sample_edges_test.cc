@@ -135,8 +135,9 @@ void expect_same(Draws d, const SampleOptions& o, Results asked, bool of_rows, c
   d.run([](Array& a) { return a.view(); }, o, asked, of_rows);
   int result = 0;
   for (const Array* a : d.results()) {
-    if (const auto held = memory.find(a); held != memory.end())
+    if (const auto held = memory.find(a); held != memory.end()) {
       ASSERT_EQ(held->second->download(), a->bytes()) << what << " by " << kernel << ": result " << result;
+    }
     ++result;
   }
 }
@@ -227,7 +228,8 @@ TEST_F(CudaSampleEdges, TheLargestOfOneOfAllAndOfMore) {
   for (const std::int64_t n : {1, 40, 1024, 1025, 9001, 128256})
     for (const std::int64_t rows : {1, 11}) {
       const DType t = index % 2 == 0 ? DType::float32 : DType::bfloat16;
-      const Draws d(t, rows, n, index % 3 == 2 ? Layout::padded : Layout::contiguous, static_cast<int>(index++));
+      const Draws d(t, rows, n, index % 3 == 2 ? Layout::padded : Layout::contiguous, static_cast<int>(index));
+      ++index;
       for (const std::int64_t k : {std::int64_t{1}, n, n + 1}) {
         Problem p;
         p.op = Op::topk;
