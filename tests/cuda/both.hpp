@@ -32,6 +32,19 @@ class Cuda : public testing::Test {
   }
 };
 
+/// Device memory that may be refused: then data is null, and no call after it finds the error.
+struct Memory {
+  explicit Memory(std::size_t bytes) {
+    if (cudaMalloc(&data, bytes) == cudaSuccess) return;
+    data = nullptr;
+    cudaGetLastError();
+  }
+  ~Memory() { cudaFree(data); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  void* data = nullptr;
+};
+
 /// A tensor with the same bytes on the host and on the device. Elements lie at `offset` elements from a 256-byte
 /// boundary, with the given strides (contiguous if none); everything starts as the poison 0xA5.
 class Tensor {

@@ -36,15 +36,6 @@ class CudaLimits : public Cuda {
   }
 };
 
-/// Device memory that may be refused.
-struct Memory {
-  explicit Memory(std::size_t bytes) { cudaMalloc(&data, bytes); }
-  ~Memory() { cudaFree(data); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  void* data = nullptr;
-};
-
 TEST_F(CudaLimits, VocabulariesWholeShardedAndStreamed) {
   for (const std::int64_t n : {50257, 128256, 151936, 200064, 256000, 262144}) {
     Tensor x(DType::float32, {2, n}), y(DType::float32, {2, n}), pieces(DType::float32, {2, n});

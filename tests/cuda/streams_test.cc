@@ -1,6 +1,6 @@
 // What a schedule must not change: graph replays, two streams at once, repeats, a row alone or in a batch, a lent
 // workspace, errors that become softfold::Error.
-#include "cuda/both.hpp"
+#include "cuda/replay.hpp"
 #include "support/environment.hpp"
 
 namespace softfold_test {
@@ -34,24 +34,63 @@ TEST_F(CudaStreams, GraphReplaysAndRepeatsGiveTheSameBits) {
     once.run();
     cuda_check(cudaStreamSynchronize(stream));
     const auto expected = y.download();
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t ready = nullptr;
-    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    once.run();
-    cuda_check(cudaStreamEndCapture(stream, &graph));
-    cuda_check(cudaGraphInstantiate(&ready, graph, 0));
+    const Replay replay(stream, [&] { once.run(); });
     const int replays = rows * n < 1000000 ? 1000 : 20, compared = replays / 20;
     for (int i = 0; i < replays; ++i) {
       if (i % compared == 0) y.poison(0xA5);
-      cuda_check(cudaGraphLaunch(ready, stream));
+      replay();
       if (i % compared == compared - 1) {
         cuda_check(cudaStreamSynchronize(stream));
         ASSERT_EQ(difference(expected, y.download(), 4), "") << rows << "x" << n << " replay " << i;
       }
     }
     cuda_check(cudaStreamSynchronize(stream));
-    cudaGraphExecDestroy(ready);
-    cudaGraphDestroy(graph);
+  }
+  cudaStreamDestroy(stream);
+}
+
+/// Kernels whose clusters take rows as they come, or whose blocks wait for each other's nodes: which has which row, and
+/// when, differs from run to run.
+TEST_F(CudaStreams, AThousandRunsOfKernelsThatStayGiveTheSameBits) {
+  struct Stay {
+    Op op;
+    DType dtype;
+    std::int64_t rows, n;
+    const char* kernel;
+  };
+  cudaStream_t stream = nullptr;
+  cuda_check(cudaStreamCreate(&stream));
+  for (const Stay& s : {Stay{Op::softmax, DType::bfloat16, 300, 50257, "softmax_cluster_stays"},
+                        {Op::softmax, DType::float16, 300, 50257, "softmax_cluster_stays"},
+                        {Op::softmax, DType::bfloat16, 120, 128256, "softmax_cluster_stays"},
+                        {Op::softmax, DType::float16, 120, 128256, "softmax_cluster_stays"},
+                        {Op::log_softmax, DType::float16, 300, 50257, "softmax_cluster_stays"},
+                        {Op::log_softmax, DType::float16, 120, 128256, "softmax_cluster_stays"},
+                        {Op::log_softmax, DType::bfloat16, 2700, 50257, "softmax_ring"},
+                        {Op::log_softmax, DType::bfloat16, 1060, 128256, "softmax_ring"},
+                        {Op::log_softmax, DType::float16, 1350, 100000, "softmax_ring"},
+                        {Op::softmax, DType::bfloat16, 120, 600000, "softmax_grid_ring"}}) {
+    Tensor x(s.dtype, {s.rows, s.n}), y(s.dtype, {s.rows, s.n});
+    const Values kind = s.n * s.rows < (std::int64_t{1} << 25) ? Values::drift : Values::normal;  // drift takes longer
+    x.fill_by_threads([&s, kind](std::int64_t i) { return value_of(kind, i / s.n, i % s.n, s.n); });
+    const auto plan = plan_of(s.op, x, y, stream);
+    const std::string what = std::string(s.kernel) + " " + std::string(name_of(s.dtype)) + " " + std::to_string(s.n);
+    ASSERT_EQ(plan.kernel(), s.kernel) << what;
+    plan.run();
+    cuda_check(cudaStreamSynchronize(stream));
+    const std::vector<unsigned char> expected = y.download();
+    std::vector<unsigned char> got(expected.size());
+    const Replay replay(stream, [&] { plan.run(); });
+    const int compared = expected.size() < (std::size_t{64} << 20) ? 10 : 50;
+    for (int i = 0; i < 1000; ++i) {
+      if (i % compared == 0) cuda_check(cudaMemsetAsync(y.device_data(), 0xA5, got.size() - 16 * y.size(), stream));
+      if (i % 2 == 0) plan.run();
+      if (i % 2 == 1) replay();
+      if (i % compared != compared - 1) continue;
+      cuda_check(cudaStreamSynchronize(stream));
+      cuda_check(cudaMemcpy(got.data(), y.device_data(), got.size(), cudaMemcpyDeviceToHost));
+      ASSERT_EQ(difference(expected, got, y.size()), "") << what << " run " << i;
+    }
   }
   cudaStreamDestroy(stream);
 }
@@ -119,23 +158,18 @@ TEST_F(CudaStreams, LaunchesThatOverlapReadWhatCameBefore) {
       chain(t, lse, in_turn);
       cuda_check(cudaStreamSynchronize(stream));
       const auto expected = p.download(), expected_lse = lse.download();
-      cudaGraph_t graph = nullptr;
-      cudaGraphExec_t ready = nullptr;
-      cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-      for (int i = 0; i < 3; ++i) chain(t, lse, overlapping);
-      cuda_check(cudaStreamEndCapture(stream, &graph));
-      cuda_check(cudaGraphInstantiate(&ready, graph, 0));
+      const Replay replay(stream, [&] {
+        for (int i = 0; i < 3; ++i) chain(t, lse, overlapping);
+      });
       for (int i = 0; i < 20; ++i) {
         for (Tensor* written : {&p, &lp, &dx, &lse}) written->poison(0xA5);
-        if (i % 2 == 0) cuda_check(cudaGraphLaunch(ready, stream));
+        if (i % 2 == 0) replay();
         if (i % 2 == 1) chain(t, lse, overlapping);
         cuda_check(cudaStreamSynchronize(stream));
         const auto size = static_cast<std::size_t>(softfold::size_of(dtype));
         ASSERT_EQ(difference(expected, p.download(), size), "") << rows << "x" << n << " turn " << i;
         ASSERT_EQ(difference(expected_lse, lse.download(), size), "") << rows << "x" << n << " turn " << i;
       }
-      cudaGraphExecDestroy(ready);
-      cudaGraphDestroy(graph);
     }
   }
   cudaStreamDestroy(stream);
@@ -198,15 +232,12 @@ TEST_F(CudaStreams, ConsumersThatOverlapReadWhatCameBefore) {
     cuda_check(cudaStreamSynchronize(stream));
     std::vector<std::vector<unsigned char>> expected;
     for (const Tensor* t : all.results()) expected.push_back(t->download());
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t ready = nullptr;
-    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < 3; ++i) all.run(overlapping);
-    cuda_check(cudaStreamEndCapture(stream, &graph));
-    cuda_check(cudaGraphInstantiate(&ready, graph, 0));
+    const Replay replay(stream, [&] {
+      for (int i = 0; i < 3; ++i) all.run(overlapping);
+    });
     for (int i = 0; i < 10; ++i) {
       for (Tensor* t : all.results()) t->poison(0xA5);
-      if (i % 2 == 0) cuda_check(cudaGraphLaunch(ready, stream));
+      if (i % 2 == 0) replay();
       if (i % 2 == 1) all.run(overlapping);
       cuda_check(cudaStreamSynchronize(stream));
       for (std::size_t k = 0; k < expected.size(); ++k) {
@@ -215,8 +246,6 @@ TEST_F(CudaStreams, ConsumersThatOverlapReadWhatCameBefore) {
             << rows << "x" << n << " result " << k << " turn " << i;
       }
     }
-    cudaGraphExecDestroy(ready);
-    cudaGraphDestroy(graph);
   }
   cudaStreamDestroy(stream);
 }
