@@ -183,10 +183,9 @@ TEST_F(CudaStay, RowsThatAreTakenOneByOne) {
       std::memcpy(&held, counter.download().data(), sizeof held);
       return held;
     };
-    constexpr std::uint64_t kMark = 0xB5E1'A6C4'0000'0000ULL;
+    const std::uint64_t no_count = 0xB5E1'A6C4'0000'0000U + static_cast<std::uint64_t>(rows);
     counter.poison(0xA5);
-    for (const std::uint64_t written :
-         {0ULL, 1ULL, 0x100ULL, 0x2'0000ULL, ~0ULL, kMark + static_cast<unsigned>(rows)}) {
+    for (const std::uint64_t written : {std::uint64_t{0}, std::uint64_t{1}, ~std::uint64_t{0}, no_count}) {
       whole.poison(0x5A);
       run(whole, 0, rows);
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
