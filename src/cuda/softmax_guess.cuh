@@ -195,10 +195,12 @@ struct GuessRow {
 #pragma unroll
       for (int j = 0; j < Place::kVectors; ++j) raw[j] = Packed<E>::pack(v + j * Place::kWidth);
     } else {
+      // (Packed<E>::narrow makes another NaN of it.)
+      const E nan = fold::narrow<E>(fold::canonical_nan<float>());
       const bool zero = gradient.kind == GradientRow::Kind::zero;
       E constants[Place::kWidth];
 #pragma unroll
-      for (E& e : constants) e = Packed<E>::narrow(zero ? 0.F : fold::canonical_nan<float>());
+      for (E& e : constants) e = zero ? fold::narrow<E>(0.F) : nan;
 #pragma unroll
       for (uint4& vector : raw) vector = Packed<E>::join(constants);
     }
