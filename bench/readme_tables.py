@@ -61,14 +61,9 @@ def gpu():
             picked = [largest(rows, who, dtype, n) for n in lengths]
             cells = ["not run" if r is None else share(r) if r["ms"] else "refuses" for r in picked]
             lines.append(f"| {dtype}, {'**softfold**' if who == 'softfold' else who} | " + " | ".join(cells) + " |")
-    r, since, taken = largest(rows, "softfold", "float32", 1024), records("h200", "rows", "softmax"), []
-    for dtype in ("float32", "bfloat16"):
-        now = [largest(since, "softfold", dtype, n) for n in lengths]
-        taken += now
-        lines.append(f"| {dtype}, softfold since then | " + " | ".join(map(share, now)) + " |")
+    r = largest(rows, "softfold", "float32", 1024)
     return lines + ["", f"{r['device']}, {r['bytes'] / 1e9:.1f} GB moved at each N, commit {r['commit']}, {r['date']}. "
-                    f"All in one run, medians; since then without the peers but torch, commit {each(taken, 'commit')}, {each(taken, 'date')}. "
-                    "`bench/results/h200`, [docs/cuda.md](docs/cuda.md)."]
+                    "All in one run, medians; `bench/results/h200`, [docs/cuda.md](docs/cuda.md)."]
 
 
 def cpu():
