@@ -17,14 +17,13 @@ import argparse
 import ctypes
 import json
 import os
-import statistics
 import time
 
 import numpy as np
 
 from consumer_options import CrossEntropyOptions, EntropyOptions, SampleOptions, TopkOptions
-from cpu_peers import (BYTES, Softfold, aligned, as_float64, ceiling_for, fill, load_shim, machine, numpy_type,
-                       onednn_name)
+from cpu_peers import (BYTES, Softfold, aligned, as_float64, ceiling_for, fill, load_shim, machine, medians,
+                       numpy_type, onednn_name)
 
 K = 50
 OPTIONS = {"cross_entropy": CrossEntropyOptions, "entropy": EntropyOptions, "topk": TopkOptions, "sample": SampleOptions}
@@ -210,13 +209,7 @@ def records_of(c, softfold, shim, threads, rounds, wanted):
     runs = runs_of(c, softfold, shim, threads, wanted)
     if (ceiling := ceiling_for("softmax" if c.gradient else "logsumexp", c.raw, shim, threads)):
         runs["ceiling"] = ceiling
-    first = {name: f() for name, f in runs.items()}
-    times = {name: [] for name in runs}
-    for i in range(rounds):
-        for name, f in runs.items():
-            if i == 0 or first[name] < 1:
-                times[name].append(f())
-    median = {name: round(statistics.median(t) * 1e3, 4) for name, t in times.items()}
+    median = medians(runs, rounds)
     copy_ms = median.pop("ceiling", None)
     for who, ms in median.items():
         yield {"op": c.op, "dtype": c.dtype, "shape": list(c.shape), "case": f"{c.case}, {threads} threads".lstrip(", "),

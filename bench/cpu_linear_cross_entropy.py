@@ -12,15 +12,15 @@ more than a second), one JSON object a line.
 """
 import argparse
 import ctypes
+import functools
 import json
 import os
-import statistics
 import time
 
 import numpy as np
 
 from consumer_options import LinearCrossEntropyOptions
-from cpu_peers import BYTES, Softfold, aligned, as_float64, machine, numpy_type
+from cpu_peers import BYTES, Softfold, aligned, as_float64, machine, medians, numpy_type
 
 
 class Case:
@@ -145,17 +145,12 @@ def records_of(c, softfold, threads, rounds, wanted):
         if found is not None:
             compare(c, found[0], ours, found[1]())
             calls[found[0]] = found[1]
-    first = {who: seconds_of(f) for who, f in calls.items()}
-    times = {who: [] for who in calls}
-    for i in range(rounds):
-        for who, f in calls.items():
-            if i == 0 or first[who] < 1:
-                times[who].append(seconds_of(f))
+    median = medians({who: functools.partial(seconds_of, f) for who, f in calls.items()}, rounds)
     rows, depth, classes = c.shape
     case = f"{'loss and gradients' if c.gradients else 'loss'}, {threads} threads"
-    for who, taken in times.items():
+    for who, ms in median.items():
         yield {"op": "linear_cross_entropy", "dtype": c.dtype, "shape": list(c.shape), "case": case, "who": who,
-               "ms": round(statistics.median(taken) * 1e3, 3), "bytes": None,
+               "ms": ms, "bytes": None,
                "flops": 2 * (3 if c.gradients else 1) * rows * depth * classes, "copy_ms": None, "bits": None}
 
 

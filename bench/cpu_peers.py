@@ -225,6 +225,17 @@ def ceiling_for(op, x, shim, threads):
     return lambda: shim.bench_copy(ctypes.c_void_p(scratch.ctypes.data), source, nbytes, threads)
 
 
+def medians(runs, rounds):
+    """{name: median milliseconds} of runs that give seconds, in turn; what takes more than a second runs once."""
+    first = {name: f() for name, f in runs.items()}
+    times = {name: [] for name in runs}
+    for i in range(rounds):
+        for name, f in runs.items():
+            if i == 0 or first[name] < 1:
+                times[name].append(f())
+    return {name: round(statistics.median(t) * 1e3, 4) for name, t in times.items()}
+
+
 def run_case(op, dtype, shape, softfold, shim, threads, rounds, wanted):
     count, size = shape[0] * shape[1], BYTES[dtype]
     writes = op != "logsumexp"
@@ -237,18 +248,12 @@ def run_case(op, dtype, shape, softfold, shim, threads, rounds, wanted):
     peers = peers_for(op, dtype, shape, x, shim, threads, wanted)
     ceiling = ceiling_for(op, x, shim, threads)
     runs = {p.name: p.run for p in [ours, *peers] if p.run} | ({"ceiling": ceiling} if ceiling else {})
-    first = {name: f() for name, f in runs.items()}
+    median = medians(runs, rounds)
     differences = {p.name: difference(ours.result(), p.result()) for p in peers if p.run}
-    times = {name: [] for name in runs}
-    for i in range(rounds):
-        for name, f in runs.items():
-            if i == 0 or first[name] < 1:
-                times[name].append(f())
-    median = {name: statistics.median(t) * 1e3 for name, t in times.items()}
     about = {"op": op, "dtype": dtype, "shape": list(shape), "case": f"{threads} threads"}
-    copy_ms = round(median["ceiling"], 4) if ceiling else None
+    copy_ms = median.get("ceiling")
     for p in [ours, *peers]:
-        yield {**about, "who": p.name, "ms": round(median[p.name], 4) if p.run else None,
+        yield {**about, "who": p.name, "ms": median.get(p.name),
                **({"why": p.why} if p.why else {}), "bytes": count * size * (2 if writes else 1), "flops": None,
                "copy_ms": copy_ms, "difference": differences.get(p.name), "bits": None}
 

@@ -6,7 +6,6 @@ As bench/gpu_softmax.py: graph replays, interleaved, medians; records of DESIGN 
 """
 import argparse
 import ctypes as C
-import importlib.metadata
 import sys
 
 import torch
@@ -14,6 +13,7 @@ import torch
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
 from consumer_options import (CrossEntropyOptions, EntropyOptions, KlDivergenceOptions, SampleOptions,  # noqa: E402
                               ShardOptions, TopkOptions)
+from gpu_peers import label  # noqa: E402
 from gpu_records import Records, add_options, run_points  # noqa: E402
 from gpu_softmax import Bench, Context, Softfold  # noqa: E402
 
@@ -73,10 +73,6 @@ class Consumers(Softfold):
         return run
 
 
-def quack_label():
-    return "quack-kernels " + importlib.metadata.version("quack-kernels")
-
-
 class Points(Bench):
     def __init__(self, args, records):
         super().__init__(args, records)
@@ -96,7 +92,7 @@ class Points(Bench):
         if "torch" in self.args.peers and not gradient:
             candidates["torch " + torch.__version__] = lambda: torch.nn.functional.cross_entropy(x, target)
         if "quack" in self.args.peers:
-            candidates[quack_label()] = self.quack(x, target, gradient)
+            candidates[label("quack")] = self.quack(x, target, gradient)
         self.point("cross_entropy", dtype, (rows, n), "loss and gradient" if gradient else "loss", candidates,
                    x.numel() * x.element_size() * (2 if gradient else 1), read_only=not gradient)
 
@@ -140,7 +136,7 @@ class Points(Bench):
             both = (lambda: torch.topk(torch.softmax(x, -1), k)) if probabilities else (lambda: torch.topk(x, k))
             candidates["torch " + torch.__version__] = both
         if "quack" in self.args.peers and n <= 4096:
-            candidates[quack_label()] = self.quack_topk(x, k)
+            candidates[label("quack")] = self.quack_topk(x, k)
         self.point("topk", dtype, (rows, n), f"k={k}" + ("" if probabilities else " values"), candidates,
                    x.numel() * x.element_size(), read_only=True)
 

@@ -7,7 +7,6 @@ rare paths) are the compiler's, read with cuobjdump from the library; `bytes` is
 rung's loads and stores ask for.
 """
 import argparse
-import json
 import re
 import shutil
 import subprocess
@@ -44,6 +43,32 @@ def of_kernel(table, kernel, dtype):
     return (max(r for r, _ in rows), max(s for _, s in rows)) if rows else (None, None)
 
 
+def measure(bench, table, dtype, n):
+    name, size = str(dtype).split(".")[-1], torch.empty((), dtype=dtype).element_size()
+    rows = max(1, (bench.args.megabytes << 20) // size // n)
+    x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
+    y = torch.empty_like(x)
+    plans, refused = {}, {}
+    for rung in RUNGS:
+        try:
+            plans[rung] = bench.softfold.plan("softmax", [x], y, bench.stream, rung=rung)
+        except RuntimeError as e:
+            refused[rung] = str(e)
+    copies = {"copy": lambda: y.copy_(x), "scale": lambda: torch.mul(x, 1.5, out=y)}
+    times = time_together({**plans, **copies}, bench.stream, bench.args.seconds)
+    copy_ms = min(times.pop("copy"), times.pop("scale"))
+    for rung, (reads, writes) in RUNGS.items():
+        who, more = f"softfold:softmax_{rung}", {"why": refused.get(rung)}
+        if rung in plans:
+            registers, stack = of_kernel(table, plans[rung].kernel, dtype)
+            who = f"softfold:{plans[rung].kernel}"
+            more = {"registers": registers, "stack": stack, "moved": (reads + writes) * x.numel() * size}
+        bench.records.write("softmax", name, (rows, n), f"ladder:{rung}", who, times.get(rung),
+                            bytes=2 * x.numel() * size, copy_ms=copy_ms, **more)
+    told = " ".join(f"{r} {copy_ms / times[r]:.3f}" for r in plans)
+    print(f"{name:9s} {rows:>8d} x {n:<8d} {told}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--library", default="build/src/libsoftfold.so")
@@ -52,36 +77,10 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.02)
     parser.add_argument("--megabytes", type=int, default=512, help="of input at each length")
     args = parser.parse_args()
-    bench, table = Bench(args, Records(None, args.commit)), resources(args.library)
-    with open(args.out, "w") as file:
-        for dtype in (torch.float32, torch.bfloat16):
-            for n in LENGTHS:
-                size = torch.empty((), dtype=dtype).element_size()
-                rows = max(1, (args.megabytes << 20) // size // n)
-                x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
-                y = torch.empty_like(x)
-                plans, refused = {}, {}
-                for rung in RUNGS:
-                    try:
-                        plans[rung] = bench.softfold.plan("softmax", [x], y, bench.stream, rung=rung)
-                    except RuntimeError as e:
-                        refused[rung] = str(e)
-                copies = {"copy": lambda: y.copy_(x), "scale": lambda: torch.mul(x, 1.5, out=y)}
-                times = time_together({**plans, **copies}, bench.stream, args.seconds)
-                copy_ms = min(times.pop("copy"), times.pop("scale"))
-                for rung, (reads, writes) in RUNGS.items():
-                    record = {"op": "softmax", "dtype": str(dtype).split(".")[-1], "shape": [rows, n],
-                              "case": f"ladder:{rung}", "who": f"softfold:softmax_{rung}", "ms": None,
-                              "bytes": 2 * x.numel() * size, "copy_ms": copy_ms, **bench.records.common}
-                    if rung in refused:
-                        record["why"] = refused[rung]
-                    else:
-                        registers, stack = of_kernel(table, plans[rung].kernel, dtype)
-                        record.update(who=f"softfold:{plans[rung].kernel}", ms=times[rung], registers=registers,
-                                      stack=stack, moved=(reads + writes) * x.numel() * size)
-                    file.write(json.dumps(record) + "\n")
-                told = " ".join(f"{r} {copy_ms / times[r]:.3f}" for r in plans)
-                print(f"{record['dtype']:9s} {rows:>8d} x {n:<8d} {told}", flush=True)
+    bench, table = Bench(args, Records(args.out, args.commit)), resources(args.library)
+    for dtype in (torch.float32, torch.bfloat16):
+        for n in LENGTHS:
+            measure(bench, table, dtype, n)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -46,6 +47,21 @@ class DeviceBytes {
  private:
   void* data_ = nullptr;
   std::size_t size_;
+};
+
+/// Copies of arrays on the device, each made when it is first asked for.
+class DeviceCopies {
+ public:
+  softfold::View operator()(Array& a) {
+    auto& held = memory_[&a];
+    if (held == nullptr) held = std::make_unique<DeviceBytes>(a.bytes());
+    return a.view_at(held->data(), kCuda);
+  }
+  bool has(const Array& a) const { return memory_.contains(&a); }
+  std::vector<unsigned char> download(const Array& a) const { return memory_.at(&a)->download(); }
+
+ private:
+  std::map<const Array*, std::unique_ptr<DeviceBytes>> memory_;
 };
 
 /// The operands of a problem on the device, and the problem bound to them.

@@ -2,16 +2,14 @@
 // bits are made of; the same in place, on other rungs and in shards. (The list's losses are in consumers_test.cc, its
 // top-k and sampling in selection_test.cc.)
 #include "cuda/consumers.hpp"
+#include "refuse/refusal.hpp"
 
 #include "softfold/shards.hpp"
 
 #include <array>
-#include <map>
 
 namespace softfold_test {
 namespace {
-
-using softfold::Code;
 
 class CudaList : public CudaConsumers {
  protected:
@@ -179,13 +177,8 @@ struct Sharded {
     softfold::ShardOptions o;
     o.rows.causal = whole.causal;
     if (whole.offsets) o.rows.offsets = view(*whole.offsets);
-    Code code = Code::ok;
-    try {
-      softfold::fold_shard(view(whole.inputs[0]), view(partials), o);
-    } catch (const softfold::Error& e) {
-      code = e.code;
-    }
-    EXPECT_EQ(code, Code::unsupported) << what;
+    softfold_test::expect_refused(what, Code::unsupported, {},
+                                  [&] { softfold::fold_shard(view(whole.inputs[0]), view(partials), o); });
   }
 };
 
@@ -195,27 +188,22 @@ TEST_F(CudaList, PartialsOfShardsAndTheirJoin) {
   for_rows([&](const Case& c) {
     if (c.rows->op != Op::state) return;
     Sharded s(c);
-    std::map<const Array*, std::unique_ptr<DeviceBytes>> memory;
+    DeviceCopies copies;
     const auto on_cpu = [](Array& a) { return a.view(); };
-    const auto on_gpu = [&memory](Array& a) {
-      auto& held = memory[&a];
-      if (held == nullptr) held = std::make_unique<DeviceBytes>(a.bytes());
-      return a.view_at(held->data(), kCuda);
-    };
-    const auto got = [&memory](const Array& a) { return memory.at(&a)->download(); };
+    const auto on_gpu = [&copies](Array& a) { return copies(a); };
     if (s.whole.causal || s.whole.offsets) {
       const std::vector<unsigned char> poison = s.partials.bytes();
       s.expect_refused(on_gpu, c.name);
       s.expect_refused(on_cpu, c.name);
-      ASSERT_EQ(got(s.partials), poison) << c.name;
+      ASSERT_EQ(copies.download(s.partials), poison) << c.name;
       ++refused;
       return;
     }
     s.fold_and_join(on_gpu);
     s.fold_and_join(on_cpu);
     cuda_check(cudaDeviceSynchronize());
-    ASSERT_EQ(got(s.partials), s.partials.bytes()) << c.name;
-    ASSERT_EQ(got(s.states), s.states.bytes()) << c.name;
+    ASSERT_EQ(copies.download(s.partials), s.partials.bytes()) << c.name;
+    ASSERT_EQ(copies.download(s.states), s.states.bytes()) << c.name;
     plan_of(bind(s.whole), Op::state, false).run();
     ASSERT_EQ(s.states.elements(), s.whole.outputs[0].elements()) << c.name;
     ++joined;

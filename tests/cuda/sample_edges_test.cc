@@ -2,15 +2,14 @@
 // of the batch and of each row; rows of which nothing, all or several may be drawn; the largest of one, of all, of
 // more.
 #include "cuda/consumers.hpp"
+#include "refuse/refusal.hpp"
 
 #include <cfloat>
 #include <functional>
-#include <map>
 
 namespace softfold_test {
 namespace {
 
-using softfold::Code;
 using softfold::SampleOptions;
 
 class CudaSampleEdges : public CudaConsumers {};
@@ -123,20 +122,15 @@ struct Draws {
 
 /// On both backends, the GPU first: until then the results are poison.
 void expect_same(Draws d, const SampleOptions& o, Results asked, bool of_rows, const std::string& what) {
-  std::map<const Array*, std::unique_ptr<DeviceBytes>> memory;
-  const auto on_gpu = [&memory](Array& a) {
-    auto& held = memory[&a];
-    if (held == nullptr) held = std::make_unique<DeviceBytes>(a.bytes());
-    return a.view_at(held->data(), kCuda);
-  };
-  d.run(on_gpu, o, asked, of_rows);
+  DeviceCopies copies;
+  d.run(std::ref(copies), o, asked, of_rows);
   const std::string kernel = d.kernel;
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what << " by " << kernel;
   d.run([](Array& a) { return a.view(); }, o, asked, of_rows);
   int result = 0;
   for (const Array* a : d.results()) {
-    if (const auto held = memory.find(a); held != memory.end()) {
-      ASSERT_EQ(held->second->download(), a->bytes()) << what << " by " << kernel << ": result " << result;
+    if (copies.has(*a)) {
+      ASSERT_EQ(copies.download(*a), a->bytes()) << what << " by " << kernel << ": result " << result;
     }
     ++result;
   }
@@ -211,15 +205,9 @@ TEST_F(CudaSampleEdges, OfEachRow) {
 
 /// Refused for its shape when the plan is made, on the GPU as on the CPU.
 void expect_refused(const std::function<softfold::Plan(bool)>& plan, const std::string& what) {
-  for (const bool gpu : {false, true}) {
-    Code code = Code::ok;
-    try {
-      plan(gpu).run();
-    } catch (const softfold::Error& e) {
-      code = e.code;
-    }
-    EXPECT_EQ(code, Code::shape) << what << (gpu ? " on the GPU" : " on the CPU");
-  }
+  for (const bool gpu : {false, true})
+    softfold_test::expect_refused(what + (gpu ? " on the GPU" : " on the CPU"), Code::shape, {},
+                                  [&] { plan(gpu).run(); });
 }
 
 /// The largest element, all of them, and one more than there are, of top-k and beside a draw.

@@ -30,7 +30,6 @@ struct Definition {
 
 template <class S>
 class DefinitionOracle : public testing::Test {};
-using Storages = testing::Types<float, double, fold::Float16, fold::BFloat16>;
 TYPED_TEST_SUITE(DefinitionOracle, Storages);
 
 TYPED_TEST(DefinitionOracle, ShortRows) { check_short_rows<Definition, TypeParam>(); }

@@ -162,25 +162,20 @@ std::vector<S> moved(std::vector<S> x, double by) {
 
 template <class S>
 class DivergenceOracle : public testing::Test {};
-using Storages = testing::Types<float, double, fold::Float16, fold::BFloat16>;
 TYPED_TEST_SUITE(DivergenceOracle, Storages);
 
 TYPED_TEST(DivergenceOracle, EveryKindOfRowWithinTheStatedBounds) {
   using S = TypeParam;
   WorstDivergence worst;
-  for (const Kind kind : all_kinds())
-    for (const std::int64_t n : {1, 2, 33, 1023, 1024, 1025, 2049})
-      for (const double scale : {1., -0.3, 3.7}) {
-        if (sizeof(S) == 8 && kind == Kind::huge && std::abs(scale) > 1) continue;
-        if (scale != 1 && n > 33 && n != 1025) continue;  // MPFR takes its time
-        const std::string at =
-            std::string(name_of(kind)) + " n=" + std::to_string(n) + " scale=" + std::to_string(scale);
-        const auto a = make_row<S>(kind, n);
-        check_divergence(worst, a, moved(a, sizeof(S) == 8 ? 1e-9 : 1e-4), scale, at + ", close");
-        check_divergence(worst, a, moved(a, 2.), scale, at + ", moved");
-        check_divergence(worst, a, make_row<S>(kind, n, 2), scale, at + ", another");
-        check_divergence(worst, a, make_row<S>(Kind::gaussian, n, 3), scale, at + ", gaussian");
-      }
+  const auto check = [&](Kind kind, std::int64_t n, double scale, const std::string& at) {
+    const auto a = make_row<S>(kind, n);
+    check_divergence(worst, a, moved(a, sizeof(S) == 8 ? 1e-9 : 1e-4), scale, at + ", close");
+    check_divergence(worst, a, moved(a, 2.), scale, at + ", moved");
+    check_divergence(worst, a, make_row<S>(kind, n, 2), scale, at + ", another");
+    check_divergence(worst, a, make_row<S>(Kind::gaussian, n, 3), scale, at + ", gaussian");
+  };
+  for_rows<S>(all_kinds(), {1, 2, 33, 1023, 1024, 1025, 2049}, {1.}, check);
+  for_rows<S>(all_kinds(), {1, 2, 33, 1025}, {-0.3, 3.7}, check);  // MPFR takes its time
   print_worst<S>("divergence", worst.divergence);
   print_worst<S>("gradient of p", worst.dp);
   print_worst<S>("gradient of q", worst.dq);

@@ -55,7 +55,6 @@ struct LibraryScales {
 
 template <class S>
 class PlanOracle : public testing::Test {};
-using Storages = testing::Types<float, double, fold::Float16, fold::BFloat16>;
 TYPED_TEST_SUITE(PlanOracle, Storages);
 
 TYPED_TEST(PlanOracle, ShortRows) { check_short_rows<Library, TypeParam>(); }

@@ -14,6 +14,9 @@
 
 namespace softfold_test::oracle {
 
+/// What elements are stored as.
+using Storages = testing::Types<float, double, softfold::fold::Float16, softfold::fold::BFloat16>;
+
 template <class S>
 constexpr const char* storage_name() {
   if constexpr (std::is_same_v<S, double>) return "float64";
@@ -43,6 +46,26 @@ Exact exact_row(const std::vector<S>& x, double scale) {
   return exact ? in_mpfr(in_double(x), scale) : in_long_double(in_double(x), scale);
 }
 
+inline std::vector<Kind> all_kinds() {
+  std::vector<Kind> kinds;
+  for (int k = 0; k < static_cast<int>(Kind::count); ++k) kinds.push_back(static_cast<Kind>(k));
+  return kinds;
+}
+
+/// check(kind, n, scale, name) of every combination.
+template <class S, class Check>
+void for_rows(const std::vector<Kind>& kinds, const std::vector<std::int64_t>& lengths,
+              const std::vector<double>& scales, const Check& check) {
+  for (const Kind kind : kinds)
+    for (const std::int64_t n : lengths)
+      for (const double scale : scales) {
+        // The contract is for numbers: scale * x must be one.
+        if (sizeof(S) == 8 && kind == Kind::huge && std::abs(scale) > 1) continue;
+        check(kind, n, scale,
+              std::string(name_of(kind)) + " n=" + std::to_string(n) + " scale=" + std::to_string(scale));
+      }
+}
+
 template <class Compute, class S>
 void check_row(Contract<S>& contract, const std::vector<S>& x, double scale, const std::string& at) {
   contract.check(Compute::template run<S>(x, scale), exact_row(x, scale), at);
@@ -51,21 +74,9 @@ void check_row(Contract<S>& contract, const std::vector<S>& x, double scale, con
 template <class Compute, class S>
 void check_kinds(Contract<S>& contract, const std::vector<std::int64_t>& lengths, const std::vector<double>& scales,
                  const std::vector<Kind>& kinds) {
-  for (const Kind kind : kinds)
-    for (const std::int64_t n : lengths)
-      for (const double scale : scales) {
-        // The contract is for numbers: scale * x must be one.
-        if (sizeof(S) == 8 && kind == Kind::huge && std::abs(scale) > 1) continue;
-        check_row<Compute, S>(
-            contract, make_row<S>(kind, n), scale,
-            std::string(name_of(kind)) + " n=" + std::to_string(n) + " scale=" + std::to_string(scale));
-      }
-}
-
-inline std::vector<Kind> all_kinds() {
-  std::vector<Kind> kinds;
-  for (int k = 0; k < static_cast<int>(Kind::count); ++k) kinds.push_back(static_cast<Kind>(k));
-  return kinds;
+  for_rows<S>(kinds, lengths, scales, [&](Kind kind, std::int64_t n, double scale, const std::string& at) {
+    check_row<Compute, S>(contract, make_row<S>(kind, n), scale, at);
+  });
 }
 
 template <class Compute, class S>
