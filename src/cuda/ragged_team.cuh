@@ -28,13 +28,14 @@ struct ChunkKept {
 /// A warp's parked chunks: terms, or elements of log_softmax.
 struct RaggedParking {
   float4 values[kParked][lift::kPerLane / 4][32];
-  ChunkKept kept[kParked];  ///< every lane writes and reads the same
+  ChunkKept kept[kParked];
 
   __device__ __forceinline__ void park(int slot, const float (&v)[lift::kPerLane], const ChunkKept& of) {
 #pragma unroll
     for (int i = 0; i < lift::kPerLane / 4; ++i)
       values[slot][i][threadIdx.x % 32] = {v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]};
-    kept[slot] = of;
+    __syncwarp();  // all have fetched what was there
+    if (threadIdx.x % 32 == 0) kept[slot] = of;
   }
   __device__ __forceinline__ ChunkKept fetch(int slot, float (&v)[lift::kPerLane]) const {
 #pragma unroll
@@ -42,6 +43,7 @@ struct RaggedParking {
       const float4 a = values[slot][i][threadIdx.x % 32];
       v[4 * i] = a.x, v[4 * i + 1] = a.y, v[4 * i + 2] = a.z, v[4 * i + 3] = a.w;
     }
+    __syncwarp();
     return kept[slot];
   }
 };
