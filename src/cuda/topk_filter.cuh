@@ -209,9 +209,10 @@ __device__ __noinline__ void keep_again(Segment<E> part, int chunk, BlockSelect<
 
 /// The largest elements of the first chunk of every warp set the bound, which rises as more chunks have been seen: at
 /// first after every round, then after twice as many. A chunk that finds no room for what it has above the bound is
-/// read again when all have finished. kSpread: for few rows, of which Spread::takes() more than it refuses.
-template <class E, class Job, bool kSpread>
-__global__ void __launch_bounds__(kFilterWarps * 32, kSpread ? 3 : 4)
+/// read again when all have finished. kBlocks: of a processor. kSpread: for few rows, of which Spread::takes() more
+/// than it refuses.
+template <class E, class Job, int kBlocks, bool kSpread>
+__global__ void __launch_bounds__(kFilterWarps * 32, kBlocks)
     topk_filter(const __grid_constant__ Job job, const __grid_constant__ PlainRows rows,
                 const __grid_constant__ TopkShare share) {
   begin_in_order();
@@ -275,7 +276,7 @@ __global__ void __launch_bounds__(kFilterWarps * 32, kSpread ? 3 : 4)
         if (threadIdx.x % 32 == 0) nodes[chunk] = folded.state;
       }
     }
-    if (selects && (turn & (turn + 1)) == 0 && turn + 1 < turns) select.tighten();
+    if (selects && turn > 0 && (turn & (turn + 1)) == 0 && turn + 1 < turns) select.tighten();
   }
   int taken = 0;
   if (selects) {
@@ -308,7 +309,10 @@ __global__ void __launch_bounds__(kFilterWarps * 32, kSpread ? 3 : 4)
 
 template <class E, class Job>
 void launch_filter(const Job& job, const PlainRows& rows, const TopkShare& share, const Grid& grid, Stream stream) {
-  const auto kernel = Spread::has_warps(share) ? topk_filter<E, Job, true> : topk_filter<E, Job, false>;
+  // Memory has room for two blocks with two chunks a warp on their way: these may have more registers.
+  const auto kernel = Spread::has_warps(share)    ? topk_filter<E, Job, 3, true>
+                      : share.ahead == kMostAhead ? topk_filter<E, Job, 2, false>
+                                                  : topk_filter<E, Job, 4, false>;
   launch("topk_filter", kernel, grid, stream, job, rows, share);
 }
 
