@@ -207,7 +207,8 @@ class LossRun {
     PlainRows rows = plain_rows(p_);
     rows.gradients = memory_.gradients, rows.states = memory_.states, rows.taken = memory_.taken;
     launch_gradient(p_, rows, stream_);
-    launch("finish_gradients", finish_gradients, grid, stream_, p_, rows, memory_.elements, memory_.alone);
+    launch("finish_gradients", finish_gradients, {2 * grid.blocks, kThreads}, stream_, p_, rows, memory_.elements,
+           memory_.alone, clusters_stay_for_gradient(p_));
     if (adds_rows(p_)) add_alone(work);
   }
 

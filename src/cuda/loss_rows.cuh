@@ -264,22 +264,26 @@ static __global__ void __launch_bounds__(lift::kChunk)
   elements[index] = row.element;
 }
 
-/// After it: the rows' losses, and the gradients of their targets.
+/// After it: by every other block the rows' losses, by the others the gradients of their targets. In either one
+/// instruction waits for the other. early: the read before has begun when all before it had ended, so that what was
+/// known then can be asked for while it ends.
 static __global__ void __launch_bounds__(128)
     finish_gradients(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows,
-                     const float* elements, RowLosses to) {
-  begin_in_order();
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+                     const float* elements, RowLosses to, bool early) {
+  begin_before_wait();
+  if (!early) wait_for_before();
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x / 2) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
   const PlainPlace place(p, index);
   const TargetOf target(p, place);
+  const float element = elements[index], factor = rows.gradients[index].factor;
+  wait_for_before();
   const PlainLossRow r{rows, row_at(p, place), rows.states[index]};
-  const float element = elements[index];
-  finish_alone(p, place, r, target, element, to);
+  if (blockIdx.x % 2 == 0) return finish_alone(p, place, r, target, element, to);
   const fold::Normaliser<float> norm(r.state);
   if (!target.is_class || !norm.regular) return;
-  const fold::CrossEntropyGradient<float> gradient(
-      norm, rows.factor.c, {0., 0., static_cast<double>(target.weight), 1., 1.}, 0., rows.gradients[index].factor);
+  const fold::CrossEntropyGradient<float> gradient(norm, rows.factor.c,
+                                                   {0., 0., static_cast<double>(target.weight), 1., 1.}, 0., factor);
   const Operand& dx = p[Slot::y];
   put(dx.dtype, dx.data + place.offset(dx) + target.index * dx.axis_stride, gradient.at_target(element, target.weight));
 }

@@ -21,21 +21,22 @@ constexpr std::int64_t kLongest = 512 * lift::kChunk, kLongestLog = 256 * lift::
 constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide) {
   if (leaves == Leaves::log_softmax && chunks > 192 && chunks % 32 == 0) return fewest_blocks(chunks, 2);
   if (chunks > 256) return {16, static_cast<int>((chunks + 31) / 32)};
+  if (leaves == Leaves::gradient) return fewest_instructions(chunks, 32);
   return wide && leaves == Leaves::softmax ? fewest_under_way(chunks) : fewest_instructions(chunks);
 }
 
 /// More chunks than warps: the last warp has two or more, so that the one before ends 1024 elements before the row
-/// does, and vectors around its part lie in x. (The shapes of gradients are those of 16-bit softmax.)
-constexpr bool every_warp_has_a_chunk() {
+/// does, and vectors around its part lie in x.
+constexpr bool every_warp_has_a_chunk(Leaves leaves) {
   for (std::int64_t chunks = 17; chunks <= kLongest / lift::kChunk; ++chunks)
-    for (const Leaves leaves : {Leaves::softmax, Leaves::log_softmax})
-      for (const bool wide : {false, true}) {
-        const StaySpread s = spread(chunks, leaves, wide);
-        if (s.blocks * s.warps >= chunks || 2 * s.blocks * s.warps < chunks || s.warps > kStayWarps) return false;
-      }
+    for (const bool wide : {false, true}) {
+      const StaySpread s = spread(chunks, leaves, wide);
+      if (s.blocks * s.warps >= chunks || 2 * s.blocks * s.warps < chunks || s.warps > kStayWarps) return false;
+    }
   return true;
 }
-static_assert(every_warp_has_a_chunk());
+static_assert(every_warp_has_a_chunk(Leaves::softmax) && every_warp_has_a_chunk(Leaves::log_softmax));
+static_assert(every_warp_has_a_chunk(Leaves::gradient));
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";

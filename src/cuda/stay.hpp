@@ -55,11 +55,11 @@ constexpr StaySpread best_spread(std::int64_t chunks, int of_warp, int most_warp
 /// Two chunks to a warp, bound by instructions (16 bit): a warp's cost the same whether it has one chunk or two. Blocks
 /// of 4 to 8 warps, so that one row's compute while another's wait; 6 and 7 leave places free. Within 6 percent of the
 /// best of all shapes, measured for 41 lengths; on average within 1. Of long rows blocks of 4 are as good as others for
-/// softmax, and 1 to 2 percent better for gradients.
-constexpr StaySpread fewest_instructions(std::int64_t chunks) {
-  return best_spread(chunks, 2, 8, [chunks](const StaySpread& s) {
+/// softmax, and 1 to 2 percent better for gradients beside a loss, for which they are so from 32 chunks on.
+constexpr StaySpread fewest_instructions(std::int64_t chunks, std::int64_t long_chunks = 64) {
+  return best_spread(chunks, 2, 8, [chunks, long_chunks](const StaySpread& s) {
     const double worth = processors_taken(s) / (s.blocks * s.warps);
-    return worth * (s.warps == 6 || s.warps == 7 ? 0.9375 : s.warps == 4 && chunks >= 64 ? 1.01 : 1.);
+    return worth * (s.warps == 6 || s.warps == 7 ? 0.9375 : s.warps == 4 && chunks >= long_chunks ? 1.01 : 1.);
   });
 }
 /// Two chunks to a warp, bound by memory (float32): about 17 chunks under way to a processor; with twice as many,
