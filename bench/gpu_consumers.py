@@ -1,6 +1,7 @@
 """cross_entropy, entropy, kl_divergence, topk, sample and shards of rows on one GPU, beside their peers and a copy or a read of the same bytes, in one run.
 
-As bench/gpu_softmax.py: graph replays, interleaved, medians; records of DESIGN section 5 go to --out.
+As bench/gpu_softmax.py: graph replays, interleaved, medians; cross_entropy, topk and sample are compared with float64
+before. Records of DESIGN section 5 go to --out.
 
     python3 bench/gpu_consumers.py --library build/src/libsoftfold.so --out bench/results/h200/consumers.jsonl
 """
@@ -13,7 +14,8 @@ import torch
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
 from consumer_options import (CrossEntropyOptions, EntropyOptions, KlDivergenceOptions, SampleOptions,  # noqa: E402
                               ShardOptions, TopkOptions)
-from gpu_peers import label  # noqa: E402
+import gpu_consumer_peers as peers  # noqa: E402
+from gpu_peers import checked, label  # noqa: E402
 from gpu_records import Records, add_options, run_points  # noqa: E402
 from gpu_softmax import Bench, Context, Softfold  # noqa: E402
 
@@ -88,20 +90,10 @@ class Points(Bench):
         self.softfold.lib.softfold_cross_entropy_options_init(C.byref(o))
         views = {"dx": torch.empty_like(x)} if gradient else {}
         run = self.softfold.plan_of("cross_entropy", [x, target], [loss], o, views, self.stream)
-        candidates = {f"softfold:{run.kernel}": run}
-        if "torch" in self.args.peers and not gradient:
-            candidates["torch " + torch.__version__] = lambda: torch.nn.functional.cross_entropy(x, target)
-        if "quack" in self.args.peers:
-            candidates[label("quack")] = self.quack(x, target, gradient)
+        ours = checked(lambda: run() or (loss, views.get("dx")), peers.near_loss(x, target))
+        candidates = {f"softfold:{run.kernel}": ours, **peers.cross_entropy(x, target, gradient, self.args.peers)}
         self.point("cross_entropy", dtype, (rows, n), "loss and gradient" if gradient else "loss", candidates,
                    x.numel() * x.element_size() * (2 if gradient else 1), read_only=not gradient)
-
-    @staticmethod
-    def quack(x, target, gradient):
-        def call():
-            from quack.cross_entropy import cross_entropy_fwd
-            return cross_entropy_fwd(x, target, return_dx=gradient)
-        return call
 
     def entropy(self, dtype, rows, n):
         x, h, o = self.logits(dtype, rows, n), torch.empty(rows, device="cuda"), EntropyOptions()
@@ -119,7 +111,7 @@ class Points(Bench):
         candidates = {f"softfold:{run.kernel}": run}
         if "torch" in self.args.peers and not gradients:
             f = torch.nn.functional
-            candidates["torch " + torch.__version__] = lambda: f.kl_div(
+            candidates[label("torch")] = lambda: f.kl_div(
                 f.log_softmax(q, -1), f.log_softmax(p, -1), log_target=True, reduction="none").sum(-1)
         self.point("kl_divergence", dtype, (rows, n), "both gradients" if gradients else "",
                    candidates, 2 * p.numel() * p.element_size() * (2 if gradients else 1), read_only=not gradients)
@@ -131,30 +123,19 @@ class Points(Bench):
         self.softfold.lib.softfold_topk_options_init(C.byref(o))
         views = {"probabilities": torch.empty(rows, k, device="cuda")} if probabilities else {}
         run = self.softfold.plan_of("topk", [x], [values, indices], o, views, self.stream)
-        candidates = {f"softfold:{run.kernel}": run}
-        if "torch" in self.args.peers:
-            both = (lambda: torch.topk(torch.softmax(x, -1), k)) if probabilities else (lambda: torch.topk(x, k))
-            candidates["torch " + torch.__version__] = both
-        if "quack" in self.args.peers and n <= 4096:
-            candidates[label("quack")] = self.quack_topk(x, k)
+        ours = checked(lambda: run() or (values, indices), peers.near_topk(x, k, "logits"))
+        candidates = {f"softfold:{run.kernel}": ours, **peers.topk(x, k, probabilities, self.args.peers)}
         self.point("topk", dtype, (rows, n), f"k={k}" + ("" if probabilities else " values"), candidates,
                    x.numel() * x.element_size(), read_only=True)
-
-    @staticmethod
-    def quack_topk(x, k):
-        def call():
-            from quack.topk import topk_fwd
-            return topk_fwd(x, k, softmax=True)
-        return call
 
     def sample(self, dtype, rows, n, top_k=0, top_p=1.):
         x, tokens, o = self.logits(dtype, rows, n), torch.empty(rows, device="cuda", dtype=torch.int64), SampleOptions()
         self.softfold.lib.softfold_sample_options_init(C.byref(o))
         o.temperature, o.top_k, o.top_p = 0.8, top_k, top_p
         run = self.softfold.plan_of("sample", [x], [tokens], o, {}, self.stream)
-        candidates = {f"softfold:{run.kernel}": run}
-        if "torch" in self.args.peers and top_k == 0:
-            candidates["torch " + torch.__version__] = lambda: torch.multinomial(torch.softmax(x / 0.8, -1), 1)
+        given = x, o.temperature, top_k, top_p
+        ours = checked(lambda: run() or tokens, peers.within(*given))
+        candidates = {f"softfold:{run.kernel}": ours, **peers.sample(*given, self.args.peers)}
         self.point("sample", dtype, (rows, n), f"k={top_k}, p={top_p}", candidates, x.numel() * x.element_size(),
                    read_only=True)
 
@@ -237,7 +218,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
-    parser.add_argument("--peers", default="torch", help="torch,quack")
+    parser.add_argument("--peers", default="torch", help="torch,compile,liger,quack,flashinfer")
     parser.add_argument("--only", default="cross_entropy,entropy,kl_divergence,topk,sample,shards")
     args = parser.parse_args()
     args.peers = [p for p in args.peers.split(",") if p]

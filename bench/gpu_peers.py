@@ -9,15 +9,23 @@ ROW_OPS = {"softmax": lambda a: torch.softmax(a, -1), "log_softmax": lambda a: t
            "logsumexp": lambda a: torch.logsumexp(a if a.dtype.itemsize > 2 else a.float(), -1)}
 
 
+def few_rows(x):
+    """The first, the middle and the last."""
+    return sorted({0, x.shape[0] // 2, x.shape[0] - 1})
+
+
+def hold(got, wanted, dtype):
+    """Raises where the result of an input of this dtype is not the wanted one, but for rounding."""
+    off = ((got.double() - wanted).abs().max() / wanted.abs().max()).item()
+    if not off <= (1e-3 if dtype.itemsize > 2 else 1e-2):
+        raise RuntimeError(f"wrong: off by {off:.1e} of the largest")
+
+
 def near(op, x):
-    """A check that a result's first, middle and last row are those of x, but for rounding."""
+    """A check that a result's first, middle and last row are those of x."""
     def right(result):
         result = result[0] if isinstance(result, tuple) else result
-        rows = sorted({0, x.shape[0] // 2, x.shape[0] - 1})
-        wanted = ROW_OPS[op](x[rows].double())
-        off = ((result[rows].double() - wanted).abs().max() / wanted.abs().max()).item()
-        if not off <= (1e-3 if x.dtype.itemsize > 2 else 1e-2):
-            raise RuntimeError(f"wrong: off by {off:.1e} of the largest")
+        hold(result[few_rows(x)], ROW_OPS[op](x[few_rows(x)].double()), x.dtype)
     return right
 
 
@@ -41,11 +49,15 @@ def _torch(op, x, y):
     return lambda: torch.logsumexp(x.float() if x.dtype != torch.float32 else x, -1, out=y)
 
 
+def compiled(function):
+    """By inductor, for the shapes of the first call, in which it compiles."""
+    torch._dynamo.reset()  # what was compiled before counts towards a limit
+    return torch.compile(function, dynamic=False)
+
+
 @functools.lru_cache(maxsize=1)
 def _compiled(op, shape, dtype):
-    """By inductor, for this shape and dtype alone; it compiles in the first call."""
-    torch._dynamo.reset()  # what was compiled before counts towards a limit
-    return torch.compile(ROW_OPS[op], dynamic=False)
+    return compiled(ROW_OPS[op])
 
 
 def _compile(op, x, y):
@@ -73,36 +85,49 @@ def _quack(op, x, y):
     return lambda: softmax_fwd(x)
 
 
-# The package that a peer is of, what the records call it, and its call.
-PEERS = {"torch": ("torch", "torch", _torch), "compile": ("torch", "torch.compile", _compile),
-         "triton": ("triton", "triton", _triton), "triton-online": ("triton", "triton-online", _triton_online),
-         "liger": ("liger-kernel", "liger-kernel", _liger), "quack": ("quack-kernels", "quack-kernels", _quack)}
-# The peers here that have more than softmax.
+# The package that a peer is of, and what the records call it.
+NAMES = {"torch": ("torch", "torch"), "compile": ("torch", "torch.compile"), "triton": ("triton", "triton"),
+         "triton-online": ("triton", "triton-online"), "liger": ("liger-kernel", "liger-kernel"),
+         "quack": ("quack-kernels", "quack-kernels"), "flashinfer": ("flashinfer-python", "flashinfer-python"),
+         "cce": ("cut-cross-entropy", "cut-cross-entropy"),
+         "cce-exact": ("cut-cross-entropy", "cut-cross-entropy-exact")}
+# Those that have softmax.
+PEERS = {"torch": _torch, "compile": _compile, "triton": _triton, "triton-online": _triton_online, "liger": _liger,
+         "quack": _quack}
+# Of these, those that have more of its family.
 _WHOLE_FAMILY = ("torch", "compile")
 
 
 def label(name):
-    """The peer with its version."""
-    package, shown, _ = PEERS[name]
+    """The peer with its version, and with what follows its name."""
+    peer, *variant = name.split(" ", 1)
+    package, shown = NAMES[peer]
     try:
         version = torch.__version__ if package == "torch" else importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         version = "(missing)"
-    return f"{shown} {version}"
+    return " ".join([shown, version, *variant])
 
 
-def peers_for(op, x, y, names):
-    """{name and version: call}, checked when called first. The output is written to y's like where the peer lets the
-    caller say where."""
-    scratch = torch.empty_like(y)
+def offered(makers, names, right):
+    """{name and version: call} of the peers that are asked for, checked when called first. A call that cannot be made
+    refuses when it is called."""
     result = {}
-    for name in names:
-        if op != "softmax" and name not in _WHOLE_FAMILY:
+    for name, make in makers.items():
+        if name.split(" ")[0] not in names:
             continue
         try:
-            result[label(name)] = checked(PEERS[name][2](op, x, scratch), near(op, x))
+            result[label(name)] = checked(make(), right)
         except Exception as e:
             def refuse(why=e):
                 raise why
             result[label(name)] = refuse
     return result
+
+
+def peers_for(op, x, y, names):
+    """The output is written to y's like where the peer lets the caller say where."""
+    scratch = torch.empty_like(y)
+    makers = {name: functools.partial(make, op, x, scratch) for name, make in PEERS.items()
+              if op == "softmax" or name in _WHOLE_FAMILY}
+    return offered(makers, names, near(op, x))
