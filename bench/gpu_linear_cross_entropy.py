@@ -1,14 +1,15 @@
 """linear_cross_entropy with all its gradients on one GPU, beside its peers, in one run.
 
 Every candidate is called in turn (in an order of its own each round: what ran before, and how hot it left the GPU, is
-worth 10%), timed with events, and the median is kept. extra_bytes is what a call
-takes beyond its inputs and the loss, gradients included: for softfold by its plan, for peers the allocator's peak.
+worth 10%), timed with events, and the median is kept. Before that the errors of each against torch are printed.
+extra_bytes is what a call takes beyond its inputs and the loss, gradients included: for softfold by its plan, for peers
+the allocator's peak.
 
     python3 bench/gpu_linear_cross_entropy.py --library build/src/libsoftfold.so --out bench/results/h200/linear_cross_entropy.jsonl
 """
 import argparse
 import ctypes as C
-import importlib.metadata
+import functools
 import random
 import statistics
 import sys
@@ -17,6 +18,7 @@ import torch
 
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
 from consumer_options import LinearCrossEntropyOptions  # noqa: E402
+from gpu_peers import compiled, label  # noqa: E402
 from gpu_records import Records, add_options, run_points  # noqa: E402
 from gpu_softmax import Context, Softfold  # noqa: E402
 
@@ -60,26 +62,33 @@ class Linear(Softfold):
         return run, need
 
 
-def torch_call(x, weight, target):
-    logits = torch.nn.functional.linear(x, weight)
-    loss = torch.nn.functional.cross_entropy(logits, target)
-    del logits
-    return loss, *torch.autograd.grad(loss, (x, weight))
+def torch_loss(x, weight, target):
+    return torch.nn.functional.cross_entropy(torch.nn.functional.linear(x, weight), target)
 
 
-def quack_call(x, weight, target):
+def quack_loss(x, weight, target):
     from quack.linear_cross_entropy import chunked_linear_cross_entropy
-    loss = chunked_linear_cross_entropy(x, weight, target, tuned=False)
-    return loss, *torch.autograd.grad(loss, (x, weight))
+    return chunked_linear_cross_entropy(x, weight, target, tuned=False)
 
 
-def liger_call(x, weight, target):
+def liger_loss(x, weight, target):
     from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
-    loss = liger_fused_linear_cross_entropy(x, weight, target)
+    return liger_fused_linear_cross_entropy(x, weight, target)
+
+
+def cce_loss(x, weight, target, impl):
+    """impl: cce leaves out what it takes to be too small for the gradients, cce_exact does not."""
+    from cut_cross_entropy import linear_cross_entropy
+    return linear_cross_entropy(x, weight, target, impl=impl)
+
+
+LOSSES = {"torch": torch_loss, "compile": compiled(torch_loss), "quack": quack_loss, "liger": liger_loss,
+          "cce": functools.partial(cce_loss, impl="cce"), "cce-exact": functools.partial(cce_loss, impl="cce_exact")}
+
+
+def with_gradients(loss_of, x, weight, target):
+    loss = loss_of(x, weight, target)
     return loss, *torch.autograd.grad(loss, (x, weight))
-
-
-PEERS = {"torch": ("torch", torch_call), "quack": ("quack-kernels", quack_call), "liger": ("liger-kernel", liger_call)}
 
 
 def error_of(got, wanted):
@@ -101,6 +110,12 @@ class Bench:
         loss, dx, dweight = torch.empty((), device="cuda"), torch.empty_like(x), torch.empty_like(weight)
         gradients = dx.nbytes + dweight.nbytes
         calls, extra = {}, {}
+        wanted = with_gradients(torch_loss, x, weight, target)
+
+        def print_errors(who, result):
+            print(f"{who}: errors against torch of the same dtype: " +
+                  ", ".join(f"{error_of(a, b):.1e}" for a, b in zip(result, wanted)), flush=True)
+
         for mode in self.args.modes:
             for part in ("loss and gradients", "loss"):
                 grads = {"dx": dx.detach(), "dweight": dweight.detach()} if part != "loss" else {}
@@ -110,22 +125,19 @@ class Bench:
                 if grads:
                     call()
                     torch.cuda.synchronize()
-                    mine = (loss.clone(), dx.clone(), dweight.clone())
-                    wanted = torch_call(x, weight, target)
-                    print(f"{mode}: errors against torch of the same dtype: " +
-                          ", ".join(f"{error_of(a, b.detach()):.1e}" for a, b in zip(mine, wanted)), flush=True)
-                    del mine, wanted
+                    print_errors(mode, (loss, dx, dweight))
         for peer in self.args.peers:
-            package, call = PEERS[peer]
-            key = (f"{package} {importlib.metadata.version(package)}", "loss and gradients")
+            key = (label(peer), "loss and gradients")
+            call = functools.partial(with_gradients, LOSSES[peer], x, weight, target)
             try:
+                print_errors(peer, call())
                 torch.cuda.empty_cache()
                 before = torch.cuda.memory_allocated()
                 torch.cuda.reset_peak_memory_stats()
-                call(x, weight, target)
+                call()
                 torch.cuda.synchronize()
                 extra[key] = torch.cuda.max_memory_allocated() - before
-                calls[key] = lambda call=call: call(x, weight, target)
+                calls[key] = call
             except Exception as e:  # a peer's refusal is a result too
                 torch.cuda.synchronize()
                 self.record(dtype, (rows, depth, classes), key, why=str(e).split("\n")[0][:160])
@@ -162,7 +174,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--peers", default="torch", help="torch,quack,liger")
+    parser.add_argument("--peers", default="torch", help=",".join(LOSSES))
     parser.add_argument("--modes", default="fast,lean")
     args = parser.parse_args()
     args.peers = [p for p in args.peers.split(",") if p]
