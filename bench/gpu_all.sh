@@ -14,8 +14,8 @@
 #                    softmax                                    plain softmax beside all peers
 #                    consumers                                  losses, top-k, sampling, shards
 #                    linear                                     linear and cross-entropy in one
-#   --peers LIST     of torch, compile, triton, triton-online, liger, quack (default torch); a benchmark takes those that
-#                    it knows
+#   --peers LIST     of torch, compile, triton, triton-online, liger, quack, flashinfer, cce, cce-exact (default torch);
+#                    a benchmark takes those that it knows
 #   --limit S        seconds for one test program or one benchmark (default 0: none). A benchmark begins no further point
 #                    then; a program is stopped, which counts as a failure
 #   --long           also the tests that take minutes (their names contain Long)
@@ -234,8 +234,12 @@ take() {
       measure softmax gpu_softmax "$(of_peers torch compile triton triton-online liger quack)" --seconds "$seconds" \
         --only softmax,long,few
       ;;
-    consumers) measure consumers gpu_consumers "$(of_peers torch quack)" --seconds "$seconds" ;;
-    linear) measure linear_cross_entropy gpu_linear_cross_entropy "$(of_peers torch quack liger)" ;;
+    consumers)
+      measure consumers gpu_consumers "$(of_peers torch compile liger quack flashinfer)" --seconds "$seconds"
+      ;;
+    linear)
+      measure linear_cross_entropy gpu_linear_cross_entropy "$(of_peers torch compile liger quack cce cce-exact)"
+      ;;
   esac
 }
 
