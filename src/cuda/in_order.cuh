@@ -24,8 +24,8 @@ __device__ __forceinline__ void begin_first() {
 }
 
 /// In a kernel that reads the call's inputs before it waits; all its blocks have to wait_for_before() before they read
-/// anything else, or write. Right if the call's first kernel begins by begin_first(), and none between them writes what
-/// is read so early.
+/// anything else, or write. Right if the call's first kernel begins by begin_first(), or the one before was launched
+/// without overlap, and no kernel since writes what is read so early.
 __device__ __forceinline__ void begin_before_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

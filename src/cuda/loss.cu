@@ -206,9 +206,9 @@ class LossRun {
     stream_ = stream_.following();
     PlainRows rows = plain_rows(p_);
     rows.gradients = memory_.gradients, rows.states = memory_.states, rows.taken = memory_.taken;
-    launch_gradient(p_, rows, stream_);
+    const bool early = launch_gradient(p_, rows, stream_);
     launch("finish_gradients", finish_gradients, {2 * grid.blocks, kThreads}, stream_, p_, rows, memory_.elements,
-           memory_.alone, clusters_stay_for_gradient(p_));
+           memory_.alone, early);
     if (adds_rows(p_)) add_alone(work);
   }
 

@@ -139,21 +139,25 @@ const char* refuses_gradient(const RowProblem& p) {
   return refuses_plain(p);
 }
 
-bool clusters_stay_for_gradient(const RowProblem& p) {
-  return !is_odd_for_gradient(p) && p.n > lift::kChunk && !blocks_for_gradient(p) && stays_for_gradient(p);
-}
-
-void launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream) {
+bool launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream) {
   const DeviceOf device(p[Slot::x].data);
   const DType dtype = p[Slot::x].dtype;
-  if (is_odd_for_gradient(p)) return launch_odd_gradient(rows, dtype, stream);
-  if (p.n <= lift::kChunk) return launch_warp_rows<Leaves::gradient>(rows, dtype, stream);
-  if (blocks_for_gradient(p)) return launch_blocks_gradient(rows, dtype, stream);
-  if (clusters_stay_for_gradient(p)) return launch_stays_gradient(rows, dtype, stream);
-  with_element(dtype, [&]<class E>() {
-    const Grid grid = cluster_grid(p.rows, lift::chunk_count(p.n), traits_of(device.device()));
-    launch("softmax_cluster_row", softmax_cluster_row<E, Leaves::gradient, 32, 512, 2>, grid, stream, rows);
-  });
+  if (is_odd_for_gradient(p)) {
+    launch_odd_gradient(rows, dtype, stream);
+  } else if (p.n <= lift::kChunk) {
+    launch_warp_rows<Leaves::gradient>(rows, dtype, stream);
+  } else if (blocks_for_gradient(p)) {
+    launch_blocks_gradient(rows, dtype, stream);
+  } else if (stays_for_gradient(p)) {
+    launch_stays_gradient(rows, dtype, stream);
+    return true;
+  } else {
+    with_element(dtype, [&]<class E>() {
+      const Grid grid = cluster_grid(p.rows, lift::chunk_count(p.n), traits_of(device.device()));
+      launch("softmax_cluster_row", softmax_cluster_row<E, Leaves::gradient, 32, 512, 2>, grid, stream, rows);
+    });
+  }
+  return false;
 }
 
 const RowKernel softmax_warp_rows_kernel{"softmax_warp_rows", refuses_warp_rows, run_warp_rows, nullptr};

@@ -66,10 +66,9 @@ void fold_plain_chunks(const RowProblem& p, fold::LogSumExp<float>::State* state
 
 /// Null if p's gradients can be written by the read that folds its rows' states, else why not.
 const char* refuses_gradient(const RowProblem& p);
-/// The states and gradients of p's rows; y may be x. rows: plain_rows(p), with both.
-void launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream);
-/// Whether clusters stay for these rows: they begin when all before them has ended.
-bool clusters_stay_for_gradient(const RowProblem& p);
+/// The states and gradients of p's rows; y may be x. rows: plain_rows(p), with both. True: their kernel begins when all
+/// before it has ended, even if the stream overlaps.
+bool launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream);
 /// Its part of rows that fill no power of two, of those that a block holds, and of those for which clusters stay.
 bool is_odd_for_gradient(const RowProblem& p);
 void launch_odd_gradient(const PlainRows& rows, DType dtype, Stream stream);

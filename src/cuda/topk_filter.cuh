@@ -207,10 +207,10 @@ __device__ __noinline__ void keep_again(Segment<E> part, int chunk, BlockSelect<
   __syncwarp();
 }
 
-/// The largest elements of the first chunk of every warp set the bound, which rises as more chunks have been seen: at
-/// first after every round, then after twice as many. A chunk that finds no room for what it has above the bound is
-/// read again when all have finished. kBlocks: of a processor. kSpread: for few rows, of which Spread::takes() more
-/// than it refuses.
+/// The largest elements of the first chunk of every warp set the bound, which rises as more chunks have been seen,
+/// after 1, 2, 4, … rounds. A chunk that finds no room for what it has above the bound is read again when all have
+/// finished. kBlocks: of a processor; of two, with few chunks a warp, raising it after the first round takes more than
+/// it saves. kSpread: for few rows, of which Spread::takes() more than it refuses.
 template <class E, class Job, int kBlocks, bool kSpread>
 __global__ void __launch_bounds__(kFilterWarps * 32, kBlocks)
     topk_filter(const __grid_constant__ Job job, const __grid_constant__ PlainRows rows,
@@ -276,7 +276,8 @@ __global__ void __launch_bounds__(kFilterWarps * 32, kBlocks)
         if (threadIdx.x % 32 == 0) nodes[chunk] = folded.state;
       }
     }
-    if (selects && turn > 0 && (turn & (turn + 1)) == 0 && turn + 1 < turns) select.tighten();
+    const bool raises = (turn & (turn + 1)) == 0 && (turn > 0 || kBlocks > 2) && turn + 1 < turns;
+    if (selects && raises) select.tighten();
   }
   int taken = 0;
   if (selects) {
@@ -309,11 +310,12 @@ __global__ void __launch_bounds__(kFilterWarps * 32, kBlocks)
 
 template <class E, class Job>
 void launch_filter(const Job& job, const PlainRows& rows, const TopkShare& share, const Grid& grid, Stream stream) {
-  // Memory has room for two blocks with two chunks a warp on their way: these may have more registers.
-  const auto kernel = Spread::has_warps(share)    ? topk_filter<E, Job, 3, true>
-                      : share.ahead == kMostAhead ? topk_filter<E, Job, 2, false>
-                                                  : topk_filter<E, Job, 4, false>;
-  launch("topk_filter", kernel, grid, stream, job, rows, share);
+  const auto go = [&](auto kernel) { launch("topk_filter", kernel, grid, stream, job, rows, share); };
+  if (Spread::has_warps(share)) return go(topk_filter<E, Job, 3, true>);
+  // Memory has room for two blocks with two chunks a warp on their way, of float32: these may have more registers.
+  if constexpr (sizeof(E) == 4)
+    if (share.ahead == kMostAhead) return go(topk_filter<E, Job, 2, false>);
+  go(topk_filter<E, Job, 4, false>);
 }
 
 /// For rows of more segments than a cluster has blocks.
