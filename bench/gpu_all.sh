@@ -35,6 +35,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../scripts/common.sh"
 cd "$root"
 
 all_steps=tests,limits,memcheck,racecheck,initcheck,synccheck,rows,softmax,consumers,linear
+all_peers=torch,compile,triton,triton-online,liger,quack,flashinfer,cce,cce-exact
 build=build/cuda out='' steps=$all_steps peers=torch limit=0 resume=() seconds=0.06 at_once=4 every=20 barriers=4096
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo "${SOFTFOLD_COMMIT:-}") dry=false python=${PYTHON:-python3}
 quick=('--gtest_filter=-*Long*')
@@ -66,6 +67,9 @@ while (($#)); do
 done
 for step in ${steps//,/ }; do
   [[ ,$all_steps, == *,$step,* ]] || die "There is no step $step." "Of $all_steps."
+done
+for peer in ${peers//,/ }; do
+  [[ ,$all_peers, == *,$peer,* ]] || die "There is no peer $peer." "Of $all_peers."
 done
 logs=$build/gpu_all/logs out=${out:-$build/gpu_all}
 mkdir -p "$logs" "$out"

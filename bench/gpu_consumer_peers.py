@@ -7,11 +7,12 @@ import torch
 from gpu_peers import compiled, few_rows, hold, offered
 
 F = torch.nn.functional
+PEERS = ("torch", "compile", "liger", "quack", "flashinfer")
 
 
 def near_loss(x, target):
-    """A check of a mean loss and, where there is one, of its gradient. Who leaves the mean to the caller has the losses
-    of rows and the gradient of their sum."""
+    """A check of a mean loss and, where there is one, of its gradient: of the targets' elements, and of all others. Who
+    leaves the mean to the caller has the losses of rows and the gradient of their sum."""
     def right(result):
         loss, dx = result if isinstance(result, tuple) else (result, None)
         m, n = x.shape
@@ -19,8 +20,10 @@ def near_loss(x, target):
         hold(loss.double().mean(), sum(F.cross_entropy(a.double(), t, reduction="sum") for a, t in parts) / m, x.dtype)
         if dx is not None:
             rows = few_rows(x)
-            wanted = torch.softmax(x[rows].double(), -1) - F.one_hot(target[rows], n)
-            hold(dx[rows], wanted if loss.dim() else wanted / m, x.dtype)
+            hot = F.one_hot(target[rows].long(), n)
+            wanted = (torch.softmax(x[rows].double(), -1) - hot) / (1 if loss.dim() else m)
+            for part in (hot, 1 - hot):
+                hold(dx[rows].double() * part, wanted * part, x.dtype)
     return right
 
 
@@ -68,31 +71,84 @@ def cross_entropy(x, target, gradient, names):
     return offered(makers, names, near_loss(x, target))
 
 
+def of_entropy(x):
+    logp = torch.log_softmax(x, -1)
+    return -(logp.exp() * logp).sum(-1)
+
+
+def of_kl_divergence(p, q):
+    return F.kl_div(torch.log_softmax(q, -1), torch.log_softmax(p, -1), log_target=True, reduction="none").sum(-1)
+
+
+def near_rows(function, *rows, gradients=False):
+    """A check of a number of each row and, where there are some, of the gradients of its sum, which follow it."""
+    def right(result):
+        few = few_rows(rows[0])
+        leaves = [x[few].double().requires_grad_() for x in rows]
+        wanted = function(*leaves)
+        wanted = wanted, *(torch.autograd.grad(wanted.sum(), leaves) if gradients else ())
+        for got, want in zip(result if isinstance(result, tuple) else (result,), wanted, strict=True):
+            hold(got[few], want.detach(), rows[0].dtype)
+    return right
+
+
+def of_rows(function, *rows, names):
+    """The peers that call this function of each row, without gradients."""
+    makers = {"torch": lambda: functools.partial(function, *rows),
+              "compile": lambda: functools.partial(compiled(function), *rows)}
+    return offered(makers, names, near_rows(function, *rows))
+
+
 # What stands beside the indices of the k largest: they themselves, their probabilities, or their softmax.
 VALUES = {"logits": lambda row, best: best, "probabilities": lambda row, best: (best - row.logsumexp(-1, True)).exp(),
           "softmax": lambda row, best: torch.softmax(best, -1)}
 
 
-def near_topk(x, k, values):
-    """A check of (values, indices), in whatever order and whichever of equal elements they are."""
+def near_topk(x, k, values, ordered=True):
+    """A check of (values, indices), the largest first if they are ordered, whichever of equal elements they are. What
+    softmax stands beside (quack's) has been compared without the lowest bits, in which it keeps the indices."""
     def right(result):
         rows = few_rows(x)
         (got, indices), x64 = (r[rows] for r in result), x[rows].double()
         if not ((indices >= 0) & (indices < x.shape[1])).all():
             raise RuntimeError("wrong: an index outside the row")
-        of, best = VALUES[values], x64.topk(k).values
-        hold(got.double().sort(-1, True).values, of(x64, best), x.dtype)
-        hold(of(x64, x64.gather(-1, indices.long())).sort(-1, True).values, of(x64, best), x.dtype)
         if (indices.sort(-1).values.diff() == 0).any():
             raise RuntimeError("wrong: an index twice")
+        chosen, best = x64.gather(-1, indices.long()), x64.topk(k).values
+        wanted, chosen = VALUES[values](x64, chosen), chosen if ordered else chosen.sort(-1, True).values
+        if values == "softmax":
+            hold(chosen, best, x.dtype)
+        elif not torch.equal(chosen, best):
+            raise RuntimeError("wrong: not the largest, or not in order")
+        if values != "logits":
+            hold(got, wanted, x.dtype)
+        elif not torch.equal(got.double(), wanted):
+            raise RuntimeError("wrong: values that are not their indices'")
     return right
+
+
+def _probabilities(x, best):
+    """Of these logits of the rows, in float32."""
+    return (best - x.float().logsumexp(-1, True)).exp()
+
+
+def _compiled_topk(x, k, probabilities):
+    def call(a):
+        best, indices = torch.topk(a, k)
+        return _probabilities(a, best) if probabilities else best, indices
+    return functools.partial(compiled(call), x)
 
 
 def _flashinfer_topk(x, k, probabilities, **how):
     import flashinfer
-    if probabilities:
-        return lambda: flashinfer.top_k(flashinfer.sampling.softmax(x), k, **how)
-    return lambda: flashinfer.top_k(x, k, **how)
+    if not probabilities:
+        return lambda: flashinfer.top_k(x, k, **how)
+    of = compiled(_probabilities)
+
+    def call():
+        best, indices = flashinfer.top_k(x, k, **how)
+        return of(x, best), indices
+    return call
 
 
 def _quack_topk(x, k):
@@ -106,17 +162,19 @@ def topk(x, k, probabilities, names):
         return torch.topk(torch.softmax(a, -1) if probabilities else a, k)
 
     makers = {"torch": lambda: functools.partial(torch_topk, x),
-              "compile": lambda: functools.partial(compiled(torch_topk), x),
-              "flashinfer": lambda: _flashinfer_topk(x, k, probabilities, sorted=True, deterministic=True),
-              "flashinfer unsorted": lambda: _flashinfer_topk(x, k, probabilities, dsa_graph_safe=True)}
+              "compile": lambda: _compiled_topk(x, k, probabilities),
+              "flashinfer": lambda: _flashinfer_topk(x, k, probabilities, sorted=True, deterministic=True)}
+    unsorted = {"flashinfer unsorted": lambda: _flashinfer_topk(x, k, probabilities)}
     quack = {"quack": lambda: _quack_topk(x, k)} if x.shape[1] <= 4096 else {}
-    return {**offered(makers, names, near_topk(x, k, "probabilities" if probabilities else "logits")),
+    values = "probabilities" if probabilities else "logits"
+    return {**offered(makers, names, near_topk(x, k, values)),
+            **offered(unsorted, names, near_topk(x, k, values, ordered=False)),
             **offered(quack, names, near_topk(x, k, "softmax"))}
 
 
 def within(x, temperature, top_k, top_p):
     """A check that tokens are among the top_k largest of their rows (0: all), of which those larger have less than
-    top_p."""
+    top_p. How often which of them is drawn it does not test; without filters, nothing but that they are in the row."""
     def right(tokens):
         token, x64 = tokens.reshape(-1, 1)[few_rows(x)].long(), x[few_rows(x)].double()
         if not ((token >= 0) & (token < x.shape[1])).all():

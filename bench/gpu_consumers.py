@@ -1,7 +1,7 @@
 """cross_entropy, entropy, kl_divergence, topk, sample and shards of rows on one GPU, beside their peers and a copy or a read of the same bytes, in one run.
 
-As bench/gpu_softmax.py: graph replays, interleaved, medians; cross_entropy, topk and sample are compared with float64
-before. Records of DESIGN section 5 go to --out.
+As bench/gpu_softmax.py: graph replays, interleaved, medians; all but shards are compared with float64 before.
+Records of DESIGN section 5 go to --out.
 
     python3 bench/gpu_consumers.py --library build/src/libsoftfold.so --out bench/results/h200/consumers.jsonl
 """
@@ -15,7 +15,7 @@ sys.path.insert(0, __file__.rsplit("/", 1)[0])
 from consumer_options import (CrossEntropyOptions, EntropyOptions, KlDivergenceOptions, SampleOptions,  # noqa: E402
                               ShardOptions, TopkOptions)
 import gpu_consumer_peers as peers  # noqa: E402
-from gpu_peers import checked, label  # noqa: E402
+from gpu_peers import checked, peer_names  # noqa: E402
 from gpu_records import Records, add_options, run_points  # noqa: E402
 from gpu_softmax import Bench, Context, Softfold  # noqa: E402
 
@@ -99,8 +99,9 @@ class Points(Bench):
         x, h, o = self.logits(dtype, rows, n), torch.empty(rows, device="cuda"), EntropyOptions()
         self.softfold.lib.softfold_entropy_options_init(C.byref(o))
         run = self.softfold.plan_of("entropy", [x], [h], o, {}, self.stream)
-        self.point("entropy", dtype, (rows, n), "", {f"softfold:{run.kernel}": run}, x.numel() * x.element_size(),
-                   read_only=True)
+        ours = checked(lambda: run() or h, peers.near_rows(peers.of_entropy, x))
+        candidates = {f"softfold:{run.kernel}": ours, **peers.of_rows(peers.of_entropy, x, names=self.args.peers)}
+        self.point("entropy", dtype, (rows, n), "", candidates, x.numel() * x.element_size(), read_only=True)
 
     def kl_divergence(self, dtype, rows, n, gradients):
         p, q, kl = self.logits(dtype, rows, n), self.logits(dtype, rows, n), torch.empty(rows, device="cuda")
@@ -108,11 +109,11 @@ class Points(Bench):
         self.softfold.lib.softfold_kl_divergence_options_init(C.byref(o))
         views = {"dp": torch.empty_like(p), "dq": torch.empty_like(q)} if gradients else {}
         run = self.softfold.plan_of("kl_divergence", [p, q], [kl], o, views, self.stream)
-        candidates = {f"softfold:{run.kernel}": run}
-        if "torch" in self.args.peers and not gradients:
-            f = torch.nn.functional
-            candidates[label("torch")] = lambda: f.kl_div(
-                f.log_softmax(q, -1), f.log_softmax(p, -1), log_target=True, reduction="none").sum(-1)
+        ours = checked(lambda: run() or (kl, *views.values()),
+                       peers.near_rows(peers.of_kl_divergence, p, q, gradients=gradients))
+        candidates = {f"softfold:{run.kernel}": ours}
+        if not gradients:
+            candidates.update(peers.of_rows(peers.of_kl_divergence, p, q, names=self.args.peers))
         self.point("kl_divergence", dtype, (rows, n), "both gradients" if gradients else "",
                    candidates, 2 * p.numel() * p.element_size() * (2 if gradients else 1), read_only=not gradients)
 
@@ -124,6 +125,9 @@ class Points(Bench):
         views = {"probabilities": torch.empty(rows, k, device="cuda")} if probabilities else {}
         run = self.softfold.plan_of("topk", [x], [values, indices], o, views, self.stream)
         ours = checked(lambda: run() or (values, indices), peers.near_topk(x, k, "logits"))
+        if probabilities:
+            ours = checked(lambda call=ours: (views["probabilities"], call()[1]),
+                           peers.near_topk(x, k, "probabilities"))
         candidates = {f"softfold:{run.kernel}": ours, **peers.topk(x, k, probabilities, self.args.peers)}
         self.point("topk", dtype, (rows, n), f"k={k}" + ("" if probabilities else " values"), candidates,
                    x.numel() * x.element_size(), read_only=True)
@@ -218,10 +222,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
-    parser.add_argument("--peers", default="torch", help="torch,compile,liger,quack,flashinfer")
+    parser.add_argument("--peers", type=peer_names(peers.PEERS), default="torch", help=",".join(peers.PEERS))
     parser.add_argument("--only", default="cross_entropy,entropy,kl_divergence,topk,sample,shards")
     args = parser.parse_args()
-    args.peers = [p for p in args.peers.split(",") if p]
     points = Points(args, Records(args.out, args.commit, args.limit, args.resume))
     run_points(lambda: measure(points, args.only.split(",")))
 

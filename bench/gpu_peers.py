@@ -1,5 +1,6 @@
 """The peers of the GPU benches, by the name given to --peers. What a peer refuses is recorded, not hidden; so is a result
 that is wrong."""
+import argparse
 import functools
 import importlib.metadata
 
@@ -96,6 +97,22 @@ PEERS = {"torch": _torch, "compile": _compile, "triton": _triton, "triton-online
          "quack": _quack}
 # Of these, those that have more of its family.
 _WHOLE_FAMILY = ("torch", "compile")
+
+
+def peer_names(known):
+    """The type of --peers: names with commas, of those known."""
+    def parse(text):
+        names = [name for name in text.split(",") if name]
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"there is no peer {name} here; there are {', '.join(known)}")
+        return names
+    return parse
+
+
+def reason(e):
+    """What the record of a refusal says."""
+    return f"{type(e).__name__}: {e}".split("\n")[0][:160]
 
 
 def label(name):

@@ -17,7 +17,7 @@ import time
 import torch
 
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
-from gpu_peers import PEERS, checked, label, near, peers_for  # noqa: E402
+from gpu_peers import PEERS, checked, label, near, peer_names, peers_for, reason  # noqa: E402
 from gpu_records import Records, add_options, run_points  # noqa: E402
 
 
@@ -122,7 +122,7 @@ def time_together(candidates, stream, budget_s):
                 graphs[name] = (graph, calls)
             except Exception as e:  # a peer's refusal is a result too
                 torch.cuda.synchronize()
-                result[name] = str(e).split("\n")[0][:160]
+                result[name] = reason(e)
         times = {name: [] for name in graphs}
         stop = time.perf_counter() + budget_s
         while time.perf_counter() < stop or min((len(t) for t in times.values()), default=9) < 7:
@@ -314,10 +314,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
-    parser.add_argument("--peers", default="torch", help=",".join(PEERS))
+    parser.add_argument("--peers", type=peer_names(PEERS), default="torch", help=",".join(PEERS))
     parser.add_argument("--only", default="softmax,short,log_softmax,long,few,logsumexp,backward,options,outer")
     args = parser.parse_args()
-    args.peers = [p for p in args.peers.split(",") if p]
     bench = Bench(args, Records(args.out, args.commit, args.limit, args.resume))
     run_points(lambda: measure(bench, args.only.split(",")))
 
