@@ -80,7 +80,7 @@ def of_kl_divergence(p, q):
     return F.kl_div(torch.log_softmax(q, -1), torch.log_softmax(p, -1), log_target=True, reduction="none").sum(-1)
 
 
-def near_rows(function, *rows, gradients=False):
+def near_rows(function, *rows, gradients=False, narrow=1e-2):
     """A check of a number of each row and, where there are some, of the gradients of its sum, which follow it."""
     def right(result):
         few = few_rows(rows[0])
@@ -88,15 +88,17 @@ def near_rows(function, *rows, gradients=False):
         wanted = function(*leaves)
         wanted = wanted, *(torch.autograd.grad(wanted.sum(), leaves) if gradients else ())
         for got, want in zip(result if isinstance(result, tuple) else (result,), wanted, strict=True):
-            hold(got[few], want.detach(), rows[0].dtype)
+            hold(got[few], want.detach(), rows[0].dtype, narrow)
     return right
 
 
 def of_rows(function, *rows, names):
-    """The peers that call this function of each row, without gradients."""
-    makers = {"torch": lambda: functools.partial(function, *rows),
-              "compile": lambda: functools.partial(compiled(function), *rows)}
-    return offered(makers, names, near_rows(function, *rows))
+    """The peers that call this function of each row, without gradients. torch rounds every step to 16 bit where the rows
+    are, which leaves it a few percent off; compiled, the steps are in float32 and nothing more is written."""
+    eager = {"torch": lambda: functools.partial(function, *rows)}
+    fused = {"compile": lambda: functools.partial(compiled(lambda *xs: function(*(x.float() for x in xs))), *rows)}
+    return {**offered(eager, names, near_rows(function, *rows, narrow=5e-2)),
+            **offered(fused, names, near_rows(function, *rows))}
 
 
 # What stands beside the indices of the k largest: they themselves, their probabilities, or their softmax.
