@@ -93,8 +93,8 @@ def near_rows(function, *rows, gradients=False, narrow=1e-2):
 
 
 def of_rows(function, *rows, names):
-    """The peers that call this function of each row, without gradients. torch rounds every step to 16 bit where the rows
-    are, which leaves it a few percent off; compiled, the steps are in float32 and nothing more is written."""
+    """The peers that call this function of each row, without gradients. Where the rows are of 16 bit torch rounds every
+    step to it, which leaves it a few percent off; compiled, the steps are in float32 and nothing more is written."""
     eager = {"torch": lambda: functools.partial(function, *rows)}
     fused = {"compile": lambda: functools.partial(compiled(lambda *xs: function(*(x.float() for x in xs))), *rows)}
     return {**offered(eager, names, near_rows(function, *rows, narrow=5e-2)),
