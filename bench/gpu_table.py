@@ -9,8 +9,8 @@ import pathlib
 from readme_tables import HERE, put, records
 
 
-def table(file):
-    every = records("h200", file, None)
+def table(machine, file):
+    every = records(machine, file, None)
     peers = sorted({r["who"] for r in every if not r["who"].startswith("softfold")}, reverse=True)
     lines = ["| operation | dtype | shape | kernel | softfold | " + " | ".join(peers) + " |", "|" + "---|" * (5 + len(peers))]
     points = {}
@@ -49,8 +49,9 @@ def beside_peers(file):
 
 def main():
     page = pathlib.Path(HERE).parent / "docs" / "cuda.md"
-    for name, file in (("gpu-rows", "rows"), ("gpu-peers", "softmax"), ("gpu-consumers", "consumers")):
-        put(page, name, table(file) + (beside_peers(file) if name == "gpu-peers" else []))
+    for name, machine, file in (("gpu-rows", "h200", "rows"), ("gpu-peers", "h200", "softmax"), ("gpu-consumers", "h200", "consumers"),
+                                ("gpu-consumers-h100", "h100", "consumers")):
+        put(page, name, table(machine, file) + (beside_peers(file) if name == "gpu-peers" else []))
 
 
 if __name__ == "__main__":

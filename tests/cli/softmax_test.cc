@@ -248,6 +248,7 @@ TEST_F(LargeFile, KilledWhileWritingLeavesTheOldResult) {
     const pid_t child = start({"softmax", "@x.npy", "@y.npy", "--memory", "32M"});
     ASSERT_TRUE(wait_for_temporary(child));
     ::kill(child, signal);
+    ::kill(child, signal);  // as timeout(1) does: the process, then its group
     const Result result = wait_for(child);
     EXPECT_EQ(result.status, signal == SIGKILL ? -SIGKILL : 130) << result.err;
     EXPECT_EQ(contents(at("y.npy")), before);
