@@ -123,6 +123,7 @@ void CrossEntropyVerb::run() const {
     result->write(0, log_probabilities);
     result->commit();
   }
+  if (counted == 0 && g.rows() > 0) note(fmt::format("no row counts: every target is {}", ignore_index));
   if (running.json)
     return print({{"rows", g.rows()},
                   {"counted", counted},
@@ -134,8 +135,8 @@ void CrossEntropyVerb::run() const {
                   {"backend", compute.backend()},
                   {"seconds", watch.seconds()},
                   {"peak_memory_bytes", peak_memory()}});
-  fmt::print("cross_entropy of {} {}: {} of {} rows count\n", text_of(file.shape()), name_of(file.dtype()), counted,
-             g.rows());
+  fmt::print("cross_entropy of {} {}: {} of {} rows count{}\n", text_of(file.shape()), name_of(file.dtype()), counted,
+             g.rows(), output.empty() ? "" : " -> " + printable(output));
   fmt::print("mean {:.9g}   sum {:.9g}   perplexity {:.9g}   ({:.2f} s)\n", mean, sum, std::exp(mean), watch.seconds());
   tell_nan_rows(nan_rows, g.rows());
 }

@@ -109,6 +109,7 @@ void TopkVerb::run() const {
   }
   file.file().check_unchanged();
   io::commit_all(std::array{&best, &places});
+  note_bfloat16(values, file.dtype());
   if (running.json)
     return print({{"input", input},
                   {"shape", shape},

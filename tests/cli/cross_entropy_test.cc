@@ -29,6 +29,10 @@ TEST_F(CommandTest, CrossEntropyHasTheLibrarysBitsInBlocksOfAnySize) {
     const auto bytes = std::as_bytes(std::span(lp));
     EXPECT_EQ(elements_of(softfold::io::open_array(at("lp.npy"))), std::vector<std::byte>(bytes.begin(), bytes.end()));
   }
+  EXPECT_NE(expect_ok({"cross-entropy", "@x.npy", "@t.npy", "@lp.npy"}).find("-> " + at("lp.npy")), std::string::npos);
+  targets.assign(targets.size(), -100);
+  write_array(at("t.npy"), DType::int64, rows, std::as_bytes(std::span(targets)));
+  EXPECT_NE(run({"cross-entropy", "@x.npy", "@t.npy"}).err.find("no row counts"), std::string::npos);
   targets[5] = 4001;
   write_array(at("t.npy"), DType::int64, rows, std::as_bytes(std::span(targets)));
   expect_refused(Code::data, "target 4001", {"cross-entropy", "@x.npy", "@t.npy"});

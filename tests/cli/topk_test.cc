@@ -27,6 +27,11 @@ TEST_F(CommandTest, TopkHasTheLibrarysBitsInBlocksOfAnySize) {
     expect_ok({"topk", "@x.npy", "@p.npy", "@i.npy", "-k", "6", "--probabilities", "--memory", memory});
     expect_file("p.npy", p);
   }
+  const auto told = run({"topk", "@x.npy", "@v.npy", "@i.npy", "-k", "6"}).err;
+  EXPECT_EQ(told.find("bfloat16"), std::string::npos) << told;
+  write_array(at("b.npy"), DType::bfloat16, few, random_elements(DType::bfloat16, rows * k, 2));
+  EXPECT_NE(run({"topk", "@b.npy", "@v.npy", "@i.npy", "-k", "2", "--as", "bfloat16"}).err.find("bfloat16"),
+            std::string::npos);
   write_header("e.npy", "5, 0");
   expect_refused(Code::option, "try: -k 0", {"topk", "@e.npy", "@v.npy", "@i.npy"});
   for (const std::string name : {"@x.npy", "@e.npy"}) {
