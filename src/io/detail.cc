@@ -27,9 +27,10 @@ std::string in_quotes(std::string_view text) {
 std::string reason(int error) { return std::error_code(error, std::generic_category()).message(); }
 
 const char* fix_of(int error, const char* otherwise) {
-  return error == EMFILE   ? "raise the limit on open files: ulimit -n"
-         : error == ENFILE ? "raise the system's limit on open files: sysctl fs.file-max"
-                           : otherwise;
+  return error == EMFILE         ? "raise the limit on open files: ulimit -n"
+         : error == ENFILE       ? "raise the system's limit on open files: sysctl fs.file-max"
+         : error == ENAMETOOLONG ? "give it a shorter name"
+                                 : otherwise;
 }
 
 std::optional<std::uint64_t> bytes_of(std::size_t element_bytes, std::span<const std::int64_t> shape) {

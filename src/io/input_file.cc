@@ -25,8 +25,10 @@ InputFile::InputFile(std::string path) {
   if (failed != 0 || !S_ISREG(status.st_mode)) {
     ::close(std::exchange(fd_, -1));
     if (failed != 0) throw Error(Code::io, in_quotes(path) + ": " + reason(failed), "a file that can be read");
-    throw Error(Code::file, in_quotes(path) + ", " + (S_ISDIR(status.st_mode) ? "a directory" : "a pipe or device"),
-                "a regular file: it is read by offset, more than once", "write the data to a file first");
+    const bool folder = S_ISDIR(status.st_mode);
+    throw Error(Code::file, in_quotes(path) + ", " + (folder ? "a directory" : "a pipe or device"),
+                "a regular file: it is read by offset, more than once",
+                folder ? "name a file in it" : "write the data to a file first");
   }
   size_ = static_cast<std::uint64_t>(status.st_size);
   modified_s_ = status.st_mtim.tv_sec;

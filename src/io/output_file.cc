@@ -31,9 +31,10 @@ constexpr const char* kElsewhere = "write to another folder";
               fix_of(error, fix));
 }
 
-[[noreturn]] void refuse_size(const std::string& path, std::uint64_t bytes, const std::string& allowed) {
+[[noreturn]] void refuse_size(const std::string& path, std::uint64_t bytes, const std::string& allowed,
+                              const char* fix) {
   throw Error(Code::io, "the output " + in_quotes(path) + ", which needs " + std::to_string(bytes) + " bytes", allowed,
-              "free space, or write elsewhere");
+              fix);
 }
 
 /// What stands at `path`, links not followed; nothing if nothing does.
@@ -109,7 +110,8 @@ void OutputFile::reserve() {
   // Beyond this limit the kernel would send SIGXFSZ, which ends the process.
   struct rlimit limit {};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes_ > limit.rlim_cur)
-    refuse_size(destination_, bytes_, "at most " + std::to_string(limit.rlim_cur) + " bytes a file (ulimit -f)");
+    refuse_size(destination_, bytes_, "at most " + std::to_string(limit.rlim_cur) + " bytes a file",
+                "raise the limit on file sizes: ulimit -f");
   if (bytes_ > LLONG_MAX) fail(destination_, EFBIG, "write a smaller array");
   if (bytes_ == 0) return;
   int failed = 0;
@@ -122,7 +124,8 @@ void OutputFile::reserve() {
   const bool known = ::fstatvfs(fd_, &disk) == 0 && disk.f_blocks > 0;
   const std::uint64_t available = known ? std::uint64_t{disk.f_bavail} * disk.f_frsize : UINT64_MAX;
   if (failed == ENOSPC || bytes_ > available)
-    refuse_size(destination_, bytes_, "what fits: " + (known ? std::to_string(available) + " bytes are free" : "less"));
+    refuse_size(destination_, bytes_, "what fits: " + (known ? std::to_string(available) + " bytes are free" : "less"),
+                "free space, or write elsewhere");
   // This file system reserves nothing and has the space now; a write fails if that changes.
   if (::ftruncate(fd_, static_cast<off_t>(bytes_)) != 0) fail(destination_, errno, kElsewhere);
 }

@@ -99,6 +99,7 @@ TEST(OutputFile, RefusesDestinationsThatAreNoFile) {
   fs::create_symlink(folder / "nothing", folder / "dangling");
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   expect_error(Code::option, "a directory", [&] { open(folder.path()); });
+  expect_error(Code::io, "a shorter name", [&] { open(folder / std::string(300, 'x')); });
   expect_error(Code::option, "no file name", [&] { open(folder.path() + "/"); });
   expect_error(Code::option, "no file name", [&] { open(""); });
   expect_error(Code::option, "a link to nothing", [&] { open(folder / "dangling"); });
@@ -149,7 +150,8 @@ TEST(OutputFileFull, AFileSizeLimitIsRefusedWithoutASignal) {
   const TemporaryFolder folder;
   write_contents(folder / "y", "old");
   const FileSizeLimit limit(1 << 20);
-  expect_error(Code::io, "needs 1048577 bytes; allowed: at most 1048576 bytes a file",
+  expect_error(Code::io,
+               "needs 1048577 bytes; allowed: at most 1048576 bytes a file; try: raise the limit on file sizes",
                [&] { io::OutputFile(folder / "y", (1 << 20) + 1); });
   EXPECT_EQ(contents(folder / "y"), "old");
   EXPECT_EQ(folder.entries(), 1);
