@@ -270,7 +270,7 @@ static __global__ void __launch_bounds__(lift::kChunk)
 static __global__ void __launch_bounds__(128)
     finish_gradients(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows,
                      const float* elements, RowLosses to, bool early) {
-  begin_before_wait();
+  begin_before_wait();  // if early, behind a launch without overlap
   if (!early) wait_for_before();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x / 2) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
