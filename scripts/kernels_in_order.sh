@@ -19,8 +19,7 @@ awk '
   open && /\{/ {
     first = $0
     while ((first ~ /\{$/ || first ~ /^ *\/\// || first ~ /__shared__/) && (getline first) > 0) {}
-    if (first ~ /^ *begin_before_wait\(\);/) waits--
-    if (first ~ /^ *begin_before_wait\(\);/ && first !~ /behind a launch without overlap/) early++
+    if (first ~ /^ *begin_before_wait\(\);/) { waits--; early += first !~ /behind a launch without overlap/ }
     if (first ~ /^ *begin_first\(\);/) firsts++
     if (first !~ /^ *begin_(in_order|first|before_wait)\(\);/) { print where ": begins with" first; wrong++ }
     open = 0

@@ -17,6 +17,7 @@ TEST(InputFile, RefusesWhatIsNoFile) {
   const TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   expect_error(Code::file, "missing.npy': No such file", [&] { io::open_array(folder / "missing.npy"); });
+  expect_error(Code::file, "a directory", [&] { io::open_array(folder.path()); });
   expect_error(Code::file, "try: name a file in it", [&] { io::open_array(folder.path()); });
   expect_error(Code::file, "a pipe or device", [&] { io::open_array(folder / "pipe"); });
   expect_error(Code::file, "a pipe or device", [] { io::open_array("/dev/zero"); });
