@@ -1,4 +1,4 @@
-// Sums and gradients of the entropy, compiled for every SIMD target; bit for bit what fold/entropy.hpp defines.
+// The entropy of chunks, and its gradients, compiled for every SIMD target; bit for bit what fold/entropy.hpp defines.
 #include "softfold/lift/simd_targets.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -7,6 +7,7 @@
 
 #include "cpu/entropy_ops.hpp"
 #include "cpu/write-inl.hpp"
+#include "softfold/lift/lanes_chunk.hpp"
 #include "softfold/lift/lanes_sum.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -32,16 +33,39 @@ HWY_INLINE WithLogs<S, Far, F> with_logs(const S* x, const fold::Entropy<T>& row
   return {RowValues<S, Far, false>(x, row.c, row.row), LogRowValues<S, false, false>(x, row.log_row), f};
 }
 
-template <class S, class T = fold::FoldType<S>>
-T entropy_sum(const void* from, int n, const fold::Entropy<T>& row, T* room) {
+/// The leaves of a chunk whose terms lie in memory, in the frame that `reduced` names, summed in the chunk's own.
+template <class S, class T>
+HWY_INLINE T sum_depths(const S* x, int n, T c, const lift::Reduced<T>& reduced, const T* terms, T* room) {
   using A = Lanes<T>;
+  using Lse = fold::LogSumExp<T>;
+  const auto down = A::set(-c), above = A::set(fold::EntropySum<T>::above(reduced.state.m)),
+             deepest = A::set(fold::EntropySum<T>::kDeepest);
+  const T sum = sum_leaves(n, room, [&](std::int64_t i) HWY_ATTR {
+    const auto term = hn::LoadU(typename A::D(), terms + i);
+    // Of -inf there is a term, 0; max and min give no NaN, as none comes in.
+    return A::mul(term, hn::Min(A::fma(load(x + i), down, above), deepest));
+  });
+  return fold::Scalar<T>::times_power_of_two(sum, reduced.frame - Lse::narrow(reduced.state.m));
+}
+
+template <class S, class T = fold::FoldType<S>>
+fold::EntropyState<T> entropy_chunk(const void* from, int n, T c, T* terms, T* room, lift::Guess<T>& guess, bool far) {
+  using Sum = fold::EntropySum<T>;
   const S* x = static_cast<const S*>(from);
-  if (row.log_row.fast && n >= A::kCount) {
-    const auto leaf = with_logs<true>(x, row, [](auto p, auto lp) HWY_ATTR { return A::mul(p, lp); });
-    return sum_leaves(n, room, leaf);
+  const lift::Reduced<T> reduced = reduce_chunk<true>(x, n, c, terms, guess, far);
+  const auto& s = reduced.state;
+  if (!Sum::is_regular(s)) return Sum::with_sum(s, T(0));
+  if (!fold::is_nan(reduced.frame) && n >= Lanes<T>::kCount)
+    return Sum::with_sum(s, sum_depths(x, n, c, reduced, terms, room));
+  const bool fast = fold::LogSumExp<T>::is_fast(s.m);
+  for (int i = 0; i < n; ++i) {
+    const T a = fold::widen(x[i]);
+    const T term = std::fabs(a) == fold::infinity<T>() ? T(0)
+                   : fast ? fold::term<fold::Scalar<T>>(a, c, fold::LogSumExp<T>::narrow(s.m))
+                          : fold::term_wide(a, c, s.m);
+    room[i] = Sum::leaf(term, a, c, s.m);
   }
-  for (int i = 0; i < n; ++i) room[i] = row.leaf(fold::widen(x[i]));
-  return lift::halve<fold::Sum<T>>(room, n);
+  return Sum::with_sum(s, lift::halve<fold::Sum<T>>(room, n));
 }
 
 template <class S, class Y, class T = fold::FoldType<S>>
@@ -73,19 +97,26 @@ void entropy_gradient(const void* x, int n, const fold::Entropy<T>& row, T entro
 template <class S, class T>
 void add_entropy(cpu::EntropyOps<T>& ops) {
   constexpr auto i = cpu::index(cpu::dtype_of<S>());
-  ops.sum[i] = entropy_sum<S>;
+  ops.fold[i] = entropy_chunk<S>;
   const auto add = [&]<class Y>(Y) { ops.gradient[i][cpu::index(cpu::dtype_of<Y>())] = entropy_gradient<S, Y>; };
   add(float{}), add(double{}), add(fold::Float16{}), add(fold::BFloat16{});
 }
 
+template <class T>
+T finish_entropy(const fold::EntropyState<T>& s, const fold::Scale<T>& scale) {
+  return fold::EntropySum<T>{scale}.finish(s);
+}
+
 cpu::EntropyOps<float> entropy_ops_float() {
   cpu::EntropyOps<float> ops{};
+  ops.finish = finish_entropy<float>;
   add_entropy<float>(ops), add_entropy<fold::Float16>(ops), add_entropy<fold::BFloat16>(ops);
   return ops;
 }
 
 cpu::EntropyOps<double> entropy_ops_double() {
   cpu::EntropyOps<double> ops{};
+  ops.finish = finish_entropy<double>;
   add_entropy<double>(ops);
   return ops;
 }

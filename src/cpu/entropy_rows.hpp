@@ -1,4 +1,5 @@
-// The entropy of one row's softmax, and its gradient: what LossRow is to cross-entropy.
+// The entropy of one row's softmax, and its gradient: what LossRow is to cross-entropy. Its state holds all that is
+// added up, so that a row is read once for it.
 #pragma once
 
 #include "cpu/entropy_ops.hpp"
@@ -20,34 +21,43 @@ fold::Entropy<T> entropy_of(const typename fold::LogSumExp<T>::State& s, const f
 template <class T>
 class EntropyRow {
  public:
-  using State = typename fold::LogSumExp<T>::State;
+  using Fold = fold::EntropySum<T>;
+  using State = typename Fold::State;
+  static constexpr bool kSums = false;
 
   EntropyRow(const LossProblem& p, const LossShared<T>& shared, const Row& row, std::int64_t index)
       : p_(p), shared_(shared), row_(row), source_(p, row, fold::make_scale<T>(row.scale)), index_(index) {}
 
   static bool ignored() { return false; }
-  static bool sums(const LossProblem&) { return true; }
+  /// A backward pass too: a state that is given lacks the sum.
+  static bool folds(const LossProblem&) { return true; }
 
-  /// The sum of p lp over [from, to), from a multiple of a power of two of chunks that is no less than to - from.
-  T sum(const State& s, std::int64_t from, std::int64_t to) {
+  /// The state of [from, to), from a multiple of a power of two of chunks that is no less than to - from.
+  State fold(RowWorker<T>& worker, std::int64_t from, std::int64_t to) {
+    const auto fold_chunk = entropy_ops<T>().fold[index(source_.dtype())];
     to = std::min(to, row_.length);
-    const fold::Normaliser<T> norm(s);
-    if (from >= to || !norm.regular) return fold::Sum<T>::identity();
-    const fold::Entropy<T> row = entropy_of(s, fold::make_scale<T>(row_.scale), source_);
-    lift::TreeBuilder<fold::Sum<T>> tree;
-    for (std::int64_t i = from; i < to; i += lift::kChunk) tree.push(sum_chunk(row, i, chunk_size(i, to)));
+    lift::TreeBuilder<Fold> tree;
+    for (std::int64_t i = from; i < to; i += lift::kChunk) {
+      const int n = chunk_size(i, to);
+      tree.push(
+          fold_chunk(source_.at(i, n, gathered_), n, source_.c(), worker.terms(), room_, worker.guess(), worker.far()));
+    }
     return tree.root();
   }
+  static State with_given(const State& folded, const typename fold::LogSumExp<T>::State& given) {
+    return Fold::with_sum(given, folded.w);
+  }
+  static typename fold::LogSumExp<T>::State row_state(const State& s) { return s.row(); }
 
-  double finish(const State& s, T sum) {
-    put_number(p_[LossSlot::loss], p_.at(p_[LossSlot::loss], index_), static_cast<double>(entropy(s, sum)));
+  double finish(const State& s, T) {
+    put_number(p_[LossSlot::loss], p_.at(p_[LossSlot::loss], index_), static_cast<double>(entropy(s)));
     return 0.;
   }
 
   /// Elements [from, to) of dx.
-  void write(const State& s, T sum, std::int64_t from, std::int64_t to, bool stream) {
+  void write(const State& s, T, std::int64_t from, std::int64_t to, bool stream) {
     Sink sink(p_, row_);
-    const fold::Normaliser<T> norm(s);
+    const fold::Normaliser<T> norm(s.row());
     to = std::min(to, row_.n);
     const std::int64_t present = norm.empty ? from : std::clamp(row_.length, from, to);
     sink.fill(present, to, 0.);
@@ -55,11 +65,12 @@ class EntropyRow {
       sink.fill(from, present, 0.);
       return sink.fill_present(from, present, fold::canonical_nan<double>());
     }
-    const fold::Entropy<T> row = entropy_of(s, fold::make_scale<T>(row_.scale), source_);
+    const fold::Entropy<T> row = entropy_of(s.row(), fold::make_scale<T>(row_.scale), source_);
     const auto gradient = entropy_ops<T>().gradient[index(source_.dtype())][index(sink.dtype())];
+    const T h = entropy(s);
     for (std::int64_t i = from; i < present;) {
       const int n = piece_size(sink, i, present);
-      gradient(source_.at(i, n, gathered_), n, row, entropy(s, sum), factor(), sink.begin(i), stream);
+      gradient(source_.at(i, n, gathered_), n, row, h, factor(), sink.begin(i), stream);
       sink.end(i, n);
       i += n;
     }
@@ -67,15 +78,10 @@ class EntropyRow {
   }
 
  private:
-  T entropy(const State& s, T sum) const {
-    const fold::Normaliser<T> norm(s);
-    if (norm.empty) return p_.empty == Empty::nan ? fold::canonical_nan<T>() : T(0);
-    return norm.regular ? fold::Scalar<T>::sub(T(0), sum) : fold::canonical_nan<T>();
-  }
-
-  T sum_chunk(const fold::Entropy<T>& row, std::int64_t begin, int n) {
-    // What is hidden is gathered as -inf, whose leaf is 0: it changes no sum of what is never above 0.
-    return entropy_ops<T>().sum[index(source_.dtype())](source_.at(begin, n, gathered_), n, row, room_);
+  T entropy(const State& s) const {
+    const bool empty = s.m == -fold::infinity<double>();
+    if (empty && p_.empty == Empty::nan) return fold::canonical_nan<T>();
+    return entropy_ops<T>().finish(s, fold::make_scale<T>(row_.scale));
   }
 
   T factor() const {

@@ -24,8 +24,9 @@ struct LossShared {
 template <class T>
 class LossRow {
  public:
-  using Lse = fold::LogSumExp<T>;
-  using State = typename Lse::State;
+  using Fold = fold::LogSumExp<T>;
+  using State = typename Fold::State;
+  static constexpr bool kSums = true;
 
   LossRow(const LossProblem& p, const LossShared<T>& shared, const Row& row, std::int64_t index)
       : p_(p),
@@ -39,6 +40,12 @@ class LossRow {
 
   bool ignored() const { return !probabilities_ && class_ == p_.ignore_index; }
   double target_weight() const { return p_[LossSlot::weight].given ? static_cast<double>(shared_.weight[class_]) : 1.; }
+
+  /// Whether its state is folded, not only given.
+  static bool folds(const LossProblem& p) { return p.op == Op::cross_entropy; }
+  State fold(RowWorker<T>& worker, std::int64_t from, std::int64_t to) { return worker.reduce(row_, from, to); }
+  static State with_given(const State&, const State& given) { return given; }
+  static State row_state(const State& s) { return s; }
 
   /// Whether there is something to add up over the elements: the log-probabilities of label smoothing and of targets
   /// that are probabilities.

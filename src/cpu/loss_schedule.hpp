@@ -68,12 +68,13 @@ inline double reduced(const LossProblem& p, double total, const CountedRows& row
   return fold::Scalar<double>::add(mean ? fold::Scalar<double>::div(total, rows.weights) : total, 0.);
 }
 
-/// From states to results, for whatever a row's state, one sum over its elements and a gradient make: RowOf is LossRow
-/// or EntropyRow.
+/// From states to results, for whatever a row's state, in some cases one more sum over its elements, and a gradient
+/// make: RowOf is LossRow or EntropyRow.
 template <class T, template <class> class RowOf>
 class LossRun {
  public:
-  using State = typename fold::LogSumExp<T>::State;
+  using Fold = typename RowOf<T>::Fold;
+  using State = typename Fold::State;
 
   LossRun(const LossProblem& p, const Context& context)
       : p_(p),
@@ -139,6 +140,19 @@ class LossRun {
   }
 
   bool writes() const { return p_[Slot::y].given; }
+  /// Whether elements are added up once the row's state is known.
+  bool sums() const {
+    if constexpr (RowOf<T>::kSums) return RowOf<T>::sums(p_);
+    return false;
+  }
+  static T sum_of(RowOf<T>& row, const State& s, std::int64_t from, std::int64_t to) {
+    if constexpr (RowOf<T>::kSums) return row.sum(s, from, to);
+    return T(0);
+  }
+  /// A backward pass has the states that it is given.
+  State whole_state(const Row& r, const State& folded) const {
+    return backward_ ? RowOf<T>::with_given(folded, state_of<T>(stored_state(r))) : folded;
+  }
   /// Whether the row need not be read: nothing that is asked of it depends on it.
   bool skips(const RowOf<T>& row) const { return row.ignored() && (backward_ || !p_[Slot::states].given); }
 
@@ -149,10 +163,9 @@ class LossRun {
       for (RowCursor cursor(p_, first); first < last; ++first, cursor.next()) {
         const Row r = cursor.row();
         RowOf<T> row(p_, shared_, r, first);
-        const State s = skips(row)  ? fold::LogSumExp<T>::identity()
-                        : backward_ ? state_of<T>(stored_state(r))
-                                    : worker.reduce(r, 0, r.n);
-        const T sum = RowOf<T>::sums(p_) && !row.ignored() ? row.sum(s, 0, r.n) : T(0);
+        const State s = skips(row) ? Fold::identity()
+                                   : whole_state(r, RowOf<T>::folds(p_) ? row.fold(worker, 0, r.n) : Fold::identity());
+        const T sum = sums() && !row.ignored() ? sum_of(row, s, 0, r.n) : T(0);
         finish(worker, row, r, first, s, sum);
         if (writes()) row.write(s, sum, 0, r.n, stream);
       }
@@ -164,7 +177,7 @@ class LossRun {
     const Blocks blocks(p_.n);
     const auto count = static_cast<std::size_t>(p_.rows * blocks.count);
     const Scratch::Held<State> states(thread_scratch(), Scratch::blocks, count);
-    const Scratch::Held<T> sums(thread_scratch(), Scratch::block_sums, count);
+    const Scratch::Held<T> block_sums(thread_scratch(), Scratch::block_sums, count);
     const auto each = [&](const auto& body) {
       for_blocks(p_, context_, blocks,
                  [&](const Row& r, std::int64_t i, std::int64_t b, std::int64_t begin, std::int64_t end) {
@@ -172,14 +185,15 @@ class LossRun {
                    if (!skips(row)) body(r, row, i, i * blocks.count + b, begin, end);
                  });
     };
-    if (!backward_)
-      each([&](const Row& r, RowOf<T>&, std::int64_t, std::int64_t at, std::int64_t begin, std::int64_t end) {
-        states.data()[at] = RowWorker<T>(p_, Result::state).reduce(r, begin, end);
+    if (RowOf<T>::folds(p_))
+      each([&](const Row&, RowOf<T>& row, std::int64_t, std::int64_t at, std::int64_t begin, std::int64_t end) {
+        RowWorker<T> worker(p_, Result::state);
+        states.data()[at] = row.fold(worker, begin, end);
       });
     const auto root = [&](const RowOf<T>& row, const Row& r, std::int64_t i) {
-      if (skips(row)) return fold::LogSumExp<T>::identity();
-      if (backward_) return state_of<T>(stored_state(r));
-      return lift::reduce_nodes<fold::LogSumExp<T>>(states.data() + i * blocks.count, blocks.count);
+      if (skips(row)) return Fold::identity();
+      const std::int64_t folded = RowOf<T>::folds(p_) ? blocks.count : 0;
+      return whole_state(r, lift::reduce_nodes<Fold>(states.data() + i * blocks.count, folded));
     };
     RowCursor cursor(p_, 0);
     for (std::int64_t i = 0; i < p_.rows; ++i, cursor.next()) {
@@ -187,18 +201,18 @@ class LossRun {
       states.data()[i * blocks.count] = root(RowOf<T>(p_, shared_, r, i), r, i);
     }
     const auto state = [&](std::int64_t i) { return states.data()[i * blocks.count]; };
-    if (RowOf<T>::sums(p_))
+    if (sums())
       each([&](const Row&, RowOf<T>& row, std::int64_t i, std::int64_t at, std::int64_t begin, std::int64_t end) {
-        sums.data()[at] = row.ignored() ? T(0) : row.sum(state(i), begin, end);
+        block_sums.data()[at] = row.ignored() ? T(0) : sum_of(row, state(i), begin, end);
       });
     RowWorker<T> worker(p_, Result::state);
     RowCursor again(p_, 0);
     for (std::int64_t i = 0; i < p_.rows; ++i, again.next()) {
       const Row r = again.row();
       RowOf<T> row(p_, shared_, r, i);
-      const bool adds = RowOf<T>::sums(p_) && !row.ignored();
+      const bool adds = sums() && !row.ignored();
       const std::int64_t live = std::min(blocks.count, (r.length + blocks.size - 1) / blocks.size);
-      T& sum = sums.data()[i * blocks.count];
+      T& sum = block_sums.data()[i * blocks.count];
       sum = adds ? lift::reduce_nodes<fold::Sum<T>>(&sum, live) : T(0);
       finish(worker, row, r, i, state(i), sum);
     }
@@ -206,7 +220,7 @@ class LossRun {
     const bool stream = streams(p_);
     for_blocks(p_, context_, blocks,
                [&](const Row& r, std::int64_t i, std::int64_t, std::int64_t begin, std::int64_t end) {
-                 const T sum = sums.data()[i * blocks.count];
+                 const T sum = block_sums.data()[i * blocks.count];
                  if (begin < r.n) RowOf<T>(p_, shared_, r, i).write(state(i), sum, begin, end, stream);
                  if (stream) hwy::FlushStream();
                });
@@ -215,7 +229,7 @@ class LossRun {
   void finish(RowWorker<T>& worker, RowOf<T>& row, const Row& r, std::int64_t index, const State& s, T sum) {
     if (backward_) return;
     losses_.data()[index] = row.finish(s, sum);
-    if (p_[Slot::states].given) worker.finish(r, s);
+    if (p_[Slot::states].given) worker.finish(r, RowOf<T>::row_state(s));
   }
 
   const LossProblem& p_;

@@ -152,7 +152,10 @@ class RowWorker {
     }
   }
 
+  /// What an operation's own fold of a chunk is given.
   lift::Guess<T>& guess() { return guess_; }
+  T* terms() { return terms_; }
+  bool far() const { return far_; }
 
   /// What a chunk's stored terms are multiplied by; NaN if they cannot be used: there are none, the row's frame is not
   /// fast, or the chunk lies so far below it that results may be flushed.

@@ -36,6 +36,7 @@ extern const RowKernel fold_generic_kernel, finish_generic_kernel, backward_gene
 /// Attention: on Hopper's tensor cores; everything else.
 extern const AttentionKernel attention_sm90_kernel, attention_portable_kernel;
 
+std::span<const LossKernel> entropy_kernels(Op op);
 std::span<const MergeKernel> merge_states_kernels();
 std::span<const MergeKernel> merge_parts_kernels();
 

@@ -1,4 +1,4 @@
-// cross_entropy, entropy and their backward passes: which steps a call has, and how they follow each other on a stream.
+// cross_entropy and its backward pass: which steps a call has, and how they follow each other on a stream.
 #include "cuda/loss_probabilities.cuh"
 #include "cuda/loss_rows.cuh"
 
@@ -24,7 +24,7 @@ template <class T>
 struct CrossEntropySteps {
   using RowResult = CrossEntropyRow<T>;
   using Leaves = CrossEntropyLeaves<T>;
-  static constexpr bool is_entropy = false, has_shares = false;
+  static constexpr bool has_shares = false;
   static bool sums(const LossProblem& p) { return p.op == Op::cross_entropy && p.label_smoothing > 0; }
   /// Whether rows have other classes, or others' weights, than their length says.
   static bool counts(const LossProblem& p) {
@@ -40,7 +40,7 @@ template <class T>
 struct ProbabilitySteps {
   using RowResult = ProbabilityRow<T>;
   using Leaves = ProbabilityLeaves<T>;
-  static constexpr bool is_entropy = false, has_shares = true;
+  static constexpr bool has_shares = true;
   static bool sums(const LossProblem& p) { return p.op == Op::cross_entropy; }
   static bool counts(const LossProblem& p) { return p.label_smoothing > 0 && p[Slot::mask].given; }
   static void finish(const LossProblem& p, const LossWork<T, RowResult>& work, Stream stream) {
@@ -48,21 +48,9 @@ struct ProbabilitySteps {
   }
 };
 
-template <class T>
-struct EntropySteps {
-  using RowResult = EntropyRow<T>;
-  using Leaves = EntropyLeaves<T>;
-  static constexpr bool is_entropy = true, has_shares = false;
-  static bool sums(const LossProblem&) { return true; }
-  static bool counts(const LossProblem&) { return false; }
-  static void finish(const LossProblem& p, const LossWork<T, RowResult>& work, Stream stream) {
-    launch("finish_entropy", finish_entropy<T>, {ceil_div(p.rows, kThreads), kThreads}, stream, p, work);
-  }
-};
-
-bool is_backward(const LossProblem& p) { return p.op == Op::cross_entropy_backward || p.op == Op::entropy_backward; }
+bool is_backward(const LossProblem& p) { return p.op == Op::cross_entropy_backward; }
 bool adds_rows(const LossProblem& p) { return p.op == Op::cross_entropy && p.reduction != Reduction::none; }
-bool divides(const LossProblem& p) { return p[LossSlot::targets].given && p.reduction == Reduction::mean; }
+bool divides(const LossProblem& p) { return p.reduction == Reduction::mean; }
 
 /// Rows in the place of elements: what merge_levels wants to know of a sum over rows.
 RowProblem rows_as_row(const LossProblem& p) {
@@ -106,13 +94,11 @@ struct LossMemory {
   float* elements = nullptr;
   CounterWord* taken = nullptr;
   fold::LogSumExp<float>::State* states = nullptr;
-  fold::Entropy<float>* entropies = nullptr;
   RowLosses alone{};
 
   LossMemory(const LossProblem& p, Parts& parts) {
     const RowProblem line = rows_as_row(p);
     if (Steps<T>::sums(p)) sums = parts.bytes_for<T>(state_bytes<T>(p));
-    if (Steps<T>::is_entropy) entropies = parts.take<fold::Entropy<float>>(p.rows);
     if (Steps<T>::counts(p)) classes = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
     if (Steps<T>::has_shares) shares = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
     if (divides(p)) weights = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
@@ -165,14 +151,12 @@ class LossRun {
       p[Slot::states] = states_.operand();
     }
     const std::int64_t chunks = p.rows * lift::chunk_count(p.n);
-    if constexpr (!S::is_entropy) {
-      if (memory_.classes != nullptr) work.classes = class_sums(p, chunks);
-    }
+    if (memory_.classes != nullptr) work.classes = class_sums(p, chunks);
     if constexpr (S::has_shares) work.shares = share_sums(p, chunks, work.classes);
     if (memory_.sums != nullptr) work.sums = leaf_sums(p, chunks, work.classes);
     S::finish(p, work, stream_);
     if (adds_rows(p)) put_sum(p, work);
-    if (p[Slot::y].given) write(p);
+    if (p[Slot::y].given) write_gradients<T>(p, memory_.rows, is_plain(p), stream_);
   }
 
  private:
@@ -230,27 +214,10 @@ class LossRun {
     if (chunks > kMostChunks) put_sum(p_, work);
   }
 
-  void write(const LossProblem& p) {
-    if constexpr (std::is_same_v<T, float> && !S::has_shares) {
-      if (is_plain(p) && p.n > 0) {
-        const std::int64_t chunks = lift::chunk_count(p.n);
-        return with_element(p[Slot::x].dtype, [&]<class E>() {
-          launch("write_plain_gradient", write_plain_gradient<E, RowResult>, {ceil_div(p.rows * chunks, 8), 256},
-                 stream_, p, chunks, factor_of(p), memory_.rows);
-        });
-      }
-    }
-    const bool across = is_across(p);
-    const std::int64_t items = write_items(p, across);
-    launch("write_loss_gradient", write_loss_gradient<T, RowResult>, warps_for(items), stream_, p, items, across,
-           memory_.rows);
-  }
-
   /// Whether tiles of vectors move it. Smoothing of weighted classes wants every class's weight.
   static bool is_plain(const LossProblem& p) {
     return (p.label_smoothing == 0 || !p[LossSlot::weight].given) && refuses_plain(p) == nullptr;
   }
-  static lift::Factor factor_of(const LossProblem& p) { return lift::Factor(fold::make_scale<float>(p.scale).c); }
 
   void clear_status() const {
     const Operand& o = p_[LossSlot::status];
@@ -271,19 +238,10 @@ class LossRun {
   void sum_leaves(const LossProblem& p, std::int64_t chunks, const RowsSum* classes) {
     using Leaves = typename S::Leaves;
     if constexpr (std::is_same_v<T, float> && !S::has_shares) {
-      if (S::is_entropy && is_plain(p))
-        launch("prepare_entropy", prepare_entropy, {ceil_div(p.rows, kThreads), kThreads}, stream_, p,
-               memory_.entropies);
       if (is_plain(p))
         return with_element(p[Slot::x].dtype, [&]<class E>() {
-          const Grid grid{ceil_div(chunks, 8), 256};
-          if constexpr (S::is_entropy) {
-            launch("sum_plain_entropy", sum_plain_entropy<E>, grid, stream_, p, lift::chunk_count(p.n), factor_of(p),
-                   memory_.entropies, memory_.sums);
-          } else {
-            launch("sum_plain_leaves", sum_plain_leaves<E, Leaves>, grid, stream_, p, lift::chunk_count(p.n),
-                   factor_of(p), memory_.sums);
-          }
+          launch("sum_plain_leaves", sum_plain_leaves<E, Leaves>, {ceil_div(chunks, 8), 256}, stream_, p,
+                 lift::chunk_count(p.n), factor_of(p), memory_.sums);
         });
     }
     launch("sum_row_leaves", sum_row_leaves<T, Leaves>, warps_for(chunks), stream_, p, chunks, classes, memory_.sums);
@@ -346,10 +304,6 @@ void run(const LossProblem& p, const Context& context) {
 
 constexpr LossKernel kCrossEntropy[] = {{"cross_entropy_states", refuses, run, workspace}};
 constexpr LossKernel kCrossEntropyBackward[] = {{"cross_entropy_backward_generic", refuses, run, workspace}};
-constexpr LossKernel kEntropy[] = {{"entropy_states", refuses, run_by<EntropySteps>, workspace_by<EntropySteps>}};
-constexpr LossKernel kEntropyBackward[] = {
-    {"entropy_backward_generic", refuses, run_by<EntropySteps>, workspace_by<EntropySteps>}};
-
 }  // namespace
 }  // namespace cuda
 
@@ -357,8 +311,7 @@ std::span<const Kernel<LossProblem>> cuda_loss_kernels(Op op) {
   switch (op) {
     case Op::cross_entropy: return cuda::kCrossEntropy;
     case Op::cross_entropy_backward: return cuda::kCrossEntropyBackward;
-    case Op::entropy: return cuda::kEntropy;
-    default: return cuda::kEntropyBackward;
+    default: return cuda::entropy_kernels(op);
   }
 }
 

@@ -1,4 +1,4 @@
-// cross_entropy, entropy and their backward passes from the rows' states, for any dtype, stride, axis, mask and length:
+// cross_entropy and its backward pass from the rows' states, for any dtype, stride, axis, mask and length:
 // the sums over a row's elements, what a row gives, sums over rows, and the gradient.
 #pragma once
 
@@ -7,7 +7,6 @@
 #include "cuda/loss_sums.cuh"
 #include "front/targets.hpp"
 #include "softfold/fold/cross_entropy.hpp"
-#include "softfold/fold/entropy.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -28,21 +27,10 @@ struct CrossEntropyRow {
 
   __device__ T operator()(const LossProblem& p, std::int64_t i, T x) const;
 };
-template <class T>
-struct EntropyRow {
-  RowKind kind;
-  T entropy, factor;
-  fold::Entropy<T> row;
-
-  __device__ T operator()(const LossProblem&, std::int64_t, T x) const {
-    return fold::canonical(row.gradient(x, entropy, factor));
-  }
-};
-
 /// What the steps of one call leave for each other; null where a call has no such step.
 template <class T, class RowResult>
 struct LossWork {
-  const T* sums = nullptr;           ///< a row: sum of w lp (cross-entropy), of p lp (entropy)
+  const T* sums = nullptr;           ///< a row: sum of w lp
   const RowsSum* classes = nullptr;  ///< a row: the weights of the classes that exist, and their number
   RowsTotal weights{};               ///< of the targets, and the number of rows that count, known before
   RowsSum* losses = nullptr;         ///< a chunk of rows: their losses, added up
@@ -99,7 +87,7 @@ struct LossRow {
   }
 };
 
-/// The leaves of a sum over a row's elements: w lp, or p lp. The constructors' last arguments are what others ask for.
+/// The leaves of a sum over a row's elements, w lp. The constructor's last arguments are what others ask for.
 template <class T>
 struct CrossEntropyLeaves {
   fold::LogNormaliser<T> log_row;
@@ -109,17 +97,6 @@ struct CrossEntropyLeaves {
     return fold::Scalar<T>::mul(weight_at<T>(p, i), log_row.log_probability(x));
   }
 };
-template <class T>
-struct EntropyLeaves {
-  fold::Entropy<T> row;
-  bool regular;
-  __device__ EntropyLeaves(const LossProblem&, const LossRow<T>& r, std::int64_t, const RowsSum*)
-      : row{fold::Normaliser<T>(r.state), r.log_normaliser(), r.factor.c}, regular(row.row.regular) {}
-  __device__ T operator()(const LossProblem&, std::int64_t, T x) const {
-    return regular ? row.leaf(x) : fold::Sum<T>::identity();
-  }
-};
-
 template <class T, class Leaves>
 __global__ void __launch_bounds__(128)
     sum_row_leaves(const __grid_constant__ LossProblem p, std::int64_t items, const RowsSum* classes, T* sums) {
@@ -310,28 +287,6 @@ __global__ void __launch_bounds__(kRowThreads)
     if (work.rows != nullptr) work.rows[index] = finished.row;
     return finished.loss;
   });
-}
-
-template <class T>
-__global__ void __launch_bounds__(128)
-    finish_entropy(const __grid_constant__ LossProblem p, LossWork<T, EntropyRow<T>> work) {
-  begin_in_order();
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index >= p.rows) return;
-  const LossRow<T> r(p, index);
-  const fold::Normaliser<T> norm(r.state);
-  T entropy = fold::canonical_nan<T>();
-  if (norm.empty && p.empty != Empty::nan) entropy = T(0);
-  if (norm.regular) entropy = fold::Scalar<T>::sub(T(0), work.sums[index]);
-  r.put_number(p, LossSlot::loss, static_cast<double>(entropy));
-  if (work.rows == nullptr) return;
-  const double factor = fold::Scalar<double>::mul(dloss_at(p, r.place), r.row.scale);
-  work.rows[index] = {norm.empty     ? RowKind::zero
-                      : norm.regular ? RowKind::regular
-                                     : RowKind::nan,
-                      entropy,
-                      static_cast<T>(-factor),
-                      {norm, r.log_normaliser(), r.factor.c}};
 }
 
 template <class T, class RowResult>

@@ -4,8 +4,7 @@
 
 #include "cuda/in_order.cuh"
 #include "cuda/loss_alone.cuh"
-
-#include <type_traits>
+#include "cuda/loss_gradient.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -41,18 +40,6 @@ struct PlainGradient {
   }
 };
 
-/// v to f(v). The registers turn by one place a step, which keeps their names constant.
-template <class F>
-__device__ __forceinline__ void for_each_turned(float (&v)[lift::kPerLane], const F& f) {
-#pragma unroll 1
-  for (int i = 0; i < lift::kPerLane; ++i) {
-    const float result = f(v[0]);
-#pragma unroll
-    for (int j = 0; j + 1 < lift::kPerLane; ++j) v[j] = v[j + 1];
-    v[lift::kPerLane - 1] = result;
-  }
-}
-
 /// sum_row_leaves of plain rows.
 template <class E, class Leaves>
 __global__ void __launch_bounds__(256, 3)
@@ -74,69 +61,6 @@ __global__ void __launch_bounds__(256, 3)
   if (tile.lane == 0) sums[item] = sum;
 }
 
-/// fold::Entropy of a regular row in the fast range.
-struct PlainEntropy {
-  PlainProbability p;
-  fold::LogNormaliser<float> log_row;
-
-  __device__ __forceinline__ explicit PlainEntropy(const fold::Entropy<float>& row) : p(row.row), log_row(row.log_row) {
-    log_row.fast = true;  // for the compiler
-  }
-  static __device__ __forceinline__ bool fits(const fold::Entropy<float>& row) {
-    return row.row.regular && row.log_row.fast;
-  }
-  __device__ __forceinline__ float leaf(float x) const {
-    const float y = p(x, log_row.c);
-    return y > 0.F ? fold::Scalar<float>::mul(y, log_row.log_probability(x)) : 0.F;
-  }
-  __device__ __forceinline__ float gradient(float x, float entropy, float factor) const {
-    using S = fold::Scalar<float>;
-    const float y = p(x, log_row.c);
-    return y > 0.F ? S::mul(S::mul(y, S::add(log_row.log_probability(x), entropy)), factor) : 0.F;
-  }
-};
-
-/// What the rows' elements are added up with, a thread a row.
-static __global__ void __launch_bounds__(128)
-    prepare_entropy(const __grid_constant__ LossProblem p, fold::Entropy<float>* rows) {
-  begin_in_order();
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index >= p.rows) return;
-  const LossRow<float> r(p, index);
-  rows[index] = {fold::Normaliser<float>(r.state), r.log_normaliser(), r.factor.c};
-}
-
-/// The sums of p lp over the chunks of plain rows.
-template <class E>
-__global__ void __launch_bounds__(256, 3)
-    sum_plain_entropy(const __grid_constant__ LossProblem p, std::int64_t chunks, lift::Factor factor,
-                      const fold::Entropy<float>* rows, float* sums) {
-  begin_in_order();
-  using Elements = Tile<E, 32>;
-  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= p.rows * chunks) return;
-  const PlainChunk<E> chunk(p, item, chunks);
-  const char* x = chunk.in(p, p[Slot::x]);
-  const Elements tile(x);
-  float v[lift::kPerLane];
-  tile.load(v, x, chunk.n, factor);
-  const fold::Entropy<float> row = rows[chunk.row];
-  float sum = fold::Sum<float>::identity();
-  const auto add = [&](const auto& leaf) {
-    sum = lift::add_tree<Elements::kWidth, 32, float>([&](int j, int k) {
-      return tile.element(j, k) < chunk.n ? leaf(v[j * Elements::kWidth + k]) : fold::Sum<float>::identity();
-    });
-  };
-  if (PlainEntropy::fits(row)) {
-    const PlainEntropy of(row);
-    add([&](float x_) { return of.leaf(x_); });
-  } else if (row.row.regular) {
-    for_each_turned(v, [&](float x_) { return row.leaf(x_); });
-    add([](float leaf) { return leaf; });
-  }
-  if (tile.lane == 0) sums[item] = sum;
-}
-
 /// Elements to gradients. No element of the chunk is the target, or it is written afterwards.
 __device__ __forceinline__ void to_gradients(float (&v)[lift::kPerLane], float low, const CrossEntropyRow<float>& row) {
   if (!PlainGradient::fits(row.gradient)) {
@@ -151,57 +75,6 @@ __device__ __forceinline__ void to_gradients(float (&v)[lift::kPerLane], float l
     for (int i = 0; i < lift::kPerLane; ++i) v[i] = of.operator()<false>(v[i]);
   }
 }
-__device__ __forceinline__ void to_gradients(float (&v)[lift::kPerLane], float, const EntropyRow<float>& row) {
-  if (!PlainEntropy::fits(row.row))
-    return for_each_turned(v, [&](float x) { return fold::canonical(row.row.gradient(x, row.entropy, row.factor)); });
-  const PlainEntropy of(row.row);
-#pragma unroll
-  for (int i = 0; i < lift::kPerLane; ++i) v[i] = fold::canonical(of.gradient(v[i], row.entropy, row.factor));
-}
-
-/// From the end: what the first read has left in the L2 cache is the end.
-template <class E, class RowResult>
-__global__ void __launch_bounds__(256, 4)
-    write_plain_gradient(const __grid_constant__ LossProblem p, std::int64_t chunks, lift::Factor factor,
-                         const RowResult* rows) {
-  begin_in_order();
-  using Elements = Tile<E, 32>;
-  const std::int64_t item =
-      p.rows * chunks - 1 - (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item < 0) return;
-  const PlainChunk<E> chunk(p, item, chunks);
-  const int n = chunk.n;
-  const char* x = chunk.in(p, p[Slot::x]);
-  char* dx = chunk.in(p, p[Slot::y]);
-  const Elements tile(x);
-  uint4 raw[Elements::kVectors];
-  tile.gather(raw, x, n, lift::absent(factor.c));
-  const RowResult row = rows[chunk.row];
-  if (row.kind != RowKind::regular) {
-    const float value = row.kind == RowKind::nan ? fold::canonical_nan<float>() : 0.F;
-    for (int i = tile.lane; i < n; i += 32) reinterpret_cast<E*>(dx)[i] = fold::narrow<E>(value);
-    return;
-  }
-  std::int64_t target = -1;
-  float at_target = 0.F;
-  if constexpr (std::is_same_v<RowResult, CrossEntropyRow<float>>) {
-    target = row.target - chunk.begin;
-    if (target >= 0 && target < n) {  // before dx, which may be x, is written
-      const float element = fold::widen(reinterpret_cast<const E*>(x)[target]);
-      at_target = row.gradient.at_target(factor.plain ? element : fold::Scalar<float>::mul(element, factor.times),
-                                         weight_at<float>(p, p.shard.offset + row.target));
-    }
-  }
-  float v[lift::kPerLane];
-  const float low = tile.unpack(v, raw, n, factor).low;
-  to_gradients(v, low, row);
-  __syncwarp();
-  tile.store_checked(dx, n, v);
-  if (target < 0 || target >= n) return;
-  __syncwarp();
-  if (tile.lane == 0) reinterpret_cast<E*>(dx)[target] = fold::narrow<E>(at_target);
-}
-
 /// What the one read wants to know of a row, and the element at the target, which it may write over. Neither smoothing
 /// nor z-loss is asked for.
 struct RowToPrepare {

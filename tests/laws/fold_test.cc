@@ -3,6 +3,7 @@
 #include "support/generators.hpp"
 
 #include "softfold/fold/attend.hpp"
+#include "softfold/fold/entropy.hpp"
 #include "softfold/lift/chunks.hpp"
 
 #include <gtest/gtest.h>
@@ -118,6 +119,53 @@ TYPED_TEST(Fold, AttentionFinishes) {
     const auto bad = fold.finish(fold.push(s, {t, {TypeParam(1), TypeParam(1)}}));
     EXPECT_TRUE(std::isnan(bad.out[0]) && std::isnan(bad.lse));
   }
+}
+
+// The entropy's fold: logsumexp's laws for (m, d), and for w, whose parts all have one sign, a rounding more a merge.
+static_assert(fold::Fold<fold::EntropySum<float>> && fold::Fold<fold::EntropySum<double>>);
+
+template <class T>
+fold::EntropyState<T> any_entropy() {
+  const fold::EntropySum<T> f{fold::make_scale<T>(*rc::gen::element(1., -0.3, 1e-3, 1e3))};
+  auto s = f.identity();
+  const auto count = *rc::gen::inRange(0, 4);
+  for (int i = 0; i < count; ++i) s = f.push(s, *any_element<T>());
+  return s;
+}
+template <class T>
+bool same_entropy(const fold::EntropyState<T>& a, const fold::EntropyState<T>& b) {
+  return same(a.row(), b.row()) && same(a.w, b.w);
+}
+
+TYPED_TEST(Fold, EntropyMergesAsLogSumExpDoes) {
+  using E = fold::EntropySum<TypeParam>;
+  EXPECT_TRUE(rc::check([] {
+    const auto a = any_entropy<TypeParam>(), b = any_entropy<TypeParam>(), c = any_entropy<TypeParam>();
+    const auto ab = E::merge(a, b), left = E::merge(ab, c), right = E::merge(a, E::merge(b, c));
+    RC_ASSERT(same_entropy(ab, E::merge(b, a)));
+    RC_ASSERT(same_entropy(E::merge(E::identity(), a), a) && same_entropy(E::merge(a, E::identity()), a));
+    RC_ASSERT(same(ab.row(), fold::LogSumExp<TypeParam>::merge(a.row(), b.row())));
+    if (!std::isfinite(left.m)) {
+      RC_ASSERT(same_entropy(left, right));
+    } else if (E::Lse::is_fast(left.m)) {
+      const double u = std::numeric_limits<TypeParam>::epsilon() / 2;
+      RC_ASSERT(left.w >= 0 && std::abs(static_cast<double>(left.w - right.w)) <= 8 * u * static_cast<double>(left.w));
+    }
+  }));
+}
+
+TYPED_TEST(Fold, EntropyFinishes) {
+  using E = fold::EntropySum<TypeParam>;
+  const E fold{fold::make_scale<TypeParam>(2.)};
+  EXPECT_EQ(fold.finish(E::identity()), TypeParam(0));
+  auto s = E::identity();
+  for (const TypeParam x : {TypeParam(3), TypeParam(3), -std::numeric_limits<TypeParam>::infinity(), TypeParam(3)})
+    s = fold.push(s, x);
+  EXPECT_NEAR(fold.finish(s), std::log(3.), 8 * std::numeric_limits<TypeParam>::epsilon());
+  s = fold.push(s, TypeParam(-1000));  // too far below to count
+  EXPECT_NEAR(fold.finish(s), std::log(3.), 8 * std::numeric_limits<TypeParam>::epsilon());
+  for (const TypeParam x : {std::numeric_limits<TypeParam>::infinity(), std::numeric_limits<TypeParam>::quiet_NaN()})
+    EXPECT_TRUE(std::isnan(fold.finish(fold.push(s, x))));
 }
 
 TYPED_TEST(Fold, SumHasTheSignedZeroAsItsIdentityAndCommutes) {

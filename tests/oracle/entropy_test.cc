@@ -21,14 +21,20 @@ struct WorstEntropy {
   Worst entropy, dx;
 };
 
-/// H = -sum p lp of a regular row, and how far the computed one may be from it.
+/// H = -sum p lp of a regular row, and how far the computed one may be from it: the roundings, and what softmax leaves
+/// as 0.
 template <class T>
 struct ExactEntropy {
   static constexpr long double u = RowBounds<T>::u;
   const Exact& exact;
   RowBounds<T> bounds{exact};
-  long double value = sum([&](std::size_t i) { return exact.probability[i] * std::abs(exact.log_probability[i]); });
-  long double bound = sum([&](std::size_t i) { return leaf_bound(i); });
+  long double value = sum([&](std::size_t i) { return exact.probability[i] * log_of(i); });
+  long double squares = sum([&](std::size_t i) { return exact.probability[i] * log_of(i) * log_of(i); });
+  long double flushed = sum([&](std::size_t i) { return bounds.may_flush(i) ? exact.probability[i] * log_of(i) : 0; });
+  long double levels = std::ceil(std::log2(static_cast<long double>(exact.probability.size())));
+  /// float64 beyond the fast range: d may be as small as 2^-257, or large.
+  long double beyond = sizeof(T) == 8 && std::abs(exact.top) > 0x1p51L ? 216 * (2 + 3 * levels) : 0;
+  long double bound = (11 + 4.2L * levels + (14 + 3 * levels) * value + squares + beyond) * u + flushed;
 
   /// p (lp + H), the slope but for its sign.
   long double slope(std::size_t i) const {
@@ -41,16 +47,10 @@ struct ExactEntropy {
   }
 
  private:
+  long double log_of(std::size_t i) const { return std::abs(exact.log_probability[i]); }
   template <class Leaf>
   long double sum(const Leaf& leaf) const {
     return sum_of(exact.probability.size(), [&](std::size_t i) { return exact.probability[i] > 0 ? leaf(i) : 0; });
-  }
-  /// A probability and a logarithm, their product, and the tree; all of it where softmax gives 0.
-  long double leaf_bound(std::size_t i) const {
-    const long double p = exact.probability[i], lp = std::abs(exact.log_probability[i]);
-    const long double levels = std::ceil(std::log2(static_cast<long double>(exact.probability.size())));
-    if (bounds.may_flush(i)) return p * lp;
-    return p * (bounds.log_softmax(i) + (bounds.softmax(i) + (1 + levels) * u) * lp);
   }
 };
 
