@@ -3,7 +3,7 @@
 #include "cuda/elements.hpp"
 #include "cuda/levels.cuh"
 #include "cuda/states.hpp"
-#include "cuda/topk_filter.cuh"
+#include "cuda/topk_large.cuh"
 #include "cuda/topk_radix.cuh"
 #include "cuda/topk_warp.cuh"
 
@@ -121,8 +121,55 @@ void run_filter(const TopkProblem& p, const Context& context) {
     launch("topk_join", topk_join<TopkJob>, {p.rows, kJoinThreads, 1, join_bytes(share.k)}, stream, job, share);
 }
 
+int most_segments(const DeviceTraits& traits) { return std::min(traits.largest_cluster, kMostSegments); }
+
+const char* refuses_large(const TopkProblem& p, const Context&) {
+  if (p.k == 0) return "nothing is taken";
+  if (p.k > kMostLargeK) return "more than 8192 are taken";
+  if (!(fold::make_scale<float>(p.scale).c > 0.F)) return "the scale is not positive";
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  if (lift::chunk_count(p.n) > std::int64_t{kMostSegmentChunks} * most_segments(traits))
+    return "a row is longer than a cluster of segments";
+  if (p.rows > 0x7FFFFFFF / kMostSegments) return "more segments than a grid has blocks";
+  return refuses_plain(p);
+}
+
+/// As few segments as keep all processors busy, or as a cluster has blocks.
+LargeShare share_large(const TopkProblem& p, Parts& parts) {
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  LargeShare share{share_rows(p.rows, p.n, static_cast<int>(p.k), traits), LargeShare::room_for(static_cast<int>(p.k))};
+  while (share.segments > most_segments(traits)) {
+    share.chunks *= 2;
+    share.segments = static_cast<int>(ceil_div(lift::chunk_count(p.n), share.chunks));
+  }
+  if (p.rows * share.segments <= 2 * traits.processors && share.chunks > kFilterWarps) share.ahead = kMostAhead;
+  if (share.segments == 1) return share;
+  share.joins = true;
+  if (wants_states(p)) share.states = parts.take<State>(p.rows * share.segments);
+  share.entries = parts.take<Entry>(p.rows * share.segments * share.room);
+  return share;
+}
+
+std::size_t large_workspace(const TopkProblem& p, const Context&) {
+  Parts parts(nullptr);
+  share_large(p, parts);
+  return parts.used();
+}
+
+void run_large(const TopkProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(large_workspace(p, context), context);
+  Parts parts(scratch.data());
+  const LargeShare share = share_large(p, parts);
+  const TopkJob job{p, wants_states(p), lift::Factor(fold::make_scale<float>(p.scale).c)};
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    launch("topk_large", topk_large<E>, large_grid<E>(p, share), stream_of(context), job, plain_rows(p), share);
+  });
+}
+
 constexpr TopkKernel kKernels[] = {{"topk_warp_rows", refuses_warp_rows, run_warp_rows, nullptr},
                                    {"topk_filter", refuses_filter, run_filter, filter_workspace},
+                                   {"topk_large", refuses_large, run_large, large_workspace},
                                    {"topk_radix", refuses_radix, run_radix, radix_workspace}};
 
 }  // namespace
