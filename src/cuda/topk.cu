@@ -28,11 +28,16 @@ const char* refuses_radix(const TopkProblem& p, const Context& context) {
 
 std::int64_t radix_blocks(const TopkProblem& p) { return std::min<std::int64_t>(p.rows, 4 * processors_of(p)); }
 
-/// The workspace of topk_radix: rows' states, if any, and a block's entries.
+template <class T>
+std::int64_t radix_bytes(const TopkProblem& p) {
+  return p.k * static_cast<std::int64_t>(sizeof(fold::Ranked<T>));
+}
+
+/// The workspace of topk_radix: rows' states, if any, and a block's entries where it has no room for them itself.
 template <class T>
 fold::Ranked<T>* lay_out_radix(const TopkProblem& p, const Context& context, Parts& parts, RowStates& states) {
   if (wants_states(p)) states.lay_out(p, parts, context);
-  return parts.take<fold::Ranked<T>>(radix_blocks(p) * p.k);
+  return radix_bytes<T>(p) <= kMostRadixBytes ? nullptr : parts.take<fold::Ranked<T>>(radix_blocks(p) * p.k);
 }
 
 std::size_t radix_workspace(const TopkProblem& p, const Context& context) {
@@ -54,8 +59,9 @@ void run_radix(const TopkProblem& given, const Context& context) {
       states.run(context);
       p[Slot::states] = states.operand();
     }
-    launch("topk_radix", topk_radix<T>, {radix_blocks(p), kRadixThreads}, stream_of(context), p, wants_states(p),
-           entries);
+    const auto shared_bytes = static_cast<int>(entries == nullptr ? radix_bytes<T>(p) : 0);
+    launch("topk_radix", topk_radix<T>, {radix_blocks(p), kRadixThreads, 1, shared_bytes}, stream_of(context), p,
+           wants_states(p), entries);
   });
 }
 

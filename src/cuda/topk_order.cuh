@@ -17,21 +17,22 @@ struct OrderShared {
   std::uint32_t high, low, differing, differing_indices;  ///< of Buckets
 };
 
-/// The sum of what the threads before this one have. By all threads together, with one barrier; another one has to
-/// lie before the next call.
-__device__ __forceinline__ int sum_before(int own, int (&sums)[kOrderWarps]) {
+/// The sum of what the threads before this one have. By all threads of kWarps warps together, with one barrier; another
+/// one has to lie before the next call.
+template <class Count, int kWarps>
+__device__ __forceinline__ Count sum_before(Count own, Count (&sums)[kWarps]) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  int up_to = own;
+  Count up_to = own;
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
-    const int other = __shfl_up_sync(lift::kWholeWarp, up_to, distance);
+    const Count other = __shfl_up_sync(lift::kWholeWarp, up_to, distance);
     if (lane >= distance) up_to += other;
   }
   if (lane == 31) sums[warp] = up_to;
   __syncthreads();
-  int before = up_to - own;
+  Count before = up_to - own;
 #pragma unroll
-  for (int w = 0; w < kOrderWarps; ++w) before += w < warp ? sums[w] : 0;
+  for (int w = 0; w < kWarps; ++w) before += w < warp ? sums[w] : 0;
   return before;
 }
 
