@@ -129,17 +129,6 @@ void run_filter(const TopkProblem& p, const Context& context) {
 
 int most_segments(const DeviceTraits& traits) { return std::min(traits.largest_cluster, kMostSegments); }
 
-const char* refuses_large(const TopkProblem& p, const Context&) {
-  if (p.k == 0) return "nothing is taken";
-  if (p.k > kMostLargeK) return "more than 8192 are taken";
-  if (!(fold::make_scale<float>(p.scale).c > 0.F)) return "the scale is not positive";
-  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  if (lift::chunk_count(p.n) > std::int64_t{kMostSegmentChunks} * most_segments(traits))
-    return "a row is longer than a cluster of segments";
-  if (p.rows > 0x7FFFFFFF / kMostSegments) return "more segments than a grid has blocks";
-  return refuses_plain(p);
-}
-
 /// As few segments as keep all processors busy, or as a cluster has blocks.
 LargeShare share_large(const TopkProblem& p, Parts& parts) {
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
@@ -154,6 +143,21 @@ LargeShare share_large(const TopkProblem& p, Parts& parts) {
   if (wants_states(p)) share.states = parts.take<State>(p.rows * share.segments);
   share.entries = parts.take<Entry>(p.rows * share.segments * share.room);
   return share;
+}
+
+const char* refuses_large(const TopkProblem& p, const Context&) {
+  if (p.k == 0) return "nothing is taken";
+  if (p.k > kMostLargeK) return "more than 8192 are taken";
+  if (!(fold::make_scale<float>(p.scale).c > 0.F)) return "the scale is not positive";
+  if (p.rows > 0x7FFFFFFF / kMostSegments) return "more segments than a grid has blocks";
+  if (const char* why = refuses_plain(p)) return why;
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  if (lift::chunk_count(p.n) > std::int64_t{kMostSegmentChunks} * most_segments(traits))
+    return "a row is longer than a cluster of segments";
+  Parts parts(nullptr);
+  const LargeShare share = share_large(p, parts);
+  const int bytes = with_element(p[Slot::x].dtype, [&]<class E>() { return large_grid<E>(p, share).shared_bytes; });
+  return bytes + kLargeOwnBytes > traits.shared_bytes ? "a block has no memory for so many" : nullptr;
 }
 
 std::size_t large_workspace(const TopkProblem& p, const Context&) {

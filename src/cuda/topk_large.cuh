@@ -13,6 +13,7 @@ inline namespace v0 {
 namespace cuda {
 
 inline constexpr int kMostLargeK = 8192, kMostSegments = 16;
+inline constexpr int kLargeOwnBytes = 8 * 1024;  ///< of a block's shared memory, beside what a launch asks for; or less
 static_assert(kOrderWarps == kFilterWarps);
 
 /// A count that is hardly ever exceeded where `expected` are: four standard deviations above it.
