@@ -204,7 +204,12 @@ def measure(b, only):
         b.topk(torch.bfloat16, 4096, 128256, 50)
         b.topk(torch.float32, 65536, 256, 8)
         b.topk(torch.float32, 65536, 1024, 32)
-        b.topk(torch.float32, 4096, 128256, 1000)
+        for k in (512, 1000, 2048, 4096):
+            b.topk(torch.float32, 4096, 128256, k)
+        b.topk(torch.float32, 4096, 128256, 1000, False)
+        b.topk(torch.bfloat16, 4096, 128256, 1000)
+        for rows in (128, 1):
+            b.topk(torch.float32, rows, 128256, 1000)
     if "sample" in only:
         for rows in (4096, 128, 1):
             b.sample(torch.float32, rows, 128256)

@@ -57,6 +57,8 @@ const std::vector<TopkCase>& topk_cases() {
       c.axis = 1;
       add(c, 9);
       add(rows_of(Op::topk, t, {2, 60000}, Kind::gaussian), 64);
+      add(rows_of(Op::topk, t, {2, 60000}, Kind::gaussian), 1000, false);
+      add(rows_of(Op::topk, t, {3, 9001}), 4096);
     }
     return list;
   }();

@@ -3,7 +3,7 @@
 #include "cuda/elements.hpp"
 #include "cuda/levels.cuh"
 #include "cuda/states.hpp"
-#include "cuda/topk_filter.cuh"
+#include "cuda/topk_large.cuh"
 #include "cuda/topk_radix.cuh"
 #include "cuda/topk_warp.cuh"
 
@@ -28,11 +28,16 @@ const char* refuses_radix(const TopkProblem& p, const Context& context) {
 
 std::int64_t radix_blocks(const TopkProblem& p) { return std::min<std::int64_t>(p.rows, 4 * processors_of(p)); }
 
-/// The workspace of topk_radix: rows' states, if any, and a block's entries.
+template <class T>
+std::int64_t radix_bytes(const TopkProblem& p) {
+  return p.k * static_cast<std::int64_t>(sizeof(fold::Ranked<T>));
+}
+
+/// The workspace of topk_radix: rows' states, if any, and a block's entries where it has no room for them itself.
 template <class T>
 fold::Ranked<T>* lay_out_radix(const TopkProblem& p, const Context& context, Parts& parts, RowStates& states) {
   if (wants_states(p)) states.lay_out(p, parts, context);
-  return parts.take<fold::Ranked<T>>(radix_blocks(p) * p.k);
+  return radix_bytes<T>(p) <= kMostRadixBytes ? nullptr : parts.take<fold::Ranked<T>>(radix_blocks(p) * p.k);
 }
 
 std::size_t radix_workspace(const TopkProblem& p, const Context& context) {
@@ -54,8 +59,9 @@ void run_radix(const TopkProblem& given, const Context& context) {
       states.run(context);
       p[Slot::states] = states.operand();
     }
-    launch("topk_radix", topk_radix<T>, {radix_blocks(p), kRadixThreads}, stream_of(context), p, wants_states(p),
-           entries);
+    const auto shared_bytes = static_cast<int>(entries == nullptr ? radix_bytes<T>(p) : 0);
+    launch("topk_radix", topk_radix<T>, {radix_blocks(p), kRadixThreads, 1, shared_bytes}, stream_of(context), p,
+           wants_states(p), entries);
   });
 }
 
@@ -121,8 +127,59 @@ void run_filter(const TopkProblem& p, const Context& context) {
     launch("topk_join", topk_join<TopkJob>, {p.rows, kJoinThreads, 1, join_bytes(share.k)}, stream, job, share);
 }
 
+int most_segments(const DeviceTraits& traits) { return std::min(traits.largest_cluster, kMostSegments); }
+
+/// As few segments as keep all processors busy, or as a cluster has blocks.
+LargeShare share_large(const TopkProblem& p, Parts& parts) {
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  LargeShare share{share_rows(p.rows, p.n, static_cast<int>(p.k), traits), LargeShare::room_for(static_cast<int>(p.k))};
+  while (share.segments > most_segments(traits)) {
+    share.chunks *= 2;
+    share.segments = static_cast<int>(ceil_div(lift::chunk_count(p.n), share.chunks));
+  }
+  if (p.rows * share.segments <= 2 * traits.processors && share.chunks > kFilterWarps) share.ahead = kMostAhead;
+  if (share.segments == 1) return share;
+  share.joins = true;
+  if (wants_states(p)) share.states = parts.take<State>(p.rows * share.segments);
+  share.entries = parts.take<Entry>(p.rows * share.segments * share.room);
+  return share;
+}
+
+const char* refuses_large(const TopkProblem& p, const Context&) {
+  if (p.k == 0) return "nothing is taken";
+  if (p.k > kMostLargeK) return "more than 8192 are taken";
+  if (!(fold::make_scale<float>(p.scale).c > 0.F)) return "the scale is not positive";
+  if (p.rows > 0x7FFFFFFF / kMostSegments) return "more segments than a grid has blocks";
+  if (const char* why = refuses_plain(p)) return why;
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  if (lift::chunk_count(p.n) > std::int64_t{kMostSegmentChunks} * most_segments(traits))
+    return "a row is longer than a cluster of segments";
+  Parts parts(nullptr);
+  const LargeShare share = share_large(p, parts);
+  const int bytes = with_element(p[Slot::x].dtype, [&]<class E>() { return large_grid<E>(p, share).shared_bytes; });
+  return bytes + kLargeOwnBytes > traits.shared_bytes ? "a block has no memory for so many" : nullptr;
+}
+
+std::size_t large_workspace(const TopkProblem& p, const Context&) {
+  Parts parts(nullptr);
+  share_large(p, parts);
+  return parts.used();
+}
+
+void run_large(const TopkProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(large_workspace(p, context), context);
+  Parts parts(scratch.data());
+  const LargeShare share = share_large(p, parts);
+  const TopkJob job{p, wants_states(p), lift::Factor(fold::make_scale<float>(p.scale).c)};
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    launch("topk_large", topk_large<E>, large_grid<E>(p, share), stream_of(context), job, plain_rows(p), share);
+  });
+}
+
 constexpr TopkKernel kKernels[] = {{"topk_warp_rows", refuses_warp_rows, run_warp_rows, nullptr},
                                    {"topk_filter", refuses_filter, run_filter, filter_workspace},
+                                   {"topk_large", refuses_large, run_large, large_workspace},
                                    {"topk_radix", refuses_radix, run_radix, radix_workspace}};
 
 }  // namespace

@@ -68,10 +68,8 @@ class Spread {
   }
   /// After a barrier of the block.
   __device__ __forceinline__ void send() {
-    if (static_cast<int>(threadIdx.x) < segments_) {
-      const auto to = lift::Cluster::map(mail_.counts + segment_, threadIdx.x);
-      asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(to), "r"(mail_.count) : "memory");
-    }
+    if (static_cast<int>(threadIdx.x) < segments_)
+      lift::Cluster::store(lift::Cluster::map(mail_.counts + segment_, threadIdx.x), mail_.count);
     lift::Cluster::arrive();
   }
   /// Whether all elements that reach the bound have found room; the same in all blocks.

@@ -239,7 +239,9 @@ TEST_F(CudaConsumers, SampleOfPlainRows) {
         }
 }
 
-enum class Order { random, few, ascending, descending, equal, nan, nan_first, count };
+enum class Order { random, few, ascending, descending, equal, nan, nan_first, high, low, infinite, count };
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double ordered(Order order, std::int64_t row, std::int64_t i, std::int64_t n) {
   const auto at = static_cast<double>(i) / static_cast<double>(n);
@@ -250,6 +252,10 @@ double ordered(Order order, std::int64_t row, std::int64_t i, std::int64_t n) {
     case Order::equal: return 1.5;
     case Order::nan: return std::numeric_limits<double>::quiet_NaN();
     case Order::nan_first: return i == 0 ? std::numeric_limits<double>::quiet_NaN() : 1.5;
+    // Elements by which topk_large guesses its bound are among the largest, or none of them is.
+    case Order::high: return value(row, i, n) + (i % 256 < 16 ? 40. : 0.);
+    case Order::low: return value(row, i, n) - (i % 256 < 16 ? 40. : 0.);
+    case Order::infinite: return i % 50 == 3 ? value(row, i, n) : i == 9 ? kInfinity : -kInfinity;
     default: return value(row, i, n);
   }
 }
@@ -292,6 +298,47 @@ TEST_F(CudaConsumers, TopkOfModelsShapes) {
           expect_same(p, shape_of(rows, n, t) + " order " + std::to_string(order) + " k " + std::to_string(k));
           if (HasFatalFailure()) return;
         }
+}
+
+TEST_F(CudaConsumers, TopkOfManyElements) {
+  std::size_t index = 0;
+  for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{300, 300},
+                                {40, 1027},
+                                {30, 2048},
+                                {21, 4097},
+                                {8, 8193},
+                                {9, 9002},
+                                {140, 20001},
+                                {3, 128256},
+                                {1, 128256},
+                                {1, 262147},
+                                {2, 1000003}})
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+      for (int order = 0; order < static_cast<int>(Order::count); ++order)
+        for (const std::int64_t k : {std::int64_t{257}, std::int64_t{1000}, std::int64_t{2048}, std::int64_t{4096},
+                                     std::int64_t{8192}, std::int64_t{8193}, n}) {
+          const bool of_row = k == n && n < 10000;  // all of it
+          if (k > n || (k == n && !of_row)) continue;
+          if ((index++ + static_cast<std::size_t>(order)) % (n > 100000 ? 7 : n > 4000 ? 3 : 1) != 0) continue;
+          if (index % step() != 0) continue;
+          Problem p = topk_problem(t, rows, n, k, static_cast<Order>(order), index % 4 != 1);
+          const std::string what = shape_of(rows, n, t) + " order " + std::to_string(order) + " k " + std::to_string(k);
+          const OnDevice device(p);
+          EXPECT_EQ(plan_of(device.bound, p.op, false).kernel(), k > 8192 ? "topk_radix" : "topk_large") << what;
+          expect_same(p, what);
+          if (HasFatalFailure()) return;
+        }
+}
+
+/// Rows and k of a model's, values and indices alone.
+TEST_F(CudaConsumers, TopkOfManyRowsWithoutStates) {
+  for (const DType t : {DType::float32, DType::bfloat16})
+    for (const std::int64_t k : {512, 4096}) {
+      Problem p = topk_problem(t, 300, 50257, k, Order::random, k == 512);
+      p.outputs.resize(2);
+      expect_same(p, shape_of(300, 50257, t) + " k " + std::to_string(k));
+      if (HasFatalFailure()) return;
+    }
 }
 
 }  // namespace

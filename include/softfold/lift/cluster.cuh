@@ -40,6 +40,9 @@ struct Cluster {
   static __device__ __forceinline__ void store(unsigned address, std::uint64_t a) {
     asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(address), "l"(a) : "memory");
   }
+  static __device__ __forceinline__ void store(unsigned address, int a) {
+    asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(address), "r"(a) : "memory");
+  }
 };
 
 /// Words of 8 bytes, one a chunk, from every warp of every block of a cluster to all of its blocks. A block without a
