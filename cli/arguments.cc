@@ -38,12 +38,37 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
   return value;
 }
 
-constexpr const char* kFloating = "float32, float64, float16, bfloat16";
+const char* names_of(Elements wanted) {
+  return wanted == Elements::floating ? "float32, float64, float16, bfloat16" : "int32, int64";
+}
 
-io::ArrayFile floating(io::ArrayFile file) {
-  if (is_floating(file.dtype())) return file;
-  throw Error(Code::dtype, fmt::format("'{}': an array of {}", file.file().path(), name_of(file.dtype())), kFloating,
-              "x.astype(numpy.float32) in NumPy");
+/// Refuses other elements than are wanted.
+io::ArrayFile only(Elements wanted, io::ArrayFile file) {
+  const DType dtype = file.dtype();
+  const bool whole = dtype == DType::int32 || dtype == DType::int64;
+  if (wanted == Elements::any || (wanted == Elements::floating ? is_floating(dtype) : whole)) return file;
+  throw Error(Code::dtype, fmt::format("'{}': an array of {}", file.file().path(), name_of(dtype)), names_of(wanted),
+              fmt::format("x.astype(numpy.{}) in NumPy", wanted == Elements::floating ? "float32" : "int64"));
+}
+
+/// A file's refusal, which does not know what is wanted of its elements. as_option: what names them where the file
+/// cannot; empty: nothing does.
+Error refusal_for(Elements wanted, const Error& error, const std::string& as_option) {
+  if (error.code != Code::dtype || !error.got.starts_with('\'')) return error;  // --as itself, not the file
+  std::string fix = error.fix;
+  if (fix.starts_with("--as ")) {
+    if (wanted == Elements::whole)
+      fix = "x.astype(numpy.int64) in NumPy";
+    else if (as_option.empty())
+      fix = "store it as .safetensors, which names its dtype";
+    else
+      fix.replace(0, 4, as_option);
+  }
+  if (wanted == Elements::any) return Error(error.code, error.got, error.allowed, fix);
+  if (fix.starts_with("x.astype(numpy.")) fix = "x.astype(numpy.float32) in NumPy";  // or int64, if it holds indices
+  const std::size_t at = wanted == Elements::whole ? fix.find("float32") : std::string::npos;
+  if (at != std::string::npos) fix.replace(at, 7, "int64");
+  return Error(error.code, error.got, names_of(wanted), fix);
 }
 
 /// Read and taken apart, a .safetensors header takes five times its bytes. Less memory than this is refused later.
@@ -231,48 +256,37 @@ void InputOptions::declare(Command& command, const std::string& prefix, bool may
   if (may_be_floating) command.option(as_option, as, whose + " dtype, where the file cannot say it: bfloat16 in .npy");
 }
 
-io::ArrayFile InputOptions::open(const std::string& path, std::uint64_t memory) const {
+io::ArrayFile InputOptions::open(const std::string& path, std::uint64_t memory, Elements wanted) const {
   const auto dtype = as.empty() ? std::nullopt : std::optional(parse_dtype(as));
   check_header(path, memory);
-  try {
-    return io::open_array(path, tensor, dtype);
-  } catch (const Error& error) {
-    if (!error.fix.starts_with('\'')) throw;  // a tensor's name
-    throw Error(error.code, error.got, error.allowed,
-                fmt::format("{} {}", tensor_option, error.fix.substr(1, error.fix.size() - 2)));
-  }
-}
-
-io::ArrayFile InputOptions::open_floating(const std::string& path, std::uint64_t memory) const {
   const auto opened = [&] {
     try {
-      return open(path, memory);
+      return io::open_array(path, tensor, dtype);
     } catch (const Error& error) {
-      if (error.code != Code::dtype || !error.got.starts_with('\'')) throw;  // --as itself, not the file
-      std::string fix = error.fix;
-      if (fix.starts_with("--as ")) fix.replace(0, 4, as_option);
-      if (fix.starts_with("x.astype(numpy.int64)")) fix = "x.astype(numpy.float32) in NumPy";
-      throw Error(error.code, error.got, kFloating, fix);
+      if (!error.fix.starts_with('\'')) throw refusal_for(wanted, error, as_option);
+      throw Error(error.code, error.got, error.allowed,  // a tensor's name
+                  fmt::format("{} {}", tensor_option, error.fix.substr(1, error.fix.size() - 2)));
     }
   };
-  return floating(opened());
+  return only(wanted, opened());
 }
 
-io::ArrayFile open_operand(const std::string& text, bool any_dtype) {
+io::ArrayFile open_operand(const std::string& text, Elements wanted) {
   constexpr std::string_view ending = ".safetensors:";
   const std::size_t at = text.find(ending);
   std::error_code unreachable;  // it is refused when it is opened
   const bool plain = at == std::string::npos || std::filesystem::exists(text, unreachable);
   const std::string file = plain ? text : text.substr(0, at + ending.size() - 1);
-  try {
-    io::ArrayFile opened = io::open_array(file, plain ? "" : text.substr(at + ending.size()));
-    return any_dtype ? std::move(opened) : floating(std::move(opened));
-  } catch (const Error& error) {
-    std::string fix = error.fix;
-    if (fix.starts_with("--as ")) fix = "store it as .safetensors, which names its dtype";
-    if (fix.starts_with('\'')) fix = fmt::format("{}:{}", file, fix.substr(1, fix.size() - 2));  // a tensor's name
-    throw Error(error.code, error.got, !any_dtype && error.code == Code::dtype ? kFloating : error.allowed, fix);
-  }
+  const auto opened = [&] {
+    try {
+      return io::open_array(file, plain ? "" : text.substr(at + ending.size()));
+    } catch (const Error& error) {
+      if (!error.fix.starts_with('\'')) throw refusal_for(wanted, error, {});
+      throw Error(error.code, error.got, error.allowed,  // a tensor's name
+                  fmt::format("{}:{}", file, error.fix.substr(1, error.fix.size() - 2)));
+    }
+  };
+  return only(wanted, opened());
 }
 
 void check_unchanged(std::span<const io::ArrayFile> files) {
@@ -285,8 +299,12 @@ std::vector<io::FileId> ids_of(std::span<const io::ArrayFile> files) {
   return ids;
 }
 
+void declare_threads(Command& command, int& threads) {
+  command.option("--threads", threads, "threads that compute; 0: all of the machine", Among{0, kMostThreads});
+}
+
 void RunOptions::declare(Command& command, bool with_memory) {
-  command.option("--threads", threads, "threads that compute; 0: all of the machine");
+  declare_threads(command, threads);
   if (with_memory) command.option("--memory", memory, "resident memory that may be used, as 256M; default 1G");
   command.option("--backend", backend, "where it is computed: cpu or cuda; default cpu");
   command.flag("--json", json, "print the summary as JSON");
@@ -312,9 +330,6 @@ void require_apart(std::initializer_list<std::string_view> outputs) {
 }
 
 Workers::Workers(int threads) : executor_(nullptr) {
-  if (threads < 0)
-    throw Error(Code::option, fmt::format("--threads {}", threads), "0 (all of the machine) or a number of threads",
-                "--threads 0");
   if (threads == 0) {
     executor_ = &default_executor();
   } else if (threads == 1) {

@@ -49,6 +49,9 @@ std::string text_of(std::span<const std::int64_t> shape);
 /// Bytes as "1.25 GB" (powers of ten, as disks and bandwidths are counted).
 std::string human_bytes(double bytes);
 
+/// What an array's elements must be: of any dtype that a file's may be, floating, or int32 or int64.
+enum class Elements { any, floating, whole };
+
 /// Where an array is and how it is to be read.
 struct InputOptions {
   std::string tensor, as;
@@ -56,19 +59,27 @@ struct InputOptions {
 
   /// `prefix`: of the options' names, where a verb reads two arrays.
   void declare(Command& command, const std::string& prefix = "", bool may_be_floating = true);
-  /// An array of any dtype, whose header is read within `memory`. Throws Error{Code::option} for one that is too long.
-  io::ArrayFile open(const std::string& path, std::uint64_t memory = UINT64_MAX) const;
-  /// An array that can be folded. Throws Error{Code::dtype}, with the file's name, for others.
-  io::ArrayFile open_floating(const std::string& path, std::uint64_t memory = UINT64_MAX) const;
+  /// An array, whose header is read within `memory`. Throws Error: Code::option for a header that is too long;
+  /// Code::dtype, with the file's name, for other elements than are wanted.
+  io::ArrayFile open(const std::string& path, std::uint64_t memory = UINT64_MAX, Elements wanted = Elements::any) const;
+  io::ArrayFile open_floating(const std::string& path, std::uint64_t memory = UINT64_MAX) const {
+    return open(path, memory, Elements::floating);
+  }
+  io::ArrayFile open_whole(const std::string& path, std::uint64_t memory = UINT64_MAX) const {
+    return open(path, memory, Elements::whole);
+  }
 };
 
-/// An array that an option names as FILE or FILE.safetensors:TENSOR. Throws Error{Code::dtype} for one that cannot be
-/// folded, unless it may have any dtype.
-io::ArrayFile open_operand(const std::string& text, bool any_dtype = false);
+/// An array that an option names as FILE or FILE.safetensors:TENSOR. Throws Error{Code::dtype} for other elements than
+/// are wanted.
+io::ArrayFile open_operand(const std::string& text, Elements wanted);
 
 /// Refuses files that were written to since they were opened.
 void check_unchanged(std::span<const io::ArrayFile> files);
 std::vector<io::FileId> ids_of(std::span<const io::ArrayFile> files);
+
+/// Declares --threads.
+void declare_threads(Command& command, int& threads);
 
 /// How work is done: nothing here changes a result.
 struct RunOptions {

@@ -100,8 +100,8 @@ void AttentionArguments::declare(Command& command, const std::string& whose) {
   command.option("--layout", layout, help("bhtd (default), or bthd for (B, T, H, D)"));
   command.option("--scale", scale, "of the scores; default 1/sqrt(D)" + std::string(whose.empty() ? "" : ", else 1"));
   command.flag("--causal", causal, "the last query sees all keys, the one before all but the last, ...");
-  command.option("--left", left, help("keys that a query sees before its own position; default all"));
-  command.option("--right", right, help("keys that it sees behind it; default all"));
+  command.option("--left", left, help("keys that a query sees before its own position; default all"), Among{-1});
+  command.option("--right", right, help("keys that it sees behind it; default all"), Among{-1});
   command.option("--softcap", softcap, help("scores become softcap tanh(score / softcap)"));
   for (const Operand& o : kOperands) command.option(o.name, this->*o.text, help(o.help));
   command.option("--q-offsets", q_offsets,
@@ -168,7 +168,9 @@ View AttentionOperands::read(const char* name, const std::string& text, std::opt
   if (fabricated != nullptr && is_shape(text))
     return fabricated->add(std::strcmp(name, "--mask") == 0 ? DType::boolean : DType::float32, parse_shape(text));
   if (list && is_list(text)) return arrays_.emplace_back(list_of(name, text, *list)).view();
-  return arrays_.emplace_back(files.emplace_back(open_operand(text, true))).view();
+  return arrays_
+      .emplace_back(files.emplace_back(open_operand(text, list == DType::int64 ? Elements::whole : Elements::any)))
+      .view();
 }
 
 }  // namespace softfold::cli

@@ -21,6 +21,7 @@
 #include <sstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace softfold::cli {
 namespace {
@@ -156,30 +157,41 @@ void check_words(const CLI::App& app, int count, char** arguments) {
   }
 }
 
+template <class Number>
+bool holds(const std::optional<Among>& among, Number value) {
+  if constexpr (std::is_integral_v<Number>)
+    return !among || (std::cmp_greater_equal(value, among->least) && std::cmp_less_equal(value, among->most));
+  return true;
+}
+
 /// An option whose value is read here, so that a refusal says what is allowed.
 template <class Number, class Into>
-void add_number(CLI::App& app, const std::string& names, Into& into, const std::string& help) {
+void add_number(CLI::App& app, const std::string& names, Into& into, const std::string& help,
+                const std::optional<Among>& among = {}) {
   constexpr bool whole = std::is_integral_v<Number>;
   static constexpr const char *kind = whole ? "a whole number" : "a number", *type = whole ? "INT" : "NUMBER";
-  const auto read = [names, &into](const std::string& text) {
+  const auto read = [names, among, &into](const std::string& text) {
     const char* const end = text.data() + text.size();
     Number value{};
     const auto [at, error] = std::from_chars(text.data(), end, value);
-    if (error == std::errc{} && at == end) {
+    const bool fits = error == std::errc{} && at == end;
+    if (fits && holds(among, value)) {
       into = value;
       return;
     }
     using Limits = std::numeric_limits<Number>;
     const bool below = std::is_unsigned_v<Number> && text.starts_with('-');
-    const bool beyond = below || (error == std::errc::result_out_of_range && at == end);
+    const bool beyond = fits || below || (error == std::errc::result_out_of_range && at == end);
     const bool tiny = beyond && !whole && std::abs(std::strtod(text.c_str(), nullptr)) < 1;
+    const std::string fix = names + (tiny || names == "--threads" ? " 0" : names == "--axis" ? " -1" : " 1");
+    if (among && beyond)
+      throw Error(Code::option, fmt::format("{} {}", names, text),
+                  fmt::format("{}, {} .. {}", kind, among->least, among->most), fix);
     throw Error(Code::usage, fmt::format("the value '{}' of {}", text, names),
                 tiny     ? fmt::format("0, or a number of at least {} in size", Limits::denorm_min())
                 : beyond ? fmt::format("{}, {} .. {}", kind, Limits::lowest(), Limits::max())
                          : kind,
-                names + (tiny                ? " 0"
-                         : names == "--axis" ? " -1"
-                                             : " 1"));
+                fix);
   };
   app.add_option_function<std::string>(names, read, help)->type_name(type);
 }
@@ -234,11 +246,12 @@ void Command::option(const std::string& names, std::string& into, const std::str
 void Command::option(const std::string& names, double& into, const std::string& help) {
   add_number<double>(app_, names, into, help);
 }
-void Command::option(const std::string& names, int& into, const std::string& help) {
-  add_number<int>(app_, names, into, help);
+void Command::option(const std::string& names, int& into, const std::string& help, std::optional<Among> among) {
+  add_number<int>(app_, names, into, help, among);
 }
-void Command::option(const std::string& names, std::int64_t& into, const std::string& help) {
-  add_number<std::int64_t>(app_, names, into, help);
+void Command::option(const std::string& names, std::int64_t& into, const std::string& help,
+                     std::optional<Among> among) {
+  add_number<std::int64_t>(app_, names, into, help, among);
 }
 void Command::option(const std::string& names, std::uint64_t& into, const std::string& help) {
   add_number<std::uint64_t>(app_, names, into, help);
@@ -249,8 +262,9 @@ void Command::option(const std::string& names, std::optional<double>& into, cons
 void Command::option(const std::string& names, std::optional<int>& into, const std::string& help) {
   add_number<int>(app_, names, into, help);
 }
-void Command::option(const std::string& names, std::optional<std::int64_t>& into, const std::string& help) {
-  add_number<std::int64_t>(app_, names, into, help);
+void Command::option(const std::string& names, std::optional<std::int64_t>& into, const std::string& help,
+                     std::optional<Among> among) {
+  add_number<std::int64_t>(app_, names, into, help, among);
 }
 void Command::flag(const std::string& names, bool& into, const std::string& help) { app_.add_flag(names, into, help); }
 void Command::footer(const std::string& text) { app_.footer(text); }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,11 @@ namespace softfold::cli {
 /// Tells on standard error what was refused, what is allowed and what to try.
 void tell(const Error& error);
 
+/// The whole numbers that an option may be, whatever the arrays.
+struct Among {
+  std::int64_t least, most = std::numeric_limits<std::int64_t>::max();
+};
+
 /// One verb: what it takes and what it does. The variables named here must live as long as the program.
 class Command {
  public:
@@ -31,12 +37,13 @@ class Command {
   /// An option with a value, named as in "-o,--output".
   void option(const std::string& names, std::string& into, const std::string& help);
   void option(const std::string& names, double& into, const std::string& help);
-  void option(const std::string& names, int& into, const std::string& help);
-  void option(const std::string& names, std::int64_t& into, const std::string& help);
+  void option(const std::string& names, int& into, const std::string& help, std::optional<Among> among = {});
+  void option(const std::string& names, std::int64_t& into, const std::string& help, std::optional<Among> among = {});
   void option(const std::string& names, std::uint64_t& into, const std::string& help);
   void option(const std::string& names, std::optional<double>& into, const std::string& help);
   void option(const std::string& names, std::optional<int>& into, const std::string& help);
-  void option(const std::string& names, std::optional<std::int64_t>& into, const std::string& help);
+  void option(const std::string& names, std::optional<std::int64_t>& into, const std::string& help,
+              std::optional<Among> among = {});
   /// An option without a value.
   void flag(const std::string& names, bool& into, const std::string& help);
   /// A paragraph below the verb's help.

@@ -101,7 +101,7 @@ std::vector<double> CrossEntropyVerb::losses(const io::ArrayFile& file, const Lo
 void CrossEntropyVerb::run() const {
   const Compute compute(running);
   const io::ArrayFile file = reading.open_floating(input, running.memory_bytes()),
-                      class_file = target_reading.open(targets, running.memory_bytes());
+                      class_file = target_reading.open_whole(targets, running.memory_bytes());
   const Geometry g = geometry_of(file.shape(), -1);
   const std::vector<std::int64_t> rows = rows_of_targets(class_file, file);
   const Loaded classes(class_file);

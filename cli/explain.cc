@@ -65,12 +65,12 @@ void ExplainVerb::declare(Command& command) {
   command.positional("DTYPE", dtype_text, "float32, float64, float16, bfloat16");
   command.option("--dtype", output, "of the output; default DTYPE");
   command.option("--axis", axis, "the axis that is folded; default -1");
-  command.option("--threads", threads, "threads that compute; 0: all of the machine");
+  declare_threads(command, threads);
   command.option("--backend", backend, "cpu or cuda");
-  command.option("-k", best, fmt::format("of topk: how many; default {}", Fabricated::kBest));
-  command.option("--keys", keys, "of attention: keys a sequence (of packed sequences: all keys); default T");
-  command.option("--kv-heads", kv_heads, "of attention: heads of k and v; default H");
-  command.option("--dv", dv, "of attention: v's D; default D");
+  command.option("-k", best, fmt::format("of topk: how many; default {}", Fabricated::kBest), Among{0});
+  command.option("--keys", keys, "of attention: keys a sequence (of packed sequences: all keys); default T", Among{0});
+  command.option("--kv-heads", kv_heads, "of attention: heads of k and v; default H", Among{0});
+  command.option("--dv", dv, "of attention: v's D; default D", Among{0});
   arguments.declare(command, "of attention: ");
   command.flag("--json", json, "print an object");
   command.footer(
@@ -87,7 +87,6 @@ void ExplainVerb::refuse_what_does_not_apply(Op which) const {
   if (!output.empty() && (which == Op::state || which == Op::merge_states || which == Op::sample))
     refuse("--dtype", "an output of the one dtype that this operation has");
   if (best && which != Op::topk) refuse("-k", "an option of topk alone");
-  if (best && *best < 0) throw Error(Code::option, fmt::format("-k {}", *best), "0 or more", "-k 1");
   if (which == Op::attention) {
     if (axis) refuse("--axis", "--layout, which says which axis is which");
     return;

@@ -84,8 +84,8 @@ std::vector<io::ArrayFile> LinearCrossEntropyVerb::open() const {
   std::vector<io::ArrayFile> files;
   files.push_back(reading.open_floating(input));
   files.push_back(weight_reading.open_floating(weight));
-  files.push_back(target_reading.open(targets));
-  if (!bias.empty()) files.push_back(open_operand(bias));
+  files.push_back(target_reading.open_whole(targets));
+  if (!bias.empty()) files.push_back(open_operand(bias, Elements::floating));
   return files;
 }
 

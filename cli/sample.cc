@@ -29,12 +29,13 @@ struct SampleVerb {
     command.positional("TOKENS", tokens, "where they stand, int64, one a row");
     command.positional("LP", log_probabilities, "their log-probabilities, float32, if wanted", false);
     command.option("--temperature", options.temperature, "logits are divided by it; 0 takes the largest; default 1");
-    command.option("--top-k", options.top_k, "only the k largest; default 0: all");
+    command.option("--top-k", options.top_k, "only the k largest; default 0: all", Among{0});
     command.option("--top-p", options.top_p, "only the fewest largest with this share of the probability; default 1");
     command.option("--min-p", options.min_p, "only those at least this probable beside the largest; default 0");
     command.option("--order", order, "vllm (min-p first) or hugging-face (min-p last); default vllm");
     command.option("--of", of, "LP of the raw logits, or of what was sampled from: raw, sampled; default raw");
-    command.option("--top-logprobs", top, "of each row, best first, the N largest tokens and log-probabilities");
+    command.option("--top-logprobs", top, "of each row, best first, the N largest tokens and log-probabilities",
+                   Among{0});
     command.option("--top-tokens", top_tokens, "where these tokens go: (..., N), int64");
     command.option("--top-lp", top_log_probabilities, "and their log-probabilities: (..., N), float32");
     command.option("--seed", options.seed, "of the draws: 0 .. 2^64 - 1; default 0");
@@ -128,7 +129,7 @@ void SampleVerb::run() const {
   o.of = static_cast<Distribution>(parse_word(of, "distribution", distributions));
   const Compute compute(running);
   require_apart({tokens, log_probabilities, top_tokens, top_log_probabilities});
-  if ((top == 0) != top_tokens.empty() || (top == 0) != top_log_probabilities.empty() || top < 0)
+  if ((top == 0) != top_tokens.empty() || (top == 0) != top_log_probabilities.empty())
     throw Error(Code::option,
                 fmt::format("--top-logprobs {} with {} of its files", top,
                             int{!top_tokens.empty()} + int{!top_log_probabilities.empty()}),

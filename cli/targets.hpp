@@ -14,11 +14,8 @@
 
 namespace softfold::cli {
 
-/// The shape of the targets: that of `of` without its last axis. Throws Error: Code::dtype, Code::shape.
+/// The shape of the targets: that of `of` without its last axis. Throws Error{Code::shape}.
 inline std::vector<std::int64_t> rows_of_targets(const io::ArrayFile& targets, const io::ArrayFile& of) {
-  if (targets.dtype() != DType::int32 && targets.dtype() != DType::int64)
-    throw Error(Code::dtype, fmt::format("TARGETS of {}", name_of(targets.dtype())), "int32, int64",
-                "x.astype(numpy.int64) in NumPy");
   if (of.shape().empty()) throw Error(Code::shape, "one number without an axis", "an array (..., n)");
   const auto rows = of.shape().first(of.shape().size() - 1);
   if (!std::ranges::equal(targets.shape(), rows))
@@ -36,18 +33,27 @@ inline std::int64_t counted_targets(const View& targets, std::int64_t ignored) {
   return counted;
 }
 
-/// Refuses a target that is no class, before any work and on any device. Throws Error{Code::data}.
+/// Refuses a target that is no class, before any work and on any device. Throws Error{Code::data}: --ignore-index is
+/// what to try where it helps, with one such target and no other.
 inline void check_targets(const View& targets, std::int64_t ignored, std::int64_t classes) {
   std::int64_t rows = 1;
   for (const std::int64_t n : targets.shape) rows *= n;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t target = integer_at(targets, r);
-    if (target == ignored || (target >= 0 && target < classes)) continue;
-    throw Error(Code::data, fmt::format("target {} for row {}", target, r),
-                classes == 0 ? fmt::format("--ignore-index {} alone: there are no classes", ignored)
-                             : fmt::format("0 .. {}, or --ignore-index {}", classes - 1, ignored),
-                fmt::format("--ignore-index {}, if rows with this target are not to count", target));
+  const auto is_class = [&](std::int64_t target) { return target >= 0 && target < classes; };
+  const auto refused = [&](std::int64_t target) { return target != ignored && !is_class(target); };
+  std::int64_t first = 0;
+  while (first < rows && !refused(integer_at(targets, first))) ++first;
+  if (first == rows) return;
+  const std::int64_t target = integer_at(targets, first);
+  bool alone = true;
+  for (std::int64_t r = 0; r < rows && alone; ++r) {
+    const std::int64_t other = integer_at(targets, r);
+    alone = other == target || is_class(other);
   }
+  throw Error(Code::data, fmt::format("target {} for row {}", target, first),
+              classes == 0 ? fmt::format("--ignore-index {} alone: there are no classes", ignored)
+                           : fmt::format("0 .. {}, or --ignore-index {}", classes - 1, ignored),
+              alone ? fmt::format("--ignore-index {}, if rows with this target are not to count", target)
+                    : fmt::format("{} for every row that is not to count, classes for the others", ignored));
 }
 
 }  // namespace softfold::cli

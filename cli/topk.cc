@@ -28,7 +28,7 @@ struct TopkVerb {
     command.positional("IN", input, "an array (..., n), .npy or .safetensors: the last axis is searched");
     command.positional("VALUES", values, "the k largest of each row, best first");
     command.positional("INDICES", indices, "where they stand, int64");
-    command.option("-k", k, fmt::format("how many, 0 .. n; default {}", Fabricated::kBest));
+    command.option("-k", k, fmt::format("how many, 0 .. n; default {}", Fabricated::kBest), Among{0});
     command.flag("--probabilities", probabilities, "VALUES are their probabilities in the whole row instead");
     command.option("--scale", scale, "of the probabilities (1/temperature); default 1");
     reading.declare(command);
@@ -42,9 +42,9 @@ struct TopkVerb {
 };
 
 void TopkVerb::check_k(std::int64_t n) const {
-  if (k < 0 || k > n)
+  if (k > n)
     throw Error(Code::option, fmt::format("-k {} of rows of {}", k, counted(n, "element")), fmt::format("0 .. {}", n),
-                fmt::format("-k {}", k < 0 ? std::min<std::int64_t>(1, n) : n));
+                fmt::format("-k {}", n));
 }
 
 /// Of a row the library keeps an entry for each element that may be among its best. Where threads share rows, that is

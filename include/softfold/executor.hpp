@@ -25,17 +25,20 @@ class SOFTFOLD_API Executor {
   virtual void run(std::int64_t tasks, Task task, void* argument) = 0;
 };
 
+/// The most threads that a pool of softfold's has.
+inline constexpr int kMostThreads = 4096;
+
 /// Runs everything on the calling thread.
 SOFTFOLD_API Executor& serial_executor();
 /// A pool of `threads` - 1 std::threads and the caller of run(). run() may be called from several threads and from
 /// inside a task; in a forked child the pool starts anew. threads = 0 takes as many as the process may run on; more
-/// than 4096 or fewer than 0 are refused (Code::option).
+/// than kMostThreads or fewer than 0 are refused (Code::option).
 SOFTFOLD_API std::unique_ptr<Executor> make_thread_executor(int threads = 0);
 /// A oneTBB arena of at most `threads` threads, no more than oneTBB allows itself. threads = 0 takes all of those.
 /// Refused (Code::unsupported) in a build without oneTBB.
 SOFTFOLD_API std::unique_ptr<Executor> make_tbb_executor(int threads = 0);
 /// What a Context without an executor uses: oneTBB where the build has it, else the std::thread pool; made once, with
-/// SOFTFOLD_THREADS threads if the environment says so (Code::option if that is not a number from 0 to 4096).
+/// SOFTFOLD_THREADS threads if the environment says so (Code::option if that is not a number from 0 to kMostThreads).
 SOFTFOLD_API Executor& default_executor();
 
 }  // namespace v0

@@ -88,16 +88,16 @@ const Names& names();
 /// a TypeError says. Whatever else an object's own __index__ raises reaches the caller.
 nb::object index_of(nb::handle value);
 
-/// The same as a T; what is none, or none of T's, is refused, `name` being the argument's.
+/// The same as a T; what is none, or not within least .. most, is refused, `name` being the argument's.
 template <class T>
-T whole(nb::handle value, const char* name) {
+T whole(nb::handle value, const char* name, T least = std::numeric_limits<T>::min(),
+        T most = std::numeric_limits<T>::max()) {
   const nb::object number = index_of(value);
   T as_stored{};
-  if (number.is_valid() && nb::try_cast<T>(number, as_stored)) return as_stored;
+  if (number.is_valid() && nb::try_cast<T>(number, as_stored) && as_stored >= least && as_stored <= most)
+    return as_stored;
   const std::string got = std::string(name) + "=" + nb::cast<std::string>(nb::repr(value));
-  throw Error(Code::option, got,
-              "a whole number, " + std::to_string(std::numeric_limits<T>::min()) + " .. " +
-                  std::to_string(std::numeric_limits<T>::max()));
+  throw Error(Code::option, got, "a whole number, " + std::to_string(least) + " .. " + std::to_string(most));
 }
 
 /// NumPy's dtype object for t; bfloat16's comes from ml_dtypes.

@@ -27,12 +27,14 @@ int threads_asked_for() {
   const auto end = text + std::strlen(text);
   const auto [at, error] = std::from_chars(text, end, threads);
   if (error != std::errc() || at != end) threads = -1;
-  if (threads < 0) throw Error(Code::option, std::string("SOFTFOLD_THREADS=") + text, "a number from 0 to 4096");
+  if (threads < 0)
+    throw Error(Code::option, std::string("SOFTFOLD_THREADS=") + text,
+                "a number from 0 to " + std::to_string(kMostThreads));
   return threads;
 }
 
 void set_num_threads(nb::handle threads) {
-  std::shared_ptr<Executor> made = make_thread_executor(whole<int>(threads, "threads"));
+  std::shared_ptr<Executor> made = make_thread_executor(whole<int>(threads, "threads", 0, kMostThreads));
   const std::lock_guard lock(pool().mutex);
   std::swap(pool().executor, made);
 }

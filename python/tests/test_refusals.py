@@ -87,7 +87,8 @@ REFUSED = {
         "draw=-1",
     ),
     "threads beyond 64 bits": (lambda: softfold.set_num_threads(2**70), "option", "threads=1180591620717411303424"),
-    "threads below 0": (lambda: softfold.set_num_threads(-1), "option", "-1"),
+    "threads below 0": (lambda: softfold.set_num_threads(-1), "option", "threads=-1"),
+    "more threads than a pool has": (lambda: softfold.set_num_threads(4097), "option", "threads=4097"),
 }
 
 
@@ -99,6 +100,12 @@ def test_refused(case):
     error = caught.value
     assert error.code == code and words in error.got and error.allowed
     assert str(error).startswith("softfold: got ")
+
+
+def test_the_range_of_threads_is_theirs_not_an_integer_type_s():
+    for threads in (-1, 4097, 2**40, 2**70):
+        with pytest.raises(softfold.Error, match="allowed: a whole number, 0 .. 4096"):
+            softfold.set_num_threads(threads)
 
 
 def test_errors_are_python_s_own_too():

@@ -22,8 +22,6 @@ namespace softfold {
 inline namespace v0 {
 namespace {
 
-constexpr int kMostThreads = 4096;
-
 /// How often a waiting thread looks before it parks: some 20 to 50 microseconds, several times what a wake costs.
 constexpr int kSpins = 1000;
 

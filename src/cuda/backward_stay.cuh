@@ -26,8 +26,7 @@ struct GradientShape {
   static constexpr int kWarpBytes = 2 * Place::kBytes;  ///< of shared memory
 };
 
-/// The sums of one row's chunks. Two by turns: who sends a row's has received those of the row before from every warp,
-/// and with them the word that they have read the row before that.
+/// The sums of one row's chunks.
 struct SumBox {
   lift::SumNode* sums;
   __device__ __forceinline__ lift::SumNode& operator[](int chunk) const { return sums[chunk + chunk / 8]; }
@@ -105,7 +104,8 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   using Cluster = lift::Cluster;
   constexpr int kSize = Place::kSize, kLanes = Shape::kLanes;
   extern __shared__ __align__(16) char memory[];
-  __shared__ CopyBarrier arrived[2], landed[kStayWarps];
+  __shared__ MailTurns mail;
+  __shared__ CopyBarrier landed[kStayWarps];
   __shared__ RowSource::Queue queue;
   const PlainRows& rows = p.rows;
   RowSource source({rows.taken, static_cast<unsigned>(rows.rows)}, clusters, queue);
@@ -130,14 +130,15 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     y.fetch(landed[warp], rows.x_begin, rows.x_end);
     dy.fetch(landed[warp], p.dy, p.dy_end);
   };
-  const auto box_of = [&](int turn) {
-    return SumBox{reinterpret_cast<lift::SumNode*>(memory + warps * Shape::kWarpBytes + turn * SumBox::bytes(chunks))};
+  const auto box_of = [&](int step) {
+    char* boxes = memory + warps * Shape::kWarpBytes;
+    return SumBox{reinterpret_cast<lift::SumNode*>(boxes + static_cast<int>(mail.place(step)) * SumBox::bytes(chunks))};
   };
   const int mail_bytes = chunks * static_cast<int>(sizeof(lift::SumNode)) + RowSource::kBytes;
-  if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
+  mail.init();
   if (lane == 0) landed[warp].init(1);
   CopyBarrier::publish();
-  if (threadIdx.x < 2) arrived[threadIdx.x].expect(mail_bytes);
+  mail.expect(mail_bytes);
   fetch(source.by_stride(0));
   Cluster::arrive();
   source.begin(seen);
@@ -146,7 +147,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
 
   for (int step = 0; source.row(step) < rows.rows; ++step) {
     const std::int64_t row = source.row(step);
-    const int turn = step % 2, chunk = share.chunk + lane / kLanes;
+    const int chunk = share.chunk + lane / kLanes;
     const bool has_chunk = lane / kLanes < share.chunks;
     using Chunk = GradientVectors<E, Gradient>;
     typename Chunk::Vectors y, dy;
@@ -162,17 +163,16 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     own.any = __ballot_sync(lift::kWholeWarp, own.any != 0) >> (lane / kLanes * kLanes) & all_lanes;
     if (has_chunk) {
       for (unsigned to = static_cast<unsigned>(lane % kLanes); to < Cluster::size(); to += kLanes)
-        send_word(Cluster::map(&box_of(turn)[chunk], to), Cluster::map(&arrived[turn], to),
+        send_word(Cluster::map(&box_of(step)[chunk], to), Cluster::map(&mail.barrier(step), to),
                   fold::bits_as<std::uint64_t>(own));
     }
-    source.send(step, arrived[turn]);
-    wait_for_words(arrived[turn], static_cast<unsigned>(step / 2) & 1U);
-    if (threadIdx.x == 0) arrived[turn].expect(mail_bytes);
+    source.send(step, mail.barrier(step));
+    mail.wait(step, mail_bytes);
     source.ask();
     const lift::SumNode all = lift::sum_some(
         [&](int i) {
           asm volatile("" : "+r"(i));  // or places are found once for all rows, and spilled
-          return box_of(turn)[i];
+          return box_of(step)[i];
         },
         chunks);
     const int count = has_chunk ? min(static_cast<int>(rows.n) - chunk * lift::kChunk, lift::kChunk) : 0;

@@ -37,13 +37,13 @@ struct RaggedParking {
     __syncwarp();  // all have fetched what was there
     if (threadIdx.x % 32 == 0) kept[slot] = of;
   }
+  /// Behind a barrier that the warp's lanes have met at since it parked.
   __device__ __forceinline__ ChunkKept fetch(int slot, float (&v)[lift::kPerLane]) const {
 #pragma unroll
     for (int i = 0; i < lift::kPerLane / 4; ++i) {
       const float4 a = values[slot][i][threadIdx.x % 32];
       v[4 * i] = a.x, v[4 * i + 1] = a.y, v[4 * i + 2] = a.z, v[4 * i + 3] = a.w;
     }
-    __syncwarp();
     return kept[slot];
   }
 };

@@ -159,9 +159,11 @@ struct ShortTile {
       if (kWidth * (lane + kLanes * j) < of) to[kLanes * j] = Packed<E>::pack(v + j * kWidth);
     hide<kLog>(y, kSlots + kWidth * lane, of);
   }
-  /// Results to shared memory where the first element lies at x. The group's lanes together.
+  /// Results to shared memory where the first element lies at x, and where gather() may have read. The group's lanes
+  /// together.
   __device__ __forceinline__ void park(char* x, const float (&v)[kCount]) const {
     const unsigned group = (lift::kWholeWarp >> (32 - kLanes)) << (threadIdx.x % 32 / kLanes * kLanes);
+    __syncwarp(group);  // lanes gather others' elements, too: all have; a vote in between orders no memory
     uint4* at = reinterpret_cast<uint4*>(x - shift * kSize);
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) at[lane + kLanes * j] = Packed<E>::pack(v + j * kWidth);

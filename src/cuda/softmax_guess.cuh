@@ -84,14 +84,14 @@ struct GuessRow {
   }
 
   /// Each chunk in its own frame. Any row.
-  __device__ __forceinline__ lift::Root exactly(const Vectors& raw, int row, const StayBox& box, const MailTurns& turns,
+  __device__ __forceinline__ lift::Root exactly(const Vectors& raw, int row, const StayBox& box, MailTurns& turns,
                                                 int turn) const {
     const auto extremes = extremes_by_integers<E>(raw);
     float v[Shape::kCount];
     unpack(raw, v);
     const auto own = Shape::Fold::terms(v, p.factor.c, extremes);
     if (count > 0) send_mail<kLanes>(box[chunk()], turns.barrier(turn), mail_of(own));
-    turns.wait(turn);
+    turns.wait(turn, StayMail::bytes(chunks));
     const auto root = box.template merge<kChunks>(chunks);
     const ChunkMultiplier multiplier(root, own.node, own.state.m);
     const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
@@ -255,16 +255,13 @@ struct GuessRow {
 
 /// What warps exchange of rows that no guess held.
 struct Misses {
-  CopyBarrier arrived[2];
+  MailTurns turns;
   int of_warp[kStayWarps];  ///< how many there were
 
-  /// By all threads of the block; then CopyBarrier::publish() and turns().expect().
-  __device__ __forceinline__ void init(int chunks) {
+  /// By all threads of the block; then CopyBarrier::publish() and turns.expect().
+  __device__ __forceinline__ void init() {
     if (threadIdx.x < kStayWarps) of_warp[threadIdx.x] = 0;
-    turns(chunks).init();
-  }
-  __device__ __forceinline__ MailTurns turns(int chunks) {
-    return {arrived, chunks * static_cast<int>(sizeof(StayMail))};
+    turns.init();
   }
 
   static __device__ __forceinline__ StayBox box(int warp_bytes, int chunks, int turn) {
@@ -298,7 +295,7 @@ __device__ __forceinline__ void guess_rows(const PlainRows& p, RowSource& source
     source.keep();
     __syncwarp();
     if (ahead < rows) part.template fetch<kGradient>(step + kStages, ahead, waited);
-    source.send(step, mail.arrived[mail.place(step)]);
+    source.send(step, mail.turns.barrier(step));
     const GuessRow<E, kLeaves, kOnVectors, kChunks> own{p, part.chunks, part.kept_chunk, part.count, waits};
     bool held;
     if constexpr (sizeof(E) == 2) {
@@ -320,8 +317,7 @@ __device__ __noinline__ lift::Root read_again_exactly(const PlainRows& p, int ro
   typename Shape::Elements(x).gather(raw, x, part.count, lift::absent(p.factor.c));
   const GuessRow<E, kLeaves, kOnVectors, kChunks> own{p, part.chunks, part.kept_chunk, part.count, waits};
   int& turn = misses.of_warp[warp_index()];
-  const lift::Root root =
-      own.exactly(raw, row, Misses::box(Shape::kWarpBytes, part.chunks, turn), misses.turns(part.chunks), turn);
+  const lift::Root root = own.exactly(raw, row, Misses::box(Shape::kWarpBytes, part.chunks, turn), misses.turns, turn);
   __syncwarp();
   if (lane_index() == 0) ++turn;
   return root;
@@ -345,10 +341,10 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   {
     const GuessPart<E, kOnVectors> part(p, waits);
     part.init();
-    misses.init(part.chunks);
+    misses.init();
     mail.init(part.chunks, RowSource::kBytes);
     CopyBarrier::publish();
-    misses.turns(part.chunks).expect();
+    misses.turns.expect(StayMail::bytes(part.chunks));
     mail.expect();
     __syncwarp();
     for (int stage = 0; stage < kStages; ++stage)

@@ -21,24 +21,29 @@ struct ChunkShare {
   }
 };
 
-/// The mail of row after row to two places by turns: who sends a row's has received that of the row before from every
-/// warp, and with it the word that they have read the row before that.
+/// The barriers of mail that goes, row after row, to two places by turns: who sends a row's has received that of the
+/// row before from every warp, and with it the word that they have read the row before that. turn: how many rows' mail
+/// has been exchanged before; bytes: of a row's.
 struct MailTurns {
-  CopyBarrier* arrived;  ///< two
-  int bytes;             ///< of a row's mail
+  CopyBarrier arrived[2];
+
+  /// Where a row's mail goes, and in which phase of that place's barrier it comes. (Of signed numbers, which turns are,
+  /// remainders take three instructions.)
+  static __device__ __forceinline__ unsigned place(int turn) { return static_cast<unsigned>(turn) % 2; }
+  static __device__ __forceinline__ unsigned parity(int turn) { return static_cast<unsigned>(turn) / 2 % 2; }
+  __device__ __forceinline__ CopyBarrier& barrier(int turn) { return arrived[place(turn)]; }
 
   /// By all threads of the block; then CopyBarrier::publish() and expect().
-  __device__ __forceinline__ void init() const {
+  __device__ __forceinline__ void init() {
     if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
   }
-  __device__ __forceinline__ void expect() const {
+  __device__ __forceinline__ void expect(int bytes) {
     if (threadIdx.x < 2) arrived[threadIdx.x].expect(bytes);
   }
-  /// row: how many have been exchanged before.
-  __device__ __forceinline__ CopyBarrier& barrier(int row) const { return arrived[row % 2]; }
-  __device__ __forceinline__ void wait(int row) const {
-    wait_for_words(barrier(row), static_cast<unsigned>(row / 2) & 1U);
-    if (threadIdx.x == 0) barrier(row).expect(bytes);
+  __device__ __forceinline__ void wait(int turn, int bytes) {
+    const bool first = thread_index() == 0;  // known before, as what is found out behind the mail all blocks wait for
+    wait_for_words(barrier(turn), parity(turn));
+    if (first) barrier(turn).expect(bytes);
   }
 };
 
@@ -46,6 +51,7 @@ struct MailTurns {
 struct alignas(16) StayMail {
   lift::Node node;
   double far;  ///< m where the node is kFar: its state is then (m, node.d)
+  static __device__ __forceinline__ int bytes(int chunks) { return chunks * static_cast<int>(sizeof(StayMail)); }
 };
 
 /// The mail of one row. Lanes read runs of up to 8 neighbours: with a gap after every 8 they hardly meet in a bank.

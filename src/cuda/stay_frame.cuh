@@ -124,53 +124,44 @@ struct FrameMail {
     Run sums[32];
     int tops[kWarps];
   } rows[2];
-  CopyBarrier arrived[2];
+  MailTurns turns;
   int bytes;  ///< of a row's mail
 
-  /// Where a row's mail goes, and in which phase of that place's barrier it comes. (Of signed numbers, which turns are,
-  /// remainders take three instructions.)
-  static __device__ __forceinline__ unsigned place(int turn) { return static_cast<unsigned>(turn) % 2; }
-  static __device__ __forceinline__ unsigned parity(int turn) { return static_cast<unsigned>(turn) / 2 % 2; }
   static __device__ __forceinline__ int warps() { return static_cast<int>(lift::Cluster::size() * (blockDim.x / 32)); }
   static __device__ __forceinline__ int warp() {
     return static_cast<int>(lift::Cluster::rank() * (blockDim.x / 32)) + warp_index();
   }
-  /// By all threads of the block; more: bytes that come besides. Then CopyBarrier::publish() and expect().
+  /// MailTurns::init; more: bytes that come besides.
   __device__ __forceinline__ void init(int chunks, int more) {
-    if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
+    turns.init();
     const int words = chunks + (kTops && lift::Cluster::rank() == 0 ? warps() : 0);
     if (threadIdx.x < 2) bytes = words * static_cast<int>(sizeof(float)) + more;
     for (int i = static_cast<int>(threadIdx.x); i < 2 * kChunks; i += static_cast<int>(blockDim.x))
       rows[i / kChunks].sums[i % kChunks / kRun].of[i % kRun] = 0.F;
   }
   __device__ __forceinline__ void expect() {
-    if (threadIdx.x < 2) arrived[threadIdx.x].expect(bytes);
+    if (threadIdx.x < 2) turns.expect(bytes);  // others have not seen them yet
   }
-  __device__ __forceinline__ void wait(int turn) {
-    const bool first = thread_index() == 0;
-    const int next = bytes;  // known before, as what is found out behind the mail all blocks wait for
-    wait_for_words(arrived[place(turn)], parity(turn));
-    if (first) arrived[place(turn)].expect(next);
-  }
+  __device__ __forceinline__ void wait(int turn) { turns.wait(turn, bytes); }
   /// By the kLanes lanes that hold a chunk, to all blocks of the cluster.
   template <int kLanes>
   __device__ __forceinline__ void send_sum(int turn, unsigned chunk, float sum) {
     static_assert(kLanes >= 16);  // blocks of a cluster
     const unsigned to = thread_index() % kLanes;
     if (to < lift::Cluster::size())
-      send(turn, rows[place(turn)].sums[chunk / kRun].of[chunk % kRun], to, __float_as_uint(sum));
+      send(turn, rows[MailTurns::place(turn)].sums[chunk / kRun].of[chunk % kRun], to, __float_as_uint(sum));
   }
   /// By a warp.
   __device__ __forceinline__ void send_top(int turn, float z) {
     const int top = __reduce_max_sync(lift::kWholeWarp, __float_as_int(z));
-    if (lane_index() == 0) send(turn, rows[place(turn)].tops[warp()], 0, static_cast<unsigned>(top));
+    if (lane_index() == 0) send(turn, rows[MailTurns::place(turn)].tops[warp()], 0, static_cast<unsigned>(top));
   }
   static __device__ __forceinline__ int runs(int n) {
     return n <= 8 * kRun * lift::kChunk ? 8 : n <= 16 * kRun * lift::kChunk ? 16 : 32;
   }
   /// Of a row of n elements, the lane's; before its mail has come.
   __device__ __forceinline__ const Run& own_run(int turn, int n) const {
-    return rows[place(turn)].sums[lane_index() & (runs(n) - 1)];
+    return rows[MailTurns::place(turn)].sums[lane_index() & (runs(n) - 1)];
   }
   /// Then the sum over its chunks, in every lane.
   static __device__ __forceinline__ float sum(Run run, int n) {
@@ -194,14 +185,14 @@ struct FrameMail {
   }
   __device__ __forceinline__ int top(int turn) const {
     int top = 0;
-    for (int i = lane_index(); i < warps(); i += 32) top = max(top, rows[place(turn)].tops[i]);
+    for (int i = lane_index(); i < warps(); i += 32) top = max(top, rows[MailTurns::place(turn)].tops[i]);
     return __reduce_max_sync(lift::kWholeWarp, top);
   }
 
  private:
   template <class Word>
   __device__ __forceinline__ void send(int turn, Word& mine, unsigned to, unsigned word) {
-    send_u32(lift::Cluster::map(&mine, to), lift::Cluster::map(&arrived[place(turn)], to), word);
+    send_u32(lift::Cluster::map(&mine, to), lift::Cluster::map(&turns.barrier(turn), to), word);
   }
 };
 

@@ -149,6 +149,8 @@ DType dtype_of(const std::string& descr, std::optional<DType> as) {
         "an .npy file of dtype " + std::string(name_of(known->second)) + " opened as " + std::string(name_of(*as)),
         "leave the dtype out, or x.astype in NumPy");
   }
+  if (descr.size() > 1 && descr[1] == 'c')
+    refuse_dtype("an .npy file of complex dtype " + in_quotes(descr), "x.real or numpy.abs(x) in NumPy");
   if (descr.starts_with('>'))
     refuse_dtype("an .npy file of big-endian dtype " + in_quotes(descr),
                  "x.astype(x.dtype.newbyteorder('<')) in NumPy");

@@ -220,7 +220,7 @@ ArrayHeader find_tensor(const SafetensorsHeader& header, std::string_view name, 
   const auto dtype = safetensors_dtype(found->dtype);
   if (!dtype)
     throw Error(Code::dtype, "the tensor " + in_quotes(found->name) + " of dtype " + in_quotes(found->dtype), allowed,
-                "store it as float32");
+                found->dtype == "C64" ? "store its real part or its absolute values" : "store it as float32");
   if (as && *as != *dtype)
     throw Error(Code::dtype,
                 "the tensor " + in_quotes(found->name) + " of dtype " + std::string(name_of(*dtype)) + " opened as " +

@@ -1,6 +1,7 @@
 // The entropy against long double and finite differences, its special rows, and what it refuses.
 #include "own_plan.hpp"
 #include "refuse/refusal.hpp"
+#include "support/sum_of.hpp"
 
 #include "softfold/softfold.hpp"
 
@@ -14,14 +15,12 @@ namespace {
 using softfold::EntropyOptions;
 
 long double exact_entropy(const std::vector<double>& x, double scale) {
-  long double most = -INFINITY, d = 0, sum = 0;
-  for (const double v : x) most = std::max(most, static_cast<long double>(scale) * v);
-  for (const double v : x) d += std::exp(static_cast<long double>(scale) * v - most);
-  for (const double v : x) {
-    const long double s = static_cast<long double>(scale) * v - most;
-    if (!std::isinf(s)) sum += std::exp(s) / d * (s - std::log(d));
-  }
-  return -sum;
+  const auto score = [&](std::size_t i) { return static_cast<long double>(scale) * x[i]; };
+  const long double lse = lse_of(x.size(), score);
+  return -sum_of(x.size(), [&](std::size_t i) {
+    const long double lp = score(i) - lse;
+    return std::isinf(lp) ? 0 : std::exp(lp) * lp;
+  });
 }
 
 template <class T>

@@ -1,6 +1,7 @@
 // The divergence against long double, close rows above all; its gradients, its special rows, and what it refuses.
 #include "own_plan.hpp"
 #include "refuse/refusal.hpp"
+#include "support/sum_of.hpp"
 
 #include "softfold/softfold.hpp"
 
@@ -21,7 +22,10 @@ struct Exact {
 
   template <class T>
   Exact(const std::vector<T>& a, const std::vector<T>& b, long double scale) {
-    const long double lse_a = lse(a, scale), lse_b = lse(b, scale);
+    const auto lse = [&](const std::vector<T>& x) {
+      return lse_of(x.size(), [&](std::size_t i) { return scale * static_cast<long double>(x[i]); });
+    };
+    const long double lse_a = lse(a), lse_b = lse(b);
     for (std::size_t i = 0; i < a.size(); ++i) {
       const auto x = static_cast<long double>(a[i]), y = static_cast<long double>(b[i]);
       p.push_back(std::exp(scale * x - lse_a)), q.push_back(std::exp(scale * y - lse_b));
@@ -29,15 +33,6 @@ struct Exact {
       divergence += p[i] > 0 ? p[i] * (std::expm1(-r[i]) + r[i]) : q[i];
       mean_size += p[i] * std::abs(r[i]);
     }
-  }
-
- private:
-  template <class T>
-  static long double lse(const std::vector<T>& x, long double scale) {
-    long double most = -INFINITY, d = 0;
-    for (const T v : x) most = std::max(most, scale * static_cast<long double>(v));
-    for (const T v : x) d += std::exp(scale * static_cast<long double>(v) - most);
-    return most + std::log(d);
   }
 };
 

@@ -142,15 +142,14 @@ struct LossReference {
     const auto n = static_cast<std::size_t>(c.n);
     LossRow row;
     row.log_probability.assign(n, -HUGE_VALL), row.share.assign(n, 0);
-    long double most = -HUGE_VALL, classes = 0, sum = 0;
+    long double classes = 0;
     for (std::size_t i = 0; i < n; ++i) {
       const auto k = static_cast<std::int64_t>(i);
       if (!c.exists(r, k)) continue;
       row.log_probability[i] = scale * static_cast<long double>(number(c.x, r * c.n + k));
-      most = std::max(most, row.log_probability[i]), classes += 1;
+      classes += 1;
     }
-    for (const long double v : row.log_probability) sum += std::exp(v - most);
-    row.lse = most + std::log(sum);
+    row.lse = lse_of(n, [&](std::size_t i) { return row.log_probability[i]; });
     const std::int64_t t = c.of_classes() ? target(c, r) : -1;
     for (std::size_t i = 0; i < n; ++i) {
       if (row.log_probability[i] == -HUGE_VALL) continue;

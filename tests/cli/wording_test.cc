@@ -20,6 +20,12 @@ class Wording : public CommandTest {
     write_array(at("q.npy"), DType::float32, {1, 2, 4, 5}, random_elements(DType::float32, 40, 1));
     write_array(at("five.npy"), DType::float32, {5}, random_elements(DType::float32, 5, 1));
   }
+  /// A file of int64 under another name, said to be of another dtype; its data are cut to `bytes`.
+  void write_as(const std::string& name, const std::string& of, const std::string& descr, int bytes = 32) const {
+    std::string file = contents(at(of));
+    file.replace(file.find("<i8"), 3, descr);
+    std::ofstream(at(name), std::ios::binary) << file.substr(0, file.size() - 32 + static_cast<std::size_t>(bytes));
+  }
   /// Refused, with something to try, and `part` in the message.
   void expect_try(Code code, const std::string& part, const Words& words) const {
     expect_refused(code, part, words);
@@ -64,11 +70,35 @@ TEST_F(Wording, ANumberThatIsTooLargeMeetsItsRange) {
   for (const std::string seed : {"18446744073709551616", "-1"})
     expect_try(Code::usage, "0 .. 18446744073709551615", {"sample", "@x.npy", "@o.npy", "--seed", seed});
   expect_ok({"sample", "@x.npy", "@o.npy", "--seed", "18446744073709551615"});
-  expect_try(Code::usage, narrow, {"softmax", "@x.npy", "@o.npy", "--threads", "99999999999"});
   expect_try(Code::usage, narrow, {"softmax", "@x.npy", "@o.npy", "--axis", "2147483648"});
   expect_try(Code::usage, "e+308", {"softmax", "@x.npy", "@o.npy", "--scale", "1e400"});
   expect_try(Code::usage, "0, or a number of at least 5e-324", {"softmax", "@x.npy", "@o.npy", "--scale", "-1e-400"});
   expect_try(Code::option, "at least 32M", {"softmax", "@x.npy", "@o.npy", "--memory", "0"});
+}
+
+// Of an option with a range of its own no wider one is said, whatever type it is read into.
+TEST_F(Wording, AnOptionsOwnRangeIsSaidOfAnyNumberOutsideIt) {
+  for (const Words& words : {Words{"softmax", "@x.npy", "@o.npy"}, Words{"explain", "softmax", "4x5", "f32"},
+                             Words{"bench", "softmax", "--n", "10"}}) {
+    for (const std::string threads : {"-1", "4097", "2147483648", "99999999999", "-99999999999999999999"}) {
+      Words all = words;
+      all.insert(all.end(), {"--threads", threads});
+      expect_refused(Code::option, "got --threads " + threads + "\n", all);
+      expect_refused(Code::option, "allowed: a whole number, 0 .. 4096\n         try: --threads 0\n", all);
+    }
+  }
+  const std::string from_0 = "allowed: a whole number, 0 .. 9223372036854775807\n", most = "99999999999999999999";
+  for (const std::string number : {"-1", most.c_str()}) {
+    expect_try(Code::option, from_0, {"topk", "@x.npy", "@v.npy", "@i.npy", "-k", number});
+    expect_try(Code::option, from_0, {"sample", "@x.npy", "@o.npy", "--top-k", number});
+    expect_try(Code::option, from_0, {"sample", "@x.npy", "@o.npy", "--top-logprobs", number});
+    expect_try(Code::option, from_0, {"bench", "softmax", "--n", "10", "--rows", number});
+    expect_try(Code::option, from_0, {"explain", "attention", "1x2x8x16", "f32", "--keys", number});
+  }
+  expect_try(Code::option, "1 .. 4096\n", {"bench", "ladder", "--op", "attention", "--heads", most});
+  expect_try(Code::option, "1 .. 512\n", {"bench", "ladder", "--op", "attention", "--d", "0"});
+  expect_try(Code::option, "--n 2000000 of", {"bench", "ladder", "--op", "attention", "--n", "2000000"});
+  expect_try(Code::option, "-1 .. ", {"attention", "@q.npy", "@q.npy", "@q.npy", "@o.npy", "--left", "-2"});
 }
 
 TEST_F(Wording, AnOutputOfferedAsAnOptionMeetsTheUsage) {
@@ -130,13 +160,47 @@ TEST_F(Wording, AFileWithoutTensorsIsNamedSo) {
 }
 
 TEST_F(Wording, TargetsAreIntegersAndNothingElseIsSuggested) {
-  std::string u4 = contents(at("t.npy"));
-  u4.replace(u4.find("<i8"), 3, "<u8");
-  std::ofstream(at("u.npy"), std::ios::binary) << u4;
-  expect_try(Code::dtype, "x.astype(numpy.int64)", {"cross-entropy", "@x.npy", "@u.npy"});
+  write_as("u.npy", "t.npy", "<u8");
+  write_as("u2.npy", "t.npy", "<u2", 8);
+  write_array(at("f.npy"), DType::float32, {4}, random_elements(DType::float32, 4, 1));
+  const std::string header = R"({"t":{"dtype":"U64","shape":[4],"data_offsets":[0,32]}})";
+  std::ofstream(at("u.safetensors"), std::ios::binary)
+      << static_cast<char>(header.size()) << std::string(7, '\0') << header << std::string(32, '\0');
+  for (const std::string name : {"@u.npy", "@u2.npy", "@f.npy", "@u.safetensors"}) {
+    const std::string fix = name == "@u.safetensors" ? "store it as int64" : "x.astype(numpy.int64) in NumPy";
+    for (const Words& words :
+         {Words{"cross-entropy", "@x.npy", name}, Words{"linear-cross-entropy", "@x.npy", "@w.npy", name},
+          Words{"attention", "@q.npy", "@q.npy", "@q.npy", "@o.npy", "--lengths", name}})
+      expect_refused(Code::dtype, "allowed: int32, int64\n         try: " + fix + "\n", words);
+  }
   expect_try(Code::dtype, "x.astype(numpy.float32) in NumPy\n", {"softmax", "@u.npy", "@o.npy"});
   EXPECT_EQ(expect_ok({"cross-entropy", "--help"}).find("--targets-as"), std::string::npos);
   expect_refused(Code::usage, "--targets-as", {"cross-entropy", "@x.npy", "@t.npy", "--targets-as", "int32"});
+}
+
+TEST_F(Wording, ComplexNumbersAreNamedSoAndTheirPartsSuggested) {
+  for (const std::string descr : {"<c8", ">c8"}) {
+    write_as("c.npy", "t.npy", descr);
+    for (const Words& words : {Words{"softmax", "@c.npy", "@o.npy"}, Words{"cross-entropy", "@x.npy", "@c.npy"},
+                               Words{"attention", "@q.npy", "@q.npy", "@q.npy", "@o.npy", "--bias", "@c.npy"}}) {
+      expect_try(Code::dtype, "of complex dtype '" + descr + "'", words);
+      expect_refused(Code::dtype, "try: x.real or numpy.abs(x) in NumPy\n", words);
+    }
+  }
+}
+
+// What helps against a target that is no class: --ignore-index where it is the only such, else one number for all.
+TEST_F(Wording, AnotherIgnoreIndexIsSuggestedWhereItHelps) {
+  const auto refused = [&](const std::vector<std::int64_t>& targets, const std::string& fix) {
+    write_array(at("t.npy"), DType::int64, {4}, std::as_bytes(std::span(targets)));
+    for (const Words& words :
+         {Words{"cross-entropy", "@x.npy", "@t.npy"}, Words{"linear-cross-entropy", "@x.npy", "@w.npy", "@t.npy"}})
+      expect_refused(Code::data, "or --ignore-index -100\n         try: " + fix, words);
+  };
+  refused({0, -1, 1, -1}, "--ignore-index -1, if rows with this target are not to count\n");
+  expect_ok({"cross-entropy", "@x.npy", "@t.npy", "--ignore-index", "-1"});
+  refused({0, -1, 1, -100}, "-100 for every row that is not to count, classes for the others\n");
+  refused({0, -1, 1, 70}, "-100 for every row that is not to count, classes for the others\n");
 }
 
 TEST_F(Wording, OfSeveralTensorsTheOptionThatChoosesIsNamed) {

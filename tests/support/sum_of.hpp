@@ -1,6 +1,8 @@
-// A sum in long double with next to no rounding of its own.
+// A sum, and the logarithm of one, in long double with next to no rounding of their own.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <functional>
 
@@ -15,6 +17,13 @@ inline long double sum_of(std::size_t n, const std::function<long double(std::si
     sum = next;
   }
   return sum;
+}
+
+/// ln of the sum of e^score, of scores of which one at least is finite.
+inline long double lse_of(std::size_t n, const std::function<long double(std::size_t)>& score) {
+  long double most = -HUGE_VALL;
+  for (std::size_t i = 0; i < n; ++i) most = std::max(most, score(i));
+  return most + std::log(sum_of(n, [&](std::size_t i) { return std::exp(score(i) - most); }));
 }
 
 }  // namespace softfold_test
