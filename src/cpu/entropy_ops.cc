@@ -57,14 +57,7 @@ fold::EntropyState<T> entropy_chunk(const void* from, int n, T c, T* terms, T* r
   if (!Sum::is_regular(s)) return Sum::with_sum(s, T(0));
   if (!fold::is_nan(reduced.frame) && n >= Lanes<T>::kCount)
     return Sum::with_sum(s, sum_depths(x, n, c, reduced, terms, room));
-  const bool fast = fold::LogSumExp<T>::is_fast(s.m);
-  for (int i = 0; i < n; ++i) {
-    const T a = fold::widen(x[i]);
-    const T term = std::fabs(a) == fold::infinity<T>() ? T(0)
-                   : fast ? fold::term<fold::Scalar<T>>(a, c, fold::LogSumExp<T>::narrow(s.m))
-                          : fold::term_wide(a, c, s.m);
-    room[i] = Sum::leaf(term, a, c, s.m);
-  }
+  for (int i = 0; i < n; ++i) room[i] = Sum::leaf_of(fold::widen(x[i]), c, s.m);
   return Sum::with_sum(s, lift::halve<fold::Sum<T>>(room, n));
 }
 

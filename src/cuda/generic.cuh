@@ -6,7 +6,10 @@
 #include "cuda/in_order.cuh"
 #include "cuda/operand_at.cuh"
 #include "cuda/rows.cuh"
+#include "softfold/fold/entropy.hpp"
 #include "softfold/fold/gradient.hpp"
+
+#include <type_traits>
 
 namespace softfold {
 inline namespace v0 {
@@ -79,9 +82,14 @@ __device__ __forceinline__ GradientState<T> shuffle(GradientState<T> a, int dist
   return {shuffle(a.sum, distance), shuffle(a.any, distance)};
 }
 template <class State>
-requires requires(State s) { s.m, s.d; }
-__device__ __forceinline__ State shuffle(State a, int distance) {
+requires(std::is_same_v<State, fold::LogSumExp<float>::State> ||
+         std::is_same_v<State, fold::LogSumExp<double>::State>) __device__ __forceinline__ State
+    shuffle(State a, int distance) {
   return {shuffle(a.m, distance), shuffle(a.d, distance)};
+}
+template <class T>
+__device__ __forceinline__ fold::EntropyState<T> shuffle(fold::EntropyState<T> a, int distance) {
+  return {shuffle(a.m, distance), shuffle(a.d, distance), shuffle(a.w, distance)};
 }
 
 /// The tree over a chunk in the layout of share_of: element lane + 32 j.

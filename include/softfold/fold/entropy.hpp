@@ -49,7 +49,12 @@ struct EntropySum {
   }
   SOFTFOLD_HD State push(const State& s, T x) const { return merge(s, lift(x)); }
 
-  /// What an element adds whose term in the frame m is `term`.
+  /// What an element adds in a row's or chunk's frame m.
+  SOFTFOLD_HD static T leaf_of(T x, T c, double m) {
+    if (::fabs(x) == infinity<T>()) return T(0);
+    return leaf(Lse::is_fast(m) ? term<A>(x, c, Lse::narrow(m)) : term_wide(x, c, m), x, c, m);
+  }
+  /// What one adds whose term is known.
   SOFTFOLD_HD static T leaf(T term, T x, T c, double m) { return A::mul(term, depth(x, c, m)); }
 
   /// m + 1 - t; kDeepest for what has no term, be it -inf.
