@@ -186,7 +186,8 @@ void add_number(CLI::App& app, const std::string& names, Into& into, const std::
     const std::string fix = names + (tiny || names == "--threads" ? " 0" : names == "--axis" ? " -1" : " 1");
     if (among && beyond)
       throw Error(Code::option, fmt::format("{} {}", names, text),
-                  fmt::format("{}, {} .. {}", kind, among->least, among->most), fix);
+                  fmt::format("{}, {} .. {}", kind, among->least, among->most),
+                  among->least < 0 && text.starts_with('-') ? fmt::format("{} {}", names, among->least) : fix);
     throw Error(Code::usage, fmt::format("the value '{}' of {}", text, names),
                 tiny     ? fmt::format("0, or a number of at least {} in size", Limits::denorm_min())
                 : beyond ? fmt::format("{}, {} .. {}", kind, Limits::lowest(), Limits::max())

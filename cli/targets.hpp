@@ -47,7 +47,7 @@ inline void check_targets(const View& targets, std::int64_t ignored, std::int64_
   bool alone = true;
   for (std::int64_t r = 0; r < rows && alone; ++r) {
     const std::int64_t other = integer_at(targets, r);
-    alone = other == target || is_class(other);
+    alone = other == target || (is_class(other) && other != ignored);  // what is ignored now would count then
   }
   throw Error(Code::data, fmt::format("target {} for row {}", target, first),
               classes == 0 ? fmt::format("--ignore-index {} alone: there are no classes", ignored)

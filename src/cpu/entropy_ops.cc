@@ -96,8 +96,8 @@ void add_entropy(cpu::EntropyOps<T>& ops) {
 }
 
 template <class T>
-T finish_entropy(const fold::EntropyState<T>& s, const fold::Scale<T>& scale) {
-  return fold::EntropySum<T>{scale}.finish(s);
+T finish_entropy(const fold::EntropyState<T>& s) {
+  return fold::EntropySum<T>::finish(s);
 }
 
 cpu::EntropyOps<float> entropy_ops_float() {

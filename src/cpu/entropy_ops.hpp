@@ -22,7 +22,7 @@ struct EntropyOps {
 
   std::array<FoldChunk, 4> fold;                    ///< by x's dtype
   std::array<std::array<Gradient, 4>, 4> gradient;  ///< by x's dtype and dx's
-  T (*finish)(const fold::EntropyState<T>&, const fold::Scale<T>&);
+  T (*finish)(const fold::EntropyState<T>&);
 };
 
 /// The table of the chosen target (targets.hpp).

@@ -45,7 +45,7 @@ class EntropyRow {
     return tree.root();
   }
   static State with_given(const State& folded, const typename fold::LogSumExp<T>::State& given) {
-    return Fold::with_sum(given, folded.w);
+    return Fold::with_given(given, folded);
   }
   static typename fold::LogSumExp<T>::State row_state(const State& s) { return s.row(); }
 
@@ -81,7 +81,7 @@ class EntropyRow {
   T entropy(const State& s) const {
     const bool empty = s.m == -fold::infinity<double>();
     if (empty && p_.empty == Empty::nan) return fold::canonical_nan<T>();
-    return entropy_ops<T>().finish(s, fold::make_scale<T>(row_.scale));
+    return entropy_ops<T>().finish(s);
   }
 
   T factor() const {

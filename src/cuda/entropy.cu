@@ -47,8 +47,8 @@ class EntropyRun {
     if constexpr (std::is_same_v<T, float>) {
       if (plain)
         return with_element(p_[Slot::x].dtype, [&]<class E>() {
-          launch("fold_plain_entropy", fold_plain_entropy<E>, {ceil_div(items, 8), 256}, stream, p_, chunks,
-                 factor_of(p_), states_);
+          launch("fold_plain_entropy", fold_plain_entropy<E>, warps_for(items), stream, p_, chunks, factor_of(p_),
+                 states_);
         });
     }
     launch("fold_entropy_chunks", fold_entropy_chunks<T>, warps_for(items), stream, p_, items, states_);

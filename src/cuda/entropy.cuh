@@ -8,83 +8,28 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// A chunk of a plain row, a vector at a time from its raw bits, which leaves room for more warps than its elements as
-/// floats would.
-template <class E>
-struct EntropyChunk {
-  using Elements = Tile<E, 32>;
-  using Fold = fold::EntropySum<float>;
-  using S = fold::Scalar<float>;
-  static constexpr int kWidth = Elements::kWidth, kVectors = Elements::kVectors;
-
-  /// In the fast frame m, top = m + kMagic. kFlush: elements may lie far below it, or be absent.
-  template <bool kFlush>
-  static __device__ __forceinline__ fold::EntropyState<float> in_frame(const uint4 (&raw)[kVectors], float c,
-                                                                       float top) {
-    const float m = S::sub(top, fold::Real<float>::kMagic), above = S::add(m, 1.F);
-    const lift::FrameTerms terms(c, m);
-    float d[kWidth], w[kWidth];
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) {
-      float ds[kVectors], ws[kVectors];
-#pragma unroll
-      for (int j = 0; j < kVectors; ++j) {
-        float x[kWidth];
-        Packed<E>::unpack(raw[j], x);
-        const float depth = S::fma(x[k], -c, above);
-        ds[j] = terms.term<kFlush>(x[k]);
-        ws[j] = S::mul(ds[j], kFlush ? fminf(depth, Fold::kDeepest) : depth);
-      }
-#pragma unroll
-      for (int stride = kVectors / 2; stride > 0; stride /= 2) {
-#pragma unroll
-        for (int j = 0; j < stride; ++j) ds[j] = S::add(ds[j], ds[j + stride]), ws[j] = S::add(ws[j], ws[j + stride]);
-      }
-      d[k] = ds[0], w[k] = ws[0];
-    }
-    const float sum = lift::add_across<kWidth, 32>(d), depths = lift::add_across<kWidth, 32>(w);
-    return {static_cast<double>(m), S::mul(sum, terms.unit), S::mul(depths, terms.unit)};
-  }
-
-  /// Whatever the chunk holds, an element at a time.
-  static __device__ __noinline__ fold::EntropyState<float> anyhow(const char* x, int n, lift::Factor factor) {
-    const Elements tile(x);
-    float v[lift::kPerLane];
-    tile.load(v, x, n, factor);
-    const auto state = lift::WarpFold<kWidth>::reduce(v, factor.c).state;
-    if (!Fold::is_regular(state)) return Fold::with_sum(state, 0.F);
-    for_each_turned(v, [&](float a) { return Fold::leaf_of(a, factor.c, state.m); });
-    const float sum = lift::add_tree<kWidth, 32, float>([&](int j, int k) { return v[j * kWidth + k]; });
-    return Fold::with_sum(state, sum);
-  }
-
-  /// The frame and its range come from the extremes, as in lift::WarpFold.
-  static __device__ __forceinline__ fold::EntropyState<float> fold(const char* x, int n, const lift::Factor& factor) {
-    constexpr float kMagic = fold::Real<float>::kMagic;
-    uint4 raw[kVectors];
-    const float c = factor.c;
-    Elements(x).gather(raw, x, n, lift::absent(c));
-    const lift::Extremes own = Packed<E>::extremes(raw);
-    const int high = __float_as_int(S::fma(c > 0.F ? own.high : own.low, c, kMagic));
-    const int low = __float_as_int(S::fma(c > 0.F ? own.low : own.high, c, kMagic));
-    const float top = __int_as_float(__reduce_max_sync(lift::kWholeWarp, high));
-    const float bottom = __int_as_float(__reduce_min_sync(lift::kWholeWarp, low));
-    const bool fast = top >= kMagic + fold::Real<float>::kFastLowest && top <= kMagic + fold::Real<float>::kFastHighest;
-    if (!fast || !factor.plain) return anyhow(x, n, factor);
-    return bottom >= top - 60.F ? in_frame<false>(raw, c, top) : in_frame<true>(raw, c, top);
-  }
-};
-
 /// The states of chunks of plain rows, a warp each.
 template <class E>
-__global__ void __launch_bounds__(256, 4) fold_plain_entropy(const __grid_constant__ LossProblem p, std::int64_t chunks,
+__global__ void __launch_bounds__(128, 8) fold_plain_entropy(const __grid_constant__ LossProblem p, std::int64_t chunks,
                                                              lift::Factor factor, fold::EntropyState<float>* states) {
   begin_in_order();
+  using Elements = Tile<E, 32>;
+  using Fold = fold::EntropySum<float>;
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= p.rows * chunks) return;
   const PlainChunk<E> chunk(p, item, chunks);
-  const auto state = EntropyChunk<E>::fold(chunk.in(p, p[Slot::x]), chunk.n, factor);
-  if (threadIdx.x % 32 == 0) states[item] = state;
+  const char* x = chunk.in(p, p[Slot::x]);
+  const Elements tile(x);
+  uint4 raw[Elements::kVectors];
+  tile.gather(raw, x, chunk.n, lift::absent(factor.c));
+  float v[lift::kPerLane];
+  const lift::Extremes own = tile.unpack(v, raw, chunk.n, factor);
+  const auto folded = lift::WarpFold<Elements::kWidth>::depths(v, factor.c, own);
+  const float sum =
+      lift::add_tree<Elements::kWidth, 32, float>([&](int j, int k) { return v[j * Elements::kWidth + k]; });
+  const bool regular = Fold::is_regular(folded.state);
+  if (tile.lane == 0)
+    states[item] = Fold::with_sum(folded.state, regular ? fold::Scalar<float>::mul(sum, folded.unit) : 0.F);
 }
 
 /// The same for any dtype, stride, axis, mask and length. The elements are read twice, the second time from the cache.
@@ -140,9 +85,12 @@ __global__ void __launch_bounds__(128)
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
   const bool is_given = p.op == Op::entropy_backward;
-  const LossRow<T> r = is_given ? LossRow<T>(p, index) : LossRow<T>(p, index, states[index].row());
+  auto state = states[index];
+  LossRow<T> r(p, index, state.row());
+  if (is_given) state = Fold::with_given(row_state<T>(p, r.place, r.row, index, nullptr), state);
+  r.state = state.row();
   const fold::Normaliser<T> norm(r.state);
-  T entropy = Fold{r.factor.scale}.finish(Fold::with_sum(r.state, states[index].w));
+  T entropy = Fold::finish(state);
   if (norm.empty && p.empty == Empty::nan) entropy = fold::canonical_nan<T>();
   r.put_number(p, LossSlot::loss, static_cast<double>(entropy));
   const Operand& o = p[Slot::states];

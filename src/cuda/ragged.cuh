@@ -169,6 +169,7 @@ __device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSprea
       }
       const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
       lift::Node node{lift::kFar, 0.F};
+      // Between what this row leaves in `storage` and what the next one puts there lies a barrier of the loop's.
       if (factor.plain && !p[Slot::mask].given) node = Team(p, r, factor.c, storage, parking).run();
       fold::LogSumExp<float>::State state;
       if (node.z == lift::kFar) {

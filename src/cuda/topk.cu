@@ -141,7 +141,7 @@ LargeShare share_large(const TopkProblem& p, Parts& parts) {
   if (share.segments == 1) return share;
   share.joins = true;
   if (wants_states(p)) share.states = parts.take<State>(p.rows * share.segments);
-  share.entries = parts.take<Entry>(p.rows * share.segments * share.room);
+  share.entries = parts.take<Entry>(p.rows * (share.segments - 1) * share.room);
   return share;
 }
 
@@ -157,7 +157,8 @@ const char* refuses_large(const TopkProblem& p, const Context&) {
   Parts parts(nullptr);
   const LargeShare share = share_large(p, parts);
   const int bytes = with_element(p[Slot::x].dtype, [&]<class E>() { return large_grid<E>(p, share).shared_bytes; });
-  return bytes + kLargeOwnBytes > traits.shared_bytes ? "a block has no memory for so many" : nullptr;
+  if (bytes + kLargeOwnBytes > traits.shared_bytes) return "a block has no memory for so many";
+  return parts.used() > kMostLargeBytes ? "segments of so many rows have more than 1 GiB of entries" : nullptr;
 }
 
 std::size_t large_workspace(const TopkProblem& p, const Context&) {

@@ -13,18 +13,22 @@ inline namespace v0 {
 namespace cuda {
 
 inline constexpr int kMostLargeK = 8192, kMostSegments = 16;
+inline constexpr std::size_t kMostLargeBytes = std::size_t{1} << 30;
 inline constexpr int kLargeOwnBytes = 8 * 1024;  ///< of a block's shared memory, beside what a launch asks for; or less
 static_assert(kOrderWarps == kFilterWarps);
 
 /// A count that is hardly ever exceeded where `expected` are: four standard deviations above it.
 SOFTFOLD_HD float at_most_about(float expected) { return expected + 4.F * ::sqrtf(expected) + 4.F; }
 
-/// How rows are cut; `entries` has `room` for each segment.
+/// How rows are cut; `entries` has `room` for each segment but a row's first.
 struct LargeShare : TopkShare {
   /// One vector in so many is sampled, in pairs, if there is room for as many keys.
   static constexpr int kEvery = 32, kLeastRoom = 3072;
   int room;  ///< entries that a block keeps
 
+  __device__ __forceinline__ Entry* entries_of(std::int64_t row, int segment) const {
+    return entries + (row * (segments - 1) + segment - 1) * room;
+  }
   /// What reaches a bound that itself is to be reached by no fewer than k: each a number in the sample.
   static int room_for(int k) {
     const float sampled = at_most_about(at_most_about(static_cast<float>(k) / kEvery));
@@ -210,11 +214,11 @@ struct LargeMail {
 
   /// By all threads of all blocks, after these have begun: `count` entries of this one to where the first block finds
   /// them. How many all blocks have.
-  __device__ __forceinline__ int exchange(const LargeShare& share, std::int64_t at, int attempt, int segment,
+  __device__ __forceinline__ int exchange(const LargeShare& share, std::int64_t row, int attempt, int segment,
                                           const Entry* entries, int count) {
     const int me = static_cast<int>(threadIdx.x);
     if (segment != 0)
-      for (int i = me; i < count; i += kOrderThreads) share.entries[at * share.room + i] = entries[i];
+      for (int i = me; i < count; i += kOrderThreads) share.entries_of(row, segment)[i] = entries[i];
     if (me < share.segments) lift::Cluster::store(lift::Cluster::map(&counts[attempt][segment], threadIdx.x), count);
     lift::Cluster::arrive();
     lift::Cluster::wait();
@@ -229,7 +233,6 @@ struct LargeMail {
 __device__ __forceinline__ int gather_segments(const LargeSelect& select, const LargeShare& share, std::int64_t row,
                                                const int* counts, int all, unsigned* bins) {
   constexpr int kAtOnce = 8;
-  const Entry* from = share.entries + row * share.segments * share.room;
   const int more = all - counts[0];
   int have = counts[0];
 #pragma unroll 1
@@ -243,7 +246,7 @@ __device__ __forceinline__ int gather_segments(const LargeSelect& select, const 
       for (int a = 0; a < kAtOnce; ++a) {
         const int i = done + min(at + a * kOrderThreads, some - 1);
         while (i - before >= counts[segment]) before += counts[segment++];
-        entries[a] = from[segment * share.room + i - before];
+        entries[a] = share.entries_of(row, segment)[i - before];
       }
 #pragma unroll
       for (int a = 0; a < kAtOnce; ++a)
@@ -332,16 +335,15 @@ __global__ void __launch_bounds__(kOrderThreads, 3)
     }
   }
   __syncthreads();
-  const std::int64_t at = row * share.segments + segment;
   if (job.with_states) put_states(part, share, row, segment, nodes, root);
-  if (share.states != nullptr && threadIdx.x == 0) share.states[at] = root;
+  if (share.states != nullptr && threadIdx.x == 0) share.states[row * share.segments + segment] = root;
   if (share.joins) lift::Cluster::wait();
   int kept = 0, all = 0, attempt = 0;
 #pragma unroll 1
   for (;; ++attempt) {
     look_at_rest<E>(part, again, select, room.bins);
     all = kept = select.settle();
-    if (share.joins) all = mail.exchange(share, at, attempt, segment, places, kept);
+    if (share.joins) all = mail.exchange(share, row, attempt, segment, places, kept);
     if (attempt > 0 || all >= select.k()) break;
     select.restart();
     again = part.chunks > warp ? ~0U >> (31 - (part.chunks - 1 - warp) / kFilterWarps) : 0U;  // all

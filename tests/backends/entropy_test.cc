@@ -81,6 +81,24 @@ TEST(Entropy, TheGradientIsItsDerivative) {
   }
 }
 
+TEST(Entropy, TheGradientOfAnotherRowThanItsStateIsNaN) {
+  const auto backward = [](float saved, float x) {
+    float dx = 7;
+    double states[4], dentropy = 1;
+    const Shape shape{1, 1}, row{1}, four{1, 4};
+    softfold::RowOptions plain;
+    const View state(states, DType::float64, four);
+    softfold::state(View(&saved, DType::float32, shape), state, plain);
+    softfold::entropy_backward(View(&x, DType::float32, shape), state, View(&dentropy, DType::float64, row),
+                               View(&dx, DType::float32, shape));
+    return dx;
+  };
+  EXPECT_NEAR(backward(0.3466F, 0.3466F), 0., 1e-6);
+  EXPECT_TRUE(std::isnan(backward(0.345703125F, 0.3466F)));  // a logit of half a power of two: m is 0, then 1
+  EXPECT_TRUE(std::isnan(backward(1.F, NAN)));
+  EXPECT_TRUE(std::isnan(backward(1.F, INFINITY)));
+}
+
 TEST(Entropy, TheGradientsOfMaskedRowsAreTheirDerivatives) {
   constexpr std::int64_t rows = 4, n = 23;
   Array x(DType::float64, {rows, n}, Layout::padded), mask(DType::boolean, {rows, n}), h(DType::float64, {rows}),

@@ -33,7 +33,7 @@ struct ExactEntropy {
   long double flushed = sum([&](std::size_t i) { return bounds.may_flush(i) ? exact.probability[i] * log_of(i) : 0; });
   long double levels = std::ceil(std::log2(static_cast<long double>(exact.probability.size())));
   /// float64 beyond the fast range: d may be as small as 2^-257, or large.
-  long double beyond = sizeof(T) == 8 && std::abs(exact.top) > 0x1p51L ? 216 * (2 + 3 * levels) : 0;
+  long double beyond = sizeof(T) == 8 && std::abs(exact.top) > 0x1p51L ? 216 * (3 + 3 * levels) : 0;
   long double bound = (11 + 4.2L * levels + (14 + 3 * levels) * value + squares + beyond) * u + flushed;
 
   /// p (lp + H), the slope but for its sign.

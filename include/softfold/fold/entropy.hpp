@@ -17,8 +17,8 @@ struct EntropyState {
   SOFTFOLD_HD typename LogSumExp<T>::State row() const { return {m, d}; }
 };
 
-/// Depths m + 1 - t of elements below a frame one above the row's own are at least 1/2 where it is fast, so nothing
-/// cancels in w, and nothing that is added up is subnormal. From (m, d, w)
+/// Depths m + 1 - t of elements below a frame one above the row's own are at least 1/2 where it is fast (in double's
+/// wide split they may be negative), so nothing cancels in w, and nothing that is added up is subnormal. From (m, d, w)
 ///
 ///   log2(e) H = log2 d - 1 + w / d
 ///
@@ -34,6 +34,10 @@ struct EntropySum {
 
   SOFTFOLD_HD static State identity() { return with_sum(Lse::identity(), T(0)); }
   SOFTFOLD_HD static State with_sum(const typename Lse::State& row, T w) { return {row.m, row.d, w}; }
+  /// A row whose state was given and whose elements have been folded: NaN if these cannot be the given state's.
+  SOFTFOLD_HD static State with_given(const typename Lse::State& given, const State& folded) {
+    return given.m == folded.m ? with_sum(given, folded.w) : with_sum(Lse::not_a_number(), T(0));
+  }
   /// Whether there is something to add up in a row or a part of one: no NaN or +inf, but a number.
   SOFTFOLD_HD static bool is_regular(const typename Lse::State& s) { return s.m != infinity<double>() && s.d > T(0); }
 
@@ -74,13 +78,15 @@ struct EntropySum {
   static constexpr T kDeepest = sizeof(T) == 4 ? T(256) : T(2048);
 
   /// H in nats, at least 0; NaN of a row that holds NaN or +inf. An empty row's entropy is the caller's choice (Empty).
-  SOFTFOLD_HD T finish(const State& s) const {
+  SOFTFOLD_HD static T finish(const State& s) {
     if (s.m == infinity<double>()) return canonical_nan<T>();
     if (!(s.d > T(0))) return T(0);
     using D = Scalar<double>;
     const Binade b = binade_of(static_cast<double>(s.d));
     const double mean = D::div(static_cast<double>(s.w), static_cast<double>(s.d));
-    const double h = D::fma(scale.kappa(), D::add(D::add(mean, -1.), b.e), ln(b.g));
+    // ln 2 itself, not kappa: p is that of the rounded c, whose entropy this is.
+    const double units = D::add(D::add(mean, -1.), b.e);
+    const double h = D::fma(units, kLn2, D::fma(units, kLn2Low, ln(b.g)));
     return h > 0 ? static_cast<T>(h) : T(0);
   }
 

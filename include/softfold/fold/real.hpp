@@ -14,6 +14,7 @@ namespace fold {
 inline constexpr double kLog2E = 0x1.71547652b82fep+0;
 inline constexpr double kLog2ELow = 0x1.777d0ffda0d24p-56;
 inline constexpr double kLn2 = 0x1.62e42fefa39efp-1;
+inline constexpr double kLn2Low = 0x1.abc9e3b39803fp-56;
 
 template <class T>
 struct Real;

@@ -9,6 +9,7 @@
 //   holds element i.
 #pragma once
 
+#include "softfold/fold/entropy.hpp"
 #include "softfold/lift/nodes.cuh"
 
 #include <bit>
@@ -166,12 +167,16 @@ struct WarpFold {
   /// The state of v; v becomes the terms. Who knows the extremes of the lane's own elements already brings them.
   static __device__ __forceinline__ Folded terms(float (&v)[kCount], float c) { return terms(v, c, extremes_of(v)); }
   static __device__ __forceinline__ Folded terms(float (&v)[kCount], float c, Extremes own) {
-    return fold<true>(v, c, own);
+    return fold<Left::terms>(v, c, own);
+  }
+  /// The state of v; v becomes what fold::EntropySum adds up, whose sum times unit is in the frame state.m.
+  static __device__ __forceinline__ Folded depths(float (&v)[kCount], float c, Extremes own) {
+    return fold<Left::depths>(v, c, own);
   }
   /// The state of v; v stays.
   static __device__ __forceinline__ Folded reduce(float (&v)[kCount], float c) { return reduce(v, c, extremes_of(v)); }
   static __device__ __forceinline__ Folded reduce(float (&v)[kCount], float c, Extremes own) {
-    return fold<false>(v, c, own);
+    return fold<Left::elements>(v, c, own);
   }
 
   /// The sum of v's terms in a frame that holds them; v becomes the terms. kFlush: what lies too far below the frame,
@@ -205,10 +210,21 @@ struct WarpFold {
   }
 
  private:
+  /// What v holds afterwards.
+  enum class Left { elements, terms, depths };
+  /// That of an element.
+  template <Left kLeft, bool kFlush>
+  static __device__ __forceinline__ float left(float x, float term, float c, float above) {
+    if (kLeft == Left::elements) return x;
+    if (kLeft == Left::terms) return term;
+    const float depth = S::fma(x, -c, above);
+    return S::mul(term, kFlush ? fminf(depth, fold::EntropySum<float>::kDeepest) : depth);
+  }
+
   /// The frame and its range come from the extremes: z = x*c + kMagic, rounded, is monotone in x, and n = z - kMagic.
   /// Positive floats order as integers do, NaN and +inf lie above all of them, and negative ones are far below the fast
   /// range, so integer maxima serve.
-  template <bool kKeep>
+  template <Left kLeft>
   static __device__ __forceinline__ Folded fold(float (&v)[kCount], float c, Extremes own) {
     constexpr float kMagic = fold::Real<float>::kMagic;
     const int high = __float_as_int(S::fma(c > 0.F ? own.high : own.low, c, kMagic));
@@ -217,13 +233,13 @@ struct WarpFold {
     if constexpr (kOneRow) {
       const float top = __int_as_float(__reduce_max_sync(kWholeWarp, high));
       const float bottom = __int_as_float(__reduce_min_sync(kWholeWarp, low));
-      if (is_fast(top) && bottom >= top - 60.F) return fold_fast<kKeep, false>(v, c, top);
-      return fold_sparse<kKeep>(v, c, __int_as_float(largest(high)), has_none);
+      if (is_fast(top) && bottom >= top - 60.F) return fold_fast<kLeft, false>(v, c, top);
+      return fold_sparse<kLeft>(v, c, __int_as_float(largest(high)), has_none);
     } else {
       const float top = __int_as_float(largest(high));
       const float bottom = __int_as_float(smallest(low));
-      if (__all_sync(kWholeWarp, is_fast(top) && bottom >= top - 60.F)) return fold_fast<kKeep, false>(v, c, top);
-      return fold_sparse<kKeep>(v, c, top, has_none);
+      if (__all_sync(kWholeWarp, is_fast(top) && bottom >= top - 60.F)) return fold_fast<kLeft, false>(v, c, top);
+      return fold_sparse<kLeft>(v, c, top, has_none);
     }
   }
   static __device__ __forceinline__ bool is_fast(float top) {
@@ -232,23 +248,25 @@ struct WarpFold {
   }
 
   /// Each group in its own frame, with elements that may be far below it, or in none at all: has_none of all its lanes.
-  template <bool kKeep>
+  template <Left kLeft>
   static __device__ __forceinline__ Folded fold_sparse(float (&v)[kCount], float c, float top, bool has_none) {
     const unsigned nones = __ballot_sync(kWholeWarp, has_none) >> (threadIdx.x % 32 / kLanes * kLanes);
     const bool none = (~nones & (kWholeWarp >> (32 - kLanes))) == 0;
-    if (!__all_sync(kWholeWarp, none || is_fast(top))) return fold_wide<kKeep>(v, c);
-    Folded r = fold_fast<kKeep, true>(v, c, none ? fold::Real<float>::kMagic : top);
+    if (!__all_sync(kWholeWarp, none || is_fast(top))) return fold_wide<kLeft>(v, c);
+    Folded r = fold_fast<kLeft, true>(v, c, none ? fold::Real<float>::kMagic : top);
     if (none) r.state = Lse::identity(), r.node = {kNone, 0.F};
     return r;
   }
 
-  template <bool kKeep, bool kFlush>
+  template <Left kLeft, bool kFlush>
   static __device__ __forceinline__ Folded fold_fast(float (&v)[kCount], float c, float top) {
     const float m = S::sub(top, fold::Real<float>::kMagic);
     const FrameTerms terms(c, m);
+    const float above = S::add(m, 1.F);
     const float d = add_tree<kWidth, kLanes, float, kCount>([&](int j, int k) {
-      const float t = terms.term<kFlush>(v[j * kWidth + k]);
-      if (kKeep) v[j * kWidth + k] = t;
+      float& at = v[j * kWidth + k];
+      const float t = terms.term<kFlush>(at);
+      at = left<kLeft, kFlush>(at, t, c, above);
       return t;
     });
     const float sum = S::mul(d, terms.unit);
@@ -257,7 +275,7 @@ struct WarpFold {
 
   /// NaN, infinities, empty chunks and frames outside the fast range: by the definition, an element at a time. The
   /// loop turns the register array by one place a step, which keeps it in registers without unrolling the body.
-  template <bool kKeep>
+  template <Left kLeft>
   static __device__ __forceinline__ Folded fold_wide(float (&v)[kCount], float c) {
     ChunkSpecials found;
 #pragma unroll 1
@@ -274,7 +292,13 @@ struct WarpFold {
     for (int i = 0; i < kCount; ++i)
       turn(v, frame.fast ? fold::term<S>(v[0], c, Lse::narrow(frame.m)) : fold::term_wide(v[0], c, frame.m));
     const float d = add_tree<kWidth, kLanes, float, kCount>([&](int j, int k) { return v[j * kWidth + k]; });
-    if (!kKeep) {
+    if (kLeft == Left::depths) {
+#pragma unroll 1
+      for (int i = 0; i < kCount; ++i) {
+        const float leaf = fold::EntropySum<float>::leaf(v[0], saved[0], c, frame.m);
+        turn(v, leaf), turn(saved, 0.F);
+      }
+    } else if (kLeft == Left::elements) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) v[i] = saved[i];
     }
