@@ -4,6 +4,7 @@
 
 #include "cuda/sample_part.cuh"
 #include "cuda/topk_order.cuh"
+#include "softfold/fold/topk.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -43,24 +44,26 @@ struct SampleBins {
 /// The keys among which an element is looked for, cut into bins from the highest key on.
 class SampleRange {
  public:
-  __device__ __forceinline__ SampleRange(float from, float up_to) : low_(key_of(from)), high_(key_of(up_to)) {
-    set_shift();
-  }
+  __device__ __forceinline__ SampleRange(float from, float up_to) : low_(key_of(from)), high_(key_of(up_to)) { set(); }
   /// Bins of one width in value, which keys are not: of those around 0 there are as many as of all others.
   __device__ __forceinline__ void cut_evenly() {
-    top_ = fold::Ranked<float>{high_, 0}.value();
-    const float width = top_ - fold::Ranked<float>{low_, 0}.value();
+    const float width = most_ - least_;
     even_ = width > 0.F && width < fold::infinity<float>();
     factor_ = static_cast<float>(kBins) / width;
   }
 
   __device__ __forceinline__ bool is_one() const { return low_ == high_; }
-  __device__ __forceinline__ float low() const { return fold::Ranked<float>{low_, 0}.value(); }
-  /// Whether x, which is not NaN, is in the range, and in which bin.
+  __device__ __forceinline__ float low() const { return least_; }
+  /// Whether x is in the range, and in which bin.
   __device__ __forceinline__ bool has(float x, int& bin) const {
+    if (!(x >= least_ && x <= most_)) return false;
+    if (even_) {
+      bin = even_bin(x);
+      return true;
+    }
     const std::uint32_t key = key_of(x);
-    bin = even_ ? even_bin(x) : static_cast<int>((high_ - key) >> shift_);
-    return key - low_ <= high_ - low_;
+    bin = static_cast<int>((high_ - key) >> shift_);
+    return key - low_ <= high_ - low_;  // the range may begin or end between both zeros, which have one key
   }
   /// By all lanes of a warp: narrows it to a bin.
   __device__ __forceinline__ void narrow(int bin) {
@@ -73,18 +76,20 @@ class SampleRange {
       high_ -= static_cast<std::uint32_t>(bin) << shift_;
       low_ = high_ - min(high_ - low_, (1U << shift_) - 1U);
     }
-    set_shift();
+    set();
   }
 
  private:
   static __device__ __forceinline__ std::uint32_t key_of(float x) { return fold::Ranked<float>::of(x, 0).key; }
-  __device__ __forceinline__ void set_shift() {
+  static __device__ __forceinline__ float value_of(std::uint32_t key) { return fold::Ranked<float>{key, 0}.value(); }
+  __device__ __forceinline__ void set() {
+    least_ = value_of(low_), most_ = value_of(high_);
     shift_ = max(32 - __clz(static_cast<int>(high_ - low_)) - kDigitBits, 0);
   }
   /// Never falls as x does: each step is monotone.
   __device__ __forceinline__ int even_bin(float x) const {
     using S = fold::Scalar<float>;
-    return min(static_cast<int>(S::mul(S::sub(top_, x), factor_)), kBins - 1);
+    return min(static_cast<int>(S::mul(S::sub(most_, x), factor_)), kBins - 1);
   }
   /// The least key whose even bin is at most `bin`: 32 tries a step, a lane each.
   __device__ __forceinline__ std::uint32_t first_up_to(int bin) const {
@@ -93,7 +98,7 @@ class SampleRange {
     while (from < up_to) {
       const std::uint32_t step = (up_to - from) / 32 + 1, at = threadIdx.x % 32 * step;
       const std::uint32_t key = at < up_to - from ? from + at : up_to;
-      const bool reached = even_bin(fold::Ranked<float>{key, 0}.value()) <= bin;
+      const bool reached = even_bin(value_of(key)) <= bin;
       const int first = __ffs(static_cast<int>(__ballot_sync(lift::kWholeWarp, reached))) - 1;
       const std::uint32_t begin = from;
       if (first >= 0) up_to = min(up_to, begin + static_cast<std::uint32_t>(first) * step);
@@ -103,9 +108,10 @@ class SampleRange {
   }
 
   std::uint32_t low_, high_;
-  int shift_ = 0;
+  float least_, most_;  ///< their values
+  int shift_;
   bool even_ = false;
-  float top_ = 0.F, factor_ = 0.F;
+  float factor_ = 0.F;
 };
 
 /// A term in the row's frame as a count: exactly 0 below the frame by more than kCountBits.
