@@ -88,7 +88,7 @@ class SampleBlocks {
     const float first = row_.p.order == FilterOrder::min_p_first ? both : kth;
     const TermCount count(top, c);
     SampleRange range(fmaxf(first, count.least()), top);
-    range.cut_evenly();
+    if (count.is_fast()) range.cut_evenly();
     return fmaxf(both, select.down_to(range, count, [&](Word total) { return fold::share_of(draw.top_p, total); }));
   }
 

@@ -188,17 +188,23 @@ class SamplePart {
     }
     held_ = wanted;
   }
-  /// f(element) for those of the lane.
+  /// f(elements) for the vectors of the lane, kPer elements each.
   template <class F>
-  __device__ __forceinline__ void for_each(bool of_raw, const F& f) {
+  __device__ __forceinline__ void for_vectors(bool of_raw, const F& f) {
     for_chunks(of_raw, [&](std::int64_t, const uint4* place) {
 #pragma unroll 2
       for (int j = 0; j < kVectors; ++j) {
         float v[kPer];
         Elements::unpack(place[lane() + 32 * j], v);
-#pragma unroll
-        for (int k = 0; k < kPer; ++k) f(v[k]);
+        f(v);
       }
+    });
+  }
+  template <class F>
+  __device__ __forceinline__ void for_each(bool of_raw, const F& f) {
+    for_vectors(of_raw, [&](const float(&v)[kPer]) {
+#pragma unroll
+      for (int k = 0; k < kPer; ++k) f(v[k]);
     });
   }
   /// f(element, its index) for the lane's of those below n; beyond the row they are -inf. Neighbours by neighbouring

@@ -54,16 +54,19 @@ class SampleRange {
 
   __device__ __forceinline__ bool is_one() const { return low_ == high_; }
   __device__ __forceinline__ float low() const { return least_; }
-  /// Whether x is in the range, and in which bin.
+  __device__ __forceinline__ bool is_even() const { return even_; }
+  /// Whether x is in the range, by its value. The range may begin or end between both zeros, which have one key.
+  __device__ __forceinline__ bool is_near(float x) const { return x >= least_ && x <= most_; }
+  /// The same by its key, and in which bin.
   __device__ __forceinline__ bool has(float x, int& bin) const {
-    if (!(x >= least_ && x <= most_)) return false;
-    if (even_) {
-      bin = even_bin(x);
-      return true;
-    }
     const std::uint32_t key = key_of(x);
     bin = static_cast<int>((high_ - key) >> shift_);
-    return key - low_ <= high_ - low_;  // the range may begin or end between both zeros, which have one key
+    return key - low_ <= high_ - low_;
+  }
+  /// Never falls as x does: each step is monotone.
+  __device__ __forceinline__ int even_bin(float x) const {
+    using S = fold::Scalar<float>;
+    return min(static_cast<int>(S::mul(S::sub(most_, x), factor_)), kBins - 1);
   }
   /// By all lanes of a warp: narrows it to a bin.
   __device__ __forceinline__ void narrow(int bin) {
@@ -85,11 +88,6 @@ class SampleRange {
   __device__ __forceinline__ void set() {
     least_ = value_of(low_), most_ = value_of(high_);
     shift_ = max(32 - __clz(static_cast<int>(high_ - low_)) - kDigitBits, 0);
-  }
-  /// Never falls as x does: each step is monotone.
-  __device__ __forceinline__ int even_bin(float x) const {
-    using S = fold::Scalar<float>;
-    return min(static_cast<int>(S::mul(S::sub(most_, x), factor_)), kBins - 1);
   }
   /// The least key whose even bin is at most `bin`: 32 tries a step, a lane each.
   __device__ __forceinline__ std::uint32_t first_up_to(int bin) const {
@@ -118,6 +116,7 @@ class SampleRange {
 class TermCount {
  public:
   using Lse = fold::LogSumExp<float>;
+  static constexpr bool kEven = true;  ///< may be counted in bins of one width
 
   __device__ __forceinline__ TermCount(float top, float c)
       : c_(c), frame_(Lse::frame(top, c)), terms_(c, frame_.fast ? Lse::narrow(frame_.m) : 0.F) {}
@@ -127,8 +126,13 @@ class TermCount {
     return frame_.fast ? static_cast<float>((frame_.m - (kCountBits + 2)) / static_cast<double>(c_))
                        : -fold::infinity<float>();
   }
+  __device__ __forceinline__ bool is_fast() const { return frame_.fast; }
+  /// Where it is fast.
+  __device__ __forceinline__ SampleTeam::Word near(float x) const {
+    return fold::count_of(fold::Scalar<float>::mul(terms_.term<true>(x), terms_.unit));
+  }
   __device__ __forceinline__ SampleTeam::Word operator()(float x) const {
-    if (frame_.fast) return fold::count_of(fold::Scalar<float>::mul(terms_.term<true>(x), terms_.unit));
+    if (frame_.fast) return near(x);
     return x == -fold::infinity<float>() ? 0 : wide(x, c_, frame_.m);
   }
 
@@ -144,6 +148,7 @@ class TermCount {
 
 /// Every element's weight, to be counted.
 struct OneEach {
+  static constexpr bool kEven = false;
   __device__ __forceinline__ unsigned operator()(float) const { return 1U; }
 };
 
@@ -182,11 +187,24 @@ class SampleSelect {
  private:
   template <class Weight>
   __device__ __forceinline__ void count(const SampleRange& range, const Weight& weight) {
-    part_.for_each(false, [&](float x) {
-      int bin;
-      if (!range.has(x, bin)) return;
-      const auto w = weight(x);
-      if (w != 0) bins_.add(bin, w);
+    using Vector = const float(&)[SamplePart<Elements>::kPer];
+    if constexpr (Weight::kEven)
+      if (range.is_even())
+        return part_.for_each(false, [&](float x) {
+          const auto w = range.is_near(x) ? weight.near(x) : 0;
+          if (w != 0) bins_.add(range.even_bin(x), w);
+        });
+    // Few elements are left in later steps: most vectors have none.
+    part_.for_vectors(false, [&](Vector v) {
+      bool some = false;
+      for (const float x : v) some |= range.is_near(x);
+      if (!some) return;
+      for (const float x : v) {
+        int bin;
+        if (!range.is_near(x) || !range.has(x, bin)) continue;
+        const auto w = weight(x);
+        if (w != 0) bins_.add(bin, w);
+      }
     });
   }
 
