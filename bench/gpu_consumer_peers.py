@@ -194,7 +194,7 @@ def _race(weights):
 
 
 def _filtered(x, temperature, top_k, top_p, draw):
-    best, indices = torch.topk(x, top_k)
+    best, indices = torch.topk(x, top_k) if top_k else torch.sort(x, descending=True)
     p = torch.softmax(best / temperature, -1)
     return indices.gather(-1, draw(torch.where(p.cumsum(-1) - p < top_p, p, 0)))
 
@@ -203,13 +203,13 @@ def _torch_sample(x, temperature, top_k, top_p):
     def draw(weights):
         return torch.multinomial(weights, 1)
 
-    if top_k:
+    if top_k or top_p < 1:
         return lambda: _filtered(x, temperature, top_k, top_p, draw)
     return lambda: draw(torch.softmax(x / temperature, -1))
 
 
 def _compiled_sample(x, temperature, top_k, top_p):
-    if top_k:
+    if top_k or top_p < 1:
         call = compiled(lambda a: _filtered(a, temperature, top_k, top_p, _race))
     else:  # the largest logit with Gumbel noise, in one read
         call = compiled(lambda a: (a / temperature - torch.rand_like(a).log().neg().log()).argmax(-1))
@@ -225,9 +225,13 @@ def _flashinfer_sample(x, temperature, top_k, top_p, of_probabilities=False):
             return sampling.softmax(x, temperature=temperature)
         if top_k:
             return lambda: sampling.top_k_top_p_sampling_from_probs(first(), top_k, top_p, **where)
+        if top_p < 1:
+            return lambda: sampling.top_p_sampling_from_probs(first(), top_p, **where)
         return lambda: sampling.sampling_from_probs(first(), **where)
     if top_k:
         return lambda: sampling.top_k_top_p_sampling_from_logits(x / temperature, top_k, top_p, **where)
+    if top_p < 1:  # it has no such function of logits
+        return lambda: sampling.top_p_sampling_from_probs(torch.softmax(x / temperature, -1), top_p, **where)
     return lambda: sampling.sampling_from_logits(x / temperature, **where)
 
 

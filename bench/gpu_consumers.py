@@ -214,6 +214,8 @@ def measure(b, only):
         for rows in (4096, 128, 1):
             b.sample(torch.float32, rows, 128256)
             b.sample(torch.float32, rows, 128256, 50, 0.9)
+            b.sample(torch.float32, rows, 128256, 0, 0.9)
+        b.sample(torch.bfloat16, 4096, 128256, 0, 0.9)
     if "shards" in only:
         for rows, n in ((4096, 16384), (4096, 16032), (1024, 131072), (64, 16384), (64, 16032), (1, 131072)):
             b.shards(torch.bfloat16, rows, n)

@@ -16,7 +16,7 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-using State = SampleBlock::State;
+using State = fold::LogSumExp<float>::State;
 
 int processors_of(const SampleProblem& p) { return traits_of(DeviceOf(p[Slot::x].data).device()).processors; }
 
@@ -27,16 +27,63 @@ const char* refuses_rows(const SampleProblem& p, const Context&) {
   return p.n < 0xFFFFFFFFLL ? nullptr : "a row is longer than 2^32 - 2";
 }
 
-std::int64_t blocks_for(const SampleProblem& p) { return std::min<std::int64_t>(p.rows, 2 * processors_of(p)); }
+std::int64_t room_for(const SampleProblem& p) { return SampleBlocks<AnyElements>::room_for(p.n); }
 
-/// States of all levels of a row's tree.
-std::int64_t room_for(const SampleProblem& p) { return 2 * lift::chunk_count(p.n) + lift::kMaxLevels; }
+/// Whether rows are read by vectors.
+bool is_plain(const SampleProblem& p) {
+  RowProblem q = p;
+  q[Slot::y].given = false;
+  return !p[SampleSlot::bias].given && !p[SampleSlot::bitmask].given && refuses_plain(q) == nullptr;
+}
+/// Calls f.template operator()<Elements>() for how sample_rows looks at the rows.
+template <class F>
+void with_elements_of_rows(const SampleProblem& p, const F& f) {
+  if (!is_plain(p)) return f.template operator()<AnyElements>();
+  with_element(p[Slot::x].dtype, [&]<class E>() { f.template operator()<PlainElements<E>>(); });
+}
 
-State* lay_out_rows(const SampleProblem& p, Parts& parts) { return parts.take<State>(blocks_for(p) * room_for(p)); }
+/// As few blocks a row as keep it in shared memory, three of them a processor, or else fewer; of few rows as many as
+/// have a chunk a warp.
+template <class Elements>
+SampleShare share_samples(const SampleProblem& p, const DeviceTraits& device) {
+  constexpr int kBytes = SamplePart<Elements>::kBytes, kReserved = 1024;
+  constexpr int kOwn = static_cast<int>(sizeof(typename SampleBlocks<Elements>::Shared));
+  const auto chunks = std::max<std::int64_t>(lift::chunk_count(p.n), 1);
+  const std::int64_t third = std::max(((device.shared_bytes + kReserved) / 3 - kReserved - kOwn) / kBytes, 1);
+  const std::int64_t spread =
+      std::min(ceil_div(chunks, kSampleWarps), device.processors / std::max<std::int64_t>(p.rows, 1));
+  const std::int64_t most = std::min(device.largest_cluster, kMostSampleBlocks);
+  const std::int64_t own = ceil_div(chunks, std::min(std::max(ceil_div(chunks, third), spread), most));
+  const bool stays = own * kBytes + kOwn <= device.shared_bytes;
+  return {static_cast<int>(ceil_div(chunks, own)), static_cast<int>(own),
+          static_cast<int>(stays ? own : std::min<std::int64_t>(own, kSampleWarps))};
+}
+
+/// Clusters of a launch: several times what is under way at once.
+std::int64_t clusters_for(const SampleProblem& p, int segments) {
+  return std::min<std::int64_t>(p.rows, ceil_div(12 * processors_of(p), segments));
+}
+
+State* lay_out_rows(const SampleProblem& p, Parts& parts) {
+  State* nodes = nullptr;
+  with_elements_of_rows(p, [&]<class Elements>() {
+    if (room_for(p) <= SampleBlocks<Elements>::kSharedNodes) return;
+    const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
+    nodes = parts.take<State>(clusters_for(p, share_samples<Elements>(p, device).segments) * room_for(p));
+  });
+  return nodes;
+}
 
 void launch_rows(const SampleProblem& p, State* nodes, const unsigned* left, Stream stream) {
-  const Grid grid{blocks_for(p), kSampleThreads};
-  launch("sample_rows", sample_rows, grid, left == nullptr ? stream : stream.following(), p, nodes, room_for(p), left);
+  with_elements_of_rows(p, [&]<class Elements>() {
+    const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
+    const SampleShare share = share_samples<Elements>(p, device);
+    const Grid grid{clusters_for(p, share.segments) * share.segments, kSampleThreads, share.segments,
+                    static_cast<int>(sizeof(typename SampleBlocks<Elements>::Shared)) +
+                        share.places * SamplePart<Elements>::kBytes};
+    launch("sample_rows", sample_rows<Elements>, grid, left == nullptr ? stream : stream.following(), p, share, nodes,
+           left);
+  });
 }
 
 std::size_t rows_workspace(const SampleProblem& p, const Context&) {
@@ -114,8 +161,13 @@ struct DrawMemory {
     // The k best decide nearly every row. One that they do not is drawn by the block that found so, but where rows may
     // all be such by larger blocks.
     const bool decide = !has_options_of_rows(p) && p.top_k > 0 && p.top_k < p.n;
-    if (!share.joins || !decide || p.rows > blocks_for(p)) work.left = parts.take<unsigned>(p.rows);
-    work.rows = lay_out_rows(p, parts);
+    const bool few = p.rows <= 2 * traits.processors;
+    if (!share.joins || !decide || !few) {
+      work.left = parts.take<unsigned>(p.rows);
+      work.rows = lay_out_rows(p, parts);
+    } else {
+      work.rows = parts.take<State>(p.rows * room_for(p));
+    }
   }
 };
 

@@ -308,15 +308,20 @@ __device__ __forceinline__ bool draw_row(const SampleJob& job, RowDraw& draw, st
   return done;
 }
 
-/// Bytes of what a block draws with: behind the entries that it joins, or, for sample_row(), instead of them.
+/// Bytes of what a block draws with: behind the entries that it joins, or, for draw_from_all(), instead of them.
 inline int joined_draw_bytes(const SampleJob& job) {
-  return std::max(join_bytes(job.most) + job.room.bytes(), static_cast<int>(sizeof(SampleBlock::Shared)));
+  constexpr int kAlone =
+      static_cast<int>(sizeof(SampleBlocks<AnyElements>::Shared)) + kSampleWarps * SamplePart<AnyElements>::kBytes;
+  return std::max(join_bytes(job.most) + job.room.bytes(), kAlone);
 }
 
 /// By a block, in `memory`: a row that its largest elements do not decide.
 __device__ __noinline__ inline void draw_from_all(const SampleProblem& p, std::int64_t row, char* memory,
-                                                  SampleBlock::State* nodes) {
-  sample_row(p, row, *reinterpret_cast<SampleBlock::Shared*>(memory), nodes);
+                                                  fold::LogSumExp<float>::State* nodes) {
+  auto& shared = *reinterpret_cast<SampleBlocks<AnyElements>::Shared*>(memory);
+  SampleTeam team(shared.mail, 1, 0);
+  const SampleShare share{1, static_cast<int>(lift::chunk_count(p.n)), kSampleWarps};
+  sample_row<AnyElements>(p, row, team, share, shared, nodes);
 }
 
 /// By the block of a cluster that joins a row's segments: the draw.

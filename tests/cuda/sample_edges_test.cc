@@ -49,7 +49,22 @@ std::vector<Edge> edges_together(std::int64_t n) {
   return all;
 }
 
-enum class Content { plain, absent, not_a_number, ties, few, infinite, only, nothing_else, wide, first_nan, count };
+enum class Content {
+  plain,
+  absent,
+  not_a_number,
+  ties,
+  few,
+  infinite,
+  only,
+  nothing_else,
+  wide,
+  first_nan,
+  one_huge,
+  narrow,
+  far_up,
+  count
+};
 
 /// Element i of a row of n.
 double element(Content content, std::int64_t row, std::int64_t i, std::int64_t n) {
@@ -63,6 +78,9 @@ double element(Content content, std::int64_t row, std::int64_t i, std::int64_t n
     case Content::only: return i == n * 2 / 3 ? -7. : -kInfinity;
     case Content::nothing_else: return i % 2 == 0 ? -kInfinity : 0.;
     case Content::wide: return 60000. * (plain / 10. - 0.3);
+    case Content::one_huge: return i == n / 2 ? 60000. : plain;
+    case Content::narrow: return plain * 1e-4;  // on both sides of 0, within a thousandth
+    case Content::far_up: return plain / 4. + 300.;
     case Content::first_nan: return i == 0 ? std::numeric_limits<double>::quiet_NaN() : plain;
     default: return plain;
   }
@@ -199,6 +217,41 @@ TEST_F(CudaSampleEdges, OfEachRow) {
         draws.give_rows(edges);
         expect_same(std::move(draws), options_of({}, index), asked, true,
                     shape_of(b.rows, b.n, t) + " rows' own, case " + std::to_string(index));
+        if (HasFatalFailure()) return;
+      }
+}
+
+/// top-p from none to all of a row, alone and beside the other filters: what sample_rows weighs. Rows that fit in a
+/// block, in a cluster, and in no cluster's shared memory; few and many.
+std::vector<Edge> edges_of_shares() {
+  std::vector<Edge> all;
+  for (const double top_p : {0., 1e-30, 0.1, 0.5, 0.9, 0.999999, 1.})
+    for (const double temperature : {0.8, 1e-3, 1e6})
+      for (const auto& [min_p, top_k] :
+           {std::pair{0., std::int64_t{0}}, {0., std::int64_t{1000}}, {0.02, std::int64_t{0}}})
+        all.push_back({temperature, top_p, min_p, top_k});
+  return all;
+}
+constexpr Batch kShareBatches[] = {{3, 1, 3},       {5, 7, 3},        {40, 1000, 3},  {700, 1500, 11}, {300, 5003, 11},
+                                   {14, 50257, 11}, {14, 128256, 17}, {1, 128256, 7}, {2, 600000, 17}, {2, 900001, 31}};
+
+TEST_F(CudaSampleEdges, ByShare) {
+  std::size_t index = 0;
+  const std::vector<Edge> edges = edges_of_shares();
+  for (const Batch& b : kShareBatches)
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+      for (std::size_t i = index % b.stride; i < edges.size(); i += b.stride) {
+        if (index++ % step() != 0) continue;
+        const Layout layout = index % 3 == 2 ? Layout::padded : Layout::contiguous;
+        const bool of_rows = index % 5 == 4;
+        Draws draws(t, b.rows, b.n, layout, b.rows < 3 ? static_cast<int>(index) : 0);
+        if (of_rows) {
+          std::vector<Edge> turned = edges;
+          std::rotate(turned.begin(), turned.begin() + static_cast<std::ptrdiff_t>(i), turned.end());
+          draws.give_rows(turned);
+        }
+        expect_same(std::move(draws), options_of(edges[i], index), static_cast<Results>(index / 2 % 3), of_rows,
+                    shape_of(b.rows, b.n, t) + describe(edges[i]) + " case " + std::to_string(index));
         if (HasFatalFailure()) return;
       }
 }

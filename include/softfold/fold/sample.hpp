@@ -68,6 +68,9 @@ SOFTFOLD_HD float least_of_min_p(float top, double min_p, float c) {
 SOFTFOLD_HD std::uint64_t count_of(double term) {
   return static_cast<std::uint64_t>(static_cast<std::int64_t>(term * 0x1p36));
 }
+SOFTFOLD_HD std::uint64_t count_of(float term) {
+  return static_cast<std::uint64_t>(static_cast<std::int64_t>(term * 0x1p36F));
+}
 /// The count that a share of at least top_p has; at least 1.
 SOFTFOLD_HD std::uint64_t share_of(double top_p, std::uint64_t total) {
   const auto need = static_cast<std::uint64_t>(::ceil(top_p * static_cast<double>(total)));

@@ -43,6 +43,11 @@ struct Cluster {
   static __device__ __forceinline__ void store(unsigned address, int a) {
     asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(address), "r"(a) : "memory");
   }
+  static __device__ __forceinline__ unsigned load(unsigned address) {
+    unsigned a;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(a) : "r"(address) : "memory");
+    return a;
+  }
 };
 
 /// Words of 8 bytes, one a chunk, from every warp of every block of a cluster to all of its blocks. A block without a

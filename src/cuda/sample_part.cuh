@@ -1,0 +1,247 @@
+// The blocks that sample from one row: what they tell each other, and the part of the row that each of them looks at.
+#pragma once
+
+#include "cuda/sample_row.cuh"
+#include "softfold/lift/cluster.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+inline constexpr int kSampleWarps = 8, kSampleThreads = 32 * kSampleWarps, kMostSampleBlocks = 16;
+
+/// How rows are cut.
+struct SampleShare {
+  int segments;  ///< blocks of a row: a cluster
+  int chunks;    ///< of a segment
+  int places;    ///< chunks that a block has memory for: all of its own, which are read once then; else one a warp
+};
+
+/// A block of a row and its cluster, or a row's only block. Every function is called by all threads of all of them
+/// together, unless it says otherwise.
+class SampleTeam {
+ public:
+  using Word = unsigned long long;
+  struct Mail {
+    Word words[2][kMostSampleBlocks * kSampleWarps];  ///< of all warps, by turns
+  };
+
+  __device__ __forceinline__ SampleTeam(Mail& mail, int segments, int segment)
+      : mail_(mail), segments_(segments), segment_(segment) {
+    if (segments_ > 1) lift::Cluster::arrive();
+  }
+  /// All blocks have begun; once before the end, too.
+  __device__ __forceinline__ void begin() {
+    if (segments_ > 1 && !begun_) lift::Cluster::wait();
+    begun_ = true;
+  }
+
+  __device__ __forceinline__ int segments() const { return segments_; }
+  __device__ __forceinline__ int segment() const { return segment_; }
+  __device__ __forceinline__ bool leads() const { return segment_ == 0; }
+  /// Warps of a block, and where this one stands among those of all blocks.
+  static __device__ __forceinline__ int warps() { return static_cast<int>(blockDim.x) / 32; }
+  __device__ __forceinline__ int place() const { return segment_ * warps() + static_cast<int>(threadIdx.x) / 32; }
+
+  __device__ __forceinline__ void sync() {
+    begin();
+    if (segments_ == 1) return __syncthreads();
+    lift::Cluster::arrive();
+    lift::Cluster::wait();
+  }
+  /// By one thread: to that place in the shared memory of all blocks; before a sync().
+  __device__ __forceinline__ void tell(Word& local, Word a) const {
+    if (segments_ == 1) local = a;
+    for (int to = 0; segments_ > 1 && to < segments_; ++to)
+      lift::Cluster::store(lift::Cluster::map(&local, static_cast<unsigned>(to)), std::uint64_t{a});
+  }
+  /// The words of all warps in the order of place(), each of which its lanes bring alike.
+  __device__ __forceinline__ const Word* gather(Word own) {
+    begin();  // before another block's memory is written to
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    Word* words = mail_.words[turn_];
+    turn_ ^= 1;
+    if (segments_ == 1) {
+      if (lane == 0) words[place()] = own;
+    } else if (lane < segments_) {
+      lift::Cluster::store(lift::Cluster::map(words + place(), static_cast<unsigned>(lane)), std::uint64_t{own});
+    }
+    sync();
+    return words;
+  }
+  __device__ __forceinline__ Word largest(Word own) {
+    const Word* words = gather(own);
+    Word all = 0;
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < segments_ * warps(); i += 32) all = max(all, words[i]);
+    for (int distance = 16; distance > 0; distance /= 2)
+      all = max(all, __shfl_xor_sync(lift::kWholeWarp, all, distance));
+    return all;
+  }
+  __device__ __forceinline__ Word sum(Word own) {
+    const Word* words = gather(own);
+    Word all = 0;
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < segments_ * warps(); i += 32) all += words[i];
+    return add_lanes(all);
+  }
+  /// By a warp.
+  static __device__ __forceinline__ Word add_lanes(Word a) {
+    for (int distance = 16; distance > 0; distance /= 2) a += __shfl_xor_sync(lift::kWholeWarp, a, distance);
+    return a;
+  }
+
+ private:
+  Mail& mail_;
+  int segments_, segment_;
+  int turn_ = 0;
+  bool begun_ = false;
+};
+
+/// Rows that refuses_plain() accepts, without bias and bitmask. A chunk's place holds the slots of its Tile.
+template <class E>
+struct PlainElements {
+  using Row = SampleRowAt<PlainPlace>;
+  using Chunk = Tile<E, 32>;
+  static constexpr int kWidth = Chunk::kWidth, kSize = static_cast<int>(sizeof(E));
+  const Row& row;
+  Chunk tile;
+
+  __device__ __forceinline__ explicit PlainElements(const Row& row_) : row(row_), tile(row_.row.x) {}
+  __device__ __forceinline__ bool has_raw() const { return false; }
+  __device__ __forceinline__ int slot_of(int i) const { return (i + tile.shift) % lift::kChunk; }
+  __device__ __forceinline__ void bring(uint4* place, std::int64_t begin, bool) const {
+    bring_from(place, row.row.x + begin * kSize, static_cast<int>(clamp(row.row.length - begin, lift::kChunk)));
+  }
+  static __device__ __forceinline__ float value(const void* place, int slot) {
+    return fold::widen(static_cast<const E*>(place)[slot]);
+  }
+  static __device__ __forceinline__ void unpack(uint4 raw, float* v) { Packed<E>::unpack(raw, v); }
+
+ private:
+  static __device__ __noinline__ void bring_from(uint4* place, const char* x, int n) {
+    const Chunk tile(x);
+    uint4 raw[Chunk::kVectors];
+    tile.gather(raw, x, n, Row::kAll);
+#pragma unroll
+    for (int j = 0; j < Chunk::kVectors; ++j) place[tile.lane + 32 * j] = raw[j];
+  }
+};
+
+/// Any rows, as floats. A lane has every 32nd element of a chunk, four in a vector.
+struct AnyElements {
+  using Row = SampleRow;
+  static constexpr int kWidth = 1, kSize = 4;
+  const Row& row;
+
+  __device__ __forceinline__ explicit AnyElements(const Row& row_) : row(row_) {}
+  /// Whether elements before bias and bitmask are others than those after them.
+  __device__ __forceinline__ bool has_raw() const {
+    return row.p[SampleSlot::bias].given || row.p[SampleSlot::bitmask].given;
+  }
+  static __device__ __forceinline__ int slot_of(int i) { return i / 128 * 128 + i % 32 * 4 + i / 32 % 4; }
+  __device__ __noinline__ void bring(uint4* place, std::int64_t begin, bool of_raw) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+    for (int j = 0; j < lift::kPerLane / 4; ++j) {
+      float v[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const std::int64_t i = begin + lane + 32 * (4 * j + k);
+        v[k] = i < row.row.length ? row.at(i, of_raw) : Row::kAll;
+      }
+      place[lane + 32 * j] = Packed<float>::pack(v);
+    }
+  }
+  static __device__ __forceinline__ float value(const void* place, int slot) {
+    return static_cast<const float*>(place)[slot];
+  }
+  static __device__ __forceinline__ void unpack(uint4 raw, float* v) { Packed<float>::unpack(raw, v); }
+};
+
+/// A block's segment of a row. A warp has every so-manieth of its chunks and calls every function together; only it
+/// looks at their places. What is not there is -inf.
+template <class Elements>
+class SamplePart {
+ public:
+  using Row = typename Elements::Row;
+  static constexpr int kBytes = lift::kChunk * Elements::kSize;  ///< of a place
+  static constexpr int kPer = 16 / Elements::kSize, kVectors = lift::kPerLane / kPer;
+
+  __device__ __forceinline__ SamplePart(const Row& row, const SampleShare& share, int segment, char* places)
+      : elements_(row),
+        share_(share),
+        places_(places),
+        first_(std::int64_t{segment} * share.chunks),
+        chunks_(static_cast<int>(clamp(lift::chunk_count(row.row.length) - first_, share.chunks))) {}
+
+  /// f(chunk, place) for the warp's chunks, `chunk` counted in the row.
+  template <class F>
+  __device__ __forceinline__ void for_chunks(bool of_raw, const F& f) {
+    const bool raw = of_raw && elements_.has_raw(), stays = share_.places >= share_.chunks;
+    const Held wanted = raw ? Held::raw : Held::processed;
+#pragma unroll 1
+    for (int i = warp(); i < chunks_; i += SampleTeam::warps()) {
+      auto* place = reinterpret_cast<uint4*>(places_ + (stays ? i : warp()) * kBytes);
+      if (!stays || held_ != wanted) elements_.bring(place, (first_ + i) * lift::kChunk, raw);
+      __syncwarp();
+      f(first_ + i, place);
+      __syncwarp();
+    }
+    held_ = wanted;
+  }
+  /// f(elements) for the vectors of the lane, kPer elements each.
+  template <class F>
+  __device__ __forceinline__ void for_vectors(bool of_raw, const F& f) {
+    for_chunks(of_raw, [&](std::int64_t, const uint4* place) {
+#pragma unroll 2
+      for (int j = 0; j < kVectors; ++j) {
+        float v[kPer];
+        Elements::unpack(place[lane() + 32 * j], v);
+        f(v);
+      }
+    });
+  }
+  template <class F>
+  __device__ __forceinline__ void for_each(bool of_raw, const F& f) {
+    for_vectors(of_raw, [&](const float(&v)[kPer]) {
+#pragma unroll
+      for (int k = 0; k < kPer; ++k) f(v[k]);
+    });
+  }
+  /// f(element, its index) for the lane's of those below n; beyond the row they are -inf. Neighbours by neighbouring
+  /// lanes.
+  template <class F>
+  __device__ __forceinline__ void for_indices(std::int64_t n, const F& f) {
+    for_chunks(false, [&](std::int64_t chunk, const uint4* place) {
+      const auto count = static_cast<int>(clamp(n - chunk * lift::kChunk, lift::kChunk));
+#pragma unroll 1
+      for (int i = lane(); i < count; i += 32)
+        f(Elements::value(place, elements_.slot_of(i)), chunk * lift::kChunk + i);
+    });
+    const std::int64_t end = min(n, (first_ + share_.chunks) * lift::kChunk);
+    for (std::int64_t i = (first_ + chunks_) * lift::kChunk + threadIdx.x; i < end; i += blockDim.x) f(Row::kAll, i);
+  }
+  /// A chunk's elements as WarpFold<Elements::kWidth> wants them, -inf for those below `from`.
+  static __device__ __forceinline__ void read(float (&v)[lift::kPerLane], const uint4* place, float from) {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) Elements::unpack(place[lane() + 32 * j], v + j * kPer);
+    if (from == Row::kAll) return;
+#pragma unroll
+    for (int i = 0; i < lift::kPerLane; ++i) v[i] = v[i] >= from ? v[i] : Row::kAll;
+  }
+
+ private:
+  enum class Held { nothing, processed, raw };
+  static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+
+  Elements elements_;
+  const SampleShare& share_;
+  char* places_;
+  std::int64_t first_;
+  int chunks_;
+  Held held_ = Held::nothing;
+};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,248 @@
+// Which elements of a row the filters leave: the value down to which, from the largest element on, integer weights
+// reach a sum. Found a digit of 11 bits at a time: the blocks count weights in bins, and add up each other's.
+#pragma once
+
+#include "cuda/sample_part.cuh"
+#include "cuda/topk_order.cuh"
+#include "softfold/fold/topk.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// Sums of 64 bits in kBins bins, in two words each: shared memory adds words of 32 bits by itself.
+struct SampleBins {
+  unsigned low[kBins], high[kBins];
+
+  /// By all threads of the block together; before a barrier.
+  __device__ __forceinline__ void clear() {
+    for (int b = static_cast<int>(threadIdx.x); b < kBins; b += static_cast<int>(blockDim.x)) low[b] = high[b] = 0;
+  }
+  /// So many ones that a block's fill no word.
+  __device__ __forceinline__ void add(int bin, unsigned ones) { atomicAdd(&low[bin], ones); }
+  __device__ __forceinline__ void add(int bin, unsigned long long weight) {
+    const auto lower = static_cast<unsigned>(weight);
+    const unsigned sum = atomicAdd(&low[bin], lower) + lower;
+    const auto upper = static_cast<unsigned>(weight >> 32) + (sum < lower ? 1U : 0U);
+    if (upper != 0) atomicAdd(&high[bin], upper);
+  }
+  /// Of all blocks.
+  __device__ __forceinline__ SampleTeam::Word sum(int bin, int segments) const {
+    if (segments == 1) return static_cast<SampleTeam::Word>(high[bin]) << 32 | low[bin];
+    SampleTeam::Word all = 0;
+#pragma unroll 4
+    for (int s = 0; s < segments; ++s) {
+      const auto of = [&](const unsigned* word) {
+        return SampleTeam::Word{lift::Cluster::load(lift::Cluster::map(word, static_cast<unsigned>(s)))};
+      };
+      all += (of(high + bin) << 32) + of(low + bin);
+    }
+    return all;
+  }
+};
+
+/// The keys among which an element is looked for, cut into bins from the highest key on.
+class SampleRange {
+ public:
+  __device__ __forceinline__ SampleRange(float from, float up_to) : low_(key_of(from)), high_(key_of(up_to)) { set(); }
+  /// Bins of one width in value, which keys are not: of those around 0 there are as many as of all others.
+  __device__ __forceinline__ void cut_evenly() {
+    const float width = most_ - least_;
+    even_ = width > 0.F && width < fold::infinity<float>();
+    factor_ = static_cast<float>(kBins) / width;
+  }
+
+  __device__ __forceinline__ bool is_one() const { return low_ == high_; }
+  __device__ __forceinline__ float low() const { return least_; }
+  __device__ __forceinline__ bool is_even() const { return even_; }
+  /// Whether x is in the range, by its value. The range may begin or end between both zeros, which have one key.
+  __device__ __forceinline__ bool is_near(float x) const { return x >= least_ && x <= most_; }
+  /// The same by its key, and in which bin.
+  __device__ __forceinline__ bool has(float x, int& bin) const {
+    const std::uint32_t key = key_of(x);
+    bin = static_cast<int>((high_ - key) >> shift_);
+    return key - low_ <= high_ - low_;
+  }
+  /// Never falls as x does: each step is monotone.
+  __device__ __forceinline__ int even_bin(float x) const {
+    using S = fold::Scalar<float>;
+    return min(static_cast<int>(S::mul(S::sub(most_, x), factor_)), kBins - 1);
+  }
+  /// By all lanes of a warp: narrows it to a bin.
+  __device__ __forceinline__ void narrow(int bin) {
+    if (even_) {
+      const std::uint32_t from = first_up_to(bin);
+      if (bin > 0) high_ = first_up_to(bin - 1) - 1;
+      low_ = from;
+      even_ = false;
+    } else {
+      high_ -= static_cast<std::uint32_t>(bin) << shift_;
+      low_ = high_ - min(high_ - low_, (1U << shift_) - 1U);
+    }
+    set();
+  }
+
+ private:
+  static __device__ __forceinline__ std::uint32_t key_of(float x) { return fold::Ranked<float>::of(x, 0).key; }
+  static __device__ __forceinline__ float value_of(std::uint32_t key) { return fold::Ranked<float>{key, 0}.value(); }
+  __device__ __forceinline__ void set() {
+    least_ = value_of(low_), most_ = value_of(high_);
+    shift_ = max(32 - __clz(static_cast<int>(high_ - low_)) - kDigitBits, 0);
+  }
+  /// The least key whose even bin is at most `bin`: 32 tries a step, a lane each.
+  __device__ __forceinline__ std::uint32_t first_up_to(int bin) const {
+    std::uint32_t from = low_, up_to = high_;
+#pragma unroll 1
+    while (from < up_to) {
+      const std::uint32_t step = (up_to - from) / 32 + 1, at = threadIdx.x % 32 * step;
+      const std::uint32_t key = at < up_to - from ? from + at : up_to;
+      const bool reached = even_bin(value_of(key)) <= bin;
+      const int first = __ffs(static_cast<int>(__ballot_sync(lift::kWholeWarp, reached))) - 1;
+      const std::uint32_t begin = from;
+      if (first >= 0) up_to = min(up_to, begin + static_cast<std::uint32_t>(first) * step);
+      if (first != 0) from = begin + static_cast<std::uint32_t>(first < 0 ? 31 : first - 1) * step + 1;
+    }
+    return up_to;
+  }
+
+  std::uint32_t low_, high_;
+  float least_, most_;  ///< their values
+  int shift_;
+  bool even_ = false;
+  float factor_ = 0.F;
+};
+
+/// A term in the row's frame as a count: exactly 0 below the frame by more than kCountBits.
+class TermCount {
+ public:
+  using Lse = fold::LogSumExp<float>;
+  static constexpr bool kEven = true;  ///< may be counted in bins of one width
+
+  __device__ __forceinline__ TermCount(float top, float c)
+      : c_(c), frame_(Lse::frame(top, c)), terms_(c, frame_.fast ? Lse::narrow(frame_.m) : 0.F) {}
+  /// No element below it counts.
+  __device__ __forceinline__ float least() const {
+    constexpr int kCountBits = 36;
+    return frame_.fast ? static_cast<float>((frame_.m - (kCountBits + 2)) / static_cast<double>(c_))
+                       : -fold::infinity<float>();
+  }
+  __device__ __forceinline__ bool is_fast() const { return frame_.fast; }
+  /// Where it is fast.
+  __device__ __forceinline__ SampleTeam::Word near(float x) const {
+    return fold::count_of(fold::Scalar<float>::mul(terms_.term<true>(x), terms_.unit));
+  }
+  __device__ __forceinline__ SampleTeam::Word operator()(float x) const {
+    if (frame_.fast) return near(x);
+    return x == -fold::infinity<float>() ? 0 : wide(x, c_, frame_.m);
+  }
+
+ private:
+  static __device__ __noinline__ SampleTeam::Word wide(float x, float c, double m) {
+    return fold::count_of(fold::term_wide(x, c, m));
+  }
+
+  float c_;
+  Lse::Frame frame_;
+  lift::FrameTerms terms_;
+};
+
+/// Every element's weight, to be counted.
+struct OneEach {
+  static constexpr bool kEven = false;
+  __device__ __forceinline__ unsigned operator()(float) const { return 1U; }
+};
+
+/// By all blocks of a row together.
+template <class Elements>
+class SampleSelect {
+ public:
+  using Word = SampleTeam::Word;
+  struct Shared {
+    Word bin, left;  ///< what choose() tells
+  };
+
+  __device__ __forceinline__ SampleSelect(SampleTeam& team, SamplePart<Elements>& part, SampleBins& bins,
+                                          Shared& shared)
+      : team_(team), part_(part), bins_(bins), shared_(shared) {}
+
+  /// The value in `range` down to which, from its largest on, the weights reach need(all of them).
+  template <class Weight, class Need>
+  __device__ float down_to(SampleRange range, const Weight& weight, const Need& need) {
+    Word left = 0;
+    bool first = true;
+#pragma unroll 1
+    while (!range.is_one()) {
+      bins_.clear();
+      __syncthreads();
+      count(range, weight);
+      team_.sync();
+      choose([&](Word total) { return first ? need(total) : left; });
+      left = shared_.left;
+      range.narrow(static_cast<int>(shared_.bin));
+      first = false;
+    }
+    return range.low();
+  }
+
+ private:
+  template <class Weight>
+  __device__ __forceinline__ void count(const SampleRange& range, const Weight& weight) {
+    using Vector = const float(&)[SamplePart<Elements>::kPer];
+    if constexpr (Weight::kEven)
+      if (range.is_even())
+        return part_.for_each(false, [&](float x) {
+          const auto w = range.is_near(x) ? weight.near(x) : 0;
+          if (w != 0) bins_.add(range.even_bin(x), w);
+        });
+    // Few elements are left in later steps: most vectors have none.
+    part_.for_vectors(false, [&](Vector v) {
+      bool some = false;
+      for (const float x : v) some |= range.is_near(x);
+      if (!some) return;
+      for (const float x : v) {
+        int bin;
+        if (!range.is_near(x) || !range.has(x, bin)) continue;
+        const auto w = weight(x);
+        if (w != 0) bins_.add(bin, w);
+      }
+    });
+  }
+
+  /// The bin in which need(the sum of all) is reached, and what is needed of it. A thread has neighbouring bins, and
+  /// threads stand in the order of the bins, over all blocks.
+  template <class Need>
+  __device__ __forceinline__ void choose(const Need& need) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, segments = team_.segments(), warps = segments * team_.warps();
+    const int per = (kBins + 32 * warps - 1) / (32 * warps), begin = per * (32 * team_.place() + lane);
+    Word own = 0;
+    for (int b = begin; b < min(begin + per, kBins); ++b) own += bins_.sum(b, segments);
+    Word up_to = own;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const Word other = __shfl_up_sync(lift::kWholeWarp, up_to, distance);
+      if (lane >= distance) up_to += other;
+    }
+    const Word* sums = team_.gather(__shfl_sync(lift::kWholeWarp, up_to, 31));
+    Word total = 0, before = 0;
+    for (int i = lane; i < warps; i += 32) total += sums[i], before += i < team_.place() ? sums[i] : 0;
+    before = SampleTeam::add_lanes(before) + up_to - own;
+    Word left = need(SampleTeam::add_lanes(total));
+    if (before < left && left <= before + own) {
+      left -= before;
+      int b = begin;
+      for (Word here; left > (here = bins_.sum(b, segments)); ++b) left -= here;
+      team_.tell(shared_.bin, static_cast<Word>(b));
+      team_.tell(shared_.left, left);
+    }
+    team_.sync();
+  }
+
+  SampleTeam& team_;
+  SamplePart<Elements>& part_;
+  SampleBins& bins_;
+  Shared& shared_;
+};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
