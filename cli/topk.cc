@@ -64,7 +64,7 @@ Needs TopkVerb::needs(const Geometry& rows, std::size_t element, const Room& roo
 void TopkVerb::run() const {
   const Compute compute(running);
   require_apart({values, indices});
-  const io::ArrayFile file = reading.open(input, running.memory_bytes());
+  const io::ArrayFile file = reading.open_floating(input, running.memory_bytes());
   const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, few{g.rows(), k, 1};
   check_k(g.n);
   const std::size_t element = size_of(file.dtype());

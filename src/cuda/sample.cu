@@ -59,17 +59,17 @@ SampleShare share_samples(const SampleProblem& p, const DeviceTraits& device) {
           static_cast<int>(stays ? own : std::min<std::int64_t>(own, kSampleWarps))};
 }
 
-/// Clusters of a launch: several times what is under way at once.
-std::int64_t clusters_for(const SampleProblem& p, int segments) {
-  return std::min<std::int64_t>(p.rows, ceil_div(12 * processors_of(p), segments));
+/// Clusters of a launch: several times what is under way at once, or once behind a draw, which leaves few rows.
+std::int64_t clusters_for(const SampleProblem& p, int segments, bool behind_draw) {
+  return std::min<std::int64_t>(p.rows, ceil_div((behind_draw ? 3 : 12) * processors_of(p), segments));
 }
 
-State* lay_out_rows(const SampleProblem& p, Parts& parts) {
+State* lay_out_rows(const SampleProblem& p, Parts& parts, bool behind_draw = false) {
   State* nodes = nullptr;
   with_elements_of_rows(p, [&]<class Elements>() {
     if (room_for(p) <= SampleBlocks<Elements>::kSharedNodes) return;
     const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
-    nodes = parts.take<State>(clusters_for(p, share_samples<Elements>(p, device).segments) * room_for(p));
+    nodes = parts.take<State>(clusters_for(p, share_samples<Elements>(p, device).segments, behind_draw) * room_for(p));
   });
   return nodes;
 }
@@ -78,7 +78,7 @@ void launch_rows(const SampleProblem& p, State* nodes, const unsigned* left, Str
   with_elements_of_rows(p, [&]<class Elements>() {
     const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
     const SampleShare share = share_samples<Elements>(p, device);
-    const Grid grid{clusters_for(p, share.segments) * share.segments, kSampleThreads, share.segments,
+    const Grid grid{clusters_for(p, share.segments, left != nullptr) * share.segments, kSampleThreads, share.segments,
                     static_cast<int>(sizeof(typename SampleBlocks<Elements>::Shared)) +
                         share.places * SamplePart<Elements>::kBytes};
     launch("sample_rows", sample_rows<Elements>, grid, left == nullptr ? stream : stream.following(), p, share, nodes,
@@ -164,7 +164,7 @@ struct DrawMemory {
     const bool few = p.rows <= 2 * traits.processors;
     if (!share.joins || !decide || !few) {
       work.left = parts.take<unsigned>(p.rows);
-      work.rows = lay_out_rows(p, parts);
+      work.rows = lay_out_rows(p, parts, true);
     } else {
       work.rows = parts.take<State>(p.rows * room_for(p));
     }

@@ -272,8 +272,16 @@ __global__ void __launch_bounds__(kSampleThreads, 3)
   auto& shared = *reinterpret_cast<typename Blocks::Shared*>(memory);
   const unsigned segments = static_cast<unsigned>(share.segments), cluster = blockIdx.x / segments;
   SampleTeam team(shared.mail, share.segments, static_cast<int>(blockIdx.x % segments));
+  const std::int64_t step = gridDim.x / segments;
+  bool any = left == nullptr;
+  if (!any) {  // of rows that the draw has left there is hardly ever one: all threads look for it
 #pragma unroll 1
-  for (std::int64_t row = cluster; row < p.rows; row += gridDim.x / segments) {
+    for (std::int64_t row = cluster + step * threadIdx.x; row < p.rows; row += step * kSampleThreads)
+      any = any || left[row] != 0;
+    any = __syncthreads_or(any ? 1 : 0) != 0;
+  }
+#pragma unroll 1
+  for (std::int64_t row = any ? cluster : p.rows; row < p.rows; row += step) {
     if (left != nullptr && left[row] == 0) continue;
     sample_row<Elements>(p, row, team, share, shared, nodes + cluster * Blocks::room_for(p.n));
     __syncthreads();
