@@ -9,8 +9,6 @@
 #include "softfold/fold/entropy.hpp"
 #include "softfold/fold/gradient.hpp"
 
-#include <type_traits>
-
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -81,10 +79,10 @@ template <class T>
 __device__ __forceinline__ GradientState<T> shuffle(GradientState<T> a, int distance) {
   return {shuffle(a.sum, distance), shuffle(a.any, distance)};
 }
-template <class State>
-requires(std::is_same_v<State, fold::LogSumExp<float>::State> ||
-         std::is_same_v<State, fold::LogSumExp<double>::State>) __device__ __forceinline__ State
-    shuffle(State a, int distance) {
+__device__ __forceinline__ fold::LogSumExp<float>::State shuffle(fold::LogSumExp<float>::State a, int distance) {
+  return {shuffle(a.m, distance), shuffle(a.d, distance)};
+}
+__device__ __forceinline__ fold::LogSumExp<double>::State shuffle(fold::LogSumExp<double>::State a, int distance) {
   return {shuffle(a.m, distance), shuffle(a.d, distance)};
 }
 template <class T>
