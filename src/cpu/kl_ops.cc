@@ -1,4 +1,4 @@
-// Sums and gradients of the divergence, compiled for every SIMD target; bit for bit what fold/kl_divergence.hpp
+// The divergence of chunks, and its gradients, compiled for every SIMD target; bit for bit what fold/kl_divergence.hpp
 // defines.
 #include "softfold/lift/simd_targets.hpp"
 
@@ -8,6 +8,7 @@
 
 #include "cpu/kl_ops.hpp"
 #include "cpu/write-inl.hpp"
+#include "softfold/lift/lanes_chunk.hpp"
 #include "softfold/lift/lanes_sum.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -41,13 +42,12 @@ struct ElementPairs {
   }
 };
 
+/// The leaves of two regular chunks, each kind summed.
 template <class S, class T = fold::FoldType<S>>
-typename fold::KlSum<T>::State kl_sum(const void* from_a, const void* from_b, int n, const fold::KlDivergence<T>& rows,
-                                      T* room) {
+fold::KlLeaf<fold::Scalar<T>> sum_kl_leaves(const S* a, const S* b, int n, const fold::KlDivergence<T>& rows, T* room) {
   using A = Lanes<T>;
   using D = typename A::D;
   constexpr int w = A::kCount;
-  const S *a = static_cast<const S*>(from_a), *b = static_cast<const S*>(from_b);
   T* const ratios = room + lift::kChunk;
   if (!rows.exact || n < w) {
     for (int i = 0; i < n; ++i) {
@@ -70,6 +70,23 @@ typename fold::KlSum<T>::State kl_sum(const void* from_a, const void* from_b, in
     hn::StoreU(leaf.ratio, D(), ratios + i);
   }
   return {halve_in_place(room, whole), halve_in_place(ratios, whole)};
+}
+
+template <class S, class T = fold::FoldType<S>>
+fold::KlState<T> fold_kl(const void* from_a, const void* from_b, int n, const fold::Scale<T>& by,
+                         const fold::KlScale<T>& split, T c, typename cpu::KlOps<T>::Room& room, bool far) {
+  using Sum = fold::KlSum<T>;
+  const S *a = static_cast<const S*>(from_a), *b = static_cast<const S*>(from_b);
+  const auto p = reduce_chunk<false>(a, n, c, room.terms, room.p, far).state;
+  const auto q = reduce_chunk<false>(b, n, c, room.terms, room.q, far).state;
+  if (!Sum::is_regular(p, q)) return Sum::without_sums(p, q);
+  const auto ratio = Sum::ratio_of(p, q);
+  return Sum::with_sums(p, q, ratio, sum_kl_leaves(a, b, n, {p, q, by, split, c, ratio}, room.leaves));
+}
+
+template <class T>
+fold::KlState<T> merge_kl(const fold::KlState<T>& a, const fold::KlState<T>& b) {
+  return fold::KlSum<T>::merge(a, b);
 }
 
 template <class S, class T = fold::FoldType<S>>
@@ -108,7 +125,7 @@ void kl_store(const T* from, int n, void* to) {
 template <class S, class T>
 void add_kl(cpu::KlOps<T>& ops) {
   constexpr auto i = cpu::index(cpu::dtype_of<S>());
-  ops.sum[i] = kl_sum<S>;
+  ops.fold[i] = fold_kl<S>;
   ops.gradient[i] = kl_gradient<S>;
 }
 template <class T>
@@ -119,6 +136,7 @@ void add_kl_stores(cpu::KlOps<T>& ops) {
 
 cpu::KlOps<float> kl_ops_float() {
   cpu::KlOps<float> ops{};
+  ops.merge = merge_kl<float>;
   add_kl<float>(ops), add_kl<fold::Float16>(ops), add_kl<fold::BFloat16>(ops);
   add_kl_stores(ops);
   return ops;
@@ -126,6 +144,7 @@ cpu::KlOps<float> kl_ops_float() {
 
 cpu::KlOps<double> kl_ops_double() {
   cpu::KlOps<double> ops{};
+  ops.merge = merge_kl<double>;
   add_kl<double>(ops);
   add_kl_stores(ops);
   return ops;

@@ -12,16 +12,23 @@ namespace cpu {
 
 template <class T>
 struct KlOps {
-  /// The sums over a[0..n) and b[0..n), 0 < n <= kChunk. `room`: 2 kChunk numbers, aligned to 64 bytes.
-  using SumOf = typename fold::KlSum<T>::State (*)(const void* a, const void* b, int n,
-                                                   const fold::KlDivergence<T>& rows, T* room);
+  /// The state of a[0..n) and b[0..n), 0 < n <= kChunk, of a finite c > 0. `room`: aligned to 64 bytes.
+  struct Room {
+    alignas(64) T terms[ChunkOps<T>::kTermsRoom];
+    alignas(64) T leaves[2 * lift::kChunk];
+    lift::Guess<T> p, q;
+  };
+  using Fold = fold::KlState<T> (*)(const void* a, const void* b, int n, const fold::Scale<T>& by,
+                                    const fold::KlScale<T>& split, T c, Room& room, bool far);
+  using Merge = fold::KlState<T> (*)(const fold::KlState<T>& a, const fold::KlState<T>& b);
   /// The gradients of a run, n <= kChunk, in the fold's precision.
   using Gradient = void (*)(const void* a, const void* b, int n, const fold::KlDivergence<T>& rows, T divergence,
                             T factor, T* da, T* db);
   /// to[0..n) = from[0..n), rounded to to's dtype, n <= kChunk.
   using Store = void (*)(const T* from, int n, void* to);
 
-  std::array<SumOf, 4> sum;          ///< by the dtype of both
+  std::array<Fold, 4> fold;          ///< by the dtype of both
+  Merge merge;                       ///< fold::KlSum's
   std::array<Gradient, 4> gradient;  ///< by the dtype of both
   std::array<Store, 4> store;        ///< by to's dtype
 };

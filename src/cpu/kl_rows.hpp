@@ -17,10 +17,14 @@ namespace cpu {
 template <class T>
 class KlRow {
  public:
-  using State = typename fold::LogSumExp<T>::State;
-  using Sums = typename fold::KlSum<T>::State;
-  struct States {
-    State p, q;
+  using Sum = fold::KlSum<T>;
+  using State = typename Sum::State;
+  using Room = typename KlOps<T>::Room;
+  /// fold::KlSum, compiled for the machine's own instructions.
+  struct Fold {
+    using State = KlRow::State;
+    static State identity() { return Sum::identity(); }
+    static State merge(const State& a, const State& b) { return kl_ops<T>().merge(a, b); }
   };
 
   /// q: rows_of_q(p).
@@ -35,57 +39,50 @@ class KlRow {
         dtype_(p_source_.dtype() == q_source_.dtype() ? p_source_.dtype() : dtype_of<T>()),
         index_(index) {}
 
-  /// The sums over [from, to), from a multiple of a power of two of chunks that is no less than to - from.
-  Sums sums(const States& s, std::int64_t from, std::int64_t to) {
+  /// The state of [from, to), from a multiple of a power of two of chunks that is no less than to - from.
+  State fold(std::int64_t from, std::int64_t to, Room& room, bool far) {
+    const auto fold_chunk = kl_ops<T>().fold[index(dtype_)];
+    const fold::KlScale<T> split(scale_);
     to = std::min(to, p_row_.length);
-    if (from >= to || !Normaliser(s.p).regular || !Normaliser(s.q).regular) return fold::KlSum<T>::identity();
-    const fold::KlDivergence<T> rows = rows_of(s, 0);
-    const auto sum = kl_ops<T>().sum[index(dtype_)];
-    lift::TreeBuilder<fold::KlSum<T>> tree;
+    lift::TreeBuilder<Fold> tree;
     for (std::int64_t i = from; i < to; i += lift::kChunk) {
       const int n = chunk_size(i, to);
       // What is hidden is gathered as -inf twice, whose leaves are 0.
-      tree.push(sum(at(p_source_, i, n, gathered_), at(q_source_, i, n, gathered_ + lift::kChunk), n, rows, room_));
+      tree.push(fold_chunk(at(p_source_, i, n, gathered_), at(q_source_, i, n, gathered_ + lift::kChunk), n, scale_,
+                           split, p_source_.c(), room, far));
     }
     return tree.root();
   }
 
-  void finish(const States& s, const Sums& sums) const {
-    put_number(p_[KlSlot::kl], p_.at(p_[KlSlot::kl], index_), divergence(s, sums));
-  }
+  void finish(const State& s) const { put_number(p_[KlSlot::kl], p_.at(p_[KlSlot::kl], index_), divergence(s)); }
 
   /// Elements [from, to) of both gradients.
-  void write(const States& s, const Sums& sums, std::int64_t from, std::int64_t to) {
+  void write(const State& s, std::int64_t from, std::int64_t to) {
     to = std::min(to, p_row_.n);
-    if (is_invalid(s.p) || is_invalid(s.q)) {
+    if (is_invalid(s)) {
       fill_present(p_, p_row_, from, to, fold::canonical_nan<double>());
       return fill_present(q_, q_row_, from, to, fold::canonical_nan<double>());
     }
-    const bool has_q = Normaliser(s.q).regular;
-    if (!Normaliser(s.p).regular || !has_q) fill(q_, q_row_, from, to, 0.);
-    if (!Normaliser(s.p).regular) return fill(p_, p_row_, from, to, 0.);
-    if (has_q) write_gradients(s, sums, from, to);
+    const bool has_p = is_something(s.p_m), has_q = is_something(s.q_m);
+    if (!has_p || !has_q) fill(q_, q_row_, from, to, 0.);
+    if (!has_p) return fill(p_, p_row_, from, to, 0.);
+    if (has_q) write_gradients(s, from, to);
     // No direction leads from an infinite divergence to another one.
-    if (!has_q || sums.divergence == fold::infinity<T>())
-      fill_present(p_, p_row_, from, to, fold::canonical_nan<double>());
+    if (s.divergence == fold::infinity<T>()) fill_present(p_, p_row_, from, to, fold::canonical_nan<double>());
   }
 
  private:
-  using Normaliser = fold::Normaliser<T>;
-
-  /// Whether the row holds NaN or +inf.
-  static bool is_invalid(const State& s) { return !Normaliser(s).regular && !Normaliser(s).empty; }
-
-  double divergence(const States& s, const Sums& sums) const {
-    if (is_invalid(s.p) || is_invalid(s.q)) return fold::canonical_nan<double>();
-    const bool p_empty = Normaliser(s.p).empty, q_empty = Normaliser(s.q).empty;
-    if ((p_empty || q_empty) && p_.empty == Empty::nan) return fold::canonical_nan<double>();
-    if (p_empty) return 0.;
-    return q_empty ? fold::infinity<double>() : static_cast<double>(sums.divergence);
+  /// Whether a row holds NaN or +inf.
+  static bool is_invalid(const State& s) {
+    return s.p_m == fold::infinity<double>() || s.q_m == fold::infinity<double>();
   }
+  static bool is_something(double m) { return m != -fold::infinity<double>(); }
 
-  fold::KlDivergence<T> rows_of(const States& s, double correction) const {
-    return {entropy_of(s.p, scale_, p_source_), entropy_of(s.q, scale_, q_source_), s.p, s.q, scale_, correction};
+  double divergence(const State& s) const {
+    if (is_invalid(s)) return fold::canonical_nan<double>();
+    const bool both = is_something(s.p_m) && is_something(s.q_m);
+    if (!both && p_.empty == Empty::nan) return fold::canonical_nan<double>();
+    return static_cast<double>(s.divergence);
   }
 
   const void* at(const Source<T>& source, std::int64_t begin, int n, T* buffer) const {
@@ -99,17 +96,14 @@ class KlRow {
   }
 
   /// Both rows have elements.
-  void write_gradients(const States& s, const Sums& sums, std::int64_t from, std::int64_t to) {
-    using A = fold::Scalar<double>;
-    const bool finite = std::isfinite(sums.divergence) && std::isfinite(sums.ratio);
-    const double common = finite ? A::sub(static_cast<double>(sums.ratio), static_cast<double>(sums.divergence)) : 0.;
-    const fold::KlDivergence<T> rows = rows_of(s, common);
+  void write_gradients(const State& s, std::int64_t from, std::int64_t to) {
+    const fold::KlDivergence<T> rows(s.p(), s.q(), scale_, fold::KlScale<T>(scale_), p_source_.c(), Sum::ratio_of(s));
     const auto gradient = kl_ops<T>().gradient[index(dtype_)];
     const std::int64_t present = std::clamp(p_row_.length, from, to);
     T *const dp = room_, *const dq = room_ + lift::kChunk;
     for (std::int64_t i = from; i < present; i += lift::kChunk) {
       const int n = chunk_size(i, present);
-      gradient(at(p_source_, i, n, gathered_), at(q_source_, i, n, gathered_ + lift::kChunk), n, rows, sums.divergence,
+      gradient(at(p_source_, i, n, gathered_), at(q_source_, i, n, gathered_ + lift::kChunk), n, rows, s.divergence,
                factor(), dp, dq);
       put(p_, p_row_, dp, i, n);
       put(q_, q_row_, dq, i, n);

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(128)
   const Share share = share_of(p, item, false);
   const Row r = row_at(p, RowPlace(p, share.row));
   const RowFactor<T> factor(r.scale);
-  const auto s = chunk_state<T>(p, r, share);
+  const auto s = chunk_state<T>(p, p[Slot::x], r, share);
   const bool regular = Fold::is_regular(s);
   T v[lift::kPerLane];
 #pragma unroll

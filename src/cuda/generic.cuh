@@ -6,8 +6,8 @@
 #include "cuda/in_order.cuh"
 #include "cuda/operand_at.cuh"
 #include "cuda/rows.cuh"
-#include "softfold/fold/entropy.hpp"
 #include "softfold/fold/gradient.hpp"
+#include "softfold/fold/kl_divergence.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -89,6 +89,15 @@ template <class T>
 __device__ __forceinline__ fold::EntropyState<T> shuffle(fold::EntropyState<T> a, int distance) {
   return {shuffle(a.m, distance), shuffle(a.d, distance), shuffle(a.w, distance)};
 }
+template <class T>
+__device__ __forceinline__ fold::KlState<T> shuffle(const fold::KlState<T>& a, int distance) {
+  return {{shuffle(a.ratio.high, distance), shuffle(a.ratio.low, distance)},
+          shuffle(a.p_m, distance),
+          shuffle(a.q_m, distance),
+          shuffle(a.p_d, distance),
+          shuffle(a.q_d, distance),
+          shuffle(a.divergence, distance)};
+}
 
 /// The tree over a chunk in the layout of share_of: element lane + 32 j.
 template <class T>
@@ -108,13 +117,12 @@ __device__ __forceinline__ bool is_present(const Row& r, std::int64_t mask_strid
   return i < r.length && (r.mask == nullptr || r.mask[i * mask_stride] != 0);
 }
 
-/// The state of a chunk: lift::reduce_chunk across a warp.
+/// The state of a chunk: lift::reduce_chunk across a warp. x: whose row begins at r.x.
 template <class T>
-__device__ __forceinline__ typename fold::LogSumExp<T>::State chunk_state(const RowProblem& p, const Row& r,
-                                                                          const Share& share) {
+__device__ __forceinline__ typename fold::LogSumExp<T>::State chunk_state(const RowProblem& p, const Operand& x,
+                                                                          const Row& r, const Share& share) {
   using Lse = fold::LogSumExp<T>;
   const RowFactor<T> factor(r.scale);
-  const Operand& x = p[Slot::x];
   T v[lift::kPerLane];
   unsigned present = 0;
   T extreme = T(0);
@@ -168,7 +176,7 @@ __global__ void __launch_bounds__(128)
   if (item >= items) return;
   const Share share = share_of(p, item, false);
   const Row r = row_at(p, RowPlace(p, share.row));
-  const auto s = chunk_state<T>(p, r, share);
+  const auto s = chunk_state<T>(p, p[Slot::x], r, share);
   if (threadIdx.x % 32 == 0) states[item] = s;
 }
 
@@ -240,6 +248,20 @@ __global__ void __launch_bounds__(128)
   begin_in_order();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (row < rows) to[row] = merge_few<F>([&](int i) { return from[row * count + i]; }, count);
+}
+
+/// kRun nodes of each row to one, a thread a node: where nodes are many and a merge is long, of which a warp whose
+/// lanes meet does twice as many.
+inline constexpr int kRun = 4;
+template <class F>
+__global__ void __launch_bounds__(128) merge_runs(const typename F::State* from, std::int64_t from_count,
+                                                  typename F::State* to, std::int64_t to_count, std::int64_t items) {
+  begin_in_order();
+  const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (item >= items) return;
+  const std::int64_t row = item / to_count, at = item % to_count * kRun;
+  to[item] = merge_few<F, kRun>([&](int i) { return from[row * from_count + at + i]; },
+                                static_cast<int>(clamp(from_count - at, kRun)));
 }
 
 /// A state as it lies in memory.

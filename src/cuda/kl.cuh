@@ -1,221 +1,182 @@
-// kl_divergence and its gradients from the states of both rows, for any dtype, stride, axis, mask and length, a chunk a
-// warp: the two sums over a pair of rows, the divergence, and the gradients.
+// kl_divergence and its gradients for any dtype, stride, axis, mask and length, a chunk of both rows a warp: the fold
+// of chunks, what a row gives, and the gradients.
 #pragma once
 
 #include "cuda/generic.cuh"
-#include "cuda/in_order.cuh"
 #include "front/kl_problem.hpp"
-#include "softfold/fold/kl_divergence.hpp"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// A node of the tree of fold::KlSum.
-template <class T>
-struct KlNode {
-  T divergence, ratio;
-};
-template <class T>
-__device__ __forceinline__ KlNode<T> shuffle(KlNode<T> a, int distance) {
-  return {shuffle(a.divergence, distance), shuffle(a.ratio, distance)};
-}
+/// fold::KlSum, whose merge is too long to stand wherever nodes meet.
 template <class T>
 struct KlFold {
-  using State = KlNode<T>;
-  static __device__ State identity() { return {fold::Sum<T>::identity(), fold::Sum<T>::identity()}; }
-  static __device__ State merge(const State& a, const State& b) {
-    return {fold::Sum<T>::merge(a.divergence, b.divergence), fold::Sum<T>::merge(a.ratio, b.ratio)};
-  }
+  using State = fold::KlState<T>;
+  static __device__ State identity() { return fold::KlSum<T>::identity(); }
+  static __device__ __noinline__ State merge(const State& a, const State& b) { return fold::KlSum<T>::merge(a, b); }
 };
 
-/// What is to be known of a pair of rows, from their states.
+/// A row's scale as the elements of both rows are folded with it: c > 0.
 template <class T>
-struct KlPair {
-  using State = typename fold::LogSumExp<T>::State;
+struct KlFactor {
   fold::Scale<T> scale;
-  T c, times;  ///< elements times `times`, where that is not 1, are folded with this c > 0
-  State p_state, q_state;
-  fold::Normaliser<T> p, q;
+  T c, times;
 
-  __device__ __forceinline__ KlPair(double scale_, const State& of_p, const State& of_q)
-      : scale(fold::make_scale<T>(scale_)),
-        c(::fabs(scale.c)),
-        times(T(1)),
-        p_state(of_p),
-        q_state(of_q),
-        p(of_p),
-        q(of_q) {
+  __device__ __forceinline__ explicit KlFactor(double value)
+      : scale(fold::make_scale<T>(value)), c(::fabs(scale.c)), times(T(1)) {
     const bool finite = c < fold::infinity<T>();
     if (scale.c < T(0)) times = T(-1);
     if (finite && c > T(0)) return;
     times = finite ? T(0) : fold::canonical_nan<T>();
     c = T(1);
   }
-
-  __device__ __forceinline__ T element(T x) const { return times == T(1) ? x : fold::Scalar<T>::mul(x, times); }
-  /// Whether a row holds NaN or +inf.
-  __device__ __forceinline__ bool is_invalid() const { return (!p.regular && !p.empty) || (!q.regular && !q.empty); }
-  __device__ __forceinline__ bool is_regular() const { return p.regular && q.regular; }
-
-  /// Of two regular rows; `correction` as there.
-  __device__ __forceinline__ fold::KlDivergence<T> rows(double correction) const {
-    const auto entropy_of = [&](const State& s, const fold::Normaliser<T>& norm) -> fold::Entropy<T> {
-      fold::LogNormaliser<T> log_row(s, scale);
-      log_row.set_c(c);
-      return {norm, log_row, c};
-    };
-    return {entropy_of(p_state, p), entropy_of(q_state, q), p_state, q_state, scale, correction};
-  }
-
-  __device__ __forceinline__ double divergence(Empty empty, const KlNode<T>& sums) const {
-    if (is_invalid()) return fold::canonical_nan<double>();
-    if ((p.empty || q.empty) && empty == Empty::nan) return fold::canonical_nan<double>();
-    if (p.empty) return 0.;
-    return q.empty ? fold::infinity<double>() : static_cast<double>(sums.divergence);
-  }
-};
-
-/// How an element's gradients come about: `regular` by the formula, `value` else.
-template <class T>
-struct KlGradients {
-  bool p_regular, q_regular;
-  T p_value, q_value;
-
-  __device__ __forceinline__ KlGradients(const KlPair<T>& pair, const KlNode<T>& sums)
-      : p_regular(false), q_regular(false), p_value(T(0)), q_value(T(0)) {
-    if (pair.is_invalid()) {
-      p_value = q_value = fold::canonical_nan<T>();
-    } else if (pair.p.regular) {
-      // No direction leads from an infinite divergence to another one.
-      q_regular = pair.q.regular;
-      p_regular = q_regular && sums.divergence != fold::infinity<T>();
-      if (!p_regular) p_value = fold::canonical_nan<T>();
-    }
-  }
-  /// By how much ln p - ln q is to be lowered.
-  static __device__ __forceinline__ double correction(const KlNode<T>& sums) {
-    const auto is_finite = [](T a) { return ::fabs(a) < fold::infinity<T>(); };
-    if (!is_finite(sums.divergence) || !is_finite(sums.ratio)) return 0.;
-    return fold::Scalar<double>::sub(static_cast<double>(sums.ratio), static_cast<double>(sums.divergence));
+  __device__ __forceinline__ T operator()(T x) const { return times == T(1) ? x : fold::Scalar<T>::mul(x, times); }
+  __device__ __forceinline__ lift::Factor of_tiles() const {
+    lift::Factor factor(c);
+    factor.times = times, factor.plain = times == T(1);
+    return factor;
   }
 };
 
 /// A pair of rows of a problem.
 template <class T>
 struct KlRows {
-  using State = typename KlPair<T>::State;
+  using State = typename fold::LogSumExp<T>::State;
   RowPlace place;
   Row row;  ///< p's
   const char* q;
-  KlPair<T> pair;
+  KlFactor<T> factor;
 
-  /// The states are those that lie in memory.
-  __device__ __forceinline__ KlRows(const KlProblem& p, std::int64_t index) : KlRows(p, RowPlace(p, index)) {}
-  __device__ __forceinline__ KlRows(const KlProblem& p, std::int64_t index, const State& of_p, const State& of_q)
-      : place(p, index), row(row_at(p, place)), q(q_at(p, place, row)), pair(row.scale, of_p, of_q) {}
+  __device__ __forceinline__ KlRows(const KlProblem& p, std::int64_t index)
+      : place(p, index), row(row_at(p, place)), q(at(p[KlSlot::q])), factor(row.scale) {}
 
   __device__ __forceinline__ T p_element(const KlProblem& p, std::int64_t i) const {
     const Operand& o = p[Slot::x];
-    return pair.element(element_at<T>(o.dtype, row.x + i * o.axis_stride));
+    return factor(element_at<T>(o.dtype, row.x + i * o.axis_stride));
   }
   __device__ __forceinline__ T q_element(const KlProblem& p, std::int64_t i) const {
     const Operand& o = p[KlSlot::q];
-    return pair.element(element_at<T>(o.dtype, q + i * o.axis_stride));
+    return factor(element_at<T>(o.dtype, q + i * o.axis_stride));
   }
   /// Of both gradients.
-  __device__ __forceinline__ T factor(const KlProblem& p) const {
+  __device__ __forceinline__ T incoming(const KlProblem& p) const {
     const Operand& o = p[KlSlot::dkl];
     const double dkl = o.given ? element_at<double>(o.dtype, o.data + place.offset(o)) : 1.;
     return static_cast<T>(fold::Scalar<double>::mul(dkl, row.scale));
   }
   __device__ __forceinline__ char* dq(const KlProblem& p) const {
-    const Operand& o = p[KlSlot::dq];
-    return o.given ? o.data + place.offset(o) + row.begin * o.axis_stride : nullptr;
+    return p[KlSlot::dq].given ? at(p[KlSlot::dq]) : nullptr;
+  }
+  /// Of regular states, of the rows or of a chunk of both.
+  __device__ __forceinline__ fold::KlDivergence<T> divergence(const State& of_p, const State& of_q,
+                                                              fold::KlRatio ratio) const {
+    return {of_p, of_q, factor.scale, fold::KlScale<T>(factor.scale), factor.c, ratio};
   }
 
  private:
-  __device__ __forceinline__ KlRows(const KlProblem& p, const RowPlace& at)
-      : place(at),
-        row(row_at(p, place)),
-        q(q_at(p, place, row)),
-        pair(row.scale, given(p[Slot::states]), given(p[KlSlot::q_states])) {}
-  static __device__ __forceinline__ const char* q_at(const KlProblem& p, const RowPlace& place, const Row& row) {
-    const Operand& o = p[KlSlot::q];
+  __device__ __forceinline__ char* at(const Operand& o) const {
     return o.data + place.offset(o) + row.begin * o.axis_stride;
-  }
-  __device__ __forceinline__ State given(const Operand& o) const {
-    return given_state<T>(*reinterpret_cast<const StoredState*>(o.data + place.offset(o)), row.scale);
   }
 };
 
-/// The sums over a chunk of two regular rows, by a warp; `first`: the lane's first element.
+/// The leaves of a chunk of two rows that are regular there, added up by a warp.
 template <class T>
-__device__ __forceinline__ KlNode<T> kl_chunk_sums(const KlProblem& p, const KlRows<T>& r, std::int64_t first) {
-  const fold::KlDivergence<T> rows = r.pair.rows(0.);
-  // The tree over the lane's elements, one after the other: in bit-reversed order neighbours are merged first.
-  KlNode<T> left[5], sum = KlFold<T>::identity();
+__device__ __forceinline__ fold::KlLeaf<fold::Scalar<T>> sum_kl_leaves(const KlProblem& p, const KlRows<T>& r,
+                                                                       const Share& share,
+                                                                       const fold::KlDivergence<T>& rows) {
+  T divergence[lift::kPerLane], ratio[lift::kPerLane];
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) divergence[j] = ratio[j] = T(0);
 #pragma unroll 1
-  for (unsigned step = 0; step < lift::kPerLane; ++step) {
-    const std::int64_t i = first + 32 * static_cast<std::int64_t>(__brev(step) >> 27);
-    sum = KlFold<T>::identity();
-    if (is_present(r.row, p[Slot::mask].axis_stride, i)) {
-      const auto leaf = rows.leaf(r.p_element(p, i), r.q_element(p, i));
-      sum = {leaf.divergence, leaf.ratio};
-    } else if (i < r.row.length) {
-      sum = {T(0), T(0)};  // what is hidden has p = q = 0
-    }
-    bool merges = true;
+  for (int j = 0; j < lift::kPerLane; ++j) {
+    const std::int64_t i = share.first + 32 * j;
+    fold::KlLeaf<fold::Scalar<T>> leaf{T(0), T(0)};
+    if (is_present(r.row, p[Slot::mask].axis_stride, i)) leaf = rows.leaf(r.p_element(p, i), r.q_element(p, i));
+      // Turned by one place a step: the registers keep constant names without unrolling the body.
 #pragma unroll
-    for (int level = 0; level < 5; ++level) {
-      if (!merges) continue;
-      merges = (step >> level & 1U) != 0;
-      if (merges) {
-        sum = KlFold<T>::merge(left[level], sum);
-      } else {
-        left[level] = sum;
-      }
-    }
+    for (int k = 0; k + 1 < lift::kPerLane; ++k) divergence[k] = divergence[k + 1], ratio[k] = ratio[k + 1];
+    divergence[lift::kPerLane - 1] = leaf.divergence, ratio[lift::kPerLane - 1] = leaf.ratio;
   }
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) sum = KlFold<T>::merge(sum, shuffle(sum, distance));
-  return sum;
+  return {add_chunk(divergence), add_chunk(ratio)};
 }
 
 template <class T>
 __global__ void __launch_bounds__(128)
-    sum_kl_chunks(const __grid_constant__ KlProblem p, std::int64_t items, KlNode<T>* sums) {
+    fold_kl_chunks(const __grid_constant__ KlProblem p, std::int64_t items, fold::KlState<T>* states) {
   begin_in_order();
+  using Sum = fold::KlSum<T>;
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, false);
   const KlRows<T> r(p, share.row);
-  KlNode<T> sum = KlFold<T>::identity();
-  if (r.pair.is_regular()) sum = kl_chunk_sums(p, r, share.first);
-  if (threadIdx.x % 32 == 0) sums[item] = sum;
+  Row q_row = r.row;
+  q_row.x = r.q;
+  const auto of_p = chunk_state<T>(p, p[Slot::x], r.row, share), of_q = chunk_state<T>(p, p[KlSlot::q], q_row, share);
+  auto state = Sum::without_sums(of_p, of_q);
+  if (Sum::is_regular(of_p, of_q)) {
+    const auto ratio = Sum::ratio_of(of_p, of_q);
+    state = Sum::with_sums(of_p, of_q, ratio, sum_kl_leaves(p, r, share, r.divergence(of_p, of_q, ratio)));
+  }
+  if (threadIdx.x % 32 == 0) states[item] = state;
 }
 
-/// One number a row. sums: null where rows have no elements.
+/// How a row's gradients come about: `regular` by the formula, `value` else.
 template <class T>
-__global__ void __launch_bounds__(128) finish_kl(const __grid_constant__ KlProblem p, const KlNode<T>* sums) {
+struct KlGradients {
+  bool p_regular, q_regular;
+  T p_value, q_value;
+
+  __device__ __forceinline__ explicit KlGradients(const fold::KlState<T>& s)
+      : p_regular(false), q_regular(false), p_value(T(0)), q_value(T(0)) {
+    constexpr auto is_something = [](double m) { return m != -fold::infinity<double>(); };
+    if (s.p_m == fold::infinity<double>() || s.q_m == fold::infinity<double>()) {
+      p_value = q_value = fold::canonical_nan<T>();
+    } else if (is_something(s.p_m)) {
+      // No direction leads from an infinite divergence to another one.
+      q_regular = is_something(s.q_m);
+      p_regular = q_regular && s.divergence < fold::infinity<T>();
+      if (!p_regular) p_value = fold::canonical_nan<T>();
+    }
+  }
+};
+
+/// From the rows' states: what is asked of each. A backward pass has the (m, d) that it is given, with which the states
+/// stay for the gradients.
+template <class T>
+__device__ __forceinline__ void finish_kl_row(const KlProblem& p, const KlRows<T>& r, fold::KlState<T>& s) {
+  const Operand &kl = p[KlSlot::kl], &p_states = p[Slot::states], &q_states = p[KlSlot::q_states];
+  const auto stored = [&](const Operand& o) { return reinterpret_cast<StoredState*>(o.data + r.place.offset(o)); };
+  if (p.op == Op::kl_divergence_backward) {
+    const auto given = [&](const Operand& o) { return given_state<T>(*stored(o), r.row.scale); };
+    s = fold::KlSum<T>::with_given(given(p_states), given(q_states), s);
+    return;
+  }
+  const double none = -fold::infinity<double>(), bad = fold::infinity<double>();
+  const bool nan = s.p_m == bad || s.q_m == bad || (p.empty == Empty::nan && (s.p_m == none || s.q_m == none));
+  put(kl.dtype, kl.data + r.place.offset(kl), nan ? fold::canonical_nan<double>() : static_cast<double>(s.divergence));
+  if (p_states.given) *stored(p_states) = stored_state<T>(s.p(), r.row.scale);
+  if (q_states.given) *stored(q_states) = stored_state<T>(s.q(), r.row.scale);
+}
+
+template <class T>
+__global__ void __launch_bounds__(128) finish_kl(const __grid_constant__ KlProblem p, fold::KlState<T>* states) {
   begin_in_order();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index >= p.rows) return;
-  const KlRows<T> r(p, index);
-  const Operand& o = p[KlSlot::kl];
-  put(o.dtype, o.data + r.place.offset(o),
-      r.pair.divergence(p.empty, sums != nullptr ? sums[index] : KlFold<T>::identity()));
+  if (index < p.rows) finish_kl_row(p, KlRows<T>(p, index), states[index]);
 }
 
 /// A lane's share of both gradients.
 template <class T>
-__device__ __forceinline__ void write_kl_share(const KlProblem& p, const KlRows<T>& r, const KlNode<T>& sum,
+__device__ __forceinline__ void write_kl_share(const KlProblem& p, const KlRows<T>& r, const fold::KlState<T>& s,
                                                const Share& share) {
   const Operand &dp = p[Slot::y], &dq = p[KlSlot::dq];
   char* const to_q = r.dq(p);
-  const KlGradients<T> of(r.pair, sum);
-  const fold::KlDivergence<T> rows = r.pair.rows(KlGradients<T>::correction(sum));
-  const T factor = r.factor(p);
+  const KlGradients<T> of(s);
+  const auto none = fold::LogSumExp<T>::identity();
+  const auto rows =
+      of.q_regular ? r.divergence(s.p(), s.q(), fold::KlSum<T>::ratio_of(s)) : r.divergence(none, none, {0, 0});
+  const T factor = r.incoming(p);
 #pragma unroll 1
   for (int j = 0; j < share.count; ++j) {
     const std::int64_t i = share.first + share.step * j;
@@ -224,7 +185,7 @@ __device__ __forceinline__ void write_kl_share(const KlProblem& p, const KlRows<
     if (is_present(r.row, p[Slot::mask].axis_stride, i)) {
       of_p = of.p_value, of_q = of.q_value;
       if (of.q_regular) {
-        const auto d = rows.gradient(r.p_element(p, i), r.q_element(p, i), sum.divergence, factor);
+        const auto d = rows.gradient(r.p_element(p, i), r.q_element(p, i), s.divergence, factor);
         if (of.p_regular) of_p = d.p;
         of_q = d.q;
       }
@@ -235,13 +196,13 @@ __device__ __forceinline__ void write_kl_share(const KlProblem& p, const KlRows<
 }
 
 template <class T>
-__global__ void __launch_bounds__(128)
-    write_kl_gradients(const __grid_constant__ KlProblem p, std::int64_t items, bool across, const KlNode<T>* sums) {
+__global__ void __launch_bounds__(128) write_kl_gradients(const __grid_constant__ KlProblem p, std::int64_t items,
+                                                          bool across, const fold::KlState<T>* states) {
   begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, across);
-  if (share.row < p.rows) write_kl_share(p, KlRows<T>(p, share.row), sums[share.row], share);
+  if (share.row < p.rows) write_kl_share(p, KlRows<T>(p, share.row), states[share.row], share);
 }
 
 }  // namespace cuda

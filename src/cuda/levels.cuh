@@ -46,36 +46,45 @@ inline const char* refuses_chunks(const RowProblem& p) {
   return fits ? nullptr : "more chunks than a grid has";
 }
 
-/// How many nodes each level of the tree has in all, from the chunks up; a level is 32 times smaller than the one
-/// below.
-template <class Visit>
+/// How many nodes of a row one node of the level above takes. kLong: of a fold whose merge is long.
+template <bool kLong>
+std::int64_t fan_in(const RowProblem& p, std::int64_t count) {
+  constexpr std::int64_t kManyNodes = 1 << 15;
+  if (count <= kFewNodes) return kFewNodes;
+  return kLong && p.rows * count >= kManyNodes ? kRun : 32;
+}
+
+/// How many nodes each level of the tree has in all, from the chunks up.
+template <bool kLong, class Visit>
 void for_levels(const RowProblem& p, const Visit& visit) {
   for (std::int64_t count = lift::chunk_count(p.n); count > 1;) {
-    const std::int64_t next = ceil_div(count, 32);
+    const std::int64_t next = ceil_div(count, fan_in<kLong>(p, count));
     visit(count, next);
     count = next;
   }
 }
 
 /// Bytes for the states of every level.
-template <class State>
+template <class State, bool kLong = false>
 std::size_t state_bytes(const RowProblem& p) {
   std::int64_t states = p.rows * std::max<std::int64_t>(lift::chunk_count(p.n), 1);
-  for_levels(p, [&](std::int64_t, std::int64_t next) { states += p.rows * next; });
+  for_levels<kLong>(p, [&](std::int64_t, std::int64_t next) { states += p.rows * next; });
   return static_cast<std::size_t>(states) * sizeof(State);
 }
 
 /// From the chunks' states at `states`, which a kernel of the same call wrote, to one a row; returns where they are.
-template <class F>
-const typename F::State* merge_levels(const RowProblem& p, typename F::State* states, Stream stream) {
-  for_levels(p, [&](std::int64_t count, std::int64_t next) {
+template <class F, bool kLong = false>
+typename F::State* merge_levels(const RowProblem& p, typename F::State* states, Stream stream) {
+  for_levels<kLong>(p, [&](std::int64_t count, std::int64_t next) {
     typename F::State* to = states + p.rows * count;
+    const std::int64_t items = p.rows * next;
+    const Grid threads{ceil_div(items, kThreads), kThreads};
     if (count <= kFewNodes) {
-      launch("merge_few_nodes", merge_few_nodes<F>, {ceil_div(p.rows, kThreads), kThreads}, stream.following(), states,
-             count, to, p.rows);
-    } else {
-      launch("merge_nodes", merge_nodes<F>, warps_for(p.rows * next), stream.following(), states, count, to, next,
-             p.rows * next);
+      launch("merge_few_nodes", merge_few_nodes<F>, threads, stream.following(), states, count, to, p.rows);
+    } else if (fan_in<kLong>(p, count) == 32) {
+      launch("merge_nodes", merge_nodes<F>, warps_for(items), stream.following(), states, count, to, next, items);
+    } else if constexpr (kLong) {
+      launch("merge_runs", merge_runs<F>, threads, stream.following(), states, count, to, next, items);
     }
     states = to;
   });

@@ -245,7 +245,7 @@ TEST_F(CudaConsumers, KlDivergenceOfMasksLengthsAndOtherLayouts) {
 }
 
 TEST_F(CudaConsumers, KlDivergenceInPlaceOfBothRowsReplayedInAGraph) {
-  for (const std::int64_t n : {5000, 300001}) {  // with one read, and by steps
+  for (const std::int64_t n : {5000, 300001}) {
     Problem p = kl_problem(DType::float32, 20, n, 1.);
     OnDevice device(p);
     plan_of(bind(p), p.op, false).run();
@@ -259,10 +259,9 @@ TEST_F(CudaConsumers, KlDivergenceInPlaceOfBothRowsReplayedInAGraph) {
     softfold::Context context;
     context.stream = stream;
     const std::size_t bytes = softfold::plan(p.op, in.first(2), out.first(1), own, context).workspace_bytes();
-    EXPECT_EQ(bytes == 0, n == 5000);
-    const DeviceBytes memory(std::vector<unsigned char>(bytes + 1, 0));
+    const DeviceBytes memory(std::vector<unsigned char>(bytes, 0));
     softfold::Workspace lent{memory.data(), bytes};
-    if (bytes != 0) context.workspace = &lent;
+    context.workspace = &lent;
     const auto plan = softfold::plan(p.op, in.first(2), out.first(1), own, context);
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t replay = nullptr;

@@ -32,29 +32,31 @@ SOFTFOLD_HD typename A::V kl_curve(typename A::V r) {
 
 /// scale (a - b) - shift of two logits, rounded as if only the result were: scale and shift are pairs, and what a - b
 /// lost is found again. Infinite where b alone is -inf; anything where a is.
-template <class A>
+template <class A, bool kNumbers = false>
 SOFTFOLD_HD typename A::V kl_log_ratio(typename A::V a, typename A::V b, typename A::V scale, typename A::V scale_low,
                                        typename A::V shift, typename A::V shift_low) {
-  const auto most = A::set(fold::largest<typename A::Element>());
   const auto d = A::sub(a, b), back = A::sub(d, a);
   const auto lost = A::sub(A::sub(a, A::sub(d, back)), A::add(b, back));
   const auto r = A::fma(scale, d, A::neg(shift));
   const auto low = A::fma(scale_low, d, A::fma(scale, lost, A::neg(shift_low)));
+  if constexpr (kNumbers) return A::add(r, low);
+  const auto most = A::set(fold::largest<typename A::Element>());
   return A::if_at_most(r, most, A::add(r, low), r);
 }
 
 /// What an element of probabilities p and q adds, r = ln p - ln q: to the divergence p r + q - p, which is never
-/// negative and small to second order where r is small; and to the mean ratio p r.
+/// negative and small to second order where r is small; and to the mean ratio p r. kNumbers: p is not 0.
 template <class A>
 struct KlLeaf {
   typename A::V divergence, ratio;
 };
-template <class A>
+template <class A, bool kNumbers = false>
 SOFTFOLD_HD KlLeaf<A> kl_leaf(typename A::V p, typename A::V q, typename A::V r) {
   const auto zero = A::set(0), one = A::set(1), ratio = A::mul(p, r);
   const auto close = A::mul(ratio, A::mul(r, kl_curve<A>(r)));
   const auto apart = A::fma(p, A::sub(r, one), q);
   const auto both = A::if_at_most(A::mul(r, r), one, close, apart);
+  if constexpr (kNumbers) return {both, ratio};
   return {A::if_at_most(p, zero, q, both), A::if_at_most(p, zero, zero, ratio)};
 }
 

@@ -1,5 +1,5 @@
-// The Kullback-Leibler divergence of two softmaxes, K = sum p (ln p - ln q), from the states of both rows: what is
-// added up, and the gradients of an element. docs/kl_divergence.md derives the form.
+// The Kullback-Leibler divergence of two softmaxes, K = sum p (ln p - ln q): two more numbers in the fold of both rows'
+// (m, d), and the gradients of an element. docs/kl_divergence.md derives the form.
 #pragma once
 
 #include "softfold/fold/entropy.hpp"
@@ -10,56 +10,172 @@ namespace fold {
 
 #include "softfold/fold/kl_divergence-inl.hpp"
 
-/// The two sums of a row: the divergence, and the mean of ln p - ln q. Exactly they are the same number; computed, they
-/// differ by the error that all of the row's ln p - ln q have in common.
-template <class T>
-struct KlSum {
-  using Element = T;
-  struct State {
-    T divergence, ratio;
-  };
-  SOFTFOLD_HD static State identity() { return {Sum<T>::identity(), Sum<T>::identity()}; }
-  SOFTFOLD_HD static State merge(const State& a, const State& b) {
-    return {Sum<T>::merge(a.divergence, b.divergence), Sum<T>::merge(a.ratio, b.ratio)};
+/// log2(P / Q), P and Q the sums 2^(unit m) d of two states, in two parts.
+struct KlRatio {
+  double high, low;
+
+  /// a + b, exactly.
+  SOFTFOLD_HD static KlRatio sum(double a, double b) {
+    using A = Scalar<double>;
+    const double high = A::add(a, b), back = A::sub(high, a);
+    return {high, A::add(A::sub(a, A::sub(high, back)), A::sub(b, back))};
+  }
+  SOFTFOLD_HD double over(const KlRatio& other) const {
+    using A = Scalar<double>;
+    return A::add(A::sub(high, other.high), A::sub(low, other.low));
   }
 };
 
-/// In rows whose states are both regular. p and q as the rows were folded.
+/// Of both rows, or a part of both: their states, log2(P / Q), and the divergence of the part taken for a whole row.
 template <class T>
-struct KlDivergence {
-  Entropy<T> p, q;
-  T scale, scale_low;  ///< of the logits, in two parts
-  T shift, shift_low;  ///< ln sum exp(scale a) - ln sum exp(scale b), and the correction
-  T correction;
-  bool exact;  ///< ln p - ln q comes from the difference of the logits, else of the logarithms
+struct KlState {
+  using Row = typename LogSumExp<T>::State;
+  KlRatio ratio;
+  double p_m, q_m;
+  T p_d, q_d, divergence;
 
-  using State = typename LogSumExp<T>::State;
+  SOFTFOLD_HD static KlState of(const Row& p, const Row& q, KlRatio ratio, T divergence) {
+    return {ratio, p.m, q.m, p.d, q.d, divergence};
+  }
+  SOFTFOLD_HD Row p() const { return {p_m, p_d}; }
+  SOFTFOLD_HD Row q() const { return {q_m, q_d}; }
+};
 
-  /// `correction`: how far ln p - ln q is to be lowered.
-  SOFTFOLD_HD KlDivergence(const Entropy<T>& p_, const Entropy<T>& q_, const State& of_p, const State& of_q,
-                           const Scale<T>& by, double correction_)
-      : p(p_), q(q_), correction(static_cast<T>(correction_)), exact(is_exact(p_, q_)) {
-    using A = Scalar<double>;
-    const double size = ::fabs(by.value);
-    scale = static_cast<T>(size);
-    scale_low = static_cast<T>(A::sub(size, static_cast<double>(scale)));
-    // ln d + kappa m of both, as one difference: what their exponents have in common leaves no error.
-    const Binade a = binade_of(static_cast<double>(of_p.d)), b = binade_of(static_cast<double>(of_q.d));
-    const double k = A::add(Real<T>::kUnit * (of_p.m - of_q.m), a.e - b.e);
-    const double high = A::mul(k, by.kappa());
-    const double low = A::add(A::fma(k, by.kappa(), -high), A::fma(k, by.kappa_low(), A::sub(ln(a.g), ln(b.g))));
-    const double sum = A::add(high, low), rest = A::add(A::sub(high, sum), low);
-    shift = static_cast<T>(sum);
-    shift_low = static_cast<T>(A::add(A::add(A::sub(sum, static_cast<double>(shift)), rest), correction_));
+/// The fold of both rows. By the chain rule a part is to the whole what an element is: with shares p_i and q_i of the
+/// two sums and r_i = ln p_i - ln q_i
+///
+///   K = sum p_i K_i + sum p_i r_i = sum p_i K_i + sum leaf(p_i, q_i, r_i),
+///
+/// and r_i is the difference of two log-ratios, the part's and the whole's. That of the whole, from its states, is off
+/// by what these have lost; sum p_i r_i, which is exactly sum p_i ln(p_i / q_i), and the sum of leaves, which feels
+/// such an error to second order only, then differ by it. So it is put right before the level above sees it.
+template <class T>
+struct KlSum {
+  using State = KlState<T>;
+  using Lse = LogSumExp<T>;
+  using Row = typename Lse::State;
+  using A = Scalar<T>;
+
+  SOFTFOLD_HD static State identity() { return without_sums(Lse::identity(), Lse::identity()); }
+
+  /// Whether both have something to add up: no NaN or +inf, but a number.
+  SOFTFOLD_HD static bool is_regular(const Row& p, const Row& q) { return holds_numbers(p) && holds_numbers(q); }
+
+  /// Of two rows that are not both regular.
+  SOFTFOLD_HD static State without_sums(const Row& p, const Row& q) {
+    // Nothing of q is where p is.
+    const bool apart = holds_numbers(p) && q.m == -infinity<double>();
+    return State::of(p, q, {0, 0}, apart ? infinity<T>() : T(0));
+  }
+  /// Of two regular ones; `from`: ratio_of(p, q), in which the elements' leaves were added up.
+  SOFTFOLD_HD static State with_sums(const Row& p, const Row& q, KlRatio from, const KlLeaf<Scalar<T>>& sums) {
+    return State::of(p, q, corrected(from, sums.divergence, sums.ratio), sums.divergence);
+  }
+  /// Rows whose states were given and whose elements have been folded: NaN if these cannot be the given states'.
+  SOFTFOLD_HD static State with_given(const Row& p, const Row& q, const State& folded) {
+    const bool same = p.m == folded.p_m && q.m == folded.q_m;
+    return same ? State::of(p, q, folded.ratio, folded.divergence) : without_sums(Lse::not_a_number(), q);
   }
 
+  /// As the states have it, of two regular rows.
+  SOFTFOLD_HD static KlRatio ratio_of(const Row& p, const Row& q) {
+    const Binade a = binade_of(static_cast<double>(p.d)), b = binade_of(static_cast<double>(q.d));
+    const KlRatio frames = KlRatio::sum(bounded(p.m), -bounded(q.m));
+    const KlRatio whole = KlRatio::sum(Real<T>::kUnit * frames.high, a.e - b.e);
+    using D = Scalar<double>;
+    const double rest = D::add(Real<T>::kUnit * frames.low, whole.low);
+    return KlRatio::sum(whole.high, D::fma(D::sub(ln(a.g), ln(b.g)), kLog2E, rest));
+  }
+  /// The best that is known: without a finite divergence nothing has put it right.
+  SOFTFOLD_HD static KlRatio ratio_of(const State& s) {
+    return s.divergence < infinity<T>() ? s.ratio : ratio_of(s.p(), s.q());
+  }
+
+  SOFTFOLD_HD static State merge(const State& a, const State& b) {
+    if (is_nothing(a)) return b;
+    if (is_nothing(b)) return a;
+    const Row p = Lse::merge(a.p(), b.p()), q = Lse::merge(a.q(), b.q());
+    if (!is_regular(p, q)) return without_sums(p, q);
+    const KlRatio from = ratio_of(p, q);
+    const Shares of_p(a.p(), b.p(), p.m), of_q(a.q(), b.q(), q.m);
+    const Part first = part(of_p.a, of_q.a, a, from), second = part(of_p.b, of_q.b, b, from);
+    const T divergence = A::add(first.between, second.between);
+    return State::of(p, q, corrected(from, divergence, A::add(first.ratio, second.ratio)),
+                     A::add(A::add(first.within, second.within), divergence));
+  }
+
+ private:
+  SOFTFOLD_HD static bool holds_numbers(const Row& s) { return s.m != infinity<double>() && s.d > T(0); }
+  SOFTFOLD_HD static bool is_nothing(const State& s) {
+    return s.p_m == -infinity<double>() && s.q_m == -infinity<double>();
+  }
+
+  /// Beyond that rows count as equal.
+  SOFTFOLD_HD static double bounded(double m) {
+    constexpr double most = 0x1p1000;
+    return m > most ? most : m < -most ? -most : m;
+  }
+
+  /// Of two sides in their sum.
+  struct Shares {
+    T a, b;
+
+    SOFTFOLD_HD Shares(const Row& s, const Row& t, double m)
+        : a(A::mul(s.d, Lse::factor(s.m, m))), b(A::mul(t.d, Lse::factor(t.m, m))) {
+      const T one = A::div(T(1), A::add(a, b));
+      a = A::mul(a, one), b = A::mul(b, one);
+    }
+  };
+  struct Part {
+    T within, between, ratio;
+  };
+  SOFTFOLD_HD static Part part(T p, T q, const State& s, const KlRatio& whole) {
+    const auto leaf = kl_leaf<A>(p, q, static_cast<T>(Scalar<double>::mul(s.ratio.over(whole), kLn2)));
+    // An infinite divergence of what has no share is none.
+    return {p > T(0) ? A::mul(p, s.divergence) : T(0), leaf.divergence < T(0) ? T(0) : leaf.divergence, leaf.ratio};
+  }
+  SOFTFOLD_HD static KlRatio corrected(const KlRatio& r, T divergence, T ratio) {
+    const T error = A::sub(ratio, divergence);
+    if (!(::fabs(error) < infinity<T>())) return r;
+    return KlRatio::sum(r.high, Scalar<double>::fma(static_cast<double>(error), kLog2E, r.low));
+  }
+};
+
+/// A row's scale as kl_log_ratio takes it, and what brings a KlRatio to its logarithms.
+template <class T>
+struct KlScale {
+  T high, low;
+  typename Scale<T>::Kappa kappa;
+
+  SOFTFOLD_HD explicit KlScale(const Scale<T>& by) : kappa(by.kappas()) {
+    const double size = ::fabs(by.value);
+    high = static_cast<T>(size);
+    low = static_cast<T>(Scalar<double>::sub(size, static_cast<double>(high)));
+  }
+};
+
+/// In rows whose states are both regular, or a chunk of them. p and q as the rows were folded.
+template <class T>
+struct KlDivergence {
+  using A = Scalar<T>;
+  using Row = typename LogSumExp<T>::State;
+
+  Entropy<T> p, q;
+  T scale, scale_low;  ///< of the logits, in two parts
+  T shift, shift_low;  ///< ln sum exp(scale a) - ln sum exp(scale b)
+  T correction;        ///< by how much the same from the states alone is to be raised
+  bool exact;          ///< ln p - ln q comes from the difference of the logits, else of the logarithms
+
+  SOFTFOLD_HD KlDivergence(const Row& of_p, const Row& of_q, const Scale<T>& by, const KlScale<T>& split, T c,
+                           KlRatio ratio)
+      : KlDivergence(of_p, of_q, by, split, c, ratio, is_exact(of_p, of_q, c)) {}
+
   SOFTFOLD_HD T log_ratio(T a, T b) const {
-    using A = Scalar<T>;
     if (exact) return kl_log_ratio<A>(a, b, scale, scale_low, shift, shift_low);
     return A::sub(A::sub(p.log_row.log_probability(a), q.log_row.log_probability(b)), correction);
   }
-  SOFTFOLD_HD typename KlSum<T>::State leaf(T a, T b) const {
-    const auto leaf = kl_leaf<Scalar<T>>(p.probability(a), q.probability(b), log_ratio(a, b));
+  SOFTFOLD_HD KlLeaf<A> leaf(T a, T b) const {
+    const auto leaf = kl_leaf<A>(p.probability(a), q.probability(b), log_ratio(a, b));
     // Beyond the exact range p, q and their ratio may disagree by so much that the sum of the three is below 0.
     return {leaf.divergence < T(0) ? T(0) : leaf.divergence, leaf.ratio};
   }
@@ -67,17 +183,41 @@ struct KlDivergence {
     T p, q;
   };
   SOFTFOLD_HD Gradient gradient(T a, T b, T divergence, T factor) const {
-    using A = Scalar<T>;
     const T of_p = p.probability(a), r = log_ratio(a, b);
     return {canonical(A::mul(kl_slope_of_p<A>(of_p, r, divergence), factor)),
             canonical(A::mul(kl_slope_of_q<A>(of_p, q.probability(b), r), factor))};
   }
 
- private:
   /// No logit of a fast row of such a scale is so large that its difference from another one overflows.
-  SOFTFOLD_HD static bool is_exact(const Entropy<T>& p, const Entropy<T>& q) {
+  SOFTFOLD_HD static bool is_exact(const Row& p, const Row& q, T c) {
     constexpr T least = sizeof(T) == 4 ? T(0x1p-80) : T(0x1p-900);
-    return p.log_row.fast && q.log_row.fast && p.c >= least;
+    return LogSumExp<T>::is_fast(p.m) && LogSumExp<T>::is_fast(q.m) && c >= least;
+  }
+
+ private:
+  SOFTFOLD_HD KlDivergence(const Row& of_p, const Row& of_q, const Scale<T>& by, const KlScale<T>& split, T c,
+                           KlRatio ratio, bool exact_)
+      : p(entropy_of(of_p, by, c, exact_)),
+        q(entropy_of(of_q, by, c, exact_)),
+        scale(split.high),
+        scale_low(split.low),
+        correction(T(0)),
+        exact(exact_) {
+    using D = Scalar<double>;
+    const auto& kappa = split.kappa;
+    const double high = D::mul(ratio.high, kappa.high);
+    const double low =
+        D::add(D::fma(ratio.high, kappa.high, -high), D::fma(ratio.high, kappa.low, D::mul(ratio.low, kappa.high)));
+    const double sum = D::add(high, low), rest = D::add(D::sub(high, sum), low);
+    shift = static_cast<T>(sum);
+    shift_low = static_cast<T>(D::add(D::sub(sum, static_cast<double>(shift)), rest));
+    if (!exact) correction = static_cast<T>(D::mul(ratio.over(KlSum<T>::ratio_of(of_p, of_q)), kLn2));
+  }
+  /// An exact row's logarithms are not asked for.
+  SOFTFOLD_HD static Entropy<T> entropy_of(const Row& s, const Scale<T>& by, T c, bool exact) {
+    LogNormaliser<T> log_row(exact ? LogSumExp<T>::identity() : s, by);
+    log_row.set_c(c);
+    return {Normaliser<T>(s), log_row, c};
   }
 };
 
