@@ -21,6 +21,18 @@ __device__ __forceinline__ float value_of(Entry e) {
 }
 __device__ __forceinline__ std::uint32_t index_of(Entry e) { return ~static_cast<std::uint32_t>(e); }
 
+/// The sum of what the lanes of a group of kLanes have, up to this one. By all lanes of a warp together.
+template <int kLanes = 32, class T>
+__device__ __forceinline__ T sum_up_to(T own) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+#pragma unroll
+  for (int distance = 1; distance < kLanes; distance *= 2) {
+    const T other = __shfl_up_sync(lift::kWholeWarp, own, distance, kLanes);
+    if (lane >= distance) own += other;
+  }
+  return own;
+}
+
 /// Where a lane's hits, a bit each in `which`, stand among those of its warp. By all lanes together.
 struct WarpHits {
   int before = 0, all = 0;
@@ -31,12 +43,7 @@ struct WarpHits {
     if (some == 0) return;
     before = __popc(some & ((1U << lane) - 1U)), all = __popc(some);
     if (!__any_sync(lift::kWholeWarp, own > 1)) return;
-    before = own;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const int other = __shfl_up_sync(lift::kWholeWarp, before, distance);
-      if (lane >= distance) before += other;
-    }
+    before = sum_up_to(own);
     all = __shfl_sync(lift::kWholeWarp, before, 31);
     before -= own;
   }
