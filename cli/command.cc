@@ -99,6 +99,18 @@ void refuse_output_option(std::string_view verb, const std::string& name) {
                   fmt::format("softfold {} {}", verb, usage));
 }
 
+/// A verb that takes the last axis has no --axis, and --as would be the nearest option.
+void refuse_axis(std::string_view verb, const std::string& name, const std::vector<std::string>& known) {
+  constexpr std::string_view verbs[] = {
+      "cross-entropy", "linear-cross-entropy", "entropy", "kl-divergence", "topk", "sample", "state", "finish"};
+  if (std::ranges::find(verbs, verb) == std::end(verbs)) return;
+  std::vector<std::string_view> candidates(known.begin(), known.end());
+  candidates.push_back("--axis");
+  if (suggestion(name, candidates) == candidates.back())
+    throw Error(Code::usage, fmt::format("the option '{}'", name), "the last axis, without option",
+                "numpy.moveaxis(x, axis, -1) in NumPy, or leave it out for the last axis");
+}
+
 std::vector<std::string> verbs_of(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* verb : app.get_subcommands({})) names.push_back(verb->get_name());
@@ -148,6 +160,7 @@ void check_words(const CLI::App& app, int count, char** arguments) {
         word.size() > 2 && word[1] != '-' && std::ranges::find(known, std::string(word.substr(0, 2))) != known.end();
     if (!glued && std::ranges::find(known, name) == known.end()) {
       if (name == "-o" || name == "--out" || name == "--output") refuse_output_option(first, name);
+      refuse_axis(first, name, known);
       refuse_word("option", name, known, fmt::format("softfold {} --help", first));
     }
     const CLI::Option* option = glued ? nullptr : verb.get_option_no_throw(name);
@@ -183,16 +196,14 @@ void add_number(CLI::App& app, const std::string& names, Into& into, const std::
     const bool below = std::is_unsigned_v<Number> && text.starts_with('-');
     const bool beyond = fits || below || (error == std::errc::result_out_of_range && at == end);
     const bool tiny = beyond && !whole && std::abs(std::strtod(text.c_str(), nullptr)) < 1;
+    const bool least = among && among->least < 0 && text.starts_with('-');
     const std::string fix = names + (tiny || names == "--threads" ? " 0" : names == "--axis" ? " -1" : " 1");
-    if (among && beyond)
-      throw Error(Code::option, fmt::format("{} {}", names, text),
-                  fmt::format("{}, {} .. {}", kind, among->least, among->most),
-                  among->least < 0 && text.starts_with('-') ? fmt::format("{} {}", names, among->least) : fix);
-    throw Error(Code::usage, fmt::format("the value '{}' of {}", text, names),
-                tiny     ? fmt::format("0, or a number of at least {} in size", Limits::denorm_min())
-                : beyond ? fmt::format("{}, {} .. {}", kind, Limits::lowest(), Limits::max())
-                         : kind,
-                fix);
+    if (!beyond) throw Error(Code::usage, fmt::format("the value '{}' of {}", text, names), kind, fix);
+    throw Error(Code::option, fmt::format("{} {}", names, text),
+                tiny    ? fmt::format("0, or a number of at least {} in size", Limits::denorm_min())
+                : among ? fmt::format("{}, {} .. {}", kind, among->least, among->most)
+                        : fmt::format("{}, {} .. {}", kind, Limits::lowest(), Limits::max()),
+                least ? fmt::format("{} {}", names, among->least) : fix);
   };
   app.add_option_function<std::string>(names, read, help)->type_name(type);
 }

@@ -18,7 +18,7 @@ namespace softfold::cli {
 namespace {
 
 struct SampleVerb {
-  std::string input, tokens, log_probabilities, top_tokens, top_log_probabilities, order = "vllm", of = "raw";
+  std::string input, tokens, log_probabilities, top_tokens, top_log_probabilities, order = "vllm", of;
   std::int64_t top = 0;
   SampleOptions options;
   InputOptions reading;
@@ -33,7 +33,8 @@ struct SampleVerb {
     command.option("--top-p", options.top_p, "only the fewest largest with this share of the probability; default 1");
     command.option("--min-p", options.min_p, "only those at least this probable beside the largest; default 0");
     command.option("--order", order, "vllm (min-p first) or hugging-face (min-p last); default vllm");
-    command.option("--of", of, "LP of the raw logits, or of what was sampled from: raw, sampled; default raw");
+    command.option("--of", of,
+                   "log-probabilities of the raw logits, or of what was sampled from: raw, sampled; default raw");
     command.option("--top-logprobs", top, "of each row, best first, the N largest tokens and log-probabilities",
                    Among{0});
     command.option("--top-tokens", top_tokens, "where these tokens go: (..., N), int64");
@@ -126,7 +127,7 @@ void SampleVerb::run() const {
   constexpr std::string_view orders[] = {"vllm", "hugging-face"}, distributions[] = {"raw", "sampled"};
   SampleOptions o = options;
   o.order = static_cast<FilterOrder>(parse_word(order, "order", orders));
-  o.of = static_cast<Distribution>(parse_word(of, "distribution", distributions));
+  if (!of.empty()) o.of = static_cast<Distribution>(parse_word(of, "distribution", distributions));
   const Compute compute(running);
   require_apart({tokens, log_probabilities, top_tokens, top_log_probabilities});
   if ((top == 0) != top_tokens.empty() || (top == 0) != top_log_probabilities.empty())
@@ -135,6 +136,9 @@ void SampleVerb::run() const {
                             int{!top_tokens.empty()} + int{!top_log_probabilities.empty()}),
                 "--top-logprobs N, --top-tokens and --top-lp together",
                 "--top-logprobs 5 --top-tokens t.npy --top-lp p.npy");
+  if (!of.empty() && log_probabilities.empty() && top == 0)
+    throw Error(Code::option, fmt::format("--of {} without LP or --top-logprobs", of), "--of with LP or --top-logprobs",
+                fmt::format("softfold sample IN TOKENS LP --of {}, or leave out --of", of));
   const io::ArrayFile file = reading.open_floating(input, running.memory_bytes());
   const Geometry g = geometry_of(file.shape(), -1);
   if (top > g.n)

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>
+#include <optional>
 
 namespace softfold::cli {
 namespace {
@@ -20,7 +21,7 @@ struct TopkVerb {
   std::string input, values, indices;
   std::int64_t k = Fabricated::kBest;
   bool probabilities = false;
-  double scale = 1;
+  std::optional<double> scale;
   InputOptions reading;
   RunOptions running;
 
@@ -64,6 +65,10 @@ Needs TopkVerb::needs(const Geometry& rows, std::size_t element, const Room& roo
 void TopkVerb::run() const {
   const Compute compute(running);
   require_apart({values, indices});
+  if (scale && !probabilities)
+    throw Error(Code::option, fmt::format("--scale {} without --probabilities", *scale),
+                "--scale with --probabilities alone",
+                fmt::format("--scale {} --probabilities, or leave out --scale", *scale));
   const io::ArrayFile file = reading.open_floating(input, running.memory_bytes());
   const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, few{g.rows(), k, 1};
   check_k(g.n);
@@ -94,7 +99,7 @@ void TopkVerb::run() const {
                  const Box b = taken(i);
                  const std::int64_t whole[] = {b.outers, g.n}, part[] = {b.outers, k};
                  TopkOptions options;
-                 options.rows.scale = scale;
+                 options.rows.scale = scale.value_or(1);
                  const View result(out[i], file.dtype(), part), other(spare[i], file.dtype(), part);
                  if (probabilities) options.probabilities = result;
                  const View from(static_cast<const void*>(in[i]), file.dtype(), whole);

@@ -8,8 +8,6 @@
 namespace softfold::python {
 namespace {
 
-constexpr const char* kFloats = "float64, float32, float16, bfloat16";
-
 /// softfold's dtype of a buffer's format, if it has one. Formats are struct's; '<', '=' and '@' are this machine's
 /// byte order.
 bool dtype_of(const char* format, Py_ssize_t itemsize, DType& dtype) {
@@ -101,15 +99,14 @@ bool Array::open(nb::handle object, const char* name, Access access) {
   return open_dlpack(object, name, access);
 }
 
-void Array::need(nb::handle object, const char* name, Access access) {
+void Array::need(nb::handle object, const char* name, Access access, const char* dtypes) {
   nb::object converted;
   if (access == Access::read && (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()))) {
     converted = names().asarray(object);
     object = converted;
   }
   if (!open(object, name, access))
-    throw Error(Code::dtype, std::string(name) + " of dtype " + dtype_name,
-                std::string(kFloats) + ", bool, int32, int64", "convert it with astype");
+    throw Error(Code::dtype, std::string(name) + " of dtype " + dtype_name, dtypes, "convert it with astype");
 }
 
 bool Array::open_buffer(nb::handle object, const char* name, Access access) {

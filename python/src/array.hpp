@@ -40,6 +40,7 @@ struct Tensor {
 };
 
 enum class Access : std::uint8_t { read, write };
+inline constexpr const char* kDTypes = "float64, float32, float16, bfloat16, bool, int32, int64";
 
 /// Holds the exporter's buffer for as long as the view is in use.
 class Array {
@@ -60,8 +61,9 @@ class Array {
   /// Views `object`. False if its dtype is none of softfold's (dtype_name says which it is); everything else that
   /// cannot be viewed is refused, `name` being the operand's.
   bool open(nb::handle object, const char* name, Access access = Access::read);
-  /// The same, refusing a foreign dtype too. Lists and tuples become NumPy arrays first.
-  void need(nb::handle object, const char* name, Access access = Access::read);
+  /// The same, refusing a foreign dtype too; dtypes: which the operand takes. Lists and tuples become NumPy arrays
+  /// first.
+  void need(nb::handle object, const char* name, Access access = Access::read, const char* dtypes = kDTypes);
 
   Tensor tensor;
   std::string dtype_name;

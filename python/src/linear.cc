@@ -25,7 +25,7 @@ void linear_cross_entropy_into(const nb::tuple& inputs, handle out, handle bias,
                                const std::string& reduction, double label_smoothing, double z_loss, handle dloss,
                                handle log_probability, handle states, handle dx, handle dweight, handle dbias,
                                handle scale, handle mask, handle empty, std::uintptr_t stream) {
-  constexpr const char* kNames[] = {"x", "weight", "target"};
+  constexpr const char* kNames[] = {"x", "weight"};
   if (inputs.size() != 3) throw Error(Code::shape, std::to_string(inputs.size()) + " inputs", "x, weight, target");
   const nb::none none;
   const nb::bool_ causal(false);
@@ -50,7 +50,8 @@ void linear_cross_entropy_into(const nb::tuple& inputs, handle out, handle bias,
   o.dweight = arrays.open_result(dweight, "dweight");
   o.dbias = arrays.open_result(dbias, "dbias");
   View views[3];
-  for (std::size_t i = 0; i < inputs.size(); ++i) views[i] = arrays.open(inputs[i], kNames[i]);
+  for (std::size_t i = 0; i < 2; ++i) views[i] = arrays.open(inputs[i], kNames[i]);
+  views[2] = arrays.open_target(inputs[2]);
   const View loss = arrays.open_result(out, "out");
   const std::shared_ptr<Executor> threads = executor();
   const Context context{threads.get(), reinterpret_cast<void*>(stream), nullptr};

@@ -52,7 +52,8 @@ void cross_entropy_into(const nb::tuple& inputs, handle out, handle axis, handle
   o.status = arrays.open_result(status, "status");
   o.shard = {whole<std::int64_t>(shard_offset, "offset"), whole<std::int64_t>(shard_size, "size")};
   View views[4];
-  for (std::size_t i = 0; i < inputs.size(); ++i) views[i] = arrays.open(inputs[i], kNames[i]);
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    views[i] = i == 1 ? arrays.open_target(inputs[i], true) : arrays.open(inputs[i], kNames[i]);
   const View result = arrays.open_result(out, "out");
   run_loss(backward ? Op::cross_entropy_backward : Op::cross_entropy, {views, inputs.size()}, {&result, 1}, o, stream);
 }

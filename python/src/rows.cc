@@ -156,10 +156,16 @@ void OpenRowOptions::view_options() {
   options.mask = mask.tensor.view();
 }
 
-View OpenArrays::open(nb::handle object, const char* name, Access access) {
+View OpenArrays::open(nb::handle object, const char* name, Access access, const char* dtypes) {
   if (object.is_none()) return {};
-  arrays_.emplace_back().need(object, name, access);
+  arrays_.emplace_back().need(object, name, access, dtypes);
   return arrays_.back().tensor.view();
+}
+
+View OpenArrays::open_target(nb::handle object, bool takes_probabilities) {
+  return open(object, "target", Access::read,
+              takes_probabilities ? "int32, int64; of class probabilities float64, float32, float16, bfloat16"
+                                  : "int32, int64");
 }
 
 Op op_of(std::string_view name) {

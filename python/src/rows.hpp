@@ -38,7 +38,9 @@ struct OpenRowOptions {
 class OpenArrays {
  public:
   /// An empty view for None.
-  View open(nb::handle object, const char* name, Access access = Access::read);
+  View open(nb::handle object, const char* name, Access access = Access::read, const char* dtypes = kDTypes);
+  /// Class indices, or where they are taken class probabilities.
+  View open_target(nb::handle object, bool takes_probabilities = false);
   View open_result(nb::handle object, const char* name) { return open(object, name, Access::write); }
 
  private:

@@ -47,7 +47,7 @@ void fold_shard_into(handle x, handle partials, handle axis, handle offset, hand
   ShardOptions o;
   o.rows = rows.options;
   o.shard = shard_of(offset, size);
-  o.targets = arrays.open(target, "target");
+  o.targets = arrays.open_target(target);
   o.k = whole<std::int64_t>(k, "k");
   const View from = arrays.open(x, "x"), to = arrays.open_result(partials, "partials");
   run_on_threads(stream, [&](const Context& context) { fold_shard(from, to, o, context); });
@@ -71,7 +71,7 @@ void join_cross_entropy_into(handle partials, handle target, handle loss, handle
   o.weight = arrays.open(weight, "weight");
   o.log_probability = arrays.open_result(log_probability, "log_probability");
   o.states = arrays.open_result(states, "states");
-  const View from = arrays.open(partials, "partials"), of = arrays.open(target, "target");
+  const View from = arrays.open(partials, "partials"), of = arrays.open_target(target);
   const View to = arrays.open_result(loss, "loss");
   run_on_threads(stream, [&](const Context& context) { join_cross_entropy(from, of, to, o, context); });
 }

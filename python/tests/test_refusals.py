@@ -102,6 +102,21 @@ def test_refused(case):
     assert str(error).startswith("softfold: got ")
 
 
+def test_targets_of_another_dtype_meet_those_that_are_taken():
+    target = np.zeros(2, np.uint64)
+    for call, allowed in (
+        (
+            lambda: softfold.cross_entropy(X, target),
+            "int32, int64; of class probabilities float64, float32, float16, bfloat16",
+        ),
+        (lambda: softfold.linear_cross_entropy(X, X, target), "int32, int64"),
+        (lambda: softfold.fold_shard(X, 0, 3, target=target), "int32, int64"),
+    ):
+        with pytest.raises(softfold.DTypeError, match="target of dtype uint64") as caught:
+            call()
+        assert caught.value.allowed == allowed
+
+
 def test_the_range_of_threads_is_theirs_not_an_integer_type_s():
     for threads in (-1, 4097, 2**40, 2**70):
         with pytest.raises(softfold.Error, match="allowed: a whole number, 0 .. 4096"):

@@ -54,7 +54,7 @@ fold::EntropyState<T> entropy_chunk(const void* from, int n, T c, T* terms, T* r
   const S* x = static_cast<const S*>(from);
   const lift::Reduced<T> reduced = reduce_chunk<true>(x, n, c, terms, guess, far);
   const auto& s = reduced.state;
-  if (!Sum::is_regular(s)) return Sum::with_sum(s, T(0));
+  if (!Sum::Lse::is_regular(s)) return Sum::with_sum(s, T(0));
   if (!fold::is_nan(reduced.frame) && n >= Lanes<T>::kCount)
     return Sum::with_sum(s, sum_depths(x, n, c, reduced, terms, room));
   for (int i = 0; i < n; ++i) room[i] = Sum::leaf_of(fold::widen(x[i]), c, s.m);

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(128, 8) fold_plain_entropy(const __grid_consta
   const auto folded = lift::WarpFold<Elements::kWidth>::depths(v, factor.c, own);
   const float sum =
       lift::add_tree<Elements::kWidth, 32, float>([&](int j, int k) { return v[j * Elements::kWidth + k]; });
-  const bool regular = Fold::is_regular(folded.state);
+  const bool regular = Fold::Lse::is_regular(folded.state);
   if (tile.lane == 0)
     states[item] = Fold::with_sum(folded.state, regular ? fold::Scalar<float>::mul(sum, folded.unit) : 0.F);
 }
@@ -44,22 +44,11 @@ __global__ void __launch_bounds__(128)
   const Row r = row_at(p, RowPlace(p, share.row));
   const RowFactor<T> factor(r.scale);
   const auto s = chunk_state<T>(p, p[Slot::x], r, share);
-  const bool regular = Fold::is_regular(s);
-  T v[lift::kPerLane];
-#pragma unroll
-  for (int j = 0; j < lift::kPerLane; ++j) v[j] = T(0);
-#pragma unroll 1
-  for (int j = 0; j < lift::kPerLane; ++j) {
-    const std::int64_t i = share.first + 32 * j;
-    T a = T(0);
-    if (regular && is_present(r, p[Slot::mask].axis_stride, i))
-      a = Fold::leaf_of(factor(element_at<T>(p[Slot::x].dtype, r.x + i * p[Slot::x].axis_stride)), factor.c, s.m);
-      // Turned by one place a step: the registers keep constant names without unrolling the body.
-#pragma unroll
-    for (int k = 0; k + 1 < lift::kPerLane; ++k) v[k] = v[k + 1];
-    v[lift::kPerLane - 1] = a;
-  }
-  const T sum = add_chunk(v);
+  const bool regular = Fold::Lse::is_regular(s);
+  const T sum = add_present(p, r, share, T(0), [&](std::int64_t i) {
+    if (!regular) return T(0);
+    return Fold::leaf_of(factor(element_at<T>(p[Slot::x].dtype, r.x + i * p[Slot::x].axis_stride)), factor.c, s.m);
+  });
   if (threadIdx.x % 32 == 0) states[item] = Fold::with_sum(s, sum);
 }
 

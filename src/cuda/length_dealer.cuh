@@ -118,8 +118,8 @@ __device__ __noinline__ void turn_ragged(const RowProblem& p, const RaggedStay& 
     first += static_cast<std::int64_t>(full == 0 ? 32 : __ffs(static_cast<int>(full)) - 1) * clusters;
     count = min(count + __popc(found), 32);
   }
-  if (lane == 0) page.next = first;
   __syncwarp();
+  if (lane == 0) page.next = first;  // behind the barrier: the others read it above, and votes order no memory
   arrange<Unit>(page, count);
 }
 
@@ -203,8 +203,8 @@ struct LengthDealer {
     LengthRow r{nullptr, nullptr, 0};
     if (lane < count) r = length_row(p, first + static_cast<std::int64_t>(lane) * clusters);
     page.x[lane] = r.x, page.y[lane] = r.y, page.length[lane] = r.length;
-    if (lane == 0) page.next = first + static_cast<std::int64_t>(count) * clusters;
     __syncwarp();
+    if (lane == 0) page.next = first + static_cast<std::int64_t>(count) * clusters;  // all have read it
     arrange<Unit>(page, count);
   }
 

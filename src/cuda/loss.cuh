@@ -87,6 +87,26 @@ struct LossRow {
   }
 };
 
+/// The sum over a chunk in the layout of share_of: leaf(i) of each element that exists, `nothing` of the others.
+template <class T, class Leaf>
+__device__ __forceinline__ T add_present(const LossProblem& p, const Row& row, const Share& share, T nothing,
+                                         const Leaf& leaf) {
+  T v[lift::kPerLane];
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) v[j] = nothing;
+#pragma unroll 1
+  for (int j = 0; j < lift::kPerLane; ++j) {
+    const std::int64_t i = share.first + 32 * j;
+    T a = nothing;
+    if (is_present(row, p[Slot::mask].axis_stride, i)) a = leaf(i);
+      // Turned by one place a step: the registers keep constant names without unrolling the body.
+#pragma unroll
+    for (int k = 0; k + 1 < lift::kPerLane; ++k) v[k] = v[k + 1];
+    v[lift::kPerLane - 1] = a;
+  }
+  return add_chunk(v);
+}
+
 /// The leaves of a sum over a row's elements, w lp. The constructor's last arguments are what others ask for.
 template <class T>
 struct CrossEntropyLeaves {
@@ -106,20 +126,8 @@ __global__ void __launch_bounds__(128)
   const Share share = share_of(p, item, false);
   const LossRow<T> r(p, share.row);
   const Leaves leaf(p, r, share.row, classes);
-  T v[lift::kPerLane];
-#pragma unroll
-  for (int j = 0; j < lift::kPerLane; ++j) v[j] = fold::Sum<T>::identity();
-#pragma unroll 1
-  for (int j = 0; j < lift::kPerLane; ++j) {
-    const std::int64_t i = share.first + 32 * j;
-    T a = fold::Sum<T>::identity();
-    if (is_present(r.row, p[Slot::mask].axis_stride, i)) a = leaf(p, i, r.element(p, i));
-      // Turned by one place a step: the registers keep constant names without unrolling the body.
-#pragma unroll
-    for (int k = 0; k + 1 < lift::kPerLane; ++k) v[k] = v[k + 1];
-    v[lift::kPerLane - 1] = a;
-  }
-  const T sum = add_chunk(v);
+  const T sum = add_present(p, r.row, share, fold::Sum<T>::identity(),
+                            [&](std::int64_t i) { return leaf(p, i, r.element(p, i)); });
   if (threadIdx.x % 32 == 0) sums[item] = sum;
 }
 

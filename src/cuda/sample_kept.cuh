@@ -61,11 +61,7 @@ class KeptElements {
 #pragma unroll
     for (int q = 0; q < kRun; ++q) {
       if (before >= need) continue;
-      unsigned long long sum = weight[q];
-      for (int distance = 1; distance < 32; distance *= 2) {
-        const unsigned long long other = __shfl_up_sync(lift::kWholeWarp, sum, distance);
-        if (lane_ >= distance) sum += other;
-      }
+      const unsigned long long sum = sum_up_to(weight[q]);
       const unsigned here = __ballot_sync(lift::kWholeWarp, before + sum >= need);
       if (here != 0) reached = value_of(best[32 * q + __ffs(static_cast<int>(here)) - 1]);
       before += __shfl_sync(lift::kWholeWarp, sum, 31);

@@ -216,12 +216,7 @@ class SampleSelect {
     const int per = (kBins + 32 * warps - 1) / (32 * warps), begin = per * (32 * team_.place() + lane);
     Word own = 0;
     for (int b = begin; b < min(begin + per, kBins); ++b) own += bins_.sum(b, segments);
-    Word up_to = own;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const Word other = __shfl_up_sync(lift::kWholeWarp, up_to, distance);
-      if (lane >= distance) up_to += other;
-    }
+    const Word up_to = sum_up_to(own);
     const Word* sums = team_.gather(__shfl_sync(lift::kWholeWarp, up_to, 31));
     Word total = 0, before = 0;
     for (int i = lane; i < warps; i += 32) total += sums[i], before += i < team_.place() ? sums[i] : 0;

@@ -86,30 +86,11 @@ class LargeSelect {
   /// nothing.
   template <class At>
   __device__ __forceinline__ bool keep(unsigned which, const At& at) const {
-    const WarpHits hits(which);
-    if (hits.all == 0) return true;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    int from = 0;
-    if (lane == 0) from = atomicAdd(&shared_.count, hits.all);
-    from = __shfl_sync(lift::kWholeWarp, from, 0);
-    if (from + hits.all > room_) {  // as for all that come later: the count never falls
-      if (lane == 0) atomicMin(&shared_.limit, from);
-      return false;
-    }
-    Entry* to = places_ + from + hits.before;
-#pragma unroll 1
-    for (; which != 0; which &= which - 1) *to++ = at(__ffs(static_cast<int>(which)) - 1);
-    return true;
+    return keep_hits(shared_, places_, room_, which, at);
   }
 
   /// After a barrier: how many places are filled, from the first on.
-  __device__ __forceinline__ int settle() const {
-    const int count = min(shared_.count, shared_.limit);
-    __syncthreads();
-    if (threadIdx.x == 0) shared_.count = count, shared_.limit = room_;
-    __syncthreads();
-    return count;
-  }
+  __device__ __forceinline__ int settle() const { return settle_places(shared_, room_); }
   /// After a barrier, with as many places filled: drops all but the k best, if there are more. These set the bound.
   __device__ __noinline__ void raise(unsigned* bins) const {
     const int count = settle();

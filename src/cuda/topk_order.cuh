@@ -22,12 +22,7 @@ struct OrderShared {
 template <class Count, int kWarps>
 __device__ __forceinline__ Count sum_before(Count own, Count (&sums)[kWarps]) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  Count up_to = own;
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const Count other = __shfl_up_sync(lift::kWholeWarp, up_to, distance);
-    if (lane >= distance) up_to += other;
-  }
+  const Count up_to = sum_up_to(own);
   if (lane == 31) sums[warp] = up_to;
   __syncthreads();
   Count before = up_to - own;

@@ -21,6 +21,18 @@ __device__ __forceinline__ float value_of(Entry e) {
 }
 __device__ __forceinline__ std::uint32_t index_of(Entry e) { return ~static_cast<std::uint32_t>(e); }
 
+/// The sum of what the lanes of a group of kLanes have, up to this one. By all lanes of a warp together.
+template <int kLanes = 32, class T>
+__device__ __forceinline__ T sum_up_to(T own) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+#pragma unroll
+  for (int distance = 1; distance < kLanes; distance *= 2) {
+    const T other = __shfl_up_sync(lift::kWholeWarp, own, distance, kLanes);
+    if (lane >= distance) own += other;
+  }
+  return own;
+}
+
 /// Where a lane's hits, a bit each in `which`, stand among those of its warp. By all lanes together.
 struct WarpHits {
   int before = 0, all = 0;
@@ -31,16 +43,42 @@ struct WarpHits {
     if (some == 0) return;
     before = __popc(some & ((1U << lane) - 1U)), all = __popc(some);
     if (!__any_sync(lift::kWholeWarp, own > 1)) return;
-    before = own;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const int other = __shfl_up_sync(lift::kWholeWarp, before, distance);
-      if (lane >= distance) before += other;
-    }
+    before = sum_up_to(own);
     all = __shfl_sync(lift::kWholeWarp, before, 31);
     before -= own;
   }
 };
+
+/// By all lanes of a warp: puts at(i) for each bit i of `which` where `shared` hands out places, of which there are
+/// `room`; where there are too few for all of the warp's, nothing.
+template <class Shared, class At>
+__device__ __forceinline__ bool keep_hits(Shared& shared, Entry* places, int room, unsigned which, const At& at) {
+  const WarpHits hits(which);
+  if (hits.all == 0) return true;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int from = 0;
+  if (lane == 0) from = atomicAdd(&shared.count, hits.all);
+  from = __shfl_sync(lift::kWholeWarp, from, 0);
+  if (from + hits.all > room) {  // as for all that come later: the count never falls
+    if (lane == 0) atomicMin(&shared.limit, from);
+    return false;
+  }
+  Entry* to = places + from + hits.before;
+#pragma unroll 1
+  for (; which != 0; which &= which - 1) *to++ = at(__ffs(static_cast<int>(which)) - 1);
+  return true;
+}
+
+/// By all threads of a block after a barrier, before anything else is kept: how many places are filled, from the first
+/// on.
+template <class Shared>
+__device__ __forceinline__ int settle_places(Shared& shared, int room) {
+  const int count = min(shared.count, shared.limit);
+  __syncthreads();
+  if (threadIdx.x == 0) shared.count = count, shared.limit = room;
+  __syncthreads();
+  return count;
+}
 
 inline constexpr int kMostKeys = 256;
 inline constexpr int kBoundSlack = 16;  ///< more than k that may reach a bound
@@ -191,20 +229,7 @@ class BlockSelect {
   /// nothing.
   template <class At>
   __device__ __forceinline__ bool keep(unsigned which, const At& at) {
-    const WarpHits hits(which);
-    if (hits.all == 0) return true;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    int from = 0;
-    if (lane == 0) from = atomicAdd(&shared_.count, hits.all);
-    from = __shfl_sync(lift::kWholeWarp, from, 0);
-    if (from + hits.all > capacity_for(k_)) {  // as for all that come later: the count never falls
-      if (lane == 0) atomicMin(&shared_.limit, from);
-      return false;
-    }
-    Entry* to = places_ + from + hits.before;
-#pragma unroll 1
-    for (; which != 0; which &= which - 1) *to++ = at(__ffs(static_cast<int>(which)) - 1);
-    return true;
+    return keep_hits(shared_, places_, capacity_for(k_), which, at);
   }
   /// As if nothing had been kept; the bound stays.
   __device__ __forceinline__ void restart() {
@@ -233,14 +258,7 @@ class BlockSelect {
     shared.least = fold::Ranked<float>{static_cast<std::uint32_t>(bound >> 32), 0}.value();
   }
 
-  /// After a barrier, before anything else is kept: how many places are filled, from the first on.
-  __device__ __forceinline__ int settle() {
-    const int count = min(shared_.count, shared_.limit);
-    __syncthreads();
-    if (threadIdx.x == 0) shared_.count = count, shared_.limit = capacity_for(k_);
-    __syncthreads();
-    return count;
-  }
+  __device__ __forceinline__ int settle() { return settle_places(shared_, capacity_for(k_)); }
 
   /// How many of the first `count` places, and with kBest of the threads' best, are at least e.
   template <bool kBest>

@@ -81,12 +81,7 @@ class Spread {
   /// By the first block: the k best, best first, in `best`, behind which there is room for what has arrived; how many
   /// there are.
   __device__ __forceinline__ int finish(Entry* best, int k) const {
-    int end = count_;
-#pragma unroll
-    for (int distance = 1; distance < SpreadMail::kMostBlocks; distance *= 2) {
-      const int other = __shfl_up_sync(lift::kWholeWarp, end, distance);
-      if (lane() >= distance) end += other;
-    }
+    const int end = sum_up_to<SpreadMail::kMostBlocks>(count_);
     const int all = __shfl_sync(lift::kWholeWarp, end, SpreadMail::kMostBlocks - 1);
     constexpr int kTeam = kFilterWarps * 32 / SpreadMail::kMostBlocks;
     const int from = static_cast<int>(threadIdx.x) / kTeam;

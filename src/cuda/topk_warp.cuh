@@ -80,12 +80,7 @@ struct GroupTopk {
   /// Those elements as candidates; how many there are, or more than kRoom: then nothing is written.
   __device__ __forceinline__ int collect(unsigned which, const char* x) const {
     const int mine = __popc(which);
-    int before = mine;
-#pragma unroll
-    for (int distance = 1; distance < kLanes; distance *= 2) {
-      const int other = __shfl_up_sync(lift::kWholeWarp, before, distance, kLanes);
-      if (tile.lane >= distance) before += other;
-    }
+    const int before = sum_up_to<kLanes>(mine);
     const int all = __shfl_sync(lift::kWholeWarp, before, kLanes - 1, kLanes);
     if (all <= Candidates::kRoom) {
       std::uint16_t* to = own.places + before - mine;

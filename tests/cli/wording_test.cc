@@ -66,13 +66,13 @@ TEST_F(Wording, EveryRefusalSaysWhatToTry) {
 
 TEST_F(Wording, ANumberThatIsTooLargeMeetsItsRange) {
   const std::string whole = "-9223372036854775808 .. 9223372036854775807", narrow = "-2147483648 .. 2147483647";
-  expect_try(Code::usage, whole, {"cross-entropy", "@x.npy", "@t.npy", "--ignore-index", "9223372036854775808"});
+  expect_try(Code::option, whole, {"cross-entropy", "@x.npy", "@t.npy", "--ignore-index", "9223372036854775808"});
   for (const std::string seed : {"18446744073709551616", "-1"})
-    expect_try(Code::usage, "0 .. 18446744073709551615", {"sample", "@x.npy", "@o.npy", "--seed", seed});
+    expect_try(Code::option, "0 .. 18446744073709551615", {"sample", "@x.npy", "@o.npy", "--seed", seed});
   expect_ok({"sample", "@x.npy", "@o.npy", "--seed", "18446744073709551615"});
-  expect_try(Code::usage, narrow, {"softmax", "@x.npy", "@o.npy", "--axis", "2147483648"});
-  expect_try(Code::usage, "e+308", {"softmax", "@x.npy", "@o.npy", "--scale", "1e400"});
-  expect_try(Code::usage, "0, or a number of at least 5e-324", {"softmax", "@x.npy", "@o.npy", "--scale", "-1e-400"});
+  expect_try(Code::option, narrow, {"softmax", "@x.npy", "@o.npy", "--axis", "2147483648"});
+  expect_try(Code::option, "e+308", {"softmax", "@x.npy", "@o.npy", "--scale", "1e400"});
+  expect_try(Code::option, "0, or a number of at least 5e-324", {"softmax", "@x.npy", "@o.npy", "--scale", "-1e-400"});
   expect_try(Code::option, "at least 32M", {"softmax", "@x.npy", "@o.npy", "--memory", "0"});
 }
 
@@ -112,6 +112,33 @@ TEST_F(Wording, AnOutputOfferedAsAnOptionMeetsTheUsage) {
       expect_try(Code::usage, "without option", all);
     }
   }
+}
+
+TEST_F(Wording, OfTheLastAxisNoOptionIsTheNearest) {
+  const std::string fix = "try: numpy.moveaxis(x, axis, -1) in NumPy, or leave it out for the last axis\n";
+  for (const std::string option : {"--axis", "--axis=0", "--axes"}) {
+    expect_refused(Code::usage, fix, {"entropy", "@x.npy", "@o.npy", option, "7"});
+    expect_refused(Code::usage, fix, {"kl-divergence", "@x.npy", "@x.npy", "@o.npy", option, "0"});
+    expect_refused(Code::usage, fix, {"topk", "@x.npy", "@v.npy", "@i.npy", option, "0"});
+    expect_refused(Code::usage, fix, {"sample", "@x.npy", "@o.npy", option, "-1"});
+  }
+  expect_refused(Code::usage, "try: --as\n", {"topk", "@x.npy", "@v.npy", "@i.npy", "--sa", "f32"});
+  expect_refused(Code::shape, "try: --axis -1\n", {"softmax", "@x.npy", "@o.npy", "--axis", "7"});
+}
+
+TEST_F(Wording, AnOptionWithoutEffectIsRefused) {
+  const Words topk{"topk", "@x.npy", "@v.npy", "@i.npy", "--scale", "2"};
+  expect_refused(Code::option, "got --scale 2 without --probabilities\n", topk);
+  expect_refused(Code::option, "try: --scale 2 --probabilities, or leave out --scale\n", topk);
+  for (const std::string of : {"raw", "sampled"}) {
+    const Words sample{"sample", "@x.npy", "@o.npy", "--of", of};
+    expect_refused(Code::option, "got --of " + of + " without LP or --top-logprobs\n", sample);
+    expect_refused(Code::option, "try: softfold sample IN TOKENS LP --of " + of + ", or leave out --of\n", sample);
+    expect_ok({"sample", "@x.npy", "@o.npy", "@lp.npy", "--of", of});
+    expect_ok({"sample", "@x.npy", "@o.npy", "--top-logprobs", "2", "--top-tokens", "@t2.npy", "--top-lp", "@p.npy",
+               "--of", of});
+  }
+  expect_ok({"topk", "@x.npy", "@v.npy", "@i.npy", "--scale", "2", "--probabilities"});
 }
 
 TEST_F(Wording, AnEmptyValueIsNotNothing) {

@@ -38,8 +38,6 @@ struct EntropySum {
   SOFTFOLD_HD static State with_given(const typename Lse::State& given, const State& folded) {
     return given.m == folded.m ? with_sum(given, folded.w) : with_sum(Lse::not_a_number(), T(0));
   }
-  /// Whether there is something to add up in a row or a part of one: no NaN or +inf, but a number.
-  SOFTFOLD_HD static bool is_regular(const typename Lse::State& s) { return s.m != infinity<double>() && s.d > T(0); }
 
   /// Two exact rescales and one rounded addition, after each side has come to the common frame.
   SOFTFOLD_HD static State merge(const State& a, const State& b) {
@@ -49,7 +47,7 @@ struct EntropySum {
 
   SOFTFOLD_HD State lift(T x) const {
     const auto s = Lse{scale}.lift(x);
-    return with_sum(s, is_regular(s) ? leaf(s.d, x, scale.c, s.m) : T(0));
+    return with_sum(s, Lse::is_regular(s) ? leaf(s.d, x, scale.c, s.m) : T(0));
   }
   SOFTFOLD_HD State push(const State& s, T x) const { return merge(s, lift(x)); }
 

@@ -59,12 +59,12 @@ struct KlSum {
   SOFTFOLD_HD static State identity() { return without_sums(Lse::identity(), Lse::identity()); }
 
   /// Whether both have something to add up: no NaN or +inf, but a number.
-  SOFTFOLD_HD static bool is_regular(const Row& p, const Row& q) { return holds_numbers(p) && holds_numbers(q); }
+  SOFTFOLD_HD static bool is_regular(const Row& p, const Row& q) { return Lse::is_regular(p) && Lse::is_regular(q); }
 
   /// Of two rows that are not both regular.
   SOFTFOLD_HD static State without_sums(const Row& p, const Row& q) {
     // Nothing of q is where p is.
-    const bool apart = holds_numbers(p) && q.m == -infinity<double>();
+    const bool apart = Lse::is_regular(p) && q.m == -infinity<double>();
     return State::of(p, q, {0, 0}, apart ? infinity<T>() : T(0));
   }
   /// Of two regular ones; `from`: ratio_of(p, q), in which the elements' leaves were added up.
@@ -105,7 +105,6 @@ struct KlSum {
   }
 
  private:
-  SOFTFOLD_HD static bool holds_numbers(const Row& s) { return s.m != infinity<double>() && s.d > T(0); }
   SOFTFOLD_HD static bool is_nothing(const State& s) {
     return s.p_m == -infinity<double>() && s.q_m == -infinity<double>();
   }

@@ -101,6 +101,9 @@ struct LogSumExp {
 
   SOFTFOLD_HD State push(const State& s, T x) const { return merge(s, lift(x)); }
 
+  /// Whether a row or a part of one holds numbers, and neither NaN nor +inf.
+  SOFTFOLD_HD static bool is_regular(const State& s) { return s.m != infinity<double>() && s.d > T(0); }
+
   /// Whether x can be in a row of state s: no element lies above its row's frame.
   SOFTFOLD_HD bool covers(const State& s, T x) const { return lift(x).m <= s.m; }
 
@@ -171,7 +174,7 @@ struct Normaliser {
   bool empty;    ///< nothing in the row: what is written is the caller's choice (Empty)
 
   SOFTFOLD_HD explicit Normaliser(const typename Lse::State& s)
-      : m(s.m), reciprocal(0), regular(s.m != infinity<double>() && s.d > T(0)), empty(s.m == -infinity<double>()) {
+      : m(s.m), reciprocal(0), regular(Lse::is_regular(s)), empty(s.m == -infinity<double>()) {
     if (regular) reciprocal = Scalar<T>::div(T(1), s.d);
   }
 
@@ -211,7 +214,7 @@ struct LogNormaliser {
   SOFTFOLD_HD LogNormaliser(const typename Lse::State& s, const Scale<T>& scale)
       : m(s.m),
         fast(Lse::is_fast(s.m)),
-        regular(s.m != infinity<double>() && s.d > T(0)),
+        regular(Lse::is_regular(s)),
         empty(s.m == -infinity<double>()),
         c(0),
         half_c(0),
