@@ -38,12 +38,15 @@ class DivergenceBounds {
         if (std::isfinite(row->distance[i])) far = std::max(far, row->distance[i]);
     const long double least = -std::log(RowBounds<T>::kSmallest), second = (8 + 3 * of_a_.ln_n) * u;
     t_ = (8 + std::min(far, least) + 2.5L * of_a_.ln_n) * u;
-    common_ = second * second + 44 * largest_score * u * u;
+    for (std::size_t chunks = (size() + 1023) / 1024; chunks > 1; chunks = (chunks + 1) / 2) ++levels_;
+    common_ = (1 + levels_) * (1 + levels_) * (second * second + 44 * largest_score * u * u);
     flushed_ = sum_of(size(), [&](std::size_t i) { return flushed(i); });
     if (apart_) of_ratios_ = sum_of(size(), [&](std::size_t i) { return a.probability[i] * ratio_bound(i); });
   }
 
-  long double divergence() const { return 8 * t_ * exact_.divergence + common_ + flushed_ + 2 * of_ratios_; }
+  long double divergence() const {
+    return (8 + 20 * levels_) * t_ * exact_.divergence + common_ + flushed_ + 2 * of_ratios_;
+  }
   long double slope_of_p(std::size_t i) const {
     return a_.probability[i] > 0 ? a_.probability[i] * (exact_.log_ratio[i] - exact_.divergence) : 0;
   }
@@ -56,7 +59,8 @@ class DivergenceBounds {
     long double lost = of_b_.may_flush(i) ? q : 0;
     if (of_a_.may_flush(i)) lost += p + std::abs(exact_.difference[i]);
     // The computed r decides which of two forms gives q - p.
-    const long double r = std::abs(exact_.log_ratio[i]), close = of_ratio(i) + divergence();
+    const long double r = std::abs(exact_.log_ratio[i]),
+                      close = of_ratio(i) + 8 * t_ * exact_.divergence + common_ + flushed_ + 2 * of_ratios_;
     const long double error = r > 1 + close ? 2 * t_ : r < 1 - close ? close : std::max(2 * t_, close);
     return (p + q) * error + lost;
   }
@@ -71,7 +75,8 @@ class DivergenceBounds {
   /// Of r less the divergence: |r| <= 1 and the mean of r.
   long double of_ratio(std::size_t i) const {
     const long double r = std::isfinite(exact_.log_ratio[i]) ? std::abs(exact_.log_ratio[i]) : 0;
-    return t_ * (2 * r + 3 * exact_.size) + common_ + flushed_ + ratio_bound(i) + 2 * of_ratios_;
+    const long double of_mean = 3 * (1 + levels_) * exact_.size + 20 * levels_ * exact_.divergence;
+    return t_ * (2 * r + of_mean) + common_ + flushed_ + ratio_bound(i) + 2 * of_ratios_;
   }
   /// Of an r that is a difference of logarithms.
   long double ratio_bound(std::size_t i) const {
@@ -88,6 +93,7 @@ class DivergenceBounds {
   const ExactDivergence& exact_;
   RowBounds<T> of_a_, of_b_;
   bool apart_;
+  int levels_ = 0;  ///< of the tree, above the chunks
   long double t_ = 0, common_ = 0, flushed_ = 0, of_ratios_ = 0;
 };
 
@@ -176,6 +182,7 @@ TYPED_TEST(DivergenceOracle, EveryKindOfRowWithinTheStatedBounds) {
   };
   for_rows<S>(all_kinds(), {1, 2, 33, 1023, 1024, 1025, 2049}, {1.}, check);
   for_rows<S>(all_kinds(), {1, 2, 33, 1025}, {-0.3, 3.7}, check);  // MPFR takes its time
+  for_rows<S>({Kind::gaussian, Kind::ascending, Kind::sawtooth, Kind::late_maximum}, {9001}, {1.}, check);
   print_worst<S>("divergence", worst.divergence);
   print_worst<S>("gradient of p", worst.dp);
   print_worst<S>("gradient of q", worst.dq);
