@@ -29,7 +29,7 @@ class KlRun {
         const Row p_row = p_cursor.row(), q_row = q_cursor.row();
         KlRow<T> row(p_, q_, p_row, q_row, first);
         const State s = finished(row, p_row, q_row, row.fold(0, p_row.n, room, far_));
-        if (writes()) row.write(s, 0, p_row.n);
+        if (writes()) row.write(s, 0, p_row.n, room);
       }
     });
   }
@@ -73,7 +73,8 @@ class KlRun {
     }
     if (!writes()) return;
     each([](KlRow<T>& row, State* of_row, std::int64_t, std::int64_t begin, std::int64_t end) {
-      row.write(of_row[0], begin, end);
+      Room room;
+      row.write(of_row[0], begin, end, room);
     });
   }
 

@@ -81,7 +81,7 @@ fold::KlState<T> fold_kl(const void* from_a, const void* from_b, int n, const fo
   const auto q = reduce_chunk<false>(b, n, c, room.terms, room.q, far).state;
   if (!Sum::is_regular(p, q)) return Sum::without_sums(p, q);
   const auto ratio = Sum::ratio_of(p, q);
-  return Sum::with_sums(p, q, ratio, sum_kl_leaves(a, b, n, {p, q, by, split, c, ratio}, room.leaves));
+  return Sum::with_sums(p, q, ratio, sum_kl_leaves(a, b, n, {p, q, by, split, c, ratio}, room.pairs));
 }
 
 template <class T>

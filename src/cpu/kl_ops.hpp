@@ -12,12 +12,13 @@ namespace cpu {
 
 template <class T>
 struct KlOps {
-  /// The state of a[0..n) and b[0..n), 0 < n <= kChunk, of a finite c > 0. `room`: aligned to 64 bytes.
+  /// What a thread works in, and what it expects of the next chunks.
   struct Room {
     alignas(64) T terms[ChunkOps<T>::kTermsRoom];
-    alignas(64) T leaves[2 * lift::kChunk];
+    alignas(64) T pairs[2 * lift::kChunk];  ///< leaves, or gradients
     lift::Guess<T> p, q;
   };
+  /// The state of a[0..n) and b[0..n), 0 < n <= kChunk, of a finite c > 0.
   using Fold = fold::KlState<T> (*)(const void* a, const void* b, int n, const fold::Scale<T>& by,
                                     const fold::KlScale<T>& split, T c, Room& room, bool far);
   using Merge = fold::KlState<T> (*)(const fold::KlState<T>& a, const fold::KlState<T>& b);

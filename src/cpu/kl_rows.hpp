@@ -3,12 +3,11 @@
 #pragma once
 
 #include "cpu/backward_rows.hpp"
-#include "cpu/entropy_rows.hpp"
 #include "cpu/kl_ops.hpp"
 #include "cpu/operand_at.hpp"
 #include "front/kl_problem.hpp"
 
-#include <cmath>
+#include <algorithm>
 
 namespace softfold {
 inline namespace v0 {
@@ -54,37 +53,20 @@ class KlRow {
     return tree.root();
   }
 
-  void finish(const State& s) const { put_number(p_[KlSlot::kl], p_.at(p_[KlSlot::kl], index_), divergence(s)); }
+  void finish(const State& s) const {
+    put_number(p_[KlSlot::kl], p_.at(p_[KlSlot::kl], index_), s.finish(p_.empty == Empty::nan));
+  }
 
   /// Elements [from, to) of both gradients.
-  void write(const State& s, std::int64_t from, std::int64_t to) {
+  void write(const State& s, std::int64_t from, std::int64_t to, Room& room) {
     to = std::min(to, p_row_.n);
-    if (is_invalid(s)) {
-      fill_present(p_, p_row_, from, to, fold::canonical_nan<double>());
-      return fill_present(q_, q_row_, from, to, fold::canonical_nan<double>());
-    }
-    const bool has_p = is_something(s.p_m), has_q = is_something(s.q_m);
-    if (!has_p || !has_q) fill(q_, q_row_, from, to, 0.);
-    if (!has_p) return fill(p_, p_row_, from, to, 0.);
-    if (has_q) write_gradients(s, from, to);
-    // No direction leads from an infinite divergence to another one.
-    if (s.divergence == fold::infinity<T>()) fill_present(p_, p_row_, from, to, fold::canonical_nan<double>());
+    const fold::KlGradients<T> of(s);
+    if (of.q_regular) write_gradients(s, from, to, room);
+    if (!of.q_regular) fill_present(q_, q_row_, from, to, static_cast<double>(of.q_value));
+    if (!of.p_regular) fill_present(p_, p_row_, from, to, static_cast<double>(of.p_value));
   }
 
  private:
-  /// Whether a row holds NaN or +inf.
-  static bool is_invalid(const State& s) {
-    return s.p_m == fold::infinity<double>() || s.q_m == fold::infinity<double>();
-  }
-  static bool is_something(double m) { return m != -fold::infinity<double>(); }
-
-  double divergence(const State& s) const {
-    if (is_invalid(s)) return fold::canonical_nan<double>();
-    const bool both = is_something(s.p_m) && is_something(s.q_m);
-    if (!both && p_.empty == Empty::nan) return fold::canonical_nan<double>();
-    return static_cast<double>(s.divergence);
-  }
-
   const void* at(const Source<T>& source, std::int64_t begin, int n, T* buffer) const {
     const void* x = source.at(begin, n, buffer);
     if (source.dtype() == dtype_) return x;
@@ -96,11 +78,11 @@ class KlRow {
   }
 
   /// Both rows have elements.
-  void write_gradients(const State& s, std::int64_t from, std::int64_t to) {
+  void write_gradients(const State& s, std::int64_t from, std::int64_t to, Room& room) {
     const fold::KlDivergence<T> rows(s.p(), s.q(), scale_, fold::KlScale<T>(scale_), p_source_.c(), Sum::ratio_of(s));
     const auto gradient = kl_ops<T>().gradient[index(dtype_)];
     const std::int64_t present = std::clamp(p_row_.length, from, to);
-    T *const dp = room_, *const dq = room_ + lift::kChunk;
+    T *const dp = room.pairs, *const dq = room.pairs + lift::kChunk;
     for (std::int64_t i = from; i < present; i += lift::kChunk) {
       const int n = chunk_size(i, present);
       gradient(at(p_source_, i, n, gathered_), at(q_source_, i, n, gathered_ + lift::kChunk), n, rows, s.divergence,
@@ -142,7 +124,6 @@ class KlRow {
   DType dtype_;  ///< that both are handed to the operations in
   std::int64_t index_;
   alignas(64) T gathered_[2 * lift::kChunk];
-  alignas(64) T room_[2 * lift::kChunk];
 };
 
 }  // namespace cpu

@@ -250,8 +250,8 @@ __global__ void __launch_bounds__(128)
   if (row < rows) to[row] = merge_few<F>([&](int i) { return from[row * count + i]; }, count);
 }
 
-/// kRun nodes of each row to one, a thread a node: where nodes are many and a merge is long, of which a warp whose
-/// lanes meet does twice as many.
+/// kRun nodes of each row to one, a thread a node: where nodes are many and a merge is long. A warp whose lanes meet
+/// merges 160 times for 32 nodes.
 inline constexpr int kRun = 4;
 template <class F>
 __global__ void __launch_bounds__(128) merge_runs(const typename F::State* from, std::int64_t from_count,

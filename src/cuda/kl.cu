@@ -1,13 +1,11 @@
 // kl_divergence and its backward pass: how their steps follow each other on a stream.
-#include "cuda/kl_tiles.cuh"
+#include "cuda/kl_short.cuh"
 
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
 #include "cuda/states.hpp"
-
-#include <cmath>
 
 namespace softfold {
 inline namespace v0 {
@@ -20,10 +18,8 @@ bool writes(const KlProblem& p) { return p[Slot::y].given || p[KlSlot::dq].given
 
 /// What is known of all plain rows.
 PlainKlRows plain_rows(const KlProblem& p) {
-  const auto scale = fold::make_scale<float>(p.scale);
-  lift::Factor factor(std::fabs(scale.c));
-  if (scale.c < 0.F) factor.times = -factor.times, factor.plain = false;
-  return {factor, scale, fold::KlScale<float>(scale)};
+  const KlFactor<float> factor(p.scale);
+  return {factor.of_tiles(), factor.scale, fold::KlScale<float>(factor.scale)};
 }
 
 /// The states of chunks, those of rows, what is asked of them, the gradients. kTiles: of rows that tiles of vectors
@@ -141,9 +137,32 @@ void run(const KlProblem& p, const Context& context) {
   with_run<kTiles>(p, parts, [&](const auto& steps) { steps.run(stream_of(context)); });
 }
 
-constexpr KlKernel kKl[] = {{"kl_tiles", refuses_tiles, run<true>, workspace<true>},
+const char* refuses_short(const KlProblem& p, const Context& context) {
+  if (p.n > 512) return "rows of more than 512 elements";
+  return refuses_tiles(p, context);
+}
+
+template <class E>
+void launch_short(const KlProblem& p, Stream stream) {
+  const auto rows = [&]<int kLanes>() {
+    launch("kl_short_rows", kl_short_rows<E, kLanes>, {ceil_div(p.rows * kLanes, kThreads), kThreads}, stream, p);
+  };
+  if (p.n <= 64) return rows.template operator()<2>();
+  if (p.n <= 128) return rows.template operator()<4>();
+  rows.template operator()<16>();
+}
+
+void run_short(const KlProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  with_element(p[Slot::x].dtype, [&]<class E>() { launch_short<E>(p, stream_of(context)); });
+}
+
+constexpr KlKernel kShort{"kl_short_rows", refuses_short, run_short, nullptr};
+constexpr KlKernel kKl[] = {kShort,
+                            {"kl_tiles", refuses_tiles, run<true>, workspace<true>},
                             {"kl_chunks", refuses, run<false>, workspace<false>}};
-constexpr KlKernel kKlBackward[] = {{"kl_backward_tiles", refuses_tiles, run<true>, workspace<true>},
+constexpr KlKernel kKlBackward[] = {kShort,
+                                    {"kl_backward_tiles", refuses_tiles, run<true>, workspace<true>},
                                     {"kl_backward_chunks", refuses, run<false>, workspace<false>}};
 
 }  // namespace

@@ -23,8 +23,7 @@ struct KlFactor {
   fold::Scale<T> scale;
   T c, times;
 
-  __device__ __forceinline__ explicit KlFactor(double value)
-      : scale(fold::make_scale<T>(value)), c(::fabs(scale.c)), times(T(1)) {
+  SOFTFOLD_HD explicit KlFactor(double value) : scale(fold::make_scale<T>(value)), c(::fabs(scale.c)), times(T(1)) {
     const bool finite = c < fold::infinity<T>();
     if (scale.c < T(0)) times = T(-1);
     if (finite && c > T(0)) return;
@@ -32,7 +31,7 @@ struct KlFactor {
     c = T(1);
   }
   __device__ __forceinline__ T operator()(T x) const { return times == T(1) ? x : fold::Scalar<T>::mul(x, times); }
-  __device__ __forceinline__ lift::Factor of_tiles() const {
+  SOFTFOLD_HD lift::Factor of_tiles() const {
     lift::Factor factor(c);
     factor.times = times, factor.plain = times == T(1);
     return factor;
@@ -101,45 +100,28 @@ __device__ __forceinline__ fold::KlLeaf<fold::Scalar<T>> sum_kl_leaves(const KlP
   return {add_chunk(divergence), add_chunk(ratio)};
 }
 
+/// The state of a chunk of both rows, by a warp.
+template <class T>
+__device__ __forceinline__ fold::KlState<T> fold_kl_chunk(const KlProblem& p, const KlRows<T>& r, const Share& share) {
+  using Sum = fold::KlSum<T>;
+  Row q_row = r.row;
+  q_row.x = r.q;
+  const auto of_p = chunk_state<T>(p, p[Slot::x], r.row, share), of_q = chunk_state<T>(p, p[KlSlot::q], q_row, share);
+  if (!Sum::is_regular(of_p, of_q)) return Sum::without_sums(of_p, of_q);
+  const auto ratio = Sum::ratio_of(of_p, of_q);
+  return Sum::with_sums(of_p, of_q, ratio, sum_kl_leaves(p, r, share, r.divergence(of_p, of_q, ratio)));
+}
+
 template <class T>
 __global__ void __launch_bounds__(128)
     fold_kl_chunks(const __grid_constant__ KlProblem p, std::int64_t items, fold::KlState<T>* states) {
   begin_in_order();
-  using Sum = fold::KlSum<T>;
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, false);
-  const KlRows<T> r(p, share.row);
-  Row q_row = r.row;
-  q_row.x = r.q;
-  const auto of_p = chunk_state<T>(p, p[Slot::x], r.row, share), of_q = chunk_state<T>(p, p[KlSlot::q], q_row, share);
-  auto state = Sum::without_sums(of_p, of_q);
-  if (Sum::is_regular(of_p, of_q)) {
-    const auto ratio = Sum::ratio_of(of_p, of_q);
-    state = Sum::with_sums(of_p, of_q, ratio, sum_kl_leaves(p, r, share, r.divergence(of_p, of_q, ratio)));
-  }
+  const auto state = fold_kl_chunk(p, KlRows<T>(p, share.row), share);
   if (threadIdx.x % 32 == 0) states[item] = state;
 }
-
-/// How a row's gradients come about: `regular` by the formula, `value` else.
-template <class T>
-struct KlGradients {
-  bool p_regular, q_regular;
-  T p_value, q_value;
-
-  __device__ __forceinline__ explicit KlGradients(const fold::KlState<T>& s)
-      : p_regular(false), q_regular(false), p_value(T(0)), q_value(T(0)) {
-    constexpr auto is_something = [](double m) { return m != -fold::infinity<double>(); };
-    if (s.p_m == fold::infinity<double>() || s.q_m == fold::infinity<double>()) {
-      p_value = q_value = fold::canonical_nan<T>();
-    } else if (is_something(s.p_m)) {
-      // No direction leads from an infinite divergence to another one.
-      q_regular = is_something(s.q_m);
-      p_regular = q_regular && s.divergence < fold::infinity<T>();
-      if (!p_regular) p_value = fold::canonical_nan<T>();
-    }
-  }
-};
 
 /// From the rows' states: what is asked of each. A backward pass has the (m, d) that it is given, with which the states
 /// stay for the gradients.
@@ -152,9 +134,7 @@ __device__ __forceinline__ void finish_kl_row(const KlProblem& p, const KlRows<T
     s = fold::KlSum<T>::with_given(given(p_states), given(q_states), s);
     return;
   }
-  const double none = -fold::infinity<double>(), bad = fold::infinity<double>();
-  const bool nan = s.p_m == bad || s.q_m == bad || (p.empty == Empty::nan && (s.p_m == none || s.q_m == none));
-  put(kl.dtype, kl.data + r.place.offset(kl), nan ? fold::canonical_nan<double>() : static_cast<double>(s.divergence));
+  put(kl.dtype, kl.data + r.place.offset(kl), s.finish(p.empty == Empty::nan));
   if (p_states.given) *stored(p_states) = stored_state<T>(s.p(), r.row.scale);
   if (q_states.given) *stored(q_states) = stored_state<T>(s.q(), r.row.scale);
 }
@@ -172,7 +152,7 @@ __device__ __forceinline__ void write_kl_share(const KlProblem& p, const KlRows<
                                                const Share& share) {
   const Operand &dp = p[Slot::y], &dq = p[KlSlot::dq];
   char* const to_q = r.dq(p);
-  const KlGradients<T> of(s);
+  const fold::KlGradients<T> of(s);
   const auto none = fold::LogSumExp<T>::identity();
   const auto rows =
       of.q_regular ? r.divergence(s.p(), s.q(), fold::KlSum<T>::ratio_of(s)) : r.divergence(none, none, {0, 0});

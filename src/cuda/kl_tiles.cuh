@@ -81,11 +81,12 @@ __device__ __forceinline__ fold::KlLeaf<fold::Scalar<float>> plain_kl_leaf(const
   return fold::kl_leaf<S, kDense>(share(p_term, rows.p.multiplier), share(q_term, rows.q.multiplier), r);
 }
 
-/// A chunk of both rows: raw vectors in shared memory, a lane's own at [vector][lane], and terms in registers.
-template <class E>
+/// A chunk of both rows by a group of lanes: raw vectors in shared memory, a lane's own at [vector][lane], and terms in
+/// registers. All lanes of a warp take part.
+template <class E, int kLanes = 32>
 struct KlTile {
-  using Elements = Tile<E, 32>;
-  using Fold = lift::WarpFold<Elements::kWidth>;
+  using Elements = Tile<E, kLanes>;
+  using Fold = lift::WarpFold<Elements::kWidth, kLanes>;
   static constexpr int kWidth = Elements::kWidth, kVectors = Elements::kVectors;
   using Kept = uint4[2][kVectors][32];
   struct Leaves {
@@ -113,14 +114,35 @@ struct KlTile {
   template <bool kDense>
   __device__ __forceinline__ fold::KlLeaf<fold::Scalar<float>> sum(const PlainKl& rows) const {
     Leaves all = leaves<kDense, 1, 0>(rows);
-    return {lift::add_across<kWidth, 32>(all.divergence), lift::add_across<kWidth, 32>(all.ratio)};
+    return {lift::add_across<kWidth, kLanes>(all.divergence), lift::add_across<kWidth, kLanes>(all.ratio)};
+  }
+
+  /// The terms become gradients, of elements that `present` names; 0 elsewhere.
+  __device__ __forceinline__ void to_gradients(const PlainKl& rows, float divergence, float incoming,
+                                               unsigned present) {
+    using S = fold::Scalar<float>;
+    using Row = fold::Normaliser<float>;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      float a[kWidth], b[kWidth];
+      elements(a, b, j);
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        float &p = terms[0][j * kWidth + k], &q = terms[1][j * kWidth + k];
+        const float of_p = Row::probability(p, rows.p.multiplier), of_q = Row::probability(q, rows.q.multiplier);
+        const float r = rows.log_ratio(a[k], b[k]);
+        const bool there = (present >> (j * kWidth + k) & 1U) != 0;
+        p = there ? fold::canonical(S::mul(fold::kl_slope_of_p<S>(of_p, r, divergence), incoming)) : 0.F;
+        q = there ? fold::canonical(S::mul(fold::kl_slope_of_q<S>(of_p, of_q, r), incoming)) : 0.F;
+      }
+    }
   }
 
  private:
   __device__ __forceinline__ typename Fold::Folded fold_one(int side, const uint4 (&raw)[kVectors], int n,
                                                             unsigned present) {
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) kept[side][j][tile.lane] = raw[j];
+    for (int j = 0; j < kVectors; ++j) kept[side][j][threadIdx.x % 32] = raw[j];
     float(&v)[lift::kPerLane] = terms[side];
     lift::Extremes own = tile.unpack(v, raw, n, factor);
     if (present != 0xFFFFFFFFU && n > 0) {
@@ -130,6 +152,14 @@ struct KlTile {
       own = lift::extremes_of(v);
     }
     return Fold::terms(v, factor.c, own);
+  }
+
+  __device__ __forceinline__ void elements(float (&a)[kWidth], float (&b)[kWidth], int j) const {
+    Packed<E>::unpack(kept[0][j][threadIdx.x % 32], a);
+    Packed<E>::unpack(kept[1][j][threadIdx.x % 32], b);
+    if (factor.plain) return;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) a[k] *= factor.times, b[k] *= factor.times;
   }
 
   /// Over vectors kFirst, kFirst + kStep, ...: the tree's order, few at a time.
@@ -151,12 +181,10 @@ struct KlTile {
   template <bool kDense>
   __device__ __forceinline__ Leaves vector(const PlainKl& rows, int j) const {
     float a[kWidth], b[kWidth];
-    Packed<E>::unpack(kept[0][j][tile.lane], a);
-    Packed<E>::unpack(kept[1][j][tile.lane], b);
+    elements(a, b, j);
     Leaves at;
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
-      if (!factor.plain) a[k] *= factor.times, b[k] *= factor.times;
       const int i = j * kWidth + k;
       const auto leaf = plain_kl_leaf<kDense>(rows, a[k], b[k], terms[0][i], terms[1][i]);
       at.divergence[k] = leaf.divergence, at.ratio[k] = leaf.ratio;
@@ -222,7 +250,7 @@ static __global__ void __launch_bounds__(128)
   finish_kl_row(p, r, s);
   states[index] = s;
   const auto none = fold::LogSumExp<float>::identity();
-  const bool regular = KlGradients<float>(s).p_regular;
+  const bool regular = fold::KlGradients<float>(s).p_regular;
   const auto of =
       regular ? r.divergence(s.p(), s.q(), fold::KlSum<float>::ratio_of(s)) : r.divergence(none, none, {0, 0});
   rows[index] = {PlainKl(of), s.divergence, r.incoming(p), regular && of.exact};

@@ -49,7 +49,7 @@ inline const char* refuses_chunks(const RowProblem& p) {
 /// How many nodes of a row one node of the level above takes. kLong: of a fold whose merge is long.
 template <bool kLong>
 std::int64_t fan_in(const RowProblem& p, std::int64_t count) {
-  constexpr std::int64_t kManyNodes = 1 << 15;
+  constexpr std::int64_t kManyNodes = 1 << 13;
   if (count <= kFewNodes) return kFewNodes;
   return kLong && p.rows * count >= kManyNodes ? kRun : 32;
 }

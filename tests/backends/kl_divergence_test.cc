@@ -133,6 +133,16 @@ TEST(KlDivergence, SpecialRows) {
   EXPECT_NEAR(divergence_of(V{most, 0}, V{most, most}).divergence, std::log(2.), 1e-6);
 }
 
+TEST(KlDivergence, OfVastScoresInChunksOfTheirOwn) {
+  for (const double size : {2e302, 1e305}) {
+    std::vector<double> a(2048, -std::numeric_limits<double>::infinity()), b = a;
+    a[5] = b[1500] = size, a[1500] = b[5] = -size;
+    EXPECT_DOUBLE_EQ(divergence_of(a, b).divergence, 2 * size);
+    a[1500] = a[5], b[1500] = size, b[5] = size / 2;
+    EXPECT_DOUBLE_EQ(divergence_of(a, b).divergence, size / 4);
+  }
+}
+
 TEST(KlDivergence, TheGradientsAreItsDerivatives) {
   std::vector<double> a(41), b(41), states_a(4), states_b(4), da(41), db(41);
   Random random(9);

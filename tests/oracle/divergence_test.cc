@@ -45,7 +45,7 @@ class DivergenceBounds {
   }
 
   long double divergence() const {
-    return (8 + 20 * levels_) * t_ * exact_.divergence + common_ + flushed_ + 2 * of_ratios_;
+    return (8 + 20 * levels_) * t_ * exact_.divergence + common_ + flushed_ + 2 * (1 + levels_) * of_ratios_;
   }
   long double slope_of_p(std::size_t i) const {
     return a_.probability[i] > 0 ? a_.probability[i] * (exact_.log_ratio[i] - exact_.divergence) : 0;
@@ -60,7 +60,7 @@ class DivergenceBounds {
     if (of_a_.may_flush(i)) lost += p + std::abs(exact_.difference[i]);
     // The computed r decides which of two forms gives q - p.
     const long double r = std::abs(exact_.log_ratio[i]),
-                      close = of_ratio(i) + 8 * t_ * exact_.divergence + common_ + flushed_ + 2 * of_ratios_;
+                      close = of_ratio(i) + 8 * t_ * exact_.divergence + common_ + flushed_ + 2 * (1 + levels_) * of_ratios_;
     const long double error = r > 1 + close ? 2 * t_ : r < 1 - close ? close : std::max(2 * t_, close);
     return (p + q) * error + lost;
   }
@@ -76,7 +76,7 @@ class DivergenceBounds {
   long double of_ratio(std::size_t i) const {
     const long double r = std::isfinite(exact_.log_ratio[i]) ? std::abs(exact_.log_ratio[i]) : 0;
     const long double of_mean = 3 * (1 + levels_) * exact_.size + 20 * levels_ * exact_.divergence;
-    return t_ * (2 * r + of_mean) + common_ + flushed_ + ratio_bound(i) + 2 * of_ratios_;
+    return t_ * (2 * r + of_mean) + common_ + flushed_ + ratio_bound(i) + 2 * (1 + levels_) * of_ratios_;
   }
   /// Of an r that is a difference of logarithms.
   long double ratio_bound(std::size_t i) const {

@@ -39,6 +39,14 @@ struct KlState {
   }
   SOFTFOLD_HD Row p() const { return {p_m, p_d}; }
   SOFTFOLD_HD Row q() const { return {q_m, q_d}; }
+
+  /// The divergence of a whole row; `nan_if_empty`: what the caller chose (Empty) for one that has no elements.
+  SOFTFOLD_HD double finish(bool nan_if_empty) const {
+    const double none = -infinity<double>(), bad = infinity<double>();
+    const bool empty = p_m == none || q_m == none;
+    if (p_m == bad || q_m == bad || (empty && nan_if_empty)) return canonical_nan<double>();
+    return static_cast<double>(divergence);
+  }
 };
 
 /// The fold of both rows. By the chain rule a part is to the whole what an element is: with shares p_i and q_i of the
@@ -71,7 +79,7 @@ struct KlSum {
   SOFTFOLD_HD static State with_sums(const Row& p, const Row& q, KlRatio from, const KlLeaf<Scalar<T>>& sums) {
     return State::of(p, q, corrected(from, sums.divergence, sums.ratio), sums.divergence);
   }
-  /// Rows whose states were given and whose elements have been folded: NaN if these cannot be the given states'.
+  /// Rows whose states were given and whose elements have been folded: NaN if an m is not the elements' own.
   SOFTFOLD_HD static State with_given(const Row& p, const Row& q, const State& folded) {
     const bool same = p.m == folded.p_m && q.m == folded.q_m;
     return same ? State::of(p, q, folded.ratio, folded.divergence) : without_sums(Lse::not_a_number(), q);
@@ -109,9 +117,9 @@ struct KlSum {
     return s.p_m == -infinity<double>() && s.q_m == -infinity<double>();
   }
 
-  /// Beyond that rows count as equal.
+  /// So that no difference of ratios overflows. Only double's m can be larger (docs/accuracy.md).
   SOFTFOLD_HD static double bounded(double m) {
-    constexpr double most = 0x1p1000;
+    constexpr double most = 0x1p1020;
     return m > most ? most : m < -most ? -most : m;
   }
 
@@ -137,6 +145,26 @@ struct KlSum {
     const T error = A::sub(ratio, divergence);
     if (!(::fabs(error) < infinity<T>())) return r;
     return KlRatio::sum(r.high, Scalar<double>::fma(static_cast<double>(error), kLog2E, r.low));
+  }
+};
+
+/// How a row's gradients come about: `regular` by the formula, `value` else.
+template <class T>
+struct KlGradients {
+  bool p_regular, q_regular;
+  T p_value, q_value;
+
+  SOFTFOLD_HD explicit KlGradients(const KlState<T>& s)
+      : p_regular(false), q_regular(false), p_value(T(0)), q_value(T(0)) {
+    const double none = -infinity<double>(), bad = infinity<double>();
+    if (s.p_m == bad || s.q_m == bad) {
+      p_value = q_value = canonical_nan<T>();
+    } else if (s.p_m != none) {
+      // No direction leads from an infinite divergence to another one.
+      q_regular = s.q_m != none;
+      p_regular = q_regular && s.divergence < infinity<T>();
+      if (!p_regular) p_value = canonical_nan<T>();
+    }
   }
 };
 
