@@ -59,8 +59,8 @@ class DivergenceBounds {
     long double lost = of_b_.may_flush(i) ? q : 0;
     if (of_a_.may_flush(i)) lost += p + std::abs(exact_.difference[i]);
     // The computed r decides which of two forms gives q - p.
-    const long double r = std::abs(exact_.log_ratio[i]),
-                      close = of_ratio(i) + 8 * t_ * exact_.divergence + common_ + flushed_ + 2 * (1 + levels_) * of_ratios_;
+    const long double r = std::abs(exact_.log_ratio[i]), close = of_ratio(i) + 8 * t_ * exact_.divergence + common_ +
+                                                                 flushed_ + 2 * (1 + levels_) * of_ratios_;
     const long double error = r > 1 + close ? 2 * t_ : r < 1 - close ? close : std::max(2 * t_, close);
     return (p + q) * error + lost;
   }
