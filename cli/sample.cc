@@ -144,6 +144,7 @@ void SampleVerb::run() const {
   if (top > g.n)
     throw Error(Code::option, fmt::format("--top-logprobs {}", top), fmt::format("0 .. {}", g.n),
                 fmt::format("--top-logprobs {}", g.n));
+  compute.check_rows(Op::sample, {{file.dtype(), g.n}}, {{DType::int64}}, o);
   const Schedule s =
       make_row_schedule({g.rows(), g.n, 1}, needs(g, size_of(file.dtype()), compute.room(running.memory_bytes())));
   const std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end() - 1);
