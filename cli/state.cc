@@ -27,7 +27,8 @@ struct StateVerb {
     command.positional("PARTIAL", output, "the partial file to write, a few kilobytes a row");
     command.option("--offset", offset, "where IN's first element stands in its row; default 0");
     command.option("--range", range, "A:B, fold only these elements of IN's last axis");
-    command.option("--row-length", row_length, "elements of the whole row, so that a missing shard is noticed");
+    command.option("--row-length", row_length, "elements of the whole row, so that a missing shard is noticed", {},
+                   {"elements of the whole row, at most 2^53", "leave out --row-length"});
     command.option("--scale", scale, "every element is multiplied by it (1/temperature); default 1");
     reading.declare(command);
     running.declare(command);
