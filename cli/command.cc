@@ -314,9 +314,9 @@ void Command::option(const std::string& names, double& into, const std::string& 
 void Command::option(const std::string& names, int& into, const std::string& help, std::optional<Among> among) {
   add_number<int>(app_, names, into, help, among);
 }
-void Command::option(const std::string& names, std::int64_t& into, const std::string& help,
-                     std::optional<Among> among) {
-  add_number<std::int64_t>(app_, names, into, help, among);
+void Command::option(const std::string& names, std::int64_t& into, const std::string& help, std::optional<Among> among,
+                     const Said& said) {
+  add_number<std::int64_t>(app_, names, into, help, among, said);
 }
 void Command::option(const std::string& names, std::uint64_t& into, const std::string& help) {
   add_number<std::uint64_t>(app_, names, into, help);

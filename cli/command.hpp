@@ -43,7 +43,8 @@ class Command {
   void option(const std::string& names, std::string& into, const std::string& help);
   void option(const std::string& names, double& into, const std::string& help, const Said& said = {});
   void option(const std::string& names, int& into, const std::string& help, std::optional<Among> among = {});
-  void option(const std::string& names, std::int64_t& into, const std::string& help, std::optional<Among> among = {});
+  void option(const std::string& names, std::int64_t& into, const std::string& help, std::optional<Among> among = {},
+              const Said& said = {});
   void option(const std::string& names, std::uint64_t& into, const std::string& help);
   void option(const std::string& names, std::optional<double>& into, const std::string& help);
   void option(const std::string& names, std::optional<int>& into, const std::string& help);

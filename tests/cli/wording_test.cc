@@ -128,6 +128,9 @@ TEST_F(Wording, TheNearestNumberThatIsAllowedIsSuggested) {
   const std::string beyond = "99999999999999999999";
   expect_refused(Code::option, "at most 2^53\n         try: leave out --row-length\n",
                  {"state", "@x.npy", "@x.part", "--row-length", beyond});
+  for (const std::string& offset : {beyond, "-" + beyond})
+    expect_refused(Code::option, "at most 2^53\n         try: --offset 0\n",
+                   {"state", "@x.npy", "@x.part", "--offset", offset});
   for (const std::string scale : {"0", "-1", "nan", "inf", "-inf", "1e-400", "-1e-400", "1e400", "1e-40", "1e39"})
     expect_refused(Code::option,
                    "allowed: a positive number, 8.2e-39 .. 2.35e+38\n"
