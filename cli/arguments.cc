@@ -115,6 +115,13 @@ bool same_digits(std::string_view a, std::string_view b) {
 std::string_view suggestion(std::string_view word, std::span<const std::string_view> candidates) {
   constexpr std::pair<std::string_view, std::string_view> elsewhere[] = {{"lse", "logsumexp"},
                                                                          {"gpu", "cuda"},
+                                                                         {"hf", "hugging-face"},
+                                                                         {"kl", "kl-divergence"},
+                                                                         {"kldiv", "kl-divergence"},
+                                                                         {"kldiv", "kl_divergence"},
+                                                                         {"kl_div", "kl-divergence"},
+                                                                         {"--ax", "--axis"},
+                                                                         {"--dim", "--axis"},
                                                                          {"--kv-lengths", "--lengths"},
                                                                          {"--seqused-k", "--lengths"},
                                                                          {"--kv-starts", "--starts"},

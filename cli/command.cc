@@ -84,6 +84,14 @@ std::string joined(const std::vector<std::string>& words) { return fmt::format("
               near.empty() ? otherwise : std::string(near));
 }
 
+/// The whole of `text` is a number.
+template <class Number>
+bool is_number(std::string_view text) {
+  Number value{};
+  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && at == text.data() + text.size();
+}
+
 /// Where the output is an argument of its own, nothing that looks like -o is meant.
 void refuse_output_option(std::string_view verb, const std::string& name) {
   constexpr std::pair<std::string_view, std::string_view> usages[] = {
@@ -102,13 +110,35 @@ void refuse_output_option(std::string_view verb, const std::string& name) {
 /// A verb that takes the last axis has no --axis, and --as would be the nearest option.
 void refuse_axis(std::string_view verb, const std::string& name, const std::vector<std::string>& known) {
   constexpr std::string_view verbs[] = {
-      "cross-entropy", "linear-cross-entropy", "entropy", "kl-divergence", "topk", "sample", "state", "finish"};
+      "cross-entropy", "linear-cross-entropy", "entropy", "kl-divergence", "topk", "sample", "state", "finish", "bench",
+      "hash"};
   if (std::ranges::find(verbs, verb) == std::end(verbs)) return;
   std::vector<std::string_view> candidates(known.begin(), known.end());
   candidates.push_back("--axis");
-  if (suggestion(name, candidates) == candidates.back())
-    throw Error(Code::usage, fmt::format("the option '{}'", name), "the last axis, without option",
-                "numpy.moveaxis(x, axis, -1) in NumPy, or leave it out for the last axis");
+  if (suggestion(name, candidates) != candidates.back()) return;
+  if (verb == "hash")
+    throw Error(Code::usage, fmt::format("the option '{}'", name), "all elements in the file's order, without option",
+                "leave it out, or numpy.moveaxis(x, axis, -1) in NumPy for another order");
+  throw Error(Code::usage, fmt::format("the option '{}'", name), "the last axis, without option",
+              "numpy.moveaxis(x, axis, -1) in NumPy, or leave it out for the last axis");
+}
+
+/// What has another name here, or is given as its inverse: with the value, which would not do as it stands.
+void refuse_foreign(std::string_view verb, const std::string& name, std::string_view value,
+                    const std::vector<std::string>& known) {
+  const auto has = [&](std::string_view option) { return std::ranges::find(known, option) != known.end(); };
+  const auto refuse = [&](const std::string& fix) {
+    throw Error(Code::usage, fmt::format("the option '{}'", name), joined(known), fix);
+  };
+  if ((name == "--top-k" || name == "--topk" || name == "--k") && has("-k") && !has("--top-k"))
+    refuse(fmt::format("-k {}", is_number<std::int64_t>(value) ? value : "1"));
+  const bool scaled = has("--scale") && !has("--temperature") && verb != "attention" && verb != "explain";
+  if (!scaled || (name != "--temperature" && name != "--temp")) return;
+  double t = 0;
+  if (is_number<double>(value)) t = std::strtod(std::string(value).c_str(), nullptr);
+  const char* const more = verb == "topk" ? " --probabilities" : "";
+  if (t > 0 && std::isfinite(1 / t) && 1 / t > 0) refuse(fmt::format("--scale {}{}", 1 / t, more));
+  refuse(fmt::format("--scale 0.5{} for a temperature of 2: its inverse", more));
 }
 
 std::vector<std::string> verbs_of(const CLI::App& app) {
@@ -161,6 +191,12 @@ void check_words(const CLI::App& app, int count, char** arguments) {
     if (!glued && std::ranges::find(known, name) == known.end()) {
       if (name == "-o" || name == "--out" || name == "--output") refuse_output_option(first, name);
       refuse_axis(first, name, known);
+      const std::size_t equals = word.find('=');
+      refuse_foreign(first, name,
+                     equals != word.npos ? word.substr(equals + 1)
+                     : i + 1 < count     ? arguments[i + 1]
+                                         : "",
+                     known);
       refuse_word("option", name, known, fmt::format("softfold {} --help", first));
     }
     const CLI::Option* option = glued ? nullptr : verb.get_option_no_throw(name);
@@ -177,28 +213,45 @@ bool holds(const std::optional<Among>& among, Number value) {
   return true;
 }
 
+template <class Number>
+bool falls_below(const Among& among, Number value) {
+  if constexpr (std::is_integral_v<Number>) return std::cmp_less(value, among.least);
+  return false;
+}
+
+/// What from_chars reads into no unsigned number: '-' and digits.
+bool is_negative_whole(std::string_view text) {
+  return text.size() > 1 && text[0] == '-' && text.find_first_not_of("0123456789", 1) == std::string_view::npos;
+}
+
 /// An option whose value is read here, so that a refusal says what is allowed.
 template <class Number, class Into>
 void add_number(CLI::App& app, const std::string& names, Into& into, const std::string& help,
-                const std::optional<Among>& among = {}) {
+                const std::optional<Among>& among = {}, const Said& said = {}) {
   constexpr bool whole = std::is_integral_v<Number>;
   static constexpr const char *kind = whole ? "a whole number" : "a number", *type = whole ? "INT" : "NUMBER";
-  const auto read = [names, among, &into](const std::string& text) {
+  const auto read = [names, among, said, &into](const std::string& text) {
     const char* const end = text.data() + text.size();
     Number value{};
     const auto [at, error] = std::from_chars(text.data(), end, value);
-    const bool fits = error == std::errc{} && at == end;
+    const bool below = std::is_unsigned_v<Number> && is_negative_whole(text);
+    const bool fits = (error == std::errc{} && at == end) || (below && text.find_first_not_of("-0") == text.npos);
     if (fits && holds(among, value)) {
       into = value;
       return;
     }
     using Limits = std::numeric_limits<Number>;
-    const bool below = std::is_unsigned_v<Number> && text.starts_with('-');
     const bool beyond = fits || below || (error == std::errc::result_out_of_range && at == end);
     const bool tiny = beyond && !whole && std::abs(std::strtod(text.c_str(), nullptr)) < 1;
-    const bool least = among && among->least < 0 && text.starts_with('-');
-    const std::string fix = names + (tiny || names == "--threads" ? " 0" : names == "--axis" ? " -1" : " 1");
-    if (!beyond) throw Error(Code::usage, fmt::format("the value '{}' of {}", text, names), kind, fix);
+    const bool least = among && (text.starts_with('-') || (fits && falls_below(*among, value)));
+    const bool zero = tiny || below || names == "--threads";
+    const std::string fix = names + (zero ? " 0" : names == "--axis" ? " -1" : " 1");
+    if (!beyond) {
+      const bool assigned = text.starts_with('=') && is_number<Number>(std::string_view(text).substr(1));  // -k=2
+      throw Error(Code::usage, fmt::format("the value '{}' of {}", text, names), kind,
+                  assigned ? fmt::format("{} {}", names, text.substr(1)) : fix);
+    }
+    if (!said.fix.empty()) throw Error(Code::option, fmt::format("{} {}", names, text), said.allowed, said.fix);
     throw Error(Code::option, fmt::format("{} {}", names, text),
                 tiny    ? fmt::format("0, or a number of at least {} in size", Limits::denorm_min())
                 : among ? fmt::format("{}, {} .. {}", kind, among->least, among->most)
@@ -255,15 +308,15 @@ void Command::option(const std::string& names, std::string& into, const std::str
   };
   app_.add_option_function<std::string>(names, read, help)->type_name(kText);
 }
-void Command::option(const std::string& names, double& into, const std::string& help) {
-  add_number<double>(app_, names, into, help);
+void Command::option(const std::string& names, double& into, const std::string& help, const Said& said) {
+  add_number<double>(app_, names, into, help, {}, said);
 }
 void Command::option(const std::string& names, int& into, const std::string& help, std::optional<Among> among) {
   add_number<int>(app_, names, into, help, among);
 }
-void Command::option(const std::string& names, std::int64_t& into, const std::string& help,
-                     std::optional<Among> among) {
-  add_number<std::int64_t>(app_, names, into, help, among);
+void Command::option(const std::string& names, std::int64_t& into, const std::string& help, std::optional<Among> among,
+                     const Said& said) {
+  add_number<std::int64_t>(app_, names, into, help, among, said);
 }
 void Command::option(const std::string& names, std::uint64_t& into, const std::string& help) {
   add_number<std::uint64_t>(app_, names, into, help);
@@ -275,8 +328,8 @@ void Command::option(const std::string& names, std::optional<int>& into, const s
   add_number<int>(app_, names, into, help);
 }
 void Command::option(const std::string& names, std::optional<std::int64_t>& into, const std::string& help,
-                     std::optional<Among> among) {
-  add_number<std::int64_t>(app_, names, into, help, among);
+                     std::optional<Among> among, const Said& said) {
+  add_number<std::int64_t>(app_, names, into, help, among, said);
 }
 void Command::flag(const std::string& names, bool& into, const std::string& help) { app_.add_flag(names, into, help); }
 void Command::footer(const std::string& text) { app_.footer(text); }

@@ -25,6 +25,11 @@ struct Among {
   std::int64_t least, most = std::numeric_limits<std::int64_t>::max();
 };
 
+/// What a refusal says of a number that its type cannot hold, where the type's own range would mislead.
+struct Said {
+  std::string allowed, fix;
+};
+
 /// One verb: what it takes and what it does. The variables named here must live as long as the program.
 class Command {
  public:
@@ -36,14 +41,15 @@ class Command {
   void positionals(const std::string& name, std::vector<std::string>& into, const std::string& help);
   /// An option with a value, named as in "-o,--output".
   void option(const std::string& names, std::string& into, const std::string& help);
-  void option(const std::string& names, double& into, const std::string& help);
+  void option(const std::string& names, double& into, const std::string& help, const Said& said = {});
   void option(const std::string& names, int& into, const std::string& help, std::optional<Among> among = {});
-  void option(const std::string& names, std::int64_t& into, const std::string& help, std::optional<Among> among = {});
+  void option(const std::string& names, std::int64_t& into, const std::string& help, std::optional<Among> among = {},
+              const Said& said = {});
   void option(const std::string& names, std::uint64_t& into, const std::string& help);
   void option(const std::string& names, std::optional<double>& into, const std::string& help);
   void option(const std::string& names, std::optional<int>& into, const std::string& help);
   void option(const std::string& names, std::optional<std::int64_t>& into, const std::string& help,
-              std::optional<Among> among = {});
+              std::optional<Among> among = {}, const Said& said = {});
   /// An option without a value.
   void flag(const std::string& names, bool& into, const std::string& help);
   /// A paragraph below the verb's help.

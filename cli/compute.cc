@@ -3,6 +3,7 @@
 #include "interrupt.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <vector>
 
 namespace softfold::cli {
@@ -20,6 +21,22 @@ Plan Compute::plan(Op op, std::span<const View> inputs, std::span<const View> ou
     return moved;
   };
   return softfold::plan(op, there(inputs), there(outputs), options);
+}
+
+void Compute::check_rows(Op op, const std::vector<RowsOf>& inputs, const std::vector<RowsOf>& outputs,
+                         const OpOptions& options) const {
+  std::deque<std::vector<std::int64_t>> shapes;  // which the views look at
+  const auto of_no_rows = [&](const std::vector<RowsOf>& operands) {
+    std::vector<View> views;
+    for (const auto& [dtype, n] : operands) {
+      std::vector<std::int64_t>& shape = shapes.emplace_back(1, 0);
+      if (n) shape.push_back(*n);
+      views.emplace_back(static_cast<void*>(nullptr), dtype, shape);
+    }
+    return views;
+  };
+  const std::vector<View> from = of_no_rows(inputs), to = of_no_rows(outputs);
+  std::visit([&](const auto& o) { softfold::plan(op, from, to, o, workers_.context()); }, options);
 }
 
 std::string Compute::run(Op op, std::span<const View> inputs, std::span<const View> outputs,

@@ -8,10 +8,18 @@
 #include "softfold/plan.hpp"
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace softfold::cli {
+
+/// An operand that goes with rows: its dtype, and how many elements each row has there; none: one number a row.
+struct RowsOf {
+  DType dtype;
+  std::optional<std::int64_t> n{};
+};
 
 class Compute {
  public:
@@ -21,6 +29,9 @@ class Compute {
 
   /// The plan of an operation on operands in host memory. Of a GPU's it can be asked what it is; run() runs it.
   Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, const RowOptions& options = {}) const;
+  /// Refuses what run() would of such rows, before any work: also where there are none, and run() is never called.
+  void check_rows(Op op, const std::vector<RowsOf>& inputs, const std::vector<RowsOf>& outputs,
+                  const OpOptions& options) const;
   /// Runs it. A GPU's operands are copied there and the results back: contiguous ones, or rows one stride apart.
   /// Gives the kernel's name.
   std::string run(Op op, std::span<const View> inputs, std::span<const View> outputs,

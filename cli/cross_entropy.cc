@@ -43,9 +43,20 @@ struct CrossEntropyVerb {
   }
 
   void run() const;
+  CrossEntropyOptions options() const;
   std::vector<double> losses(const io::ArrayFile& file, const Loaded& classes, const Compute& compute,
                              std::vector<std::byte>& log_probabilities) const;
 };
+
+CrossEntropyOptions CrossEntropyVerb::options() const {
+  CrossEntropyOptions o;
+  o.rows.scale = scale;
+  o.reduction = Reduction::none;
+  o.ignore_index = ignore_index;
+  o.label_smoothing = label_smoothing;
+  o.z_loss = z_loss;
+  return o;
+}
 
 /// Of the losses of all rows, by the canonical tree, as the library adds them.
 double sum_of(std::vector<double> losses) {
@@ -78,19 +89,14 @@ std::vector<double> CrossEntropyVerb::losses(const io::ArrayFile& file, const Lo
              [&](std::int64_t i) {
                const auto first = static_cast<std::size_t>(at(i).outer);
                const std::int64_t shape[] = {at(i).outers, g.n}, rows[] = {at(i).outers};
-               CrossEntropyOptions options;
-               options.rows.scale = scale;
-               options.reduction = Reduction::none;
-               options.ignore_index = ignore_index;
-               options.label_smoothing = label_smoothing;
-               options.z_loss = z_loss;
-               options.log_probability = View(log_probabilities.data() + first * size_of(out), out, rows);
+               CrossEntropyOptions here = options();
+               here.log_probability = View(log_probabilities.data() + first * size_of(out), out, rows);
                const View inputs[] = {
                    View(static_cast<const void*>(slots[i]), file.dtype(), shape),
                    View(static_cast<const void*>(classes.bytes.data() + first * size_of(classes.dtype)), classes.dtype,
                         rows)};
                const View loss(all.data() + first, DType::float64, rows);
-               compute.run(Op::cross_entropy, inputs, {&loss, 1}, options);
+               compute.run(Op::cross_entropy, inputs, {&loss, 1}, here);
                progress.add(bytes(i));
              },
              [](std::int64_t) {}});
@@ -106,6 +112,7 @@ void CrossEntropyVerb::run() const {
   const std::vector<std::int64_t> rows = rows_of_targets(class_file, file);
   const Loaded classes(class_file);
   check_targets(classes.view(), ignore_index, g.n);
+  compute.check_rows(Op::cross_entropy, {{file.dtype(), g.n}, {class_file.dtype()}}, {{DType::float64}}, options());
   std::optional<io::ArrayOutput> result;
   const DType out = file.dtype() == DType::float64 ? DType::float64 : DType::float32;
   if (!output.empty())

@@ -25,8 +25,16 @@ struct RowNumbers {
   const RunOptions& running;
 
   void run() const;
+  OpOptions options() const;
   void compute_block(const Compute& compute, const Box& box, std::span<std::byte* const> logits, View out) const;
 };
+
+OpOptions RowNumbers::options() const {
+  RowOptions scaled;
+  scaled.scale = scale;
+  if (op == Op::entropy) return EntropyOptions{.rows = scaled};
+  return KlDivergenceOptions{.rows = scaled};
+}
 
 void RowNumbers::compute_block(const Compute& compute, const Box& box, std::span<std::byte* const> logits,
                                View out) const {
@@ -35,12 +43,7 @@ void RowNumbers::compute_block(const Compute& compute, const Box& box, std::span
   for (std::size_t i = 0; i < files.size(); ++i)
     inputs.push_back(View(static_cast<const void*>(logits[i]), files[i].dtype(), shape));
   out.shape = rows;
-  OpOptions options;
-  RowOptions scaled;
-  scaled.scale = scale;
-  if (op == Op::entropy) options = EntropyOptions{.rows = scaled};
-  if (op == Op::kl_divergence) options = KlDivergenceOptions{.rows = scaled};
-  compute.run(op, inputs, {&out, 1}, options);
+  compute.run(op, inputs, {&out, 1}, options());
 }
 
 void RowNumbers::run() const {
@@ -49,11 +52,14 @@ void RowNumbers::run() const {
   const Geometry g = geometry_of(first.shape(), -1);
   std::size_t element = 0;
   std::uint64_t bytes = 0;
+  std::vector<RowsOf> rows;
   for (const io::ArrayFile& file : files) {
+    rows.push_back({file.dtype(), g.n});
     element += size_of(file.dtype());
     bytes += file.bytes();
   }
   const DType real = first.dtype() == DType::float64 ? DType::float64 : DType::float32;
+  compute.check_rows(op, rows, {{real}}, options());
   // A row's result is held beside its logits: an element's share of it, at most.
   const Schedule s =
       make_row_schedule({g.rows(), g.n, 1}, {element, size_of(real), compute.room(running.memory_bytes())});
@@ -103,6 +109,20 @@ void RowNumbers::run() const {
   tell_nan_rows(nan_rows, g.rows());
 }
 
+/// Refuses float64 beside another dtype, and says which file to convert.
+void check_precision(const std::vector<io::ArrayFile>& files) {
+  const bool wide[] = {files[0].dtype() == DType::float64, files[1].dtype() == DType::float64};
+  if (wide[0] == wide[1]) return;
+  const io::ArrayFile &narrow = files[wide[0] ? 1 : 0], &other = files[wide[0] ? 0 : 1];
+  const bool widened = narrow.dtype() != DType::bfloat16;  // which NumPy does not have
+  throw Error(Code::dtype,
+              fmt::format("Q '{}' of {} with P '{}' of {}", files[1].file().path(), name_of(files[1].dtype()),
+                          files[0].file().path(), name_of(files[0].dtype())),
+              "float64 with float64, or neither of them float64",
+              fmt::format("'{}' as {}: x.astype(numpy.{}) in NumPy", (widened ? narrow : other).file().path(),
+                          widened ? "float64" : "float32", widened ? "float64" : "float32"));
+}
+
 struct EntropyVerb {
   std::string input, output;
   double scale = 1;
@@ -145,6 +165,7 @@ struct KlDivergenceVerb {
     if (!std::ranges::equal(files[0].shape(), files[1].shape()))
       throw Error(Code::shape, fmt::format("Q of shape {}", text_of(files[1].shape())),
                   fmt::format("that of P: {}", text_of(files[0].shape())), "logits of the same rows and classes");
+    check_precision(files);
     RowNumbers{Op::kl_divergence, files, scale, output, running}.run();
   }
 };

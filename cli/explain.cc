@@ -69,7 +69,7 @@ void ExplainVerb::declare(Command& command) {
   command.option("--backend", backend, "cpu or cuda");
   command.option("-k", best, fmt::format("of topk: how many; default {}", Fabricated::kBest), Among{0});
   command.option("--keys", keys, "of attention: keys a sequence (of packed sequences: all keys); default T", Among{0});
-  command.option("--kv-heads", kv_heads, "of attention: heads of k and v; default H", Among{0});
+  command.option("--kv-heads", kv_heads, "of attention: heads of k and v; default H", Among{1});
   command.option("--dv", dv, "of attention: v's D; default D", Among{0});
   arguments.declare(command, "of attention: ");
   command.flag("--json", json, "print an object");

@@ -17,6 +17,13 @@
 namespace softfold::cli {
 namespace {
 
+/// The scales of a fold in float32, without 0 and what is below.
+constexpr double kLeastScale = 8.2e-39, kMostScale = 2.35e38;
+Said said_of_scales() {
+  return {fmt::format("a positive number, {} .. {}", kLeastScale, kMostScale),
+          "--scale 1, or --temperature 0 for the largest element"};
+}
+
 struct SampleVerb {
   std::string input, tokens, log_probabilities, top_tokens, top_log_probabilities, order = "vllm", of;
   std::int64_t top = 0;
@@ -41,7 +48,7 @@ struct SampleVerb {
     command.option("--top-lp", top_log_probabilities, "and their log-probabilities: (..., N), float32");
     command.option("--seed", options.seed, "of the draws: 0 .. 2^64 - 1; default 0");
     command.option("--offset", options.offset, "which draw of this seed: 0 .. 2^64 - 1; default 0");
-    command.option("--scale", options.rows.scale, "of the logits, beside the temperature; default 1");
+    command.option("--scale", options.rows.scale, "of the logits, beside the temperature; default 1", said_of_scales());
     reading.declare(command);
     running.declare(command);
     command.footer("The same seed and offset draw the same, whatever the threads and --memory.");
@@ -128,6 +135,8 @@ void SampleVerb::run() const {
   SampleOptions o = options;
   o.order = static_cast<FilterOrder>(parse_word(order, "order", orders));
   if (!of.empty()) o.of = static_cast<Distribution>(parse_word(of, "distribution", distributions));
+  if (!(o.rows.scale >= kLeastScale && o.rows.scale <= kMostScale))
+    throw Error(Code::option, fmt::format("--scale {}", o.rows.scale), said_of_scales().allowed, said_of_scales().fix);
   const Compute compute(running);
   require_apart({tokens, log_probabilities, top_tokens, top_log_probabilities});
   if ((top == 0) != top_tokens.empty() || (top == 0) != top_log_probabilities.empty())
@@ -144,6 +153,7 @@ void SampleVerb::run() const {
   if (top > g.n)
     throw Error(Code::option, fmt::format("--top-logprobs {}", top), fmt::format("0 .. {}", g.n),
                 fmt::format("--top-logprobs {}", g.n));
+  compute.check_rows(Op::sample, {{file.dtype(), g.n}}, {{DType::int64}}, o);
   const Schedule s =
       make_row_schedule({g.rows(), g.n, 1}, needs(g, size_of(file.dtype()), compute.room(running.memory_bytes())));
   const std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end() - 1);

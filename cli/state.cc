@@ -25,9 +25,11 @@ struct StateVerb {
   void declare(Command& command) {
     command.positional("IN", input, "a shard of a row, or the same columns of many rows: the last axis is folded");
     command.positional("PARTIAL", output, "the partial file to write, a few kilobytes a row");
-    command.option("--offset", offset, "where IN's first element stands in its row; default 0");
+    command.option("--offset", offset, "where IN's first element stands in its row; default 0", {},
+                   {"a whole number of at least 0, at most 2^53", "--offset 0"});
     command.option("--range", range, "A:B, fold only these elements of IN's last axis");
-    command.option("--row-length", row_length, "elements of the whole row, so that a missing shard is noticed");
+    command.option("--row-length", row_length, "elements of the whole row, so that a missing shard is noticed", {},
+                   {"elements of the whole row, at most 2^53", "leave out --row-length"});
     command.option("--scale", scale, "every element is multiplied by it (1/temperature); default 1");
     reading.declare(command);
     running.declare(command);

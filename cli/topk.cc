@@ -65,13 +65,16 @@ Needs TopkVerb::needs(const Geometry& rows, std::size_t element, const Room& roo
 void TopkVerb::run() const {
   const Compute compute(running);
   require_apart({values, indices});
+  const io::ArrayFile file = reading.open_floating(input, running.memory_bytes());
+  const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, few{g.rows(), k, 1};
+  check_k(g.n);
+  TopkOptions scaled;
+  scaled.rows.scale = scale.value_or(1);
+  compute.check_rows(Op::topk, {{file.dtype(), g.n}}, {{file.dtype(), k}, {DType::int64, k}}, scaled);
   if (scale && !probabilities)
     throw Error(Code::option, fmt::format("--scale {} without --probabilities", *scale),
                 "--scale with --probabilities alone",
                 fmt::format("--scale {} --probabilities, or leave out --scale", *scale));
-  const io::ArrayFile file = reading.open_floating(input, running.memory_bytes());
-  const Geometry g = geometry_of(file.shape(), -1), rows{g.rows(), g.n, 1}, few{g.rows(), k, 1};
-  check_k(g.n);
   const std::size_t element = size_of(file.dtype());
   const Schedule s = make_row_schedule(rows, needs(rows, element, compute.room(running.memory_bytes())));
   std::vector<std::int64_t> shape(file.shape().begin(), file.shape().end());
@@ -98,8 +101,7 @@ void TopkVerb::run() const {
                [&](std::int64_t i) {
                  const Box b = taken(i);
                  const std::int64_t whole[] = {b.outers, g.n}, part[] = {b.outers, k};
-                 TopkOptions options;
-                 options.rows.scale = scale.value_or(1);
+                 TopkOptions options = scaled;
                  const View result(out[i], file.dtype(), part), other(spare[i], file.dtype(), part);
                  if (probabilities) options.probabilities = result;
                  const View from(static_cast<const void*>(in[i]), file.dtype(), whole);

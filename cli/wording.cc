@@ -26,6 +26,7 @@ constexpr Field kFields[] = {{"label_smoothing", "--label-smoothing", "--label-s
                              {"kv_index", "--index", "leave --index out: sequence b has the keys K[b] then"},
                              {"q_offsets", "--q-offsets", ""},
                              {"kv_offsets", "--kv-offsets", ""},
+                             {"AttentionOptions::layout", "--layout", ""},
                              {"mask", "--mask", "a mask of such a shape, its axes of full size or 1"},
                              {"bias", "--bias", "a bias of such a shape"},
                              {"slopes", "--slopes", ""},
@@ -50,7 +51,8 @@ std::string with_options(std::string_view text) {
     const Field* found = nullptr;
     if (!quoted && !inside)
       for (const Field& field : kFields)
-        if (field.name.find('_') != std::string_view::npos && begins_with(text.substr(i), field.name)) found = &field;
+        if (field.name.find_first_of("_:") != std::string_view::npos && begins_with(text.substr(i), field.name))
+          found = &field;
     if (found != nullptr) {
       out += found->option;
       i += found->name.size();

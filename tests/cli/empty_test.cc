@@ -46,5 +46,29 @@ TEST_F(EmptyRows, StayInTheirMemory) {
   EXPECT_EQ(y.bytes(), 4 * rows);
 }
 
+// What is refused of rows is refused where there are none, and before anything is written.
+TEST_F(EmptyRows, OfNoRowsTheOptionsAreRefusedAllTheSame) {
+  write_header("z.npy", "0, 5");
+  write_array(at("z64.npy"), DType::float64, {0, 5}, {});
+  write_array(at("t.npy"), DType::int64, {0}, {});
+  for (const Words& words :
+       {Words{"softmax", "@z.npy", "@o.npy", "--scale", "nan"}, Words{"entropy", "@z.npy", "@o.npy", "--scale", "nan"},
+        Words{"kl-divergence", "@z.npy", "@z.npy", "@o.npy", "--scale", "inf"},
+        Words{"cross-entropy", "@z.npy", "@t.npy", "@o.npy", "--label-smoothing", "2"},
+        Words{"cross-entropy", "@z.npy", "@t.npy", "@o.npy", "--scale", "nan"},
+        Words{"sample", "@z.npy", "@o.npy", "--top-p", "4"}, Words{"sample", "@z.npy", "@o.npy", "--temperature", "-1"},
+        Words{"topk", "@z.npy", "@o.npy", "@i.npy", "--probabilities", "--scale", "nan"},
+        Words{"topk", "@z.npy", "@o.npy", "@i.npy", "-k", "0", "--probabilities", "--scale", "nan"}})
+    expect_refused(Code::option, "", words);
+  expect_refused(Code::dtype, "", {"sample", "@z64.npy", "@o.npy"});
+  expect_refused(Code::dtype, "", {"kl-divergence", "@z.npy", "@z64.npy", "@o.npy"});
+  for (const char* name : {"o.npy", "i.npy"}) EXPECT_FALSE(std::filesystem::exists(at(name)));
+  expect_ok({"entropy", "@z.npy", "@o.npy", "--scale", "2"});
+  expect_ok({"kl-divergence", "@z64.npy", "@z64.npy", "@o.npy"});
+  expect_ok({"cross-entropy", "@z.npy", "@t.npy", "@o.npy"});
+  expect_ok({"sample", "@z.npy", "@o.npy", "--top-p", "0.5"});
+  expect_ok({"topk", "@z.npy", "@o.npy", "@i.npy", "--probabilities", "--scale", "2"});
+}
+
 }  // namespace
 }  // namespace softfold_test

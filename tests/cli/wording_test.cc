@@ -101,6 +101,83 @@ TEST_F(Wording, AnOptionsOwnRangeIsSaidOfAnyNumberOutsideIt) {
   expect_try(Code::option, "-1 .. ", {"attention", "@q.npy", "@q.npy", "@q.npy", "@o.npy", "--left", "-2"});
 }
 
+TEST_F(Wording, ATextThatIsNoNumberIsNotBelowTheRange) {
+  for (const std::string option : {"--seed", "--offset"}) {
+    for (const std::string text : {"abc", "-abc", "-inf", "-1.5", "-", "1.5", "-1e3"})
+      expect_refused(Code::usage, "got the value '" + text + "' of " + option + "\n     allowed: a whole number\n",
+                     {"sample", "@x.npy", "@o.npy", option, text});
+    expect_refused(Code::option, "try: " + option + " 0\n", {"sample", "@x.npy", "@o.npy", option, "-01"});
+    for (const std::string zero : {"-0", "-00"}) expect_ok({"sample", "@x.npy", "@o.npy", option, zero});
+  }
+}
+
+// What is suggested is not refused in its turn.
+TEST_F(Wording, TheNearestNumberThatIsAllowedIsSuggested) {
+  expect_refused(Code::option, "try: --top-k 0\n", {"sample", "@x.npy", "@o.npy", "--top-k", "-1"});
+  expect_refused(Code::option, "try: --top-logprobs 0\n", {"sample", "@x.npy", "@o.npy", "--top-logprobs", "-1"});
+  expect_refused(Code::option, "try: --seed 0\n", {"sample", "@x.npy", "@o.npy", "--seed", "-1"});
+  expect_refused(Code::option, "try: -k 0\n", {"topk", "@x.npy", "@v.npy", "@i.npy", "-k", "-1"});
+  expect_refused(Code::option, "try: --rows 0\n", {"bench", "softmax", "--n", "10", "--rows", "-1"});
+  expect_refused(Code::option, "try: --d 1\n", {"bench", "ladder", "--op", "attention", "--d", "0"});
+  expect_refused(Code::option, "try: --left -1\n",
+                 {"attention", "@q.npy", "@q.npy", "@q.npy", "@o.npy", "--left", "-2"});
+  expect_refused(Code::option, "1 .. 9223372036854775807\n         try: --kv-heads 1\n",
+                 {"explain", "attention", "1x2x8x16", "f32", "--kv-heads", "0"});
+  expect_refused(Code::shape, "try: is the layout right? --layout says",
+                 {"explain", "attention", "1x4x8x16", "f32", "--kv-heads", "3"});
+  const std::string beyond = "99999999999999999999";
+  expect_refused(Code::option, "at most 2^53\n         try: leave out --row-length\n",
+                 {"state", "@x.npy", "@x.part", "--row-length", beyond});
+  for (const std::string& offset : {beyond, "-" + beyond})
+    expect_refused(Code::option, "at most 2^53\n         try: --offset 0\n",
+                   {"state", "@x.npy", "@x.part", "--offset", offset});
+  for (const std::string scale : {"0", "-1", "nan", "inf", "-inf", "1e-400", "-1e-400", "1e400", "1e-40", "1e39"})
+    expect_refused(Code::option,
+                   "allowed: a positive number, 8.2e-39 .. 2.35e+38\n"
+                   "         try: --scale 1, or --temperature 0 for the largest element\n",
+                   {"sample", "@x.npy", "@o.npy", "--scale", scale});
+  for (const std::string scale : {"8.2e-39", "2.35e38"}) expect_ok({"sample", "@x.npy", "@o.npy", "--scale", scale});
+  expect_refused(Code::option, "got scale nan\n", {"topk", "@x.npy", "@v.npy", "@i.npy", "--scale", "nan"});
+}
+
+TEST_F(Wording, WhichFileToConvertIsSaid) {
+  write_array(at("x64.npy"), DType::float64, {4, 5}, random_elements(DType::float64, 20, 1));
+  write_array(at("b.npy"), DType::bfloat16, {4, 5}, random_elements(DType::bfloat16, 20, 1));
+  const std::string widen = "try: '" + at("x.npy") + "' as float64: x.astype(numpy.float64) in NumPy\n";
+  expect_refused(Code::dtype, widen, {"kl-divergence", "@x64.npy", "@x.npy", "@o.npy"});
+  expect_refused(Code::dtype, widen, {"kl-divergence", "@x.npy", "@x64.npy", "@o.npy"});
+  expect_refused(Code::dtype, "try: '" + at("x64.npy") + "' as float32: x.astype(numpy.float32) in NumPy\n",
+                 {"kl-divergence", "@b.npy", "@x64.npy", "@o.npy", "--p-as", "bfloat16"});
+  expect_ok({"kl-divergence", "@b.npy", "@x.npy", "@o.npy", "--p-as", "bfloat16"});
+}
+
+TEST_F(Wording, NamesOfElsewhereMeetTheOptionAndItsValue) {
+  expect_refused(Code::option, "try: hugging-face\n", {"sample", "@x.npy", "@o.npy", "--order", "hf"});
+  for (const char* verb : {"kldiv", "kl", "kl_div", "kl-div"})
+    expect_refused(Code::usage, "try: kl-divergence\n", {verb, "@x.npy", "@x.npy", "@o.npy"});
+  const auto topk = [&](const Words& more) {
+    Words words{"topk", "@x.npy", "@v.npy", "@i.npy"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  for (const Words& words : {topk({"-k=2"}), topk({"--top-k", "2"}), topk({"--top-k=2"}), topk({"--k", "2"})})
+    expect_refused(Code::usage, "try: -k 2\n", words);
+  expect_refused(Code::usage, "try: -k 1\n", topk({"--top-k"}));
+  for (const Words& words : {Words{"kl-divergence", "@x.npy", "@x.npy", "@o.npy"}, Words{"entropy", "@x.npy", "@o.npy"},
+                             Words{"softmax", "@x.npy", "@o.npy"}, Words{"cross-entropy", "@x.npy", "@t.npy"},
+                             Words{"state", "@x.npy", "@x.part"}}) {
+    const auto with = [&](const char* temperature) {
+      Words all = words;
+      all.insert(all.end(), {"--temperature", temperature});
+      return all;
+    };
+    expect_refused(Code::usage, "try: --scale 0.5\n", with("2"));
+    for (const char* none : {"0", "-1", "nan", "inf", "x"})
+      expect_refused(Code::usage, "try: --scale 0.5 for a temperature of 2", with(none));
+  }
+  expect_refused(Code::usage, "try: --scale 4 --probabilities\n", topk({"--temperature=0.25"}));
+}
+
 TEST_F(Wording, AnOutputOfferedAsAnOptionMeetsTheUsage) {
   for (const Words& words :
        {Words{"entropy", "@x.npy"}, Words{"kl-divergence", "@x.npy", "@x.npy"},
@@ -116,12 +193,16 @@ TEST_F(Wording, AnOutputOfferedAsAnOptionMeetsTheUsage) {
 
 TEST_F(Wording, OfTheLastAxisNoOptionIsTheNearest) {
   const std::string fix = "try: numpy.moveaxis(x, axis, -1) in NumPy, or leave it out for the last axis\n";
-  for (const std::string option : {"--axis", "--axis=0", "--axes"}) {
+  for (const std::string option : {"--axis", "--axis=0", "--axes", "--ax", "--dim"}) {
     expect_refused(Code::usage, fix, {"entropy", "@x.npy", "@o.npy", option, "7"});
     expect_refused(Code::usage, fix, {"kl-divergence", "@x.npy", "@x.npy", "@o.npy", option, "0"});
     expect_refused(Code::usage, fix, {"topk", "@x.npy", "@v.npy", "@i.npy", option, "0"});
     expect_refused(Code::usage, fix, {"sample", "@x.npy", "@o.npy", option, "-1"});
+    expect_refused(Code::usage, fix, {"bench", "softmax", option, "1"});
+    expect_refused(Code::usage, "try: leave it out, or numpy.moveaxis", {"hash", "@x.npy", option, "0"});
   }
+  for (const char* option : {"--ax", "--dim"})
+    expect_refused(Code::usage, "try: --axis\n", {"softmax", "@x.npy", "@o.npy", option, "1"});
   expect_refused(Code::usage, "try: --as\n", {"topk", "@x.npy", "@v.npy", "@i.npy", "--sa", "f32"});
   expect_refused(Code::shape, "try: --axis -1\n", {"softmax", "@x.npy", "@o.npy", "--axis", "7"});
 }
