@@ -196,7 +196,12 @@ def measure(b, only):
         for dtype in (torch.float32, torch.bfloat16):
             b.kl_divergence(dtype, 4096, 128256, False)
             b.kl_divergence(dtype, 4096, 128256, True)
+            b.kl_divergence(dtype, 1048576, 64, False)
+            b.kl_divergence(dtype, 1048576, 64, True)
         b.kl_divergence(torch.bfloat16, 8192, 32000, True)
+        b.kl_divergence(torch.float32, 65536, 1024, False)
+        for rows in (128, 1):
+            b.kl_divergence(torch.float32, rows, 128256, False)
     if "topk" in only:
         for rows in (4096, 128, 1):
             b.topk(torch.float32, rows, 128256, 50)
