@@ -192,6 +192,9 @@ def measure(b, only):
     if "entropy" in only:
         b.entropy(torch.bfloat16, 8192, 128256)
         b.entropy(torch.float32, 4096, 128256)
+        for dtype in (torch.float32, torch.bfloat16):
+            for rows, n in ((1048576, 64), (262144, 256), (65536, 1024)):
+                b.entropy(dtype, rows, n)
     if "kl_divergence" in only:
         for dtype in (torch.float32, torch.bfloat16):
             b.kl_divergence(dtype, 4096, 128256, False)

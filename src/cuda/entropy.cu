@@ -1,5 +1,5 @@
 // entropy and its backward pass: how their steps follow each other on a stream.
-#include "cuda/entropy.cuh"
+#include "cuda/entropy_short.cuh"
 
 #include "cuda/choose.hpp"
 #include "cuda/kernels.hpp"
@@ -74,8 +74,32 @@ void run(const LossProblem& p, const Context& context) {
   with_fold_type(p, [&]<class T>(T) { EntropyRun<T>(p, parts).run(stream_of(context)); });
 }
 
-constexpr LossKernel kEntropy[] = {{"entropy_chunks", refuses, run, workspace}};
-constexpr LossKernel kEntropyBackward[] = {{"entropy_backward_chunks", refuses, run, workspace}};
+const char* refuses_short(const LossProblem& p, const Context&) {
+  if (p.n == 0) return "rows of no elements";
+  if (p.n > 512) return "rows of more than 512 elements";
+  return refuses_plain(p);
+}
+
+template <class E>
+void launch_short(const LossProblem& p, Stream stream) {
+  const auto rows = [&]<int kLanes>() {
+    launch("entropy_short_rows", entropy_short_rows<E, kLanes>, {ceil_div(p.rows * kLanes, kThreads), kThreads}, stream,
+           p, factor_of(p));
+  };
+  if (p.n <= 64) return rows.template operator()<2>();
+  if (p.n <= 128) return rows.template operator()<4>();
+  if (p.n <= 256) return rows.template operator()<8>();
+  rows.template operator()<16>();
+}
+
+void run_short(const LossProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  with_element(p[Slot::x].dtype, [&]<class E>() { launch_short<E>(p, stream_of(context)); });
+}
+
+constexpr LossKernel kShort{"entropy_short_rows", refuses_short, run_short, nullptr};
+constexpr LossKernel kEntropy[] = {kShort, {"entropy_chunks", refuses, run, workspace}};
+constexpr LossKernel kEntropyBackward[] = {kShort, {"entropy_backward_chunks", refuses, run, workspace}};
 
 }  // namespace
 

@@ -64,35 +64,43 @@ struct EntropyRow {
   }
 };
 
-/// From the rows' states: what is asked of each, and, if not null, what its gradient is made with. A backward pass has
-/// the (m, d) that it is given.
+/// From a row's state: what is asked of it, where `writes`, and what its gradient is made with. A backward pass has the
+/// (m, d) that it is given.
 template <class T>
-__global__ void __launch_bounds__(128)
-    finish_entropy(const __grid_constant__ LossProblem p, const fold::EntropyState<T>* states, EntropyRow<T>* rows) {
-  begin_in_order();
+__device__ __forceinline__ EntropyRow<T> finish_entropy_row(const LossProblem& p, std::int64_t index,
+                                                            fold::EntropyState<T> state, bool writes) {
   using Fold = fold::EntropySum<T>;
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index >= p.rows) return;
   const bool is_given = p.op == Op::entropy_backward;
-  auto state = states[index];
   LossRow<T> r(p, index, state.row());
   if (is_given) state = Fold::with_given(row_state<T>(p, r.place, r.row, index, nullptr), state);
   r.state = state.row();
   const fold::Normaliser<T> norm(r.state);
   T entropy = Fold::finish(state);
   if (norm.empty && p.empty == Empty::nan) entropy = fold::canonical_nan<T>();
-  r.put_number(p, LossSlot::loss, static_cast<double>(entropy));
-  const Operand& o = p[Slot::states];
-  if (o.given && !is_given)
-    *reinterpret_cast<StoredState*>(o.data + r.place.offset(o)) = stored_state<T>(r.state, r.row.scale);
-  if (rows == nullptr) return;
+  if (writes) {
+    r.put_number(p, LossSlot::loss, static_cast<double>(entropy));
+    const Operand& o = p[Slot::states];
+    if (o.given && !is_given)
+      *reinterpret_cast<StoredState*>(o.data + r.place.offset(o)) = stored_state<T>(r.state, r.row.scale);
+  }
   const double factor = fold::Scalar<double>::mul(dloss_at(p, r.place), r.row.scale);
-  rows[index] = {norm.empty     ? RowKind::zero
-                 : norm.regular ? RowKind::regular
-                                : RowKind::nan,
-                 entropy,
-                 static_cast<T>(-factor),
-                 {norm, r.log_normaliser(), r.factor.c}};
+  return {norm.empty     ? RowKind::zero
+          : norm.regular ? RowKind::regular
+                         : RowKind::nan,
+          entropy,
+          static_cast<T>(-factor),
+          {norm, r.log_normaliser(), r.factor.c}};
+}
+
+/// A thread a row. rows: null where no gradient is asked for.
+template <class T>
+__global__ void __launch_bounds__(128)
+    finish_entropy(const __grid_constant__ LossProblem p, const fold::EntropyState<T>* states, EntropyRow<T>* rows) {
+  begin_in_order();
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (index >= p.rows) return;
+  const auto row = finish_entropy_row(p, index, states[index], true);
+  if (rows != nullptr) rows[index] = row;
 }
 
 /// fold::Entropy of a regular row in the fast range.

@@ -149,6 +149,7 @@ void launch_short(const KlProblem& p, Stream stream) {
   };
   if (p.n <= 64) return rows.template operator()<2>();
   if (p.n <= 128) return rows.template operator()<4>();
+  if (p.n <= 256) return rows.template operator()<8>();
   rows.template operator()<16>();
 }
 
