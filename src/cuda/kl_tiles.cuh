@@ -29,14 +29,14 @@ struct PlainKl {
   }
 };
 
-/// Where a chunk of a pair of rows lies. kPlain: rows that refuses_plain() accepts; what is known of them all comes
-/// with the launch.
+/// What is known of all plain rows: it comes with the launch.
 struct PlainKlRows {
   lift::Factor factor;
   fold::Scale<float> scale;
   fold::KlScale<float> split;
 };
 
+/// Where a chunk of a pair of rows lies. kPlain: of rows that refuses_plain() accepts.
 template <class E, bool kPlain>
 struct KlChunk {
   std::int64_t row, begin;
