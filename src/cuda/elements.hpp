@@ -1,4 +1,4 @@
-// From a run-time dtype to an element type of the vector tiles.
+// From a run-time dtype to an element type of the vector tiles, and from a row's length to the lanes that hold it.
 #pragma once
 
 #include "softfold/fold/float16.hpp"
@@ -16,6 +16,16 @@ auto with_element(DType t, F&& f) {
     case DType::float16: return f.template operator()<fold::Float16>();
     default: return f.template operator()<float>();
   }
+}
+
+/// Calls f with how many lanes hold a row of n <= kGroupElements elements, 32 a lane.
+inline constexpr std::int64_t kGroupElements = 512;
+template <class F>
+void with_group_lanes(std::int64_t n, F&& f) {
+  if (n <= 64) return f.template operator()<2>();
+  if (n <= 128) return f.template operator()<4>();
+  if (n <= 256) return f.template operator()<8>();
+  f.template operator()<16>();
 }
 
 }  // namespace cuda

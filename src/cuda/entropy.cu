@@ -76,25 +76,18 @@ void run(const LossProblem& p, const Context& context) {
 
 const char* refuses_short(const LossProblem& p, const Context&) {
   if (p.n == 0) return "rows of no elements";
-  if (p.n > 512) return "rows of more than 512 elements";
+  if (p.n > kGroupElements) return "rows of more than 512 elements";
   return refuses_plain(p);
-}
-
-template <class E>
-void launch_short(const LossProblem& p, Stream stream) {
-  const auto rows = [&]<int kLanes>() {
-    launch("entropy_short_rows", entropy_short_rows<E, kLanes>, {ceil_div(p.rows * kLanes, kThreads), kThreads}, stream,
-           p, factor_of(p));
-  };
-  if (p.n <= 64) return rows.template operator()<2>();
-  if (p.n <= 128) return rows.template operator()<4>();
-  if (p.n <= 256) return rows.template operator()<8>();
-  rows.template operator()<16>();
 }
 
 void run_short(const LossProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  with_element(p[Slot::x].dtype, [&]<class E>() { launch_short<E>(p, stream_of(context)); });
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    with_group_lanes(p.n, [&]<int kLanes>() {
+      launch("entropy_short_rows", entropy_short_rows<E, kLanes>, {ceil_div(p.rows * kLanes, kThreads), kThreads},
+             stream_of(context), p, factor_of(p));
+    });
+  });
 }
 
 constexpr LossKernel kShort{"entropy_short_rows", refuses_short, run_short, nullptr};

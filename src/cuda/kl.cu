@@ -138,24 +138,18 @@ void run(const KlProblem& p, const Context& context) {
 }
 
 const char* refuses_short(const KlProblem& p, const Context& context) {
-  if (p.n > 512) return "rows of more than 512 elements";
+  if (p.n > kGroupElements) return "rows of more than 512 elements";
   return refuses_tiles(p, context);
-}
-
-template <class E>
-void launch_short(const KlProblem& p, Stream stream) {
-  const auto rows = [&]<int kLanes>() {
-    launch("kl_short_rows", kl_short_rows<E, kLanes>, {ceil_div(p.rows * kLanes, kThreads), kThreads}, stream, p);
-  };
-  if (p.n <= 64) return rows.template operator()<2>();
-  if (p.n <= 128) return rows.template operator()<4>();
-  if (p.n <= 256) return rows.template operator()<8>();
-  rows.template operator()<16>();
 }
 
 void run_short(const KlProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  with_element(p[Slot::x].dtype, [&]<class E>() { launch_short<E>(p, stream_of(context)); });
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    with_group_lanes(p.n, [&]<int kLanes>() {
+      launch("kl_short_rows", kl_short_rows<E, kLanes>, {ceil_div(p.rows * kLanes, kThreads), kThreads},
+             stream_of(context), p);
+    });
+  });
 }
 
 constexpr KlKernel kShort{"kl_short_rows", refuses_short, run_short, nullptr};

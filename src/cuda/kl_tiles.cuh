@@ -120,7 +120,6 @@ struct KlTile {
   /// The terms become gradients, of elements that `present` names; 0 elsewhere.
   __device__ __forceinline__ void to_gradients(const PlainKl& rows, float divergence, float incoming,
                                                unsigned present) {
-    using S = fold::Scalar<float>;
     using Row = fold::Normaliser<float>;
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
@@ -132,8 +131,8 @@ struct KlTile {
         const float of_p = Row::probability(p, rows.p.multiplier), of_q = Row::probability(q, rows.q.multiplier);
         const float r = rows.log_ratio(a[k], b[k]);
         const bool there = (present >> (j * kWidth + k) & 1U) != 0;
-        p = there ? fold::canonical(S::mul(fold::kl_slope_of_p<S>(of_p, r, divergence), incoming)) : 0.F;
-        q = there ? fold::canonical(S::mul(fold::kl_slope_of_q<S>(of_p, of_q, r), incoming)) : 0.F;
+        const auto d = fold::KlDivergence<float>::gradient_of(of_p, of_q, r, divergence, incoming);
+        p = there ? d.p : 0.F, q = there ? d.q : 0.F;
       }
     }
   }
@@ -281,12 +280,11 @@ __global__ void __launch_bounds__(256, 2)
   const unsigned present = tile.present(chunk.mask, p[Slot::mask].axis_stride, chunk.length);
 #pragma unroll
   for (int i = 0; i < lift::kPerLane; ++i) {
-    using S = fold::Scalar<float>;
     const float of_p = row.rows.p(a[i], row.rows.c), of_q = row.rows.q(b[i], row.rows.c);
     const float r = row.rows.log_ratio(a[i], b[i]);
     const bool there = (present >> i & 1U) != 0;
-    a[i] = there ? fold::canonical(S::mul(fold::kl_slope_of_p<S>(of_p, r, row.divergence), row.factor)) : 0.F;
-    b[i] = there ? fold::canonical(S::mul(fold::kl_slope_of_q<S>(of_p, of_q, r), row.factor)) : 0.F;
+    const auto d = fold::KlDivergence<float>::gradient_of(of_p, of_q, r, row.divergence, row.factor);
+    a[i] = there ? d.p : 0.F, b[i] = there ? d.q : 0.F;
   }
   const auto to = [&](const Operand& o) {
     if constexpr (kPlain) return at.in(p, o);

@@ -210,9 +210,12 @@ struct KlDivergence {
     T p, q;
   };
   SOFTFOLD_HD Gradient gradient(T a, T b, T divergence, T factor) const {
-    const T of_p = p.probability(a), r = log_ratio(a, b);
-    return {canonical(A::mul(kl_slope_of_p<A>(of_p, r, divergence), factor)),
-            canonical(A::mul(kl_slope_of_q<A>(of_p, q.probability(b), r), factor))};
+    return gradient_of(p.probability(a), q.probability(b), log_ratio(a, b), divergence, factor);
+  }
+  /// Of an element of probabilities p and q, r = ln p - ln q.
+  SOFTFOLD_HD static Gradient gradient_of(T p, T q, T r, T divergence, T factor) {
+    return {canonical(A::mul(kl_slope_of_p<A>(p, r, divergence), factor)),
+            canonical(A::mul(kl_slope_of_q<A>(p, q, r), factor))};
   }
 
   /// No logit of a fast row of such a scale is so large that its difference from another one overflows.
