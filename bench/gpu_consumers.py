@@ -132,16 +132,27 @@ class Points(Bench):
         self.point("topk", dtype, (rows, n), f"k={k}" + ("" if probabilities else " values"), candidates,
                    x.numel() * x.element_size(), read_only=True)
 
-    def sample(self, dtype, rows, n, top_k=0, top_p=1.):
+    def sample(self, dtype, rows, n, top_k=0, top_p=1., bitmask=False, probabilities=False):
+        """bitmask: with one that leaves half of the elements; probabilities: what is drawn from is written, too."""
         x, tokens, o = self.logits(dtype, rows, n), torch.empty(rows, device="cuda", dtype=torch.int64), SampleOptions()
         self.softfold.lib.softfold_sample_options_init(C.byref(o))
         o.temperature, o.top_k, o.top_p = 0.8, top_k, top_p
-        run = self.softfold.plan_of("sample", [x], [tokens], o, {}, self.stream)
-        given = x, o.temperature, top_k, top_p
+        views, seen = {}, x
+        if bitmask:
+            words = torch.randint(-2**31, 2**31, (rows, (n + 31) // 32), device="cuda", dtype=torch.int32)
+            views["bitmask"] = words
+            bits = words.unsqueeze(-1).bitwise_right_shift(torch.arange(32, device="cuda", dtype=torch.int32))
+            seen = x.masked_fill((bits & 1).reshape(rows, -1)[:, :n] == 0, -float("inf"))
+        if probabilities:
+            views["probabilities"] = torch.empty_like(x)
+        run = self.softfold.plan_of("sample", [x], [tokens], o, views, self.stream)
+        given = seen, o.temperature, top_k, top_p
         ours = checked(lambda: run() or tokens, peers.within(*given))
-        candidates = {f"softfold:{run.kernel}": ours, **peers.sample(*given, self.args.peers)}
-        self.point("sample", dtype, (rows, n), f"k={top_k}, p={top_p}", candidates, x.numel() * x.element_size(),
-                   read_only=True)
+        names = () if bitmask or probabilities else self.args.peers
+        candidates = {f"softfold:{run.kernel}": ours, **peers.sample(*given, names)}
+        case = f"k={top_k}, p={top_p}" + (", bitmask" if bitmask else "") + (", probabilities" if probabilities else "")
+        self.point("sample", dtype, (rows, n), case, candidates,
+                   x.numel() * x.element_size() * (2 if probabilities else 1), read_only=not probabilities)
 
     def shards(self, dtype, rows, n, parts=8, k=0):
         """fold_shard of n elements a row, beside a read of them, and what follows from all parts' partials, beside a
@@ -223,7 +234,11 @@ def measure(b, only):
             b.sample(torch.float32, rows, 128256)
             b.sample(torch.float32, rows, 128256, 50, 0.9)
             b.sample(torch.float32, rows, 128256, 0, 0.9)
+            b.sample(torch.float32, rows, 128256, 50, 0.9, bitmask=True)
         b.sample(torch.bfloat16, 4096, 128256, 0, 0.9)
+        b.sample(torch.float32, 4096, 128256, 0, 0.9, bitmask=True)
+        for top_k in (0, 50):
+            b.sample(torch.float32, 4096, 128256, top_k, 0.9, probabilities=True)
     if "shards" in only:
         for rows, n in ((4096, 16384), (4096, 16032), (1024, 131072), (64, 16384), (64, 16032), (1, 131072)):
             b.shards(torch.bfloat16, rows, n)

@@ -6,6 +6,7 @@
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
 #include "cuda/sample_draw.cuh"
+#include "cuda/sample_rows.hpp"
 #include "cuda/sample_top.cuh"
 #include "cuda/states.hpp"
 
@@ -18,8 +19,6 @@ namespace {
 
 using State = fold::LogSumExp<float>::State;
 
-int processors_of(const SampleProblem& p) { return traits_of(DeviceOf(p[Slot::x].data).device()).processors; }
-
 constexpr const char* kTellsNoTop = "top_tokens are asked for";
 
 const char* refuses_rows(const SampleProblem& p, const Context&) {
@@ -29,66 +28,9 @@ const char* refuses_rows(const SampleProblem& p, const Context&) {
 
 std::int64_t room_for(const SampleProblem& p) { return SampleBlocks<AnyElements>::room_for(p.n); }
 
-/// Whether rows are read by vectors.
-bool is_plain(const SampleProblem& p) {
-  RowProblem q = p;
-  q[Slot::y].given = false;
-  return !p[SampleSlot::bias].given && !p[SampleSlot::bitmask].given && refuses_plain(q) == nullptr;
-}
-/// Calls f.template operator()<Elements>() for how sample_rows looks at the rows.
-template <class F>
-void with_elements_of_rows(const SampleProblem& p, const F& f) {
-  if (!is_plain(p)) return f.template operator()<AnyElements>();
-  with_element(p[Slot::x].dtype, [&]<class E>() { f.template operator()<PlainElements<E>>(); });
-}
-
-/// As few blocks a row as keep it in shared memory, three of them a processor, or else fewer; of few rows as many as
-/// have a chunk a warp.
-template <class Elements>
-SampleShare share_samples(const SampleProblem& p, const DeviceTraits& device) {
-  constexpr int kBytes = SamplePart<Elements>::kBytes, kReserved = 1024;
-  constexpr int kOwn = static_cast<int>(sizeof(typename SampleBlocks<Elements>::Shared));
-  const auto chunks = std::max<std::int64_t>(lift::chunk_count(p.n), 1);
-  const std::int64_t third = std::max(((device.shared_bytes + kReserved) / 3 - kReserved - kOwn) / kBytes, 1);
-  const std::int64_t spread =
-      std::min(ceil_div(chunks, kSampleWarps), device.processors / std::max<std::int64_t>(p.rows, 1));
-  const std::int64_t most = std::min(device.largest_cluster, kMostSampleBlocks);
-  const std::int64_t own = ceil_div(chunks, std::min(std::max(ceil_div(chunks, third), spread), most));
-  const bool stays = own * kBytes + kOwn <= device.shared_bytes;
-  return {static_cast<int>(ceil_div(chunks, own)), static_cast<int>(own),
-          static_cast<int>(stays ? own : std::min<std::int64_t>(own, kSampleWarps))};
-}
-
-/// Clusters of a launch: several times what is under way at once, or once behind a draw, which leaves few rows.
-std::int64_t clusters_for(const SampleProblem& p, int segments, bool behind_draw) {
-  return std::min<std::int64_t>(p.rows, ceil_div((behind_draw ? 3 : 12) * processors_of(p), segments));
-}
-
-State* lay_out_rows(const SampleProblem& p, Parts& parts, bool behind_draw = false) {
-  State* nodes = nullptr;
-  with_elements_of_rows(p, [&]<class Elements>() {
-    if (room_for(p) <= SampleBlocks<Elements>::kSharedNodes) return;
-    const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
-    nodes = parts.take<State>(clusters_for(p, share_samples<Elements>(p, device).segments, behind_draw) * room_for(p));
-  });
-  return nodes;
-}
-
-void launch_rows(const SampleProblem& p, State* nodes, const unsigned* left, Stream stream) {
-  with_elements_of_rows(p, [&]<class Elements>() {
-    const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
-    const SampleShare share = share_samples<Elements>(p, device);
-    const Grid grid{clusters_for(p, share.segments, left != nullptr) * share.segments, kSampleThreads, share.segments,
-                    static_cast<int>(sizeof(typename SampleBlocks<Elements>::Shared)) +
-                        share.places * SamplePart<Elements>::kBytes};
-    launch("sample_rows", sample_rows<Elements>, grid, left == nullptr ? stream : stream.following(), p, share, nodes,
-           left);
-  });
-}
-
 std::size_t rows_workspace(const SampleProblem& p, const Context&) {
   Parts parts(nullptr);
-  lay_out_rows(p, parts);
+  lay_out_sample_rows(p, parts);
   return parts.used();
 }
 
@@ -96,7 +38,7 @@ void run_rows(const SampleProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(rows_workspace(p, context), context);
   Parts parts(scratch.data());
-  launch_rows(p, lay_out_rows(p, parts), nullptr, stream_of(context));
+  launch_sample_rows(p, lay_out_sample_rows(p, parts), nullptr, stream_of(context));
 }
 
 /// Of all rows; the temperature is not 0.
@@ -164,7 +106,7 @@ struct DrawMemory {
     const bool few = p.rows <= 2 * traits.processors;
     if (!share.joins || !decide || !few) {
       work.left = parts.take<unsigned>(p.rows);
-      work.rows = lay_out_rows(p, parts, true);
+      work.rows = lay_out_sample_rows(p, parts, true);
     } else {
       work.rows = parts.take<State>(p.rows * room_for(p));
     }
@@ -215,7 +157,7 @@ void run_draw(const SampleProblem& p, const Context& context) {
   }
   if (work.share.k > 0) launch_filter(job, stream);
   if (!work.share.joins) launch_draw(job, stream);
-  if (work.left != nullptr) launch_rows(p, work.rows, work.left, stream);
+  if (work.left != nullptr) launch_sample_rows(p, work.rows, work.left, stream);
 }
 
 constexpr Kernel<SampleProblem> kKernels[] = {{"sample_and_topk", refuses_top, run_top, top_workspace},

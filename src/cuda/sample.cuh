@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/in_order.cuh"
-#include "cuda/sample_select.cuh"
+#include "cuda/sample_nucleus.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -32,7 +32,9 @@ class SampleBlocks {
       } tree;
     };
     SampleTeam::Mail mail;
-    typename SampleSelect<Elements>::Shared select;
+    typename SampleSelect<Part>::Shared select;
+    typename SampleNucleus<Part>::Shared nucleus;
+    SampleList::Shared list;
     Word drawn[3];
   };
 
@@ -51,12 +53,7 @@ class SampleBlocks {
   static SOFTFOLD_HD std::int64_t room_for(std::int64_t n) { return 2 * lift::chunk_count(n) + lift::kMaxLevels; }
 
   /// The largest element, to all blocks; NaN if there is one, -inf if there is none.
-  __device__ float largest() {
-    float high = kAll;
-    part_.for_each(false, [&](float x) { high = lift::most(high, x); });
-    const std::uint32_t key = __reduce_max_sync(lift::kWholeWarp, fold::Ranked<float>::of(high, 0).key);
-    return fold::Ranked<float>{static_cast<std::uint32_t>(team_.largest(key)), 0}.value();
-  }
+  __device__ float largest() { return largest_of_warps(largest_of_lane()); }
   /// The first of the elements that are as large; a draw from it alone, to all blocks.
   __device__ Drawn first_largest() {
     const float top = largest();
@@ -73,23 +70,25 @@ class SampleBlocks {
   /// What the filters leave are the elements from this one up, to all blocks. NaN if the row is no distribution.
   __device__ float threshold(float c, const Draw& draw) {
     if (!draw.filters() || n_ == 0) return kAll;
-    const float top = largest();
+    const float high = largest_of_lane(), top = largest_of_warps(high);
     if (!(fabsf(top) < fold::infinity<float>())) return top == kAll ? kAll : fold::canonical_nan<float>();
-    SampleSelect<Elements> select(team_, part_, shared_.bins, shared_.select);
+    SampleSelect<Part> select(team_, part_, shared_.bins, shared_.select);
+    const SampleList list(team_, shared_.bins, shared_.mail, shared_.list);
     float kth = kAll;
     if (draw.top_k > 0 && draw.top_k < n_) {
       const auto wanted = static_cast<Word>(draw.top_k);
-      kth = select.down_to(SampleRange(kAll, top), OneEach{}, [&](Word) { return wanted; });
+      const float low = at_most_kth(high, wanted);
+      const float from = low == kAll ? fold::canonical_nan<float>() : threshold_of_few(list, low, top, c, draw);
+      if (!fold::is_nan(from)) return from;
+      kth = select.down_to(SampleRange(low, top), OneEach{}, [&](Word) { return wanted; });
     }
-    const float near = draw.min_p > 0. ? fold::least_of_min_p(top, draw.min_p, c) : kAll;
-    const float both = fmaxf(kth, near);
-    if (draw.top_p >= 1.) return both;
-    // The largest element such that those from it up have a share of at least top_p of those from `first` up.
-    const float first = row_.p.order == FilterOrder::min_p_first ? both : kth;
-    const TermCount count(top, c);
-    SampleRange range(fmaxf(first, count.least()), top);
-    if (count.is_fast()) range.cut_evenly();
-    return fmaxf(both, select.down_to(range, count, [&](Word total) { return fold::share_of(draw.top_p, total); }));
+    return threshold_of(kth, top, c, draw, [&](const TermCount& count, float least) {
+      typename SampleNucleus<Part>::Place at{least, top, 0};
+      if (SampleNucleus<Part>::allows(part_, count))
+        at = SampleNucleus<Part>(team_, part_, shared_.bins, list, shared_.nucleus, count).look(least, top, draw.top_p);
+      const auto need = [&](Word total) { return at.need != 0 ? at.need : fold::share_of(draw.top_p, total); };
+      return select.down_to(SampleRange(at.from, at.up_to), count, need);
+    });
   }
 
   /// The state of the elements from `from` up, whose tree is left in the first block's nodes.
@@ -97,8 +96,8 @@ class SampleBlocks {
     team_.sync();  // the first block no longer looks at what was in the nodes' place
     part_.for_chunks(of_raw, [&](std::int64_t chunk, const uint4* place) {
       float v[lift::kPerLane];
-      Part::read(v, place, from);
-      const State s = lift::WarpFold<Elements::kWidth>::terms(v, c).state;
+      State s = Lse::identity();
+      if (Part::read(v, place, from)) s = lift::WarpFold<Elements::kWidth>::terms(v, c).state;
       if (threadIdx.x % 32 == 0) put_node(chunk, s);
     });
     team_.sync();
@@ -136,33 +135,26 @@ class SampleBlocks {
   /// The distribution that was drawn from. `only`: the element that has all of it, or -1.
   __device__ void write_probabilities(const State& s, float c, float from, std::int64_t only) {
     const SampleProblem& p = row_.p;
-    const Operand& o = p[Slot::y];
-    char* to = o.data + row_.place.offset(o);
     const fold::Normaliser<float> norm(s);
+    if (norm.regular && only < 0 && Lse::is_fast(s.m)) {
+      const PlainProbability probability(norm);
+      return write(p[Slot::y], [&](float x) { return x >= from ? probability(x, c) : 0.F; });
+    }
     const float multiplier = norm.multiplier(s.m);
-    part_.for_indices(row_.row.n, [&](float x, std::int64_t i) {
-      const bool there = i < n_ && is_present(row_.row, p[Slot::mask].axis_stride, i);
-      float y = 0.F;
-      if (norm.empty) {
-        if (p.empty == Empty::nan) y = fold::canonical_nan<float>();
-      } else if (!norm.regular) {
-        if (there) y = fold::canonical_nan<float>();
-      } else if (only >= 0) {
-        y = i == only ? 1.F : 0.F;
-      } else if (x != kAll && (from == kAll || x >= from)) {
-        y = probability_of(x, c, s.m, multiplier);
-      }
-      put(o.dtype, to + i * o.axis_stride, y);
+    write_any(p[Slot::y], [&](float x, std::int64_t i) {
+      if (norm.empty) return p.empty == Empty::nan ? fold::canonical_nan<float>() : 0.F;
+      if (!norm.regular)
+        return i < n_ && is_present(row_.row, p[Slot::mask].axis_stride, i) ? fold::canonical_nan<float>() : 0.F;
+      if (only >= 0) return i == only ? 1.F : 0.F;
+      return x != kAll && x >= from ? probability_of(x, c, s.m, multiplier) : 0.F;
     });
   }
 
   /// The logits, -inf where they were taken away. `only`: the one that stays, or -1.
   __device__ void write_masked(float from, std::int64_t only) {
     const Operand& o = row_.p[SampleSlot::masked];
-    char* to = o.data + row_.place.offset(o);
-    part_.for_indices(row_.row.n, [&](float x, std::int64_t i) {
-      put(o.dtype, to + i * o.axis_stride, (only >= 0 ? i != only : x < from) ? kAll : fold::canonical(x));
-    });
+    if (only >= 0) return write_any(o, [&](float x, std::int64_t i) { return i != only ? kAll : fold::canonical(x); });
+    write(o, [&](float x) { return x < from ? kAll : fold::canonical(x); });
   }
 
   /// How many elements are at least x, which is above -inf; to all blocks.
@@ -173,6 +165,86 @@ class SampleBlocks {
   }
 
  private:
+  /// result(element) of all of the row's.
+  template <class Result>
+  __device__ __forceinline__ void write(const Operand& o, const Result& result) {
+    char* to = o.data + row_.place.offset(o);
+    switch (o.dtype) {
+      case DType::float16: return part_.template write<fold::Float16>(row_.row.n, to, o.axis_stride, result);
+      case DType::bfloat16: return part_.template write<fold::BFloat16>(row_.row.n, to, o.axis_stride, result);
+      case DType::float32: return part_.template write<float>(row_.row.n, to, o.axis_stride, result);
+      default: return write_any(o, [&](float x, std::int64_t) { return result(x); });
+    }
+  }
+  /// result(element, its index).
+  template <class Result>
+  __device__ __forceinline__ void write_any(const Operand& o, const Result& result) {
+    char* to = o.data + row_.place.offset(o);
+    part_.for_indices(row_.row.n, [&](float x, std::int64_t i) { put(o.dtype, to + i * o.axis_stride, result(x, i)); });
+  }
+  __device__ __forceinline__ float largest_of_lane() {
+    float high = kAll;
+    part_.for_each(false, [&](float x) { high = lift::most(high, x); });
+    return high;
+  }
+  __device__ __forceinline__ float largest_of_warps(float high) {
+    const std::uint32_t key = __reduce_max_sync(lift::kWholeWarp, key_of(high));
+    return value_of(static_cast<std::uint32_t>(team_.largest(key)));
+  }
+  /// by_share(count, least): the largest element such that those from it up have top_p of those from `least` up.
+  template <class ByShare>
+  __device__ __forceinline__ float threshold_of(float kth, float top, float c, const Draw& draw,
+                                                const ByShare& by_share) const {
+    const float near = draw.min_p > 0. ? fold::least_of_min_p(top, draw.min_p, c) : kAll;
+    const float both = fmaxf(kth, near);
+    if (draw.top_p >= 1.) return both;
+    const float first = row_.p.order == FilterOrder::min_p_first ? both : kth;
+    const TermCount count(top, c);
+    return fmaxf(both, by_share(count, fmaxf(first, count.least())));
+  }
+  /// threshold() where there are few elements from `low` up, but at least top_k of them; else NaN.
+  __device__ __forceinline__ float threshold_of_few(const SampleList& list, float low, float top, float c,
+                                                    const Draw& draw) {
+    list.clear();
+    __syncthreads();
+    part_.for_each(false, [&](float x) {
+      if (x >= low) list.add(x);
+    });
+    team_.sync();
+    if (team_.leads()) {
+      float from = fold::canonical_nan<float>();
+      if (list.count().fits)
+        from = list.with_all([&](auto& select, const FoundElements& all, SampleTeam& alone) {
+          const auto wanted = static_cast<Word>(draw.top_k);
+          const float kth = select.down_to(SampleRange(low, top), OneEach{}, [&](Word) { return wanted; });
+          return threshold_of(kth, top, c, draw, [&](const TermCount& count, float least) {
+            Word own = 0;
+            for (const float x : all.v) own += x >= least ? count(x) : 0;
+            const Word need = fold::share_of(draw.top_p, alone.sum(SampleTeam::add_lanes(own)));
+            return select.down_to(SampleRange(least, top), count, [&](Word) { return need; });
+          });
+        });
+      if (threadIdx.x == 0) team_.tell(shared_.nucleus.reached, Word{__float_as_uint(from)});
+    }
+    team_.sync();
+    return __uint_as_float(static_cast<unsigned>(shared_.nucleus.reached));
+  }
+  /// Of all lanes' largest elements, an element that k elements or more are not below; -inf where lanes are fewer.
+  __device__ __forceinline__ float at_most_kth(float high, Word k) {
+    const int warps = team_.segments() * SampleTeam::warps();
+    const Word of_warp = (k + warps - 1) / warps;
+    if (of_warp > 32) return kAll;
+    const std::uint32_t own = key_of(high);
+    unsigned before = 0;  // lanes with larger ones, of equal ones those before
+    for (int i = 0; i < 32; ++i) {
+      const std::uint32_t other = __shfl_sync(lift::kWholeWarp, own, i);
+      if (other > own || (other == own && i < static_cast<int>(threadIdx.x) % 32)) ++before;
+    }
+    const std::uint32_t least = __reduce_max_sync(lift::kWholeWarp, before + 1 == of_warp ? own : 0U);
+    return value_of(~static_cast<std::uint32_t>(team_.largest(static_cast<std::uint32_t>(~least))));
+  }
+  static __device__ __forceinline__ std::uint32_t key_of(float x) { return fold::Ranked<float>::of(x, 0).key; }
+  static __device__ __forceinline__ float value_of(std::uint32_t key) { return fold::Ranked<float>{key, 0}.value(); }
   static __device__ __forceinline__ int threads() { return static_cast<int>(blockDim.x); }
   __device__ __forceinline__ State* nodes() const { return nodes_ != nullptr ? nodes_ : shared_.tree.nodes; }
   /// By one thread.
@@ -263,7 +335,7 @@ __device__ __forceinline__ void sample_row(const SampleProblem& p, std::int64_t 
 /// nodes: as many states a cluster as a row's tree has, where shared memory has no room for them. left: a row, 0 where
 /// it has been drawn already; null: none has.
 template <class Elements>
-__global__ void __launch_bounds__(kSampleThreads, 3)
+__global__ void __launch_bounds__(32 * kMostSampleWarps)
     sample_rows(const __grid_constant__ SampleProblem p, const __grid_constant__ SampleShare share,
                 fold::LogSumExp<float>::State* nodes, const unsigned* left) {
   begin_in_order();
@@ -276,7 +348,7 @@ __global__ void __launch_bounds__(kSampleThreads, 3)
   bool any = left == nullptr;
   if (!any) {  // of rows that the draw has left there is hardly ever one: all threads look for it
 #pragma unroll 1
-    for (std::int64_t row = cluster + step * threadIdx.x; row < p.rows; row += step * kSampleThreads)
+    for (std::int64_t row = cluster + step * threadIdx.x; row < p.rows; row += step * blockDim.x)
       any = any || left[row] != 0;
     any = __syncthreads_or(any ? 1 : 0) != 0;
   }

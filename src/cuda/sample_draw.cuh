@@ -320,7 +320,7 @@ __device__ __noinline__ inline void draw_from_all(const SampleProblem& p, std::i
                                                   fold::LogSumExp<float>::State* nodes) {
   auto& shared = *reinterpret_cast<SampleBlocks<AnyElements>::Shared*>(memory);
   SampleTeam team(shared.mail, 1, 0);
-  const SampleShare share{1, static_cast<int>(lift::chunk_count(p.n)), kSampleWarps};
+  const SampleShare share{1, kSampleWarps, static_cast<int>(lift::chunk_count(p.n)), kSampleWarps};
   sample_row<AnyElements>(p, row, team, share, shared, nodes);
 }
 

@@ -28,15 +28,17 @@ struct SampleRowAt {
     float v = raw(i);
     const Operand &bias = p[SampleSlot::bias], &words = p[SampleSlot::bitmask];
     if (v == kAll && !is_present(row, p[Slot::mask].axis_stride, i)) return v;
-    if (bias.given) {
-      const float b = element_at<float>(bias.dtype, bias.data + place.offset(bias) + i * bias.axis_stride);
-      v = b == kAll ? kAll : fold::Scalar<float>::add(v, b);
-    }
-    if (words.given) {
-      const char* at = words.data + place.offset(words) + i / 32 * words.axis_stride;
-      if ((static_cast<std::uint32_t>(*reinterpret_cast<const std::int32_t*>(at)) >> (i % 32) & 1U) == 0) v = kAll;
-    }
+    if (bias.given) v = with_bias(v, element_at<float>(bias.dtype, bias.data + place.offset(bias) + i * bias.axis_stride));
+    if (words.given && !allowed(words.data + place.offset(words) + i / 32 * words.axis_stride, static_cast<int>(i % 32)))
+      v = kAll;
     return v;
+  }
+  /// -inf forbids an element.
+  static __device__ __forceinline__ float with_bias(float v, float bias) {
+    return bias == kAll ? kAll : fold::Scalar<float>::add(v, bias);
+  }
+  static __device__ __forceinline__ bool allowed(const char* word, int bit) {
+    return (static_cast<std::uint32_t>(*reinterpret_cast<const std::int32_t*>(word)) >> bit & 1U) != 0;
   }
   __device__ __forceinline__ float at(std::int64_t i, bool of_raw) const { return of_raw ? raw(i) : processed(i); }
 

@@ -28,15 +28,18 @@ struct SampleBins {
   }
   /// Of all blocks.
   __device__ __forceinline__ SampleTeam::Word sum(int bin, int segments) const {
-    if (segments == 1) return static_cast<SampleTeam::Word>(high[bin]) << 32 | low[bin];
+    return (sum_of(high, bin, segments) << 32) + sum_low(bin, segments);
+  }
+  /// Where no word has been filled.
+  __device__ __forceinline__ SampleTeam::Word sum_low(int bin, int segments) const {
+    return sum_of(low, bin, segments);
+  }
+
+ private:
+  static __device__ __forceinline__ SampleTeam::Word sum_of(const unsigned* words, int bin, int segments) {
     SampleTeam::Word all = 0;
 #pragma unroll 4
-    for (int s = 0; s < segments; ++s) {
-      const auto of = [&](const unsigned* word) {
-        return SampleTeam::Word{lift::Cluster::load(lift::Cluster::map(word, static_cast<unsigned>(s)))};
-      };
-      all += (of(high + bin) << 32) + of(low + bin);
-    }
+    for (int s = 0; s < segments; ++s) all += SampleTeam::of(words[bin], s, segments);
     return all;
   }
 };
@@ -45,16 +48,8 @@ struct SampleBins {
 class SampleRange {
  public:
   __device__ __forceinline__ SampleRange(float from, float up_to) : low_(key_of(from)), high_(key_of(up_to)) { set(); }
-  /// Bins of one width in value, which keys are not: of those around 0 there are as many as of all others.
-  __device__ __forceinline__ void cut_evenly() {
-    const float width = most_ - least_;
-    even_ = width > 0.F && width < fold::infinity<float>();
-    factor_ = static_cast<float>(kBins) / width;
-  }
-
   __device__ __forceinline__ bool is_one() const { return low_ == high_; }
   __device__ __forceinline__ float low() const { return least_; }
-  __device__ __forceinline__ bool is_even() const { return even_; }
   /// Whether x is in the range, by its value. The range may begin or end between both zeros, which have one key.
   __device__ __forceinline__ bool is_near(float x) const { return x >= least_ && x <= most_; }
   /// The same by its key, and in which bin.
@@ -63,22 +58,10 @@ class SampleRange {
     bin = static_cast<int>((high_ - key) >> shift_);
     return key - low_ <= high_ - low_;
   }
-  /// Never falls as x does: each step is monotone.
-  __device__ __forceinline__ int even_bin(float x) const {
-    using S = fold::Scalar<float>;
-    return min(static_cast<int>(S::mul(S::sub(most_, x), factor_)), kBins - 1);
-  }
-  /// By all lanes of a warp: narrows it to a bin.
+  /// To a bin.
   __device__ __forceinline__ void narrow(int bin) {
-    if (even_) {
-      const std::uint32_t from = first_up_to(bin);
-      if (bin > 0) high_ = first_up_to(bin - 1) - 1;
-      low_ = from;
-      even_ = false;
-    } else {
-      high_ -= static_cast<std::uint32_t>(bin) << shift_;
-      low_ = high_ - min(high_ - low_, (1U << shift_) - 1U);
-    }
+    high_ -= static_cast<std::uint32_t>(bin) << shift_;
+    low_ = high_ - min(high_ - low_, (1U << shift_) - 1U);
     set();
   }
 
@@ -89,34 +72,15 @@ class SampleRange {
     least_ = value_of(low_), most_ = value_of(high_);
     shift_ = max(32 - __clz(static_cast<int>(high_ - low_)) - kDigitBits, 0);
   }
-  /// The least key whose even bin is at most `bin`: 32 tries a step, a lane each.
-  __device__ __forceinline__ std::uint32_t first_up_to(int bin) const {
-    std::uint32_t from = low_, up_to = high_;
-#pragma unroll 1
-    while (from < up_to) {
-      const std::uint32_t step = (up_to - from) / 32 + 1, at = threadIdx.x % 32 * step;
-      const std::uint32_t key = at < up_to - from ? from + at : up_to;
-      const bool reached = even_bin(value_of(key)) <= bin;
-      const int first = __ffs(static_cast<int>(__ballot_sync(lift::kWholeWarp, reached))) - 1;
-      const std::uint32_t begin = from;
-      if (first >= 0) up_to = min(up_to, begin + static_cast<std::uint32_t>(first) * step);
-      if (first != 0) from = begin + static_cast<std::uint32_t>(first < 0 ? 31 : first - 1) * step + 1;
-    }
-    return up_to;
-  }
-
   std::uint32_t low_, high_;
   float least_, most_;  ///< their values
   int shift_;
-  bool even_ = false;
-  float factor_ = 0.F;
 };
 
 /// A term in the row's frame as a count: exactly 0 below the frame by more than kCountBits.
 class TermCount {
  public:
   using Lse = fold::LogSumExp<float>;
-  static constexpr bool kEven = true;  ///< may be counted in bins of one width
 
   __device__ __forceinline__ TermCount(float top, float c)
       : c_(c), frame_(Lse::frame(top, c)), terms_(c, frame_.fast ? Lse::narrow(frame_.m) : 0.F) {}
@@ -127,12 +91,10 @@ class TermCount {
                        : -fold::infinity<float>();
   }
   __device__ __forceinline__ bool is_fast() const { return frame_.fast; }
-  /// Where it is fast.
-  __device__ __forceinline__ SampleTeam::Word near(float x) const {
-    return fold::count_of(fold::Scalar<float>::mul(terms_.term<true>(x), terms_.unit));
-  }
+  __device__ __forceinline__ double m() const { return frame_.m; }
+  __device__ __forceinline__ float c() const { return c_; }
   __device__ __forceinline__ SampleTeam::Word operator()(float x) const {
-    if (frame_.fast) return near(x);
+    if (frame_.fast) return fold::count_of(fold::Scalar<float>::mul(terms_.term<true>(x), terms_.unit));
     return x == -fold::infinity<float>() ? 0 : wide(x, c_, frame_.m);
   }
 
@@ -148,12 +110,11 @@ class TermCount {
 
 /// Every element's weight, to be counted.
 struct OneEach {
-  static constexpr bool kEven = false;
   __device__ __forceinline__ unsigned operator()(float) const { return 1U; }
 };
 
-/// By all blocks of a row together.
-template <class Elements>
+/// By all blocks of a row together, of the elements of a Part.
+template <class Part>
 class SampleSelect {
  public:
   using Word = SampleTeam::Word;
@@ -161,8 +122,7 @@ class SampleSelect {
     Word bin, left;  ///< what choose() tells
   };
 
-  __device__ __forceinline__ SampleSelect(SampleTeam& team, SamplePart<Elements>& part, SampleBins& bins,
-                                          Shared& shared)
+  __device__ __forceinline__ SampleSelect(SampleTeam& team, Part& part, SampleBins& bins, Shared& shared)
       : team_(team), part_(part), bins_(bins), shared_(shared) {}
 
   /// The value in `range` down to which, from its largest on, the weights reach need(all of them).
@@ -187,15 +147,8 @@ class SampleSelect {
  private:
   template <class Weight>
   __device__ __forceinline__ void count(const SampleRange& range, const Weight& weight) {
-    using Vector = const float(&)[SamplePart<Elements>::kPer];
-    if constexpr (Weight::kEven)
-      if (range.is_even())
-        return part_.for_each(false, [&](float x) {
-          const auto w = range.is_near(x) ? weight.near(x) : 0;
-          if (w != 0) bins_.add(range.even_bin(x), w);
-        });
     // Few elements are left in later steps: most vectors have none.
-    part_.for_vectors(false, [&](Vector v) {
+    part_.for_vectors(false, [&](const float(&v)[Part::kPer]) {
       bool some = false;
       for (const float x : v) some |= range.is_near(x);
       if (!some) return;
@@ -233,7 +186,7 @@ class SampleSelect {
   }
 
   SampleTeam& team_;
-  SamplePart<Elements>& part_;
+  Part& part_;
   SampleBins& bins_;
   Shared& shared_;
 };

@@ -63,6 +63,7 @@ enum class Content {
   one_huge,
   narrow,
   far_up,
+  peaked,
   count
 };
 
@@ -81,6 +82,7 @@ double element(Content content, std::int64_t row, std::int64_t i, std::int64_t n
     case Content::one_huge: return i == n / 2 ? 60000. : plain;
     case Content::narrow: return plain * 1e-4;  // on both sides of 0, within a thousandth
     case Content::far_up: return plain / 4. + 300.;
+    case Content::peaked: return i == n / 3 ? 10. : plain / 4.;  // about as much as all others together
     case Content::first_nan: return i == 0 ? std::numeric_limits<double>::quiet_NaN() : plain;
     default: return plain;
   }
@@ -222,7 +224,7 @@ TEST_F(CudaSampleEdges, OfEachRow) {
 }
 
 /// top-p from none to all of a row, alone and beside the other filters: what sample_rows weighs. Rows that fit in a
-/// block, in a cluster, and in no cluster's shared memory; few and many.
+/// block, in a cluster, and in no cluster's shared memory; few, and so many that a block has one to itself.
 std::vector<Edge> edges_of_shares() {
   std::vector<Edge> all;
   for (const double top_p : {0., 1e-30, 0.1, 0.5, 0.9, 0.999999, 1.})
@@ -233,7 +235,8 @@ std::vector<Edge> edges_of_shares() {
   return all;
 }
 constexpr Batch kShareBatches[] = {{3, 1, 3},       {5, 7, 3},        {40, 1000, 3},  {700, 1500, 11}, {300, 5003, 11},
-                                   {14, 50257, 11}, {14, 128256, 17}, {1, 128256, 7}, {2, 600000, 17}, {2, 900001, 31}};
+                                   {14, 50257, 11}, {14, 128256, 17}, {1, 128256, 7}, {2, 600000, 17}, {2, 900001, 31},
+                                   {100, 30720, 23}, {270, 30011, 61}, {830, 28672, 83}};
 
 TEST_F(CudaSampleEdges, ByShare) {
   std::size_t index = 0;

@@ -1,0 +1,89 @@
+// sample by clusters that keep a row in shared memory: their shapes and launches.
+#include "cuda/sample_rows.hpp"
+
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/levels.cuh"
+#include "cuda/sample.cuh"
+
+#include <algorithm>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+using State = fold::LogSumExp<float>::State;
+
+int processors_of(const SampleProblem& p) { return traits_of(DeviceOf(p[Slot::x].data).device()).processors; }
+
+std::int64_t room_for(const SampleProblem& p) { return SampleBlocks<AnyElements>::room_for(p.n); }
+
+/// Whether rows are read by vectors.
+bool is_plain(const SampleProblem& p) {
+  RowProblem q = p;
+  q[Slot::y].given = false;
+  return !p[SampleSlot::bias].given && !p[SampleSlot::bitmask].given && refuses_plain(q) == nullptr;
+}
+/// Calls f.template operator()<Elements>() for how sample_rows looks at the rows.
+template <class F>
+void with_elements_of_rows(const SampleProblem& p, const F& f) {
+  if (!is_plain(p)) return f.template operator()<AnyElements>();
+  with_element(p[Slot::x].dtype, [&]<class E>() { f.template operator()<PlainElements<E>>(); });
+}
+
+/// As few blocks a row as keep it in shared memory, three of them a processor, or else fewer; of few rows as many as
+/// have a chunk a warp. Of about as many rows as processors, or more, a block has one to itself, and reads it four times: its
+/// barriers and what a thread does alone cost less than a cluster's (2.2 times as fast).
+template <class Elements>
+SampleShare share_samples(const SampleProblem& p, const DeviceTraits& device, bool behind_draw) {
+  constexpr int kBytes = SamplePart<Elements>::kBytes, kReserved = 1024, kMostAlone = 256;
+  constexpr int kOwn = static_cast<int>(sizeof(typename SampleBlocks<Elements>::Shared));
+  const auto chunks = std::max<std::int64_t>(lift::chunk_count(p.n), 1);
+  const std::int64_t third = std::max(((device.shared_bytes + kReserved) / 3 - kReserved - kOwn) / kBytes, 1);
+  if (4 * p.rows >= 3 * device.processors && chunks > third && chunks <= kMostAlone) {
+    const std::int64_t blocks = behind_draw ? 1 : std::clamp<std::int64_t>(p.rows / device.processors, 1, 3);
+    const int warps = kMostSampleWarps / static_cast<int>(blocks);
+    return {1, warps, static_cast<int>(chunks), warps};
+  }
+  const std::int64_t spread =
+      std::min(ceil_div(chunks, kSampleWarps), device.processors / std::max<std::int64_t>(p.rows, 1));
+  const std::int64_t most = std::min(device.largest_cluster, kMostSampleBlocks);
+  const std::int64_t own = ceil_div(chunks, std::min(std::max(ceil_div(chunks, third), spread), most));
+  const bool stays = own * kBytes + kOwn <= device.shared_bytes;
+  return {static_cast<int>(ceil_div(chunks, own)), kSampleWarps, static_cast<int>(own),
+          static_cast<int>(stays ? own : std::min<std::int64_t>(own, kSampleWarps))};
+}
+
+/// Clusters of a launch: several times what is under way at once, or once behind a draw, which leaves few rows.
+std::int64_t clusters_for(const SampleProblem& p, int segments, bool behind_draw) {
+  return std::min<std::int64_t>(p.rows, ceil_div((behind_draw ? 3 : 12) * processors_of(p), segments));
+}
+
+}  // namespace
+
+State* lay_out_sample_rows(const SampleProblem& p, Parts& parts, bool behind_draw) {
+  State* trees = nullptr;
+  with_elements_of_rows(p, [&]<class Elements>() {
+    if (room_for(p) <= SampleBlocks<Elements>::kSharedNodes) return;
+    const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
+    trees = parts.take<State>(clusters_for(p, share_samples<Elements>(p, device, behind_draw).segments, behind_draw) * room_for(p));
+  });
+  return trees;
+}
+
+void launch_sample_rows(const SampleProblem& p, State* trees, const unsigned* left, Stream stream) {
+  with_elements_of_rows(p, [&]<class Elements>() {
+    const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
+    const SampleShare share = share_samples<Elements>(p, device, left != nullptr);
+    const Grid grid{clusters_for(p, share.segments, left != nullptr) * share.segments, 32 * share.warps, share.segments,
+                    static_cast<int>(sizeof(typename SampleBlocks<Elements>::Shared)) +
+                        share.places * SamplePart<Elements>::kBytes};
+    launch("sample_rows", sample_rows<Elements>, grid, left == nullptr ? stream : stream.following(), p, share, trees,
+           left);
+  });
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
