@@ -229,19 +229,27 @@ class SampleBlocks {
     team_.sync();
     return __uint_as_float(static_cast<unsigned>(shared_.nucleus.reached));
   }
-  /// Of all lanes' largest elements, an element that k elements or more are not below; -inf where lanes are fewer.
+  /// An element that k elements or more are not below: each warp says which is the so-manieth of its lanes' largest,
+  /// and of these the so-manieth is taken. -inf where lanes are fewer than k.
   __device__ __forceinline__ float at_most_kth(float high, Word k) {
-    const int warps = team_.segments() * SampleTeam::warps();
+    const int warps = team_.segments() * SampleTeam::warps(), lane = static_cast<int>(threadIdx.x) % 32;
     const Word of_warp = (k + warps - 1) / warps;
     if (of_warp > 32) return kAll;
     const std::uint32_t own = key_of(high);
     unsigned before = 0;  // lanes with larger ones, of equal ones those before
     for (int i = 0; i < 32; ++i) {
       const std::uint32_t other = __shfl_sync(lift::kWholeWarp, own, i);
-      if (other > own || (other == own && i < static_cast<int>(threadIdx.x) % 32)) ++before;
+      if (other > own || (other == own && i < lane)) ++before;
     }
-    const std::uint32_t least = __reduce_max_sync(lift::kWholeWarp, before + 1 == of_warp ? own : 0U);
-    return value_of(~static_cast<std::uint32_t>(team_.largest(static_cast<std::uint32_t>(~least))));
+    const Word* all = team_.gather(__reduce_max_sync(lift::kWholeWarp, before + 1 == of_warp ? own : 0U));
+    const Word of_all = (k + of_warp - 1) / of_warp;
+    std::uint32_t found = 0;
+    for (int mine = lane; mine < warps; mine += 32) {
+      Word larger = 0;
+      for (int i = 0; i < warps; ++i) larger += all[i] > all[mine] || (all[i] == all[mine] && i < mine) ? 1 : 0;
+      if (larger + 1 == of_all) found = static_cast<std::uint32_t>(all[mine]);
+    }
+    return value_of(__reduce_max_sync(lift::kWholeWarp, found));
   }
   static __device__ __forceinline__ std::uint32_t key_of(float x) { return fold::Ranked<float>::of(x, 0).key; }
   static __device__ __forceinline__ float value_of(std::uint32_t key) { return fold::Ranked<float>{key, 0}.value(); }
