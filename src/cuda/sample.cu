@@ -30,7 +30,7 @@ std::int64_t room_for(const SampleProblem& p) { return SampleBlocks<AnyElements>
 
 std::size_t rows_workspace(const SampleProblem& p, const Context&) {
   Parts parts(nullptr);
-  lay_out_sample_rows(p, parts);
+  lay_out_sample_rows(p, parts, RowsLeft::all);
   return parts.used();
 }
 
@@ -38,7 +38,7 @@ void run_rows(const SampleProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(rows_workspace(p, context), context);
   Parts parts(scratch.data());
-  launch_sample_rows(p, lay_out_sample_rows(p, parts), nullptr, stream_of(context));
+  launch_sample_rows(p, lay_out_sample_rows(p, parts, RowsLeft::all), nullptr, RowsLeft::all, stream_of(context));
 }
 
 /// Of all rows; the temperature is not 0.
@@ -63,6 +63,11 @@ int most_entries(const SampleProblem& p) {
   if (p.top_k > 0 && p.top_k < p.n)
     return p.top_k + kMostTies <= kMostFilterK ? static_cast<int>(p.top_k) + kMostTies : 0;
   return p.top_p < 1. ? 0 : kMostFilterK;
+}
+
+/// Rows that the k best elements do not decide: hardly any, if all rows have the same k.
+RowsLeft left_to_rows(const SampleProblem& p) {
+  return !has_options_of_rows(p) && p.top_k > 0 && p.top_k < p.n ? RowsLeft::few : RowsLeft::all;
 }
 
 const char* refuses_draw(const SampleProblem& p, const Context&) {
@@ -102,11 +107,10 @@ struct DrawMemory {
     share.entries = parts.take<Entry>(p.rows * share.segments * most);
     // The k best decide nearly every row. One that they do not is drawn by the block that found so, but where rows may
     // all be such by larger blocks.
-    const bool decide = !has_options_of_rows(p) && p.top_k > 0 && p.top_k < p.n;
     const bool few = p.rows <= 2 * traits.processors;
-    if (!share.joins || !decide || !few) {
+    if (!share.joins || left_to_rows(p) == RowsLeft::all || !few) {
       work.left = parts.take<unsigned>(p.rows);
-      work.rows = lay_out_sample_rows(p, parts, true);
+      work.rows = lay_out_sample_rows(p, parts, left_to_rows(p));
     } else {
       work.rows = parts.take<State>(p.rows * room_for(p));
     }
@@ -157,7 +161,7 @@ void run_draw(const SampleProblem& p, const Context& context) {
   }
   if (work.share.k > 0) launch_filter(job, stream);
   if (!work.share.joins) launch_draw(job, stream);
-  if (work.left != nullptr) launch_sample_rows(p, work.rows, work.left, stream);
+  if (work.left != nullptr) launch_sample_rows(p, work.rows, work.left, left_to_rows(p), stream);
 }
 
 constexpr Kernel<SampleProblem> kKernels[] = {{"sample_and_topk", refuses_top, run_top, top_workspace},

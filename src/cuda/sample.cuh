@@ -1,5 +1,5 @@
-// sample: a cluster of blocks a row, which keep it in shared memory if they have room for it. What the filters leave is
-// found by digits of the elements, folded chunk by chunk, and the draw goes down the row's tree.
+// sample: a row by a block, or by a cluster of blocks that keep it in shared memory if they have room for it. What the
+// filters leave is found, folded chunk by chunk, and the draw goes down the row's tree.
 #pragma once
 
 #include "cuda/in_order.cuh"
@@ -232,8 +232,9 @@ class SampleBlocks {
   /// An element that k elements or more are not below: each warp says which is the so-manieth of its lanes' largest,
   /// and of these the so-manieth is taken. -inf where lanes are fewer than k.
   __device__ __forceinline__ float at_most_kth(float high, Word k) {
-    const int warps = team_.segments() * SampleTeam::warps(), lane = static_cast<int>(threadIdx.x) % 32;
-    const Word of_warp = (k + warps - 1) / warps;
+    const int warps = team_.segments() * SampleTeam::warps(), busy = part_.busy_warps(chunks_);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const Word of_warp = (k + busy - 1) / busy;
     if (of_warp > 32) return kAll;
     const std::uint32_t own = key_of(high);
     unsigned before = 0;  // lanes with larger ones, of equal ones those before

@@ -37,8 +37,8 @@ class CountSums {
   float high_base_, low_base_;
 };
 
-/// Bins of the logarithms of terms, 62 to a binade, from the largest down; the last one has all that lies 2^-32 and
-/// further down. Terms of a bin have one exponent.
+/// Bins of the logarithms of terms, 62 to a binade, from the largest down; the last one has all that lies 2^-31
+/// and further down. Terms of a bin have one exponent.
 class TermBins {
  public:
   using Lse = fold::LogSumExp<float>;
@@ -49,7 +49,7 @@ class TermBins {
   __device__ __forceinline__ TermBins(double m, float c, std::int64_t elements)
       : m_(m), c_(c), terms_(c, Lse::narrow(m)), bits_(bits_for(elements)) {
     const int top = __float_as_int(S::add(terms_.magic, Lse::narrow(m)));
-    first_ = static_cast<unsigned>(kEach * top - __float_as_int(fold::Real<float>::kMagic));
+    first_ = static_cast<unsigned>(kEach) * static_cast<unsigned>(top) - __float_as_uint(fold::Real<float>::kMagic);
     base_ = __int_as_float((127 + 23 - bits_) << 23);
   }
   /// Whether their sums are not too rough.

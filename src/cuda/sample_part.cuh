@@ -203,7 +203,8 @@ struct AnyElements {
       float v[kAtOnce];
       load<kType>(v, row.row.x + i * x.axis_stride, x.axis_stride);
       if (bias.given && !of_raw) add(v, bias, bias.data + row.place.offset(bias) + i * bias.axis_stride);
-      if (bitmask.given && !of_raw) {  // neighbouring lanes have neighbouring elements, so that a word is of all of them
+      if (bitmask.given &&
+          !of_raw) {  // neighbouring lanes have neighbouring elements, so that a word is of all of them
         const char* word = bitmask.data + row.place.offset(bitmask) + (begin / 32 + first) * bitmask.axis_stride;
 #pragma unroll
         for (int k = 0; k < kAtOnce; ++k)
@@ -249,6 +250,11 @@ class SamplePart {
 
   /// Elements that a segment has at most.
   __device__ __forceinline__ std::int64_t most() const { return std::int64_t{share_.chunks} * lift::kChunk; }
+  /// Warps of all segments that have a chunk.
+  __device__ __forceinline__ int busy_warps(std::int64_t chunks) const {
+    const std::int64_t full = chunks / share_.chunks, warps = SampleTeam::warps();
+    return static_cast<int>(full * min(warps, std::int64_t{share_.chunks}) + min(warps, chunks - full * share_.chunks));
+  }
   /// f(chunk, place) for the warp's chunks, `chunk` counted in the row.
   template <class F>
   __device__ __forceinline__ void for_chunks(bool of_raw, const F& f) {
@@ -336,7 +342,8 @@ class SamplePart {
     });
     for_indices_behind(n, put);
   }
-  /// A chunk's elements as WarpFold<Elements::kWidth> wants them, -inf for those below `from`; whether there are others.
+  /// A chunk's elements as WarpFold<Elements::kWidth> wants them, -inf for those below `from`; whether there are
+  /// others.
   static __device__ __forceinline__ bool read(float (&v)[lift::kPerLane], const uint4* place, float from) {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) Elements::unpack(place[lane() + 32 * j], v + j * kPer);
@@ -357,8 +364,7 @@ class SamplePart {
   __device__ __forceinline__ void for_indices_at(const uint4* place, std::int64_t chunk, std::int64_t n, const F& f) {
     const auto count = static_cast<int>(clamp(n - chunk * lift::kChunk, lift::kChunk));
 #pragma unroll kAtOnce
-    for (int i = lane(); i < count; i += 32)
-      f(Elements::value(place, elements_.slot_of(i)), chunk * lift::kChunk + i);
+    for (int i = lane(); i < count; i += 32) f(Elements::value(place, elements_.slot_of(i)), chunk * lift::kChunk + i);
   }
   /// Of the segment's elements beyond the row's end.
   template <class F>

@@ -1,4 +1,4 @@
-// sample by clusters that keep a row in shared memory: their shapes and launches.
+// sample by a block or a cluster of blocks a row: their shapes and launches.
 #include "cuda/sample_rows.hpp"
 
 #include "cuda/choose.hpp"
@@ -32,18 +32,21 @@ void with_elements_of_rows(const SampleProblem& p, const F& f) {
   with_element(p[Slot::x].dtype, [&]<class E>() { f.template operator()<PlainElements<E>>(); });
 }
 
-/// As few blocks a row as keep it in shared memory, three of them a processor, or else fewer; of few rows as many as
-/// have a chunk a warp. Of about as many rows as processors, or more, a block has one to itself, and reads it four times: its
-/// barriers and what a thread does alone cost less than a cluster's (2.2 times as fast).
+/// Many rows that a third of a block's shared memory holds: a block of 8 warps each, three of them a processor. Of
+/// longer ones, of which there are about as many as processors or more, too, but it reads its row for each look at it:
+/// its barriers and what a thread does alone cost less than a cluster's (2.2 times as fast). Blocks of 24 warps where
+/// few rows are left. Otherwise a cluster that keeps its row in shared memory if it has room for it; of few rows with
+/// as many blocks as have a chunk a warp.
 template <class Elements>
-SampleShare share_samples(const SampleProblem& p, const DeviceTraits& device, bool behind_draw) {
+SampleShare share_samples(const SampleProblem& p, const DeviceTraits& device, RowsLeft expected) {
   constexpr int kBytes = SamplePart<Elements>::kBytes, kReserved = 1024, kMostAlone = 256;
   constexpr int kOwn = static_cast<int>(sizeof(typename SampleBlocks<Elements>::Shared));
   const auto chunks = std::max<std::int64_t>(lift::chunk_count(p.n), 1);
   const std::int64_t third = std::max(((device.shared_bytes + kReserved) / 3 - kReserved - kOwn) / kBytes, 1);
   if (4 * p.rows >= 3 * device.processors && chunks > third && chunks <= kMostAlone) {
-    const std::int64_t blocks = behind_draw ? 1 : std::clamp<std::int64_t>(p.rows / device.processors, 1, 3);
-    const int warps = kMostSampleWarps / static_cast<int>(blocks);
+    const std::int64_t blocks =
+        expected == RowsLeft::few ? 1 : std::clamp<std::int64_t>(p.rows / device.processors, 1, 3);
+    const int warps = std::min(kMostSampleWarps / static_cast<int>(blocks), (device.shared_bytes - kOwn) / kBytes);
     return {1, warps, static_cast<int>(chunks), warps};
   }
   const std::int64_t spread =
@@ -55,28 +58,29 @@ SampleShare share_samples(const SampleProblem& p, const DeviceTraits& device, bo
           static_cast<int>(stays ? own : std::min<std::int64_t>(own, kSampleWarps))};
 }
 
-/// Clusters of a launch: several times what is under way at once, or once behind a draw, which leaves few rows.
-std::int64_t clusters_for(const SampleProblem& p, int segments, bool behind_draw) {
-  return std::min<std::int64_t>(p.rows, ceil_div((behind_draw ? 3 : 12) * processors_of(p), segments));
+/// Clusters of a launch: four times what is under way at once, or once where few rows are left.
+std::int64_t clusters_for(const SampleProblem& p, const SampleShare& share, RowsLeft expected) {
+  const std::int64_t blocks = std::int64_t{processors_of(p)} * (kMostSampleWarps / share.warps);
+  return std::min<std::int64_t>(p.rows, ceil_div(expected == RowsLeft::few ? blocks : 4 * blocks, share.segments));
 }
 
 }  // namespace
 
-State* lay_out_sample_rows(const SampleProblem& p, Parts& parts, bool behind_draw) {
+State* lay_out_sample_rows(const SampleProblem& p, Parts& parts, RowsLeft expected) {
   State* trees = nullptr;
   with_elements_of_rows(p, [&]<class Elements>() {
     if (room_for(p) <= SampleBlocks<Elements>::kSharedNodes) return;
     const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
-    trees = parts.take<State>(clusters_for(p, share_samples<Elements>(p, device, behind_draw).segments, behind_draw) * room_for(p));
+    trees = parts.take<State>(clusters_for(p, share_samples<Elements>(p, device, expected), expected) * room_for(p));
   });
   return trees;
 }
 
-void launch_sample_rows(const SampleProblem& p, State* trees, const unsigned* left, Stream stream) {
+void launch_sample_rows(const SampleProblem& p, State* trees, const unsigned* left, RowsLeft expected, Stream stream) {
   with_elements_of_rows(p, [&]<class Elements>() {
     const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
-    const SampleShare share = share_samples<Elements>(p, device, left != nullptr);
-    const Grid grid{clusters_for(p, share.segments, left != nullptr) * share.segments, 32 * share.warps, share.segments,
+    const SampleShare share = share_samples<Elements>(p, device, expected);
+    const Grid grid{clusters_for(p, share, expected) * share.segments, 32 * share.warps, share.segments,
                     static_cast<int>(sizeof(typename SampleBlocks<Elements>::Shared)) +
                         share.places * SamplePart<Elements>::kBytes};
     launch("sample_rows", sample_rows<Elements>, grid, left == nullptr ? stream : stream.following(), p, share, trees,

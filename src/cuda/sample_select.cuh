@@ -84,11 +84,12 @@ class TermCount {
 
   __device__ __forceinline__ TermCount(float top, float c)
       : c_(c), frame_(Lse::frame(top, c)), terms_(c, frame_.fast ? Lse::narrow(frame_.m) : 0.F) {}
-  /// No element below it counts.
+  /// No element below it counts. Where it is fast it is above -inf, which stands for what is not there.
   __device__ __forceinline__ float least() const {
     constexpr int kCountBits = 36;
-    return frame_.fast ? static_cast<float>((frame_.m - (kCountBits + 2)) / static_cast<double>(c_))
-                       : -fold::infinity<float>();
+    if (!frame_.fast) return -fold::infinity<float>();
+    const auto x = static_cast<float>((frame_.m - (kCountBits + 2)) / static_cast<double>(c_));
+    return fmaxf(x, -fold::largest<float>());
   }
   __device__ __forceinline__ bool is_fast() const { return frame_.fast; }
   __device__ __forceinline__ double m() const { return frame_.m; }

@@ -228,15 +228,16 @@ TEST_F(CudaSampleEdges, OfEachRow) {
 std::vector<Edge> edges_of_shares() {
   std::vector<Edge> all;
   for (const double top_p : {0., 1e-30, 0.1, 0.5, 0.9, 0.999999, 1.})
-    for (const double temperature : {0.8, 1e-3, 1e6})
+    for (const double temperature : {0.8, 1e-3, 1e6, 1e38})
       for (const auto& [min_p, top_k] :
            {std::pair{0., std::int64_t{0}}, {0., std::int64_t{1000}}, {0.02, std::int64_t{0}}})
         all.push_back({temperature, top_p, min_p, top_k});
   return all;
 }
-constexpr Batch kShareBatches[] = {{3, 1, 3},       {5, 7, 3},        {40, 1000, 3},  {700, 1500, 11}, {300, 5003, 11},
-                                   {14, 50257, 11}, {14, 128256, 17}, {1, 128256, 7}, {2, 600000, 17}, {2, 900001, 31},
-                                   {100, 30720, 23}, {270, 30011, 61}, {830, 28672, 83}};
+constexpr Batch kShareBatches[] = {{3, 1, 3},       {5, 7, 3},       {40, 1000, 3},    {700, 1500, 11},
+                                   {300, 5003, 11}, {14, 50257, 11}, {14, 128256, 17}, {1, 128256, 7},
+                                   {2, 600000, 17}, {2, 900001, 31}, {100, 30720, 23}, {270, 30011, 61},
+                                   {830, 28672, 83}};
 
 TEST_F(CudaSampleEdges, ByShare) {
   std::size_t index = 0;
