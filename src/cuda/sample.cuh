@@ -69,7 +69,10 @@ class SampleBlocks {
 
   /// What the filters leave are the elements from this one up, to all blocks. NaN if the row is no distribution.
   __device__ float threshold(float c, const Draw& draw) {
-    if (!draw.filters() || n_ == 0) return kAll;
+    if (!draw.filters() || n_ == 0) {
+      team_.sync();  // else done by what follows
+      return kAll;
+    }
     const float high = largest_of_lane(), top = largest_of_warps(high);
     if (!(fabsf(top) < fold::infinity<float>())) return top == kAll ? kAll : fold::canonical_nan<float>();
     SampleSelect<Part> select(team_, part_, shared_.bins, shared_.select);
@@ -91,9 +94,9 @@ class SampleBlocks {
     });
   }
 
-  /// The state of the elements from `from` up, whose tree is left in the first block's nodes.
+  /// The state of the elements from `from` up, whose tree is left in the first block's nodes. Behind a sync() of all,
+  /// as that block may have used what was in their place.
   __device__ State fold(float c, float from, bool of_raw) {
-    team_.sync();  // the first block no longer looks at what was in the nodes' place
     part_.for_chunks(of_raw, [&](std::int64_t chunk, const uint4* place) {
       float v[lift::kPerLane];
       State s = Lse::identity();
