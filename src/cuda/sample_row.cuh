@@ -28,8 +28,10 @@ struct SampleRowAt {
     float v = raw(i);
     const Operand &bias = p[SampleSlot::bias], &words = p[SampleSlot::bitmask];
     if (v == kAll && !is_present(row, p[Slot::mask].axis_stride, i)) return v;
-    if (bias.given) v = with_bias(v, element_at<float>(bias.dtype, bias.data + place.offset(bias) + i * bias.axis_stride));
-    if (words.given && !allowed(words.data + place.offset(words) + i / 32 * words.axis_stride, static_cast<int>(i % 32)))
+    if (bias.given)
+      v = with_bias(v, element_at<float>(bias.dtype, bias.data + place.offset(bias) + i * bias.axis_stride));
+    if (words.given &&
+        !allowed(words.data + place.offset(words) + i / 32 * words.axis_stride, static_cast<int>(i % 32)))
       v = kAll;
     return v;
   }
