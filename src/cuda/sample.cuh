@@ -53,7 +53,7 @@ class SampleBlocks {
   static SOFTFOLD_HD std::int64_t room_for(std::int64_t n) { return 2 * lift::chunk_count(n) + lift::kMaxLevels; }
 
   /// The largest element, to all blocks; NaN if there is one, -inf if there is none.
-  __device__ float largest() { return largest_of_warps(largest_of_lane()); }
+  __device__ float largest() { return team_.largest_element(largest_of_lane()); }
   /// The first of the elements that are as large; a draw from it alone, to all blocks.
   __device__ Drawn first_largest() {
     const float top = largest();
@@ -73,7 +73,7 @@ class SampleBlocks {
       team_.sync();  // else done by what follows
       return kAll;
     }
-    const float high = largest_of_lane(), top = largest_of_warps(high);
+    const float high = largest_of_lane(), top = team_.largest_element(high);
     if (!(fabsf(top) < fold::infinity<float>())) return top == kAll ? kAll : fold::canonical_nan<float>();
     SampleSelect<Part> select(team_, part_, shared_.bins, shared_.select);
     const SampleList list(team_, shared_.bins, shared_.mail, shared_.list);
@@ -189,10 +189,6 @@ class SampleBlocks {
     float high = kAll;
     part_.for_each(false, [&](float x) { high = lift::most(high, x); });
     return high;
-  }
-  __device__ __forceinline__ float largest_of_warps(float high) {
-    const std::uint32_t key = __reduce_max_sync(lift::kWholeWarp, key_of(high));
-    return value_of(static_cast<std::uint32_t>(team_.largest(key)));
   }
   /// by_share(count, least): the largest element such that those from it up have top_p of those from `least` up.
   template <class ByShare>

@@ -65,7 +65,8 @@ class SampleList {
     for (; i >= static_cast<int>(shared_.of[block]); ++block) i -= static_cast<int>(shared_.of[block]);
     return __uint_as_float(bins_.high[block * room_ + i]);
   }
-  /// Or f(select, elements) by the first block, for which the list makes room; absent ones are -inf.
+  /// Or f(select, elements, a team of the block alone) by the first block, for which the list makes room; absent ones
+  /// are -inf.
   template <class F>
   __device__ __forceinline__ float with_all(const F& f) const {
     FoundElements all;

@@ -155,12 +155,8 @@ class SampleNucleus {
     const float reached = __uint_as_float(static_cast<unsigned>(shared_.reached));
     if (!fold::is_nan(reached)) return {reached, reached, need};
     if (need > above + team_.sum(near.inside)) return {least, top, need};
-    const auto key = [](float x) { return fold::Ranked<float>::of(x, 0).key; };
-    const auto value = [](std::uint32_t k) { return fold::Ranked<float>{k, 0}.value(); };
-    const auto largest = [&](std::uint32_t k) {
-      return static_cast<std::uint32_t>(team_.largest(__reduce_max_sync(lift::kWholeWarp, k)));
-    };
-    return {value(~largest(~key(near.lowest))), value(largest(key(near.highest))), need - above};
+    const float lowest = -team_.largest_element(-near.lowest);
+    return {lowest, team_.largest_element(near.highest), need - above};
   }
 
  private:
@@ -193,22 +189,9 @@ class SampleNucleus {
 
   /// The bins in which the rough sum comes near what is needed.
   __device__ __forceinline__ void choose(Word need) {
-    const int segments = team_.segments(), warps = segments * SampleTeam::warps(), threads = 32 * warps;
-    const int me = 32 * team_.place() + lane();
-    const int per = (kBins + threads - 1) / threads, begin = min(per * me, kBins), end = min(begin + per, kBins);
-    const auto count = [&](int b) { return terms_.count(bins_.sum_low(b, segments), b); };
-    Word own = 0;
-    for (int b = begin; b < end; ++b) own += count(b);
-    const Word up_to = sum_up_to(own);
-    const Word* sums = team_.gather(__shfl_sync(lift::kWholeWarp, up_to, 31));
-    Word before = 0;
-    for (int i = lane(); i < warps; i += 32) before += i < team_.place() ? sums[i] : 0;
-    before = SampleTeam::add_lanes(before) + up_to - own;
+    const DealtBins bins(team_, [&](int b) { return terms_.count(bins_.sum_low(b, team_.segments()), b); });
     const auto tell = [&](Word& bin, Word target) {
-      if (begin == end || (before >= target && begin > 0) || (before + own < target && end < kBins)) return;
-      int b = begin;
-      for (Word sum = before; b < end - 1 && (sum += count(b)) < target;) ++b;
-      team_.tell(bin, static_cast<Word>(b));
+      bins.where(target, [&](int b, Word) { team_.tell(bin, static_cast<Word>(b)); });
     };
     const Word margin = terms_.margin(need);
     tell(shared_.first, need > margin ? need - margin : 0);
@@ -275,6 +258,7 @@ class SampleNucleus {
     const std::uint32_t largest = __reduce_max_sync(lift::kWholeWarp, key);
     return largest == 0 ? fold::canonical_nan<float>() : fold::Ranked<float>{largest, 0}.value();
   }
+
   SampleTeam& team_;
   Part& part_;
   SampleBins& bins_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/sample_row.cuh"
+#include "softfold/fold/topk.hpp"
 #include "softfold/lift/cluster.cuh"
 
 namespace softfold {
@@ -91,6 +92,11 @@ class SampleTeam {
     for (int distance = 16; distance > 0; distance /= 2)
       all = max(all, __shfl_xor_sync(lift::kWholeWarp, all, distance));
     return all;
+  }
+  /// Of all lanes' elements; of NaN it is the largest.
+  __device__ __forceinline__ float largest_element(float own) {
+    const std::uint32_t key = __reduce_max_sync(lift::kWholeWarp, fold::Ranked<float>::of(own, 0).key);
+    return fold::Ranked<float>{static_cast<std::uint32_t>(largest(key)), 0}.value();
   }
   __device__ __forceinline__ Word sum(Word own) {
     const Word* words = gather(own);
@@ -203,8 +209,8 @@ struct AnyElements {
       float v[kAtOnce];
       load<kType>(v, row.row.x + i * x.axis_stride, x.axis_stride);
       if (bias.given && !of_raw) add(v, bias, bias.data + row.place.offset(bias) + i * bias.axis_stride);
-      if (bitmask.given &&
-          !of_raw) {  // neighbouring lanes have neighbouring elements, so that a word is of all of them
+      // Neighbouring lanes have neighbouring elements, so that a word is of all of them.
+      if (bitmask.given && !of_raw) {
         const char* word = bitmask.data + row.place.offset(bitmask) + (begin / 32 + first) * bitmask.axis_stride;
 #pragma unroll
         for (int k = 0; k < kAtOnce; ++k)

@@ -15,10 +15,6 @@ namespace {
 
 using State = fold::LogSumExp<float>::State;
 
-int processors_of(const SampleProblem& p) { return traits_of(DeviceOf(p[Slot::x].data).device()).processors; }
-
-std::int64_t room_for(const SampleProblem& p) { return SampleBlocks<AnyElements>::room_for(p.n); }
-
 /// Whether rows are read by vectors.
 bool is_plain(const SampleProblem& p) {
   RowProblem q = p;
@@ -59,8 +55,9 @@ SampleShare share_samples(const SampleProblem& p, const DeviceTraits& device, Ro
 }
 
 /// Clusters of a launch: four times what is under way at once, or once where few rows are left.
-std::int64_t clusters_for(const SampleProblem& p, const SampleShare& share, RowsLeft expected) {
-  const std::int64_t blocks = std::int64_t{processors_of(p)} * (kMostSampleWarps / share.warps);
+std::int64_t clusters_for(const SampleProblem& p, const SampleShare& share, const DeviceTraits& device,
+                          RowsLeft expected) {
+  const std::int64_t blocks = std::int64_t{device.processors} * (kMostSampleWarps / share.warps);
   return std::min<std::int64_t>(p.rows, ceil_div(expected == RowsLeft::few ? blocks : 4 * blocks, share.segments));
 }
 
@@ -69,9 +66,11 @@ std::int64_t clusters_for(const SampleProblem& p, const SampleShare& share, Rows
 State* lay_out_sample_rows(const SampleProblem& p, Parts& parts, RowsLeft expected) {
   State* trees = nullptr;
   with_elements_of_rows(p, [&]<class Elements>() {
-    if (room_for(p) <= SampleBlocks<Elements>::kSharedNodes) return;
+    const std::int64_t room = SampleBlocks<Elements>::room_for(p.n);
+    if (room <= SampleBlocks<Elements>::kSharedNodes) return;
     const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
-    trees = parts.take<State>(clusters_for(p, share_samples<Elements>(p, device, expected), expected) * room_for(p));
+    const SampleShare share = share_samples<Elements>(p, device, expected);
+    trees = parts.take<State>(clusters_for(p, share, device, expected) * room);
   });
   return trees;
 }
@@ -80,7 +79,7 @@ void launch_sample_rows(const SampleProblem& p, State* trees, const unsigned* le
   with_elements_of_rows(p, [&]<class Elements>() {
     const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
     const SampleShare share = share_samples<Elements>(p, device, expected);
-    const Grid grid{clusters_for(p, share, expected) * share.segments, 32 * share.warps, share.segments,
+    const Grid grid{clusters_for(p, share, device, expected) * share.segments, 32 * share.warps, share.segments,
                     static_cast<int>(sizeof(typename SampleBlocks<Elements>::Shared)) +
                         share.places * SamplePart<Elements>::kBytes};
     launch("sample_rows", sample_rows<Elements>, grid, left == nullptr ? stream : stream.following(), p, share, trees,

@@ -44,6 +44,48 @@ struct SampleBins {
   }
 };
 
+/// All bins, dealt out to the threads of a row's blocks: neighbours to a thread, and threads stand in the order of the
+/// bins. count(bin): of all blocks. All threads make one together.
+template <class Count>
+class DealtBins {
+ public:
+  using Word = SampleTeam::Word;
+
+  __device__ __forceinline__ DealtBins(SampleTeam& team, const Count& count)
+      : count_(count), lane_(static_cast<int>(threadIdx.x) % 32), warps_(team.segments() * SampleTeam::warps()) {
+    const int per = (kBins + 32 * warps_ - 1) / (32 * warps_);
+    begin_ = min(per * (32 * team.place() + lane_), kBins), end_ = min(begin_ + per, kBins);
+    for (int b = begin_; b < end_; ++b) own_ += count_(b);
+    const Word up_to = sum_up_to(own_);
+    sums_ = team.gather(__shfl_sync(lift::kWholeWarp, up_to, 31));
+    before_ = sum_of_warps(team.place()) + up_to - own_;
+  }
+  __device__ __forceinline__ Word total() const { return sum_of_warps(warps_); }
+  /// f(bin, the sum before it), by the thread whose bin it is, of the one in which the sum comes to the target; of the
+  /// first one for 0, of the last one for more than there is.
+  template <class F>
+  __device__ __forceinline__ void where(Word target, const F& f) const {
+    const bool is_before = begin_ > 0 && before_ >= target, is_behind = end_ < kBins && before_ + own_ < target;
+    if (begin_ == end_ || is_before || is_behind) return;
+    int b = begin_;
+    Word sum = before_;
+    for (Word here; b < end_ - 1 && sum + (here = count_(b)) < target; ++b) sum += here;
+    f(b, sum);
+  }
+
+ private:
+  __device__ __forceinline__ Word sum_of_warps(int end) const {
+    Word sum = 0;
+    for (int i = lane_; i < end; i += 32) sum += sums_[i];
+    return SampleTeam::add_lanes(sum);
+  }
+
+  Count count_;
+  int lane_, warps_, begin_, end_;
+  Word own_ = 0, before_;
+  const Word* sums_;
+};
+
 /// The keys among which an element is looked for, cut into bins from the highest key on.
 class SampleRange {
  public:
@@ -72,6 +114,7 @@ class SampleRange {
     least_ = value_of(low_), most_ = value_of(high_);
     shift_ = max(32 - __clz(static_cast<int>(high_ - low_)) - kDigitBits, 0);
   }
+
   std::uint32_t low_, high_;
   float least_, most_;  ///< their values
   int shift_;
@@ -162,27 +205,15 @@ class SampleSelect {
     });
   }
 
-  /// The bin in which need(the sum of all) is reached, and what is needed of it. A thread has neighbouring bins, and
-  /// threads stand in the order of the bins, over all blocks.
+  /// The bin in which need(the sum of all) is reached, and what is needed of it.
   template <class Need>
   __device__ __forceinline__ void choose(const Need& need) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, segments = team_.segments(), warps = segments * team_.warps();
-    const int per = (kBins + 32 * warps - 1) / (32 * warps), begin = per * (32 * team_.place() + lane);
-    Word own = 0;
-    for (int b = begin; b < min(begin + per, kBins); ++b) own += bins_.sum(b, segments);
-    const Word up_to = sum_up_to(own);
-    const Word* sums = team_.gather(__shfl_sync(lift::kWholeWarp, up_to, 31));
-    Word total = 0, before = 0;
-    for (int i = lane; i < warps; i += 32) total += sums[i], before += i < team_.place() ? sums[i] : 0;
-    before = SampleTeam::add_lanes(before) + up_to - own;
-    Word left = need(SampleTeam::add_lanes(total));
-    if (before < left && left <= before + own) {
-      left -= before;
-      int b = begin;
-      for (Word here; left > (here = bins_.sum(b, segments)); ++b) left -= here;
+    const DealtBins bins(team_, [&](int b) { return bins_.sum(b, team_.segments()); });
+    const Word target = need(bins.total());
+    bins.where(target, [&](int b, Word before) {
       team_.tell(shared_.bin, static_cast<Word>(b));
-      team_.tell(shared_.left, left);
-    }
+      team_.tell(shared_.left, target - before);
+    });
     team_.sync();
   }
 

@@ -172,6 +172,13 @@ class CudaConsumers : public testing::Test {
   }
 };
 
+/// Gradients of rows: finite ones, NaN, infinity.
+inline double gradient_of_row(std::int64_t row) {
+  if (row % 7 == 1) return std::numeric_limits<double>::quiet_NaN();
+  if (row % 7 == 2) return std::numeric_limits<double>::infinity();
+  return 0.5 - static_cast<double>(row % 3);
+}
+
 inline double value(std::int64_t row, std::int64_t i, std::int64_t n) {
   const std::uint64_t h = Random(static_cast<std::uint64_t>(row * n + i) * 0x9E3779B97F4A7C15ULL + 5).next();
   const double u = static_cast<double>(h >> 11) * 0x1p-53;
