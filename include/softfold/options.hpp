@@ -292,9 +292,9 @@ struct Context {
   Executor* cpu = nullptr;
   void* stream = nullptr;  ///< a cudaStream_t
   Workspace* workspace = nullptr;
-  /// CUDA: a kernel may begin while the one before it in the stream ends, and reads and writes nothing until that one
-  /// has ended (programmatic dependent launch, CUDA C++ Programming Guide). For many short calls after one another.
-  /// What the stream's other kernels launch so must wait in the same way.
+  /// CUDA: a call's kernels may begin while what the stream holds before the call ends, and use nothing that this reads
+  /// or writes until it has ended (programmatic dependent launch, CUDA C++ Programming Guide). For many short calls
+  /// after one another. What the stream's other kernels launch so must wait in the same way.
   bool overlap = false;
 };
 

@@ -11,8 +11,7 @@ namespace cuda {
 template <class E>
 struct GuessShape : StayShape<E> {
   using typename StayShape<E>::Place;
-  static constexpr int kStageBytes = Place::kBytes + 16;  ///< where a part of a row lands, and its barrier
-  static constexpr int kWarpBytes = StayShape<E>::kStages * kStageBytes;
+  static constexpr int kWarpBytes = Place::kBytes + 16;  ///< the place, and its barrier
 };
 
 /// What of a warp waits in shared memory: registers are for elements.
@@ -20,13 +19,14 @@ struct GuessWarp {
   uint4 ends;         ///< of results, on their way to rows that begin inside a vector
   int n;              ///< elements of its part of a row
   int chunk, chunks;  ///< the part's first chunk, and how many it has
-  float filled[2];    ///< what stands behind the part's end, in each of its landing places, if that stays
+  float filled;       ///< what stands behind the part's end in its landing place, if that stays
   bool outer;         ///< at an end of the row, where chunks may be cut and vectors around them reach beyond x's memory
 };
 
 struct GuessWaits {
   GuessWarp of_warp[kStayWarps];
-  /// A row's lands with the part of one warp: as soon as all have that warp's sum. Rows ahead land beside it.
+  /// A row's lands with the part of one warp: as soon as all have that warp's sum. The rows before and behind lie
+  /// beside it, in places of a number by which remainders are cheap.
   static constexpr int kGradients = 4;
   GradientRow gradients[kGradients];
   static constexpr unsigned kGradientThread = 32;  ///< of a block's second warp: the first may have rows to take
@@ -67,8 +67,8 @@ struct GuessPart {
     const ChunkShare share(chunks);
     const float nothing = fold::canonical_nan<float>();
     [[maybe_unused]] const bool outer = share.chunk == 0 || share.chunk + share.chunks == chunks;
-    if (lane_index() == 0) waits.own() = {{}, size(share), share.chunk, share.chunks, {nothing, nothing}, outer};
-    if (lane_index() < Shape::kStages) landed(lane_index()).init(1);
+    if (lane_index() == 0) waits.own() = {{}, size(share), share.chunk, share.chunks, nothing, outer};
+    if (lane_index() == 0) landed().init(1);
   }
   /// Some chunk of the warp is not full. (Asked for every row: a register that said so would be spilled.)
   __device__ __forceinline__ bool cut() const { return __any_sync(lift::kWholeWarp, count % lift::kChunk != 0); }
@@ -79,27 +79,28 @@ struct GuessPart {
   __device__ __forceinline__ const char* first(std::int64_t row) const {
     return p.x + row * p.x_stride + waits.own().chunk * kChunkBytes;
   }
-  static __device__ __forceinline__ int stage_of(int step) {
-    return static_cast<int>(static_cast<unsigned>(step) % Shape::kStages);
+  __device__ __forceinline__ char* place() const { return static_cast<char*>(__cvta_shared_to_generic(memory)); }
+  __device__ __forceinline__ CopyBarrier& landed() const {
+    return *reinterpret_cast<CopyBarrier*>(place() + Place::kBytes);
   }
-  __device__ __forceinline__ char* at(int stage) const {
-    return static_cast<char*>(__cvta_shared_to_generic(memory + stage * Shape::kStageBytes));
-  }
-  __device__ __forceinline__ CopyBarrier& landed(int stage) const {
-    return *reinterpret_cast<CopyBarrier*>(at(stage) + Place::kBytes);
-  }
-  /// The part in a row of x to the place of this step, and the row of gradients, by one of the block; more: bytes to
-  /// expect besides, 0.
+  /// The part in a row of x to its place, and this step's row of gradients, by one of the block; more: bytes to expect
+  /// besides, 0.
   template <bool kGradient>
   __device__ __forceinline__ void fetch(int step, int row, int more) const {
+    if (kGradient) fetch_gradient(step, row);
+    fetch_elements<kGradient>(row, more);
+  }
+  /// What fetch_elements<true> expects besides.
+  __device__ __forceinline__ void fetch_gradient(int step, int row) const {
+    if (thread_index() == GuessWaits::kGradientThread)
+      landed().copy(&waits.gradient(step), p.gradients + row, sizeof(GradientRow));
+  }
+  template <bool kGradient>
+  __device__ __forceinline__ void fetch_elements(int row, int more) const {
     const unsigned thread = thread_index();
     if (thread % 32 != 0) return;
-    const int stage = stage_of(step);
-    CopyBarrier& barrier = landed(stage);
-    if (kGradient && thread == GuessWaits::kGradientThread) {
-      more += static_cast<int>(sizeof(GradientRow));
-      barrier.copy(&waits.gradient(step), p.gradients + row, sizeof(GradientRow));
-    }
+    CopyBarrier& barrier = landed();
+    if (kGradient && thread == GuessWaits::kGradientThread) more += static_cast<int>(sizeof(GradientRow));
     const char* first = this->first(row);
     const GuessWarp& own = waits.own();
     const int size = own.n * Place::kSize;
@@ -107,27 +108,26 @@ struct GuessPart {
     if (kOnVectors || !own.outer) {
       const int bytes = (shift + size + 15) & ~15;
       barrier.expect(bytes + more);
-      return barrier.copy(at(stage), first - shift, bytes);
+      return barrier.copy(place(), first - shift, bytes);
     }
     const typename Place::Span span(first, size / Place::kSize, p.x_begin, p.x_end);
     barrier.expect(span.bytes() + more);
     if (span.bytes() > 0)
-      barrier.copy(at(stage) + (span.begin - span.from), reinterpret_cast<const void*>(span.begin), span.bytes());
+      barrier.copy(place() + (span.begin - span.from), reinterpret_cast<const void*>(span.begin), span.bytes());
   }
   /// Once it has landed: the lane's vectors; `rest` where a chunk has no element.
-  __device__ __forceinline__ void read(uint4 (&raw)[Place::kVectors], int stage, const char* first, bool cut,
-                                       float rest) const {
+  __device__ __forceinline__ void read(uint4 (&raw)[Place::kVectors], const char* first, bool cut, float rest) const {
     GuessWarp& own = waits.own();
-    const Place place{at(stage), first, own.n, own.chunks, kOnVectors};
+    const Place landing{place(), first, own.n, own.chunks, kOnVectors};
     if constexpr (!kOnVectors) {
-      if (own.outer) place.mend(rest, p.x_begin, p.x_end);
+      if (own.outer) landing.mend(rest, p.x_begin, p.x_end);
     } else if (cut) {
-      if (float& filled = own.filled[stage]; filled != rest) {
-        place.fill_rest(rest);
+      if (float& filled = own.filled; filled != rest) {
+        landing.fill_rest(rest);
         if (lane_index() == 0) filled = rest;
       }
     }
-    place.read_again(raw, (count > 0 ? lane_index() / kLanes * kChunkBytes : 0) + lane_index() % kLanes * 16);
+    landing.read_again(raw, (count > 0 ? lane_index() / kLanes * kChunkBytes : 0) + lane_index() % kLanes * 16);
   }
 };
 

@@ -15,17 +15,18 @@ __device__ __forceinline__ void begin_in_order() {
 #endif
 }
 
-/// The same in the first kernel of a call, if later ones begin_before_wait(): these then begin after all that came
-/// before the call has ended.
+/// The same for a kernel behind which others begin_before_wait(): these then begin after all that came before this one
+/// has ended. Also later in a kernel that has used nothing so far that kernels before it of the call write: the one
+/// behind may then read what these have written without waiting for this one's end.
 __device__ __forceinline__ void begin_first() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-/// In a kernel that reads the call's inputs before it waits; all its blocks have to wait_for_before() before they read
-/// anything else, or write. Right if the call's first kernel begins by begin_first(), or the one before was launched
-/// without overlap, and no kernel since writes what is read so early.
+/// In a kernel that reads some things before it waits; all its blocks have to wait_for_before() before they read
+/// anything else, or write. Right if a kernel of this call, behind those that write what is read so early, has called
+/// begin_first().
 __device__ __forceinline__ void begin_before_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

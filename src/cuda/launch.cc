@@ -69,12 +69,41 @@ const DeviceTraits& traits_of(int device) {
   return traits[at];
 }
 
-void allow_shared_memory(const char* name, const void* kernel) {
+namespace {
+const DeviceTraits& current_traits() {
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
+  return traits_of(device);
+}
+}  // namespace
+
+LaunchConfig::LaunchConfig(const Grid& grid, const Stream& stream, bool as_cluster) {
+  of.gridDim = dim3(static_cast<unsigned>(grid.blocks));
+  of.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  of.dynamicSmemBytes = static_cast<std::size_t>(grid.shared_bytes);
+  of.stream = stream.handle;
+  of.attrs = attributes;
+  const auto add = [&](cudaLaunchAttributeID id) -> cudaLaunchAttributeValue& {
+    attributes[of.numAttrs].id = id;
+    return attributes[of.numAttrs++].val;
+  };
+  if (grid.cluster > 1 || as_cluster) {
+    auto& cluster = add(cudaLaunchAttributeClusterDimension).clusterDim;
+    cluster.x = static_cast<unsigned>(grid.cluster);
+    cluster.y = cluster.z = 1;
+  }
+  if (grid.shares_processors)
+    add(cudaLaunchAttributeClusterSchedulingPolicyPreference).clusterSchedulingPolicyPreference =
+        cudaClusterSchedulingPolicyLoadBalancing;
+  if (grid.cooperative) add(cudaLaunchAttributeCooperative).cooperative = 1;
+  if (stream.overlaps && !grid.cooperative)
+    add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed = 1;
+}
+
+void allow_shared_memory(const char* name, const void* kernel) {
   cudaFuncAttributes attributes{};
   check(cudaFuncGetAttributes(&attributes, kernel), name);
-  const int most = traits_of(device).shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
+  const int most = current_traits().shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
   if (attributes.maxDynamicSharedSizeBytes == most) return;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most), name);
 }

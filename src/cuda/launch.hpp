@@ -75,6 +75,11 @@ struct Grid {
   int cluster = 1;
   int shared_bytes = 0;
   bool cooperative = false;
+  /// Blocks of a cluster may lie on the same processor, so that more clusters find a place: those of an H200 come in
+  /// groups of 18, 16, 8 and 2, and by default a cluster's blocks are spread over as many. Of 16 blocks, four of which
+  /// a processor holds, 30 clusters run at once so, and else 28. (Where all find a place anyway, some processors have
+  /// two then, and others none.)
+  bool shares_processors = false;
 };
 
 /// Lets the kernel have as much dynamic shared memory as the current device allows. Always the same limit: one for this
@@ -84,37 +89,25 @@ void allow_shared_memory(const char* name, const void* kernel);
 /// Throws Code::shape for more blocks than a grid has.
 void check_blocks(const char* name, std::int64_t blocks);
 
+/// A launch as the runtime takes it. as_cluster: a block by itself is a cluster, too, for who asks about clusters.
+struct LaunchConfig {
+  cudaLaunchAttribute attributes[4];
+  cudaLaunchConfig_t of{};
+
+  LaunchConfig(const Grid& grid, const Stream& stream, bool as_cluster = false);
+  LaunchConfig(const LaunchConfig&) = delete;
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
+};
+
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
             Arguments&&... arguments) {
   if (grid.blocks == 0) return;
   check_blocks(name, grid.blocks);
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
-  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(grid.shared_bytes);
-  config.stream = stream.handle;
-  cudaLaunchAttribute attributes[3];
-  config.attrs = attributes;
-  if (grid.cluster > 1) {
-    auto& a = attributes[config.numAttrs++];
-    a.id = cudaLaunchAttributeClusterDimension;
-    a.val.clusterDim.x = static_cast<unsigned>(grid.cluster);
-    a.val.clusterDim.y = a.val.clusterDim.z = 1;
-    if (grid.cluster > 8) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), name);
-  }
-  if (grid.cooperative) {
-    auto& a = attributes[config.numAttrs++];
-    a.id = cudaLaunchAttributeCooperative;
-    a.val.cooperative = 1;
-  }
-  if (stream.overlaps && !grid.cooperative) {
-    auto& a = attributes[config.numAttrs++];
-    a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    a.val.programmaticStreamSerializationAllowed = 1;
-  }
+  if (grid.cluster > 8) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), name);
   if (grid.shared_bytes > 0) allow_shared_memory(name, reinterpret_cast<const void*>(kernel));
-  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), name);
+  const LaunchConfig config(grid, stream);
+  check(cudaLaunchKernelEx(&config.of, kernel, static_cast<Parameters>(arguments)...), name);
 }
 
 }  // namespace cuda

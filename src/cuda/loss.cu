@@ -75,8 +75,8 @@ bool finishes_merged(const LossProblem& p) {
          refuses_plain(p) == nullptr;
 }
 
-/// The cluster of add_and_prepare_gradients; of no blocks if the rows are too many for one.
-Grid cluster_to_prepare(const LossProblem& p) {
+/// A cluster whose blocks have a chunk of rows each; of no blocks if the rows are too many for one.
+Grid cluster_of_rows(const LossProblem& p) {
   const int most = std::min(traits_of(DeviceOf(p[Slot::x].data).device()).largest_cluster, 16);
   const std::int64_t chunks = lift::chunk_count(p.rows);
   if (chunks > most) return {0, 0};
@@ -176,11 +176,11 @@ class LossRun {
   }
 
   void read_once() {
+    const Grid grid{ceil_div(p_.rows, kThreads), kThreads}, cluster = cluster_of_rows(p_);
+    const bool at_once = cluster.blocks > 0;
     LossWork<T, RowResult> work;
-    const Grid grid{ceil_div(p_.rows, kThreads), kThreads}, cluster = cluster_to_prepare(p_);
-    if (divides(p_) && cluster.blocks > 0) {
-      work.weights = {memory_.weights, lift::chunk_count(p_.rows)};
-      launch("add_and_prepare_gradients", add_and_prepare_gradients, cluster, stream_, p_, memory_.weights,
+    if (at_once) {
+      launch("prepare_gradients_at_once", prepare_gradients_at_once, cluster, stream_, p_, memory_.weights,
              memory_.gradients, memory_.elements);
     } else {
       work = work_of(p_);
@@ -190,7 +190,13 @@ class LossRun {
     stream_ = stream_.following();
     PlainRows rows = plain_rows(p_);
     rows.gradients = memory_.gradients, rows.states = memory_.states, rows.taken = memory_.taken;
-    const bool early = launch_gradient(p_, rows, stream_);
+    const bool early = launch_gradient(p_, rows, stream_, at_once);
+    // Behind a short read many blocks are faster.
+    if (adds_rows(p_) && at_once && early) {
+      launch("finish_and_add_gradients", finish_and_add_gradients, cluster, stream_, p_, rows, memory_.elements,
+             memory_.losses, memory_.weights);
+      return;
+    }
     launch("finish_gradients", finish_gradients, {2 * grid.blocks, kThreads}, stream_, p_, rows, memory_.elements,
            memory_.alone, early);
     if (adds_rows(p_)) add_alone(work);

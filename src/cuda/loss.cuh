@@ -192,13 +192,15 @@ __device__ __forceinline__ void finish_rows(const LossProblem& p, const LossWork
   if (work.targets != nullptr) put_chunk(work.targets, targets);
 }
 
+/// What a mean is divided by, for every thread of a block.
+__device__ __forceinline__ RowsSum divisor_of(const LossProblem& p, const RowsTotal& targets) {
+  return p.reduction == Reduction::mean ? whole_of(targets) : RowsFold::identity();
+}
 /// The one number that a sum or a mean is, by all threads of a block.
 static __device__ __forceinline__ void put_whole(const LossProblem& p, const RowsTotal& losses,
-                                                 const RowsTotal& targets) {
+                                                 const RowsSum& weights) {
   const bool mean = p.reduction == Reduction::mean;
   double total = whole_of(losses).sum;
-  __syncthreads();
-  const RowsSum weights = mean ? whole_of(targets) : RowsFold::identity();
   if (threadIdx.x != 0) return;
   if (mean && weights.rows == 0) {
     total = p.empty == Empty::nan ? fold::canonical_nan<double>() : 0.;
@@ -211,7 +213,7 @@ static __device__ __forceinline__ void put_whole(const LossProblem& p, const Row
 static __global__ void __launch_bounds__(32)
     put_total(const __grid_constant__ LossProblem p, RowsTotal losses, RowsTotal targets) {
   begin_in_order();
-  put_whole(p, losses, targets);
+  put_whole(p, losses, divisor_of(p, targets));
 }
 
 /// element: reads the one at the target.

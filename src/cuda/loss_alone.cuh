@@ -49,9 +49,10 @@ struct TargetOf {
 };
 
 /// From a row's state: its loss and log-probability are written as finish_row() does without smoothing and z-loss.
-static __device__ __forceinline__ void finish_alone(const LossProblem& p, const PlainPlace& place,
-                                                    const PlainLossRow& r, const TargetOf& target, float element,
-                                                    const RowLosses& to) {
+/// Returns the loss as it counts in a sum.
+static __device__ __forceinline__ double finish_alone(const LossProblem& p, const PlainPlace& place,
+                                                      const PlainLossRow& r, const TargetOf& target, float element,
+                                                      const RowLosses& to) {
   double lp = 0., loss = 0.;
   if (target.is_class) {
     lp = static_cast<double>(target_log_probability<float>(p, r, target.index, [&] { return element; }));
@@ -70,9 +71,11 @@ static __device__ __forceinline__ void finish_alone(const LossProblem& p, const 
   const Operand& o = p[Slot::states];
   if (o.given) *reinterpret_cast<StoredState*>(o.data + place.offset(o)) = stored_state<float>(r.state, p.scale);
   if (to.blocks_done != nullptr && place.row == 0) *to.blocks_done = 0;
-  if (to.losses != nullptr) to.losses[place.row] = target.ignored ? fold::Sum<double>::identity() : loss;
+  if (target.ignored) loss = fold::Sum<double>::identity();
+  if (to.losses != nullptr) to.losses[place.row] = loss;
   if (to.targets != nullptr)
     to.targets[place.row] = target.is_class ? RowsSum{static_cast<double>(target.weight), 1} : RowsFold::identity();
+  return loss;
 }
 
 /// Rows of up to 256 nodes, a warp each; `few`: a thread each (merges_by_threads).
@@ -135,7 +138,8 @@ static __global__ void __launch_bounds__(32 * kRowChunksAtOnce)
       if (threadIdx.x % 32 == 0) targets[chunk] = {weight, count};
     }
   }
-  if (chunks <= kMostChunks && is_last_block(rows.blocks_done)) put_whole(p, {losses, chunks}, {targets, chunks});
+  if (chunks <= kMostChunks && is_last_block(rows.blocks_done))
+    put_whole(p, {losses, chunks}, divisor_of(p, {targets, chunks}));
 }
 
 }  // namespace cuda

@@ -5,6 +5,7 @@
 #include "cuda/in_order.cuh"
 #include "cuda/loss_alone.cuh"
 #include "cuda/loss_gradient.cuh"
+#include "cuda/stay_frame.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -94,11 +95,11 @@ struct RowToPrepare {
   }
 };
 
-/// Before it, a thread a row.
+/// Before it, a thread a row. Then the read may begin with x, and wait for the rest: what came before is over.
 static __global__ void __launch_bounds__(128)
     prepare_gradients(const __grid_constant__ LossProblem p, RowsTotal weights, GradientRow* gradients,
                       float* elements) {
-  begin_in_order();
+  begin_first();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const PlainPlace place(p, min(index, p.rows - 1));
   const RowToPrepare row(p, place);
@@ -108,57 +109,109 @@ static __global__ void __launch_bounds__(128)
   elements[index] = row.element;
 }
 
-/// The same for a mean, by one cluster that adds up the targets' weights itself, a chunk of rows a block; the chunks'
-/// sums go to `weights`.
+/// By a block whose threads have a number each, those of a chunk of rows: their sum.
+__device__ __forceinline__ void put_chunk_of_block(RowsSum* chunks, const double (&of_rows)[lift::kChunk],
+                                                   std::int64_t count) {
+  if (threadIdx.x >= 32) return;
+  double v[lift::kPerLane];
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) v[j] = of_rows[threadIdx.x + 32 * j];
+  const double sum = add_chunk(v);
+  if (threadIdx.x == 0) chunks[blockIdx.x] = {sum, count};
+}
+
+/// The same by one cluster, a chunk of rows a block; for a mean it adds up the targets' weights itself, and leaves the
+/// chunks' sums in `weights`, which is null else.
 static __global__ void __launch_bounds__(lift::kChunk)
-    add_and_prepare_gradients(const __grid_constant__ LossProblem p, RowsSum* weights, GradientRow* gradients,
+    prepare_gradients_at_once(const __grid_constant__ LossProblem p, RowsSum* weights, GradientRow* gradients,
                               float* elements) {
-  begin_in_order();
+  begin_first();
   __shared__ double of_rows[lift::kChunk];
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * lift::kChunk + threadIdx.x;
   const PlainPlace place(p, min(index, p.rows - 1));
   const RowToPrepare row(p, place);
   const double dloss = dloss_at(p, place);
-  const bool counts = index < p.rows && row.target.is_class;
-  of_rows[threadIdx.x] = counts ? static_cast<double>(row.target.weight) : fold::Sum<double>::identity();
-  const int counted = __syncthreads_count(counts);
-  if (threadIdx.x < 32) {
-    double v[lift::kPerLane];
-#pragma unroll
-    for (int j = 0; j < lift::kPerLane; ++j) v[j] = of_rows[threadIdx.x + 32 * j];
-    const double sum = add_chunk(v);
-    if (threadIdx.x == 0) weights[blockIdx.x] = {sum, counted};
+  double all_weights = 0.;
+  if (weights != nullptr) {
+    const bool counts = index < p.rows && row.target.is_class;
+    of_rows[threadIdx.x] = counts ? static_cast<double>(row.target.weight) : fold::Sum<double>::identity();
+    const int counted = __syncthreads_count(counts);
+    put_chunk_of_block(weights, of_rows, counted);
+    lift::Cluster::arrive();
+    lift::Cluster::wait();
+    all_weights = whole_of({weights, gridDim.x}).sum;
   }
-  lift::Cluster::arrive();
-  lift::Cluster::wait();
-  const double all_weights = whole_of({weights, gridDim.x}).sum;
   if (index >= p.rows) return;
   gradients[index] = row.gradient(p, dloss, all_weights);
   elements[index] = row.element;
 }
 
+/// What is known of a row before the read has ended.
+struct RowToFinish {
+  PlainPlace place;
+  TargetOf target;
+  float element, factor;
+
+  __device__ __forceinline__ RowToFinish(const LossProblem& p, const PlainRows& rows, const float* elements,
+                                         std::int64_t index)
+      : place(p, index), target(p, place), element(elements[index]), factor(rows.gradients[index].factor) {}
+  __device__ __forceinline__ PlainLossRow with_state(const LossProblem& p, const PlainRows& rows,
+                                                     std::int64_t index) const {
+    return {rows, row_at(p, place), FramedState::state(rows.states + index)};
+  }
+  /// The gradient of its target.
+  __device__ __forceinline__ void put_gradient(const LossProblem& p, const PlainLossRow& r) const {
+    const fold::Normaliser<float> norm(r.state);
+    if (!target.is_class || !norm.regular) return;
+    const fold::CrossEntropyGradient<float> gradient(norm, r.rows.factor.c,
+                                                     {0., 0., static_cast<double>(target.weight), 1., 1.}, 0., factor);
+    const Operand& dx = p[Slot::y];
+    put(dx.dtype, dx.data + place.offset(dx) + target.index * dx.axis_stride,
+        gradient.at_target(element, target.weight));
+  }
+};
+
 /// After it: by every other block the rows' losses, by the others the gradients of their targets. In either one
-/// instruction waits for the other. early: the read before has begun when all before it had ended, so that what was
-/// known then can be asked for while it ends.
+/// instruction waits for the other. early: the read before has let it begin when all before that had ended, so that
+/// what was known then can be asked for while it ends.
 static __global__ void __launch_bounds__(128)
     finish_gradients(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows,
                      const float* elements, RowLosses to, bool early) {
-  begin_before_wait();  // if early, behind a launch without overlap
+  begin_before_wait();
   if (!early) wait_for_before();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x / 2) * blockDim.x + threadIdx.x;
   if (index >= p.rows) return;
-  const PlainPlace place(p, index);
-  const TargetOf target(p, place);
-  const float element = elements[index], factor = rows.gradients[index].factor;
+  const RowToFinish row(p, rows, elements, index);
   wait_for_before();
-  const PlainLossRow r{rows, row_at(p, place), rows.states[index]};
-  if (blockIdx.x % 2 == 0) return finish_alone(p, place, r, target, element, to);
-  const fold::Normaliser<float> norm(r.state);
-  if (!target.is_class || !norm.regular) return;
-  const fold::CrossEntropyGradient<float> gradient(norm, rows.factor.c,
-                                                   {0., 0., static_cast<double>(target.weight), 1., 1.}, 0., factor);
-  const Operand& dx = p[Slot::y];
-  put(dx.dtype, dx.data + place.offset(dx) + target.index * dx.axis_stride, gradient.at_target(element, target.weight));
+  const PlainLossRow r = row.with_state(p, rows, index);
+  if (blockIdx.x % 2 == 0) {
+    finish_alone(p, row.place, r, row.target, row.element, to);
+  } else {
+    row.put_gradient(p, r);
+  }
+}
+
+/// The same, early, with the losses' sum, by one cluster, a chunk of rows a block. weights:
+/// prepare_gradients_at_once's.
+static __global__ void __launch_bounds__(lift::kChunk)
+    finish_and_add_gradients(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows,
+                             const float* elements, RowsSum* losses, RowsSum* weights) {
+  begin_before_wait();
+  __shared__ double of_rows[lift::kChunk];
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * lift::kChunk + threadIdx.x;
+  const std::int64_t safe = min(index, p.rows - 1);
+  const RowToFinish row(p, rows, elements, safe);
+  const RowsSum divisor = divisor_of(p, {weights, gridDim.x});
+  wait_for_before();
+  const PlainLossRow r = row.with_state(p, rows, safe);
+  of_rows[threadIdx.x] =
+      index < p.rows ? finish_alone(p, row.place, r, row.target, row.element, {}) : fold::Sum<double>::identity();
+  __syncthreads();
+  put_chunk_of_block(losses, of_rows, 0);
+  lift::Cluster::arrive();
+  if (index < p.rows) row.put_gradient(p, r);
+  lift::Cluster::wait();
+  if (blockIdx.x == 0) put_whole(p, {losses, gridDim.x}, divisor);
 }
 
 }  // namespace cuda

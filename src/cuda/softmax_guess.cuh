@@ -145,8 +145,8 @@ struct GuessRow {
       put_guessed_gradients(raw, v, least, unit, gradient, y);
       // Where no other warp waits for it.
       if (Mail::has_tops()) {
-        const auto state = lift::state_of(frame.node(sum, mail.top(turn)));
-        if (lane_index() == 0) p.states[source.row(turn)] = state;
+        const int top = mail.top(turn);
+        if (lane_index() == 0) FramedState::put(p.states + source.row(turn), frame, sum, top);
       }
     } else {
       put(raw, v, y, fold::Scalar<float>::mul(least, unit) >= fold::Real<float>::kSmallest, unit);
@@ -276,7 +276,6 @@ template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
 __device__ __forceinline__ void guess_rows(const PlainRows& p, RowSource& source, int& step, GuessedFrame& frame,
                                            FrameMail<kChunks, kLeaves == Leaves::gradient>& mail, GuessWaits& waits) {
   using Place = typename GuessShape<E>::Place;
-  constexpr int kStages = GuessShape<E>::kStages;
   constexpr bool kGradient = kLeaves == Leaves::gradient;
   const GuessPart<E, kOnVectors> part(p, waits);
   const int rows = static_cast<int>(p.rows);
@@ -284,17 +283,17 @@ __device__ __forceinline__ void guess_rows(const PlainRows& p, RowSource& source
 #pragma unroll 1
   for (; source.row(step) < rows; ++step) {
     // The landing place is free again as soon as its elements are in registers.
-    const int stage = part.stage_of(step), ahead = source.row(step + kStages);
-    part.landed(stage).wait(static_cast<unsigned>(step) / kStages % 2);
+    const int ahead = source.row(step + 1);
+    part.landed().wait(static_cast<unsigned>(step) % 2);
     const bool cut = part.cut();
     float rest = lift::absent(p.factor.c);
     if constexpr (sizeof(E) == 2) rest = cut ? frame.template hidden<E>(p.factor.c) : 0.F;
     uint4 raw[Place::kVectors];
-    part.read(raw, stage, kOnVectors ? nullptr : part.first(source.row(step)), cut, rest);
+    part.read(raw, kOnVectors ? nullptr : part.first(source.row(step)), cut, rest);
     const int waited = Place::loaded(raw);
     source.keep();
     __syncwarp();
-    if (ahead < rows) part.template fetch<kGradient>(step + kStages, ahead, waited);
+    if (ahead < rows) part.template fetch<kGradient>(step + 1, ahead, waited);
     source.send(step, mail.turns.barrier(step));
     const GuessRow<E, kLeaves, kOnVectors, kChunks> own{p, part.chunks, part.kept_chunk, part.count, waits};
     bool held;
@@ -327,13 +326,13 @@ __device__ __noinline__ lift::Root read_again_exactly(const PlainRows& p, int ro
 template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_guesses(const __grid_constant__ PlainRows p, int clusters) {
-  begin_in_order();
+  // A gradient's first elements are on their way while the rows are prepared (loss_rows.cuh).
+  constexpr bool kGradient = kLeaves == Leaves::gradient;
+  if constexpr (!kGradient) begin_in_order();
   using Cluster = lift::Cluster;
-  constexpr int kStages = GuessShape<E>::kStages;
   __shared__ Misses misses;
-  __shared__ FrameMail<kChunks, kLeaves == Leaves::gradient> mail;
+  __shared__ FrameMail<kChunks, kGradient> mail;
   __shared__ GuessWaits waits;
-  static_assert(kStages < RowSource::kAhead);
   __shared__ RowSource::Queue queue;
   RowSource source({p.taken, static_cast<unsigned>(p.rows)}, clusters, queue);
   const RowCounter::Word seen = source.init();
@@ -347,9 +346,12 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     misses.turns.expect(StayMail::bytes(part.chunks));
     mail.expect();
     __syncwarp();
-    for (int stage = 0; stage < kStages; ++stage)
-      if (source.by_stride(stage) < rows)
-        part.template fetch<kLeaves == Leaves::gradient>(stage, source.by_stride(stage), 0);
+    const int first = source.by_stride(0);
+    if (first < rows) part.template fetch_elements<kGradient>(first, 0);
+    if constexpr (kGradient) {
+      begin_first();
+      if (first < rows) part.fetch_gradient(0, first);
+    }
   }
   Cluster::arrive();
   source.begin(seen);

@@ -139,7 +139,7 @@ const char* refuses_gradient(const RowProblem& p) {
   return refuses_plain(p);
 }
 
-bool launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream) {
+bool launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream, bool few_before) {
   const DeviceOf device(p[Slot::x].data);
   const DType dtype = p[Slot::x].dtype;
   if (is_odd_for_gradient(p)) {
@@ -149,7 +149,7 @@ bool launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream) 
   } else if (blocks_for_gradient(p)) {
     launch_blocks_gradient(rows, dtype, stream);
   } else if (stays_for_gradient(p)) {
-    launch_stays_gradient(rows, dtype, stream);
+    launch_stays_gradient(rows, dtype, stream, few_before);
     return true;
   } else {
     with_element(dtype, [&]<class E>() {

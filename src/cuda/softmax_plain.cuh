@@ -46,7 +46,7 @@ struct PlainRows {
   int pitch;    ///< bytes between landing places of a warp's rows
   bool joined;  ///< rows lie on 16-byte boundaries; in softmax_warp_rows also end to end: a warp's rows are one copy
   const GradientRow* gradients = nullptr;           ///< a row, for Leaves::gradient
-  fold::LogSumExp<float>::State* states = nullptr;  ///< a row: goes there beside its gradient
+  fold::LogSumExp<float>::State* states = nullptr;  ///< a row, on 16 bytes: goes there beside its gradient
   unsigned long long* taken = nullptr;              ///< of clusters that stay: RowSource's counter
   /// LogNormaliser's, which takes a division in double.
   float two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa;
@@ -66,16 +66,17 @@ void fold_plain_chunks(const RowProblem& p, fold::LogSumExp<float>::State* state
 
 /// Null if p's gradients can be written by the read that folds its rows' states, else why not.
 const char* refuses_gradient(const RowProblem& p);
-/// The states and gradients of p's rows; y may be x. rows: plain_rows(p), with both. True: their kernel begins when all
-/// before it has ended, even if the stream overlaps.
-bool launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream);
+/// The states and gradients of p's rows; y may be x. rows: plain_rows(p), with both; states may be left as FramedState.
+/// The kernel before is one that begin_first(); few_before: of few blocks, which leave clusters their places. True: the
+/// kernel behind may read what that one has written without waiting for this one's end.
+bool launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream, bool few_before);
 /// Its part of rows that fill no power of two, of those that a block holds, and of those for which clusters stay.
 bool is_odd_for_gradient(const RowProblem& p);
 void launch_odd_gradient(const PlainRows& rows, DType dtype, Stream stream);
 bool blocks_for_gradient(const RowProblem& p);
 void launch_blocks_gradient(const PlainRows& rows, DType dtype, Stream stream);
 bool stays_for_gradient(const RowProblem& p);
-void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream);
+void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream, bool early);
 
 /// What leaves a kernel, of x's shape.
 enum class Leaves { softmax, log_softmax, gradient };

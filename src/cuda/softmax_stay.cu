@@ -59,12 +59,12 @@ const char* refuses(const RowProblem& p, const Context&) {
 }
 
 template <Leaves kLeaves>
-void launch_leaves(const PlainRows& p, DType dtype, Stream stream) {
+void launch_leaves(const PlainRows& p, DType dtype, Stream stream, bool early = false) {
   with_element(dtype, [&]<class E>() {
     const auto chunks = static_cast<int>(lift::chunk_count(p.n));
     const StaySpread s = spread(chunks, kLeaves, sizeof(E) == 4);
     const auto go = [&](const char* name, auto kernel, int warp_bytes) {
-      launch_to_stay(name, kernel, s, s.warps * warp_bytes + 2 * StayBox::bytes(chunks), p.rows, stream, p);
+      launch_to_stay(name, kernel, s, s.warps * warp_bytes + 2 * StayBox::bytes(chunks), p.rows, stream, p, early);
     };
     // log_softmax needs the row's own frame, and gains less by a guess than rows lose that no guess holds.
     if constexpr (kLeaves != Leaves::log_softmax) {
@@ -99,8 +99,8 @@ void run(const RowProblem& p, const Context& context) {
 
 bool stays_for_gradient(const RowProblem& p) { return refuses(p, {}) == nullptr; }
 
-void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream) {
-  launch_leaves<Leaves::gradient>(rows, dtype, stream);
+void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream, bool early) {
+  launch_leaves<Leaves::gradient>(rows, dtype, stream, early);
 }
 
 const RowKernel softmax_cluster_stays_kernel{"softmax_cluster_stays", refuses, run, counter_bytes};

@@ -15,12 +15,10 @@ namespace cuda {
 template <class E>
 struct StayShape {
   static constexpr int kCount = 64, kLanes = 16;
-  static constexpr int kStages = sizeof(E) == 2 ? 2 : 1;  ///< rows on their way to a warp
-  static_assert(kStages < RowSource::kAhead);
   using Place = WarpPart<E, kLanes, kCount>;
   using Elements = Tile<E, kLanes, kCount>;
   using Fold = lift::WarpFold<Place::kWidth, kLanes, kCount>;
-  static constexpr int kWarpBytes = kStages * Place::kBytes;  ///< of shared memory
+  static constexpr int kWarpBytes = Place::kBytes;  ///< of shared memory
 };
 
 /// Elements that are needed again wait as they came: without this the compiler keeps the floats, twice the registers.
@@ -38,9 +36,9 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   using Shape = StayShape<E>;
   using Place = typename Shape::Place;
   using Cluster = lift::Cluster;
-  constexpr int kSize = Place::kSize, kLanes = Shape::kLanes, kStages = Shape::kStages;
+  constexpr int kSize = Place::kSize, kLanes = Shape::kLanes;
   extern __shared__ __align__(16) char memory[];
-  __shared__ CopyBarrier arrived[2], landed[kStayWarps][kStages];
+  __shared__ CopyBarrier arrived[2], landed[kStayWarps];
   __shared__ RowSource::Queue queue;
   RowSource source({p.taken, static_cast<unsigned>(p.rows)}, clusters, queue);
   const RowCounter::Word seen = source.init();
@@ -51,15 +49,12 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const std::int64_t begin = static_cast<std::int64_t>(share.chunk) * (lift::kChunk * kSize);
   const int n = min(static_cast<int>(p.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);  // of the warp
   const auto x_of = [&](int row) { return p.x + row * p.x_stride + begin; };  // the warp's part
-  const auto place_of = [&](int step, const char* first) {
-    return Place{memory + (warp * kStages + step % kStages) * Place::kBytes, first, n, share.chunks};
-  };
-  const auto fetch = [&](int step, int row) {
+  const auto place_of = [&](const char* first) { return Place{memory + warp * Place::kBytes, first, n, share.chunks}; };
+  const auto fetch = [&](int row) {
     if (lane != 0 || row >= p.rows) return;
-    CopyBarrier& barrier = landed[warp][step % kStages];
-    const Place place = place_of(step, x_of(row));
-    barrier.expect(place.bytes(p.x_begin, p.x_end));
-    place.fetch(barrier, p.x_begin, p.x_end);
+    const Place place = place_of(x_of(row));
+    landed[warp].expect(place.bytes(p.x_begin, p.x_end));
+    place.fetch(landed[warp], p.x_begin, p.x_end);
   };
   // Two by turns: who sends a row's mail has received that of the row before from every warp, and with it the word that
   // they have read the row before that.
@@ -68,11 +63,11 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   };
   const int mail_bytes = chunks * static_cast<int>(sizeof(StayMail)) + RowSource::kBytes;
   if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
-  if (lane < kStages) landed[warp][lane].init(1);
+  if (lane == 0) landed[warp].init(1);
   CopyBarrier::publish();
   if (threadIdx.x < 2) arrived[threadIdx.x].expect(mail_bytes);
   __syncwarp();
-  for (int stage = 0; stage < kStages; ++stage) fetch(stage, source.by_stride(stage));
+  fetch(source.by_stride(0));
   Cluster::arrive();
   source.begin(seen);
   Cluster::wait();
@@ -87,14 +82,14 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     char* y = p.y + row * p.y_stride + begin + lane / kLanes * (lift::kChunk * kSize);
     // Fold: the landing place is free again as soon as its elements are in registers.
     float v[Shape::kCount];
-    landed[warp][step % kStages].wait(static_cast<unsigned>(step / kStages) & 1U);
+    landed[warp].wait(static_cast<unsigned>(step) & 1U);
     source.keep();
     uint4 raw[Place::kVectors];
-    place_of(step, x_of(row)).read(raw, lift::absent(p.factor.c), p.x_begin, p.x_end);
+    place_of(x_of(row)).read(raw, lift::absent(p.factor.c), p.x_begin, p.x_end);
     const auto extremes = extremes_by_integers<E>(raw);
     const int waited = Place::loaded(raw);
     __syncwarp();
-    fetch(step + kStages, source.row(step + kStages) + waited);
+    fetch(source.row(step + 1) + waited);
     const int turn = step % 2;
     source.send(step, arrived[turn]);
 #pragma unroll

@@ -91,18 +91,9 @@ template <class... Parameters>
 int clusters_at_once(const char* name, void (*kernel)(Parameters...), const Grid& grid) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), name);
   allow_shared_memory(name, reinterpret_cast<const void*>(kernel));
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(grid.cluster);
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
-  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(grid.shared_bytes);
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  const LaunchConfig config(grid, Stream(nullptr), true);
   int clusters = 0;
-  check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), name);
+  check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config.of), name);
   return std::max(clusters, 1);
 }
 
@@ -111,16 +102,17 @@ using CounterWord = unsigned long long;
 /// Workspace for it.
 inline std::size_t counter_bytes(const RowProblem&, const Context&) { return sizeof(CounterWord); }
 
-/// As many clusters as run at once, or as there are rows; their number is the kernel's last argument. They begin when
-/// all before them has ended: while other blocks still leave, clusters take other places than they would, and fewer of
-/// them may find one (measured: twice the time).
+/// As many clusters as run at once, or as there are rows; their number is the kernel's last argument. Unless `early`
+/// they begin when all before them has ended: while many other blocks still leave, clusters take other places than they
+/// would, and fewer of them may find one (measured: twice the time).
 template <class Problem>
 void launch_to_stay(const char* name, void (*kernel)(Problem, int), const StaySpread& spread, int shared_bytes,
-                    std::int64_t rows, Stream stream, const Problem& problem) {
+                    std::int64_t rows, Stream stream, const Problem& problem, bool early = false) {
   Grid grid{spread.blocks, spread.warps * 32, spread.blocks, shared_bytes};
+  grid.shares_processors = true;
   const auto clusters = std::min<std::int64_t>(clusters_at_once(name, kernel, grid), rows);
   grid.blocks = clusters * spread.blocks;
-  launch(name, kernel, grid, Stream(stream.handle), problem, static_cast<int>(clusters));
+  launch(name, kernel, grid, Stream(stream.handle, early), problem, static_cast<int>(clusters));
 }
 
 }  // namespace cuda

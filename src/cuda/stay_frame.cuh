@@ -108,6 +108,28 @@ struct GuessedFrame {
   }
 };
 
+/// A row's state as a kernel in whose loop nothing is to wait leaves it, where that of a row in no frame would lie: the
+/// sum of its terms in the row's frame, and its largest z.
+struct alignas(16) FramedState {
+  using State = fold::LogSumExp<float>::State;
+  static constexpr unsigned kMark = 0xFFF8'6672U;  ///< where State has the upper half of m, which is no NaN
+
+  float magic;  ///< of the frame
+  unsigned mark;
+  float sum;
+  int top;  ///< the bits of the largest z
+
+  static __device__ __forceinline__ void put(State* to, const GuessedFrame& frame, float sum, int top) {
+    *reinterpret_cast<FramedState*>(to) = {frame.magic, kMark, sum, top};
+  }
+  /// Of a row that was left in either way.
+  static __device__ __forceinline__ State state(const State* from) {
+    const FramedState of = *reinterpret_cast<const FramedState*>(from);
+    return of.mark == kMark ? lift::state_of(GuessedFrame{of.magic}.node(of.sum, of.top)) : *from;
+  }
+};
+static_assert(sizeof(FramedState) == sizeof(FramedState::State));
+
 /// What the chunks of two rows by turns send: sums in the row's frame, NaN where that does not hold a chunk, and what
 /// no chunk sends to is zero. Who needs the rows' own m has each warp's largest z sent to the cluster's first block.
 template <int kChunks, bool kTops>

@@ -23,8 +23,7 @@ Grid filter_grid(const RowProblem& p, const TopkShare& share) {
   const int entries = share.k + BlockSelect<lift::kPerLane>::capacity_for(share.k);
   const int mail = Spread::has_warps(share) ? static_cast<int>(sizeof(SpreadMail)) : 0;
   const int kept = std::max(static_cast<int>(sizeof(Entry)) * entries, mail);
-  return {p.rows * share.segments, warps * 32, share.joins ? share.segments : 1,
-          warps * share.ahead * Landing<E, 32>::kBytes + kept};
+  return segment_grid(p.rows, share, warps * 32, warps * share.ahead * Landing<E, 32>::kBytes + kept);
 }
 
 /// The results of a row from its best entries, a thread an element.

@@ -339,8 +339,8 @@ __global__ void __launch_bounds__(kOrderThreads, 3)
 
 template <class E>
 Grid large_grid(const RowProblem& p, const LargeShare& share) {
-  return {p.rows * share.segments, kOrderThreads, share.joins ? share.segments : 1,
-          large_landing_bytes<E>(share) + share.room * static_cast<int>(sizeof(Entry))};
+  return segment_grid(p.rows, share, kOrderThreads,
+                      large_landing_bytes<E>(share) + share.room * static_cast<int>(sizeof(Entry)));
 }
 
 }  // namespace cuda

@@ -176,10 +176,10 @@ TEST_F(CudaStreams, LaunchesThatOverlapReadWhatCameBefore) {
 }
 
 /// softmax, and everything that reads what it has just written: k and a draw of the largest, losses with gradient and
-/// status (which a memset clears), a gradient from saved states, ragged rows, the longest by all blocks (another
-/// memset).
+/// status (which a memset clears), a mean with gradient of these gradients, and of its own in place, a gradient from
+/// saved states, ragged rows, the longest by all blocks (another memset).
 struct Readers {
-  Tensor x, p, values, indices, tokens, targets, loss, status, states, dx, again, offsets, ragged;
+  Tensor x, p, values, indices, tokens, targets, loss, status, states, dx, classes, mean, over, again, offsets, ragged;
   Readers(std::int64_t rows, std::int64_t n)
       : x(DType::bfloat16, {rows, n}),
         p(DType::bfloat16, {rows, n}),
@@ -191,18 +191,23 @@ struct Readers {
         status(DType::int32, {1}),
         states(DType::float64, {rows, 4}),
         dx(DType::bfloat16, {rows, n}),
+        classes(DType::int32, {rows}),
+        mean(DType::float32, {}),
+        over(DType::bfloat16, {rows, n}),
         again(DType::bfloat16, {rows, n}),
         offsets(DType::int64, {4}),
         ragged(DType::bfloat16, {rows * n}) {
     x.fill([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
     targets.fill([&](std::int64_t i) { return i % 7 == 3 ? double(n) : double(i * 31 % n); });  // some are no classes
+    classes.fill([&](std::int64_t i) { return static_cast<double>(i * 17 % n); });
     const std::int64_t cuts[] = {0, 5, rows * n / 3, rows * n};
     offsets.fill([&](std::int64_t i) { return static_cast<double>(cuts[i]); });
   }
   void run(const softfold::Context& context) {
     softfold::SampleOptions nucleus;
     nucleus.top_k = 50, nucleus.top_p = 0.9;
-    softfold::CrossEntropyOptions each, later;
+    softfold::CrossEntropyOptions each, later, whole;
+    whole.dx = over.cuda();
     each.reduction = later.reduction = softfold::Reduction::none;
     each.states = states.cuda(), each.dx = dx.cuda(), each.status = status.cuda();
     softfold::RowOptions cut;
@@ -213,11 +218,15 @@ struct Readers {
     softfold::topk(p.cuda(), values.cuda(), indices.cuda(), {}, context);
     softfold::sample(p.cuda(), tokens.cuda(), nucleus, context);
     softfold::cross_entropy(p.cuda(), targets.cuda(), loss.cuda(), each, context);
+    softfold::cross_entropy(dx.cuda(), classes.cuda(), mean.cuda(), whole, context);
+    softfold::cross_entropy(over.cuda(), classes.cuda(), mean.cuda(), whole, context);
     softfold::cross_entropy_backward(p.cuda(), targets.cuda(), states.cuda(), loss.cuda(), again.cuda(), later,
                                      context);
     softfold::softmax(list, ragged.cuda(), cut, context);
   }
-  std::array<Tensor*, 9> results() { return {&p, &values, &indices, &tokens, &loss, &status, &dx, &again, &ragged}; }
+  std::array<Tensor*, 11> results() {
+    return {&p, &values, &indices, &tokens, &loss, &status, &dx, &mean, &over, &again, &ragged};
+  }
 };
 
 TEST_F(CudaStreams, ConsumersThatOverlapReadWhatCameBefore) {
@@ -226,6 +235,9 @@ TEST_F(CudaStreams, ConsumersThatOverlapReadWhatCameBefore) {
   cuda_check(cudaStreamCreate(&stream));
   in_turn.stream = overlapping.stream = stream;
   overlapping.overlap = true;
+  Tensor memory(DType::boolean, {1 << 28});  // every call's workspace
+  softfold::Workspace workspace{memory.device_data(), 1 << 28};
+  overlapping.workspace = &workspace;
   for (const auto& [rows, n] : {std::pair{300, 1000}, {40, 9000}, {3, 128256}, {600, 20000}}) {
     Readers all(rows, n);
     all.run(in_turn);
