@@ -2,7 +2,7 @@
 # Every kernel of src/cuda begins with begin_in_order() (src/cuda/in_order.cuh): one that does not, launched with
 # Context::overlap, would read what the kernel before it has not written yet. Attention's, which are never launched so,
 # are left out. begin_first() and begin_before_wait() are its other forms; the latter wants a wait_for_before(), and a
-# begin_first() in its file, or the words "behind a launch without overlap" beside it.
+# begin_first() in its file. Instances of a kernel that begin_first() later leave it out by `if constexpr`.
 set -euo pipefail
 cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 mapfile -t sources < <(git ls-files 'src/cuda/*.cu' 'src/cuda/*.cuh' | grep -v /attention)
@@ -10,16 +10,19 @@ awk '
   function end_of_file() {
     if (waits) { print file ": kernels that begin before they wait, and waits, differ by " waits; wrong++ }
     if (early && !firsts) { print file ": a kernel begins before it waits, and none by begin_first()"; wrong++ }
-    waits = early = firsts = 0
+    if (late && !firsts) { print file ": a kernel leaves out begin_in_order(), and none has begin_first()"; wrong++ }
+    waits = early = late = firsts = 0
   }
   FNR == 1 { end_of_file(); open = 0; file = FILENAME }
   /^ *wait_for_before\(\);/ { waits++ }
+  /^ *begin_first\(\);/ { firsts++ }
   /__global__/ { open = 1; where = FILENAME ":" FNR; kernels++ }
   open && /;$/ { open = 0; kernels-- }  # declared, not defined
   open && /\{/ {
     first = $0
     while ((first ~ /\{$/ || first ~ /^ *\/\// || first ~ /__shared__/) && (getline first) > 0) {}
-    if (first ~ /^ *begin_before_wait\(\);/) { waits--; early += first !~ /behind a launch without overlap/ }
+    if (first ~ /^ *begin_before_wait\(\);/) { waits--; early++ }
+    if (sub(/^ *if constexpr \(.*\) begin_in_order/, "begin_in_order", first)) late++
     if (first ~ /^ *begin_first\(\);/) firsts++
     if (first !~ /^ *begin_(in_order|first|before_wait)\(\);/) { print where ": begins with" first; wrong++ }
     open = 0

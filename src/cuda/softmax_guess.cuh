@@ -327,8 +327,8 @@ template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_guesses(const __grid_constant__ PlainRows p, int clusters) {
   // A gradient's first elements are on their way while the rows are prepared (loss_rows.cuh).
+  if constexpr (kLeaves != Leaves::gradient) begin_in_order();
   constexpr bool kGradient = kLeaves == Leaves::gradient;
-  if constexpr (!kGradient) begin_in_order();
   using Cluster = lift::Cluster;
   __shared__ Misses misses;
   __shared__ FrameMail<kChunks, kGradient> mail;
