@@ -95,6 +95,17 @@ struct RowToPrepare {
   }
 };
 
+/// By a block whose threads have a number each, those of a chunk of rows: their sum.
+__device__ __forceinline__ void put_chunk_of_block(RowsSum* chunks, const double (&of_rows)[lift::kChunk],
+                                                   std::int64_t count) {
+  if (threadIdx.x >= 32) return;
+  double v[lift::kPerLane];
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) v[j] = of_rows[threadIdx.x + 32 * j];
+  const double sum = add_chunk(v);
+  if (threadIdx.x == 0) chunks[blockIdx.x] = {sum, count};
+}
+
 /// Before it, a thread a row. Then the read may begin with x, and wait for the rest: what came before is over.
 static __global__ void __launch_bounds__(128)
     prepare_gradients(const __grid_constant__ LossProblem p, RowsTotal weights, GradientRow* gradients,
@@ -107,17 +118,6 @@ static __global__ void __launch_bounds__(128)
   if (index >= p.rows) return;
   gradients[index] = row.gradient(p, dloss, all_weights);
   elements[index] = row.element;
-}
-
-/// By a block whose threads have a number each, those of a chunk of rows: their sum.
-__device__ __forceinline__ void put_chunk_of_block(RowsSum* chunks, const double (&of_rows)[lift::kChunk],
-                                                   std::int64_t count) {
-  if (threadIdx.x >= 32) return;
-  double v[lift::kPerLane];
-#pragma unroll
-  for (int j = 0; j < lift::kPerLane; ++j) v[j] = of_rows[threadIdx.x + 32 * j];
-  const double sum = add_chunk(v);
-  if (threadIdx.x == 0) chunks[blockIdx.x] = {sum, count};
 }
 
 /// The same by one cluster, a chunk of rows a block; for a mean it adds up the targets' weights itself, and leaves the
