@@ -23,7 +23,7 @@ template <class E>
 struct GradientShape {
   static constexpr int kCount = 128 / static_cast<int>(sizeof(E)), kLanes = lift::kChunk / kCount;
   using Place = WarpPart<E, kLanes, kCount>;
-  static constexpr int kWarpBytes = 2 * Place::kBytes;  ///< of shared memory
+  static constexpr int kRoom = room_in_sectors(Place::kBytes), kWarpBytes = 2 * kRoom;  ///< of shared memory
 };
 
 /// The sums of one row's chunks.
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   using Place = typename Shape::Place;
   using Cluster = lift::Cluster;
   constexpr int kSize = Place::kSize, kLanes = Shape::kLanes;
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(kCopyLine) char memory[];
   __shared__ MailTurns mail;
   __shared__ CopyBarrier landed[kStayWarps];
   __shared__ RowSource::Queue queue;
@@ -118,10 +118,12 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const int n = min(static_cast<int>(rows.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);
   char* own_memory = memory + warp * Shape::kWarpBytes;
   const auto y_of = [&](std::int64_t row) {
-    return Place{own_memory, rows.x + row * rows.x_stride + begin, n, share.chunks};
+    const char* first = rows.x + row * rows.x_stride + begin;
+    return Place{place_in_sectors(own_memory, first), first, n, share.chunks};
   };
   const auto dy_of = [&](std::int64_t row) {
-    return Place{own_memory + Place::kBytes, p.dy + row * p.dy_stride + begin, n, share.chunks};
+    const char* first = p.dy + row * p.dy_stride + begin;
+    return Place{place_in_sectors(own_memory + Shape::kRoom, first), first, n, share.chunks};
   };
   const auto fetch = [&](std::int64_t row) {
     if (lane != 0 || row >= rows.rows) return;

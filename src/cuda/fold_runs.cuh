@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kSlotWarps * 32, 1)
   begin_in_order();
   using At = Slots<E, kLanes>;
   using Run = RunOf<E, kLanes>;
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(kCopyLine) char memory[];
   __shared__ TilesUnderWay<E, kLanes> under_way;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   TileQueue<E, kLanes> queue(p, tiles, memory, under_way);

@@ -11,8 +11,13 @@ namespace cuda {
 template <class E>
 struct GuessShape : StayShape<E> {
   using typename StayShape<E>::Place;
-  static constexpr int kWarpBytes = Place::kBytes + 16;  ///< the place, and its barrier
+  static constexpr int kRoom = room_in_sectors(Place::kBytes);
+  static constexpr int kWarpBytes = whole_lines(kRoom + 16);  ///< the room for its elements, and its barrier
 };
+
+/// How parts of rows land: anywhere, if rows may begin and end inside vectors; else on vectors, to sectors as they lie
+/// in x, or in one place whatever the row, if all begin on sectors or it is faster nevertheless.
+enum class Lands { anywhere, on_vectors, in_one_place };
 
 /// What of a warp waits in shared memory: registers are for elements.
 struct GuessWarp {
@@ -39,8 +44,9 @@ struct GuessWaits {
 
 /// What a warp needs of its part of every row. It is found anew after each row that no guess held: what lives across a
 /// call has to stay out of most registers, which are for elements.
-template <class E, bool kOnVectors>
+template <class E, Lands kLands>
 struct GuessPart {
+  static constexpr bool kOnVectors = kLands != Lands::anywhere, kMoves = kLands != Lands::in_one_place;
   using Shape = GuessShape<E>;
   using Place = typename Shape::Place;
   static constexpr int kLanes = Shape::kLanes, kChunkBytes = lift::kChunk * Place::kSize;
@@ -58,7 +64,7 @@ struct GuessPart {
     const ChunkShare share(chunks);
     kept_chunk = share.chunk + group;
     count = group < share.chunks ? min(static_cast<int>(p.n) - (share.chunk + group) * lift::kChunk, lift::kChunk) : 0;
-    extern __shared__ __align__(16) char all_memory[];
+    extern __shared__ __align__(kCopyLine) char all_memory[];
     memory = shared_address(all_memory + warp_index() * Shape::kWarpBytes);
     asm volatile("" : "+r"(memory));  // or it is found anew wherever it is needed
   }
@@ -79,9 +85,13 @@ struct GuessPart {
   __device__ __forceinline__ const char* first(std::int64_t row) const {
     return p.x + row * p.x_stride + waits.own().chunk * kChunkBytes;
   }
-  __device__ __forceinline__ char* place() const { return static_cast<char*>(__cvta_shared_to_generic(memory)); }
+  __device__ __forceinline__ char* room() const { return static_cast<char*>(__cvta_shared_to_generic(memory)); }
+  /// Of the part that begins there.
+  __device__ __forceinline__ char* place(const char* first) const {
+    return kMoves ? place_in_sectors(room(), first) : room();
+  }
   __device__ __forceinline__ CopyBarrier& landed() const {
-    return *reinterpret_cast<CopyBarrier*>(place() + Place::kBytes);
+    return *reinterpret_cast<CopyBarrier*>(room() + Shape::kRoom);
   }
   /// The part in a row of x to its place, and this step's row of gradients, by one of the block; more: bytes to expect
   /// besides, 0.
@@ -108,17 +118,17 @@ struct GuessPart {
     if (kOnVectors || !own.outer) {
       const int bytes = (shift + size + 15) & ~15;
       barrier.expect(bytes + more);
-      return barrier.copy(place(), first - shift, bytes);
+      return barrier.copy(place(first), first - shift, bytes);
     }
     const typename Place::Span span(first, size / Place::kSize, p.x_begin, p.x_end);
     barrier.expect(span.bytes() + more);
     if (span.bytes() > 0)
-      barrier.copy(place() + (span.begin - span.from), reinterpret_cast<const void*>(span.begin), span.bytes());
+      barrier.copy(place(first) + (span.begin - span.from), reinterpret_cast<const void*>(span.begin), span.bytes());
   }
   /// Once it has landed: the lane's vectors; `rest` where a chunk has no element.
   __device__ __forceinline__ void read(uint4 (&raw)[Place::kVectors], const char* first, bool cut, float rest) const {
     GuessWarp& own = waits.own();
-    const Place landing{place(), first, own.n, own.chunks, kOnVectors};
+    const Place landing{place(first), first, own.n, own.chunks, kOnVectors};
     if constexpr (!kOnVectors) {
       if (own.outer) landing.mend(rest, p.x_begin, p.x_end);
     } else if (cut) {
@@ -126,6 +136,7 @@ struct GuessPart {
         landing.fill_rest(rest);
         if (lane_index() == 0) filled = rest;
       }
+      if constexpr (kMoves) landing.fill_next(rest);
     }
     landing.read_again(raw, (count > 0 ? lane_index() / kLanes * kChunkBytes : 0) + lane_index() % kLanes * 16);
   }

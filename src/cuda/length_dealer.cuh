@@ -19,7 +19,7 @@ struct LengthUnit {
   static constexpr int kCount = 64, kLanes = 16, kElements = 32 * kCount, kChunks = kElements / lift::kChunk;
   static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = kCount / kWidth;
   using Place = WarpPart<E, kLanes, kCount>;  ///< where it lands, if kAnywhere
-  static constexpr int kBytes = kAnywhere ? Place::kBytes : kElements * kSize;
+  static constexpr int kBytes = kAnywhere ? room_in_sectors(Place::kBytes) : kElements * kSize;
   static constexpr int kStages = kSize == 2 ? 2 : 1;  ///< units on their way to a warp
   using Fold = lift::WarpFold<kWidth, kLanes, kCount>;
 

@@ -87,11 +87,11 @@ struct RowToPrepare {
   /// all_weights: of all rows' targets.
   __device__ __forceinline__ GradientRow gradient(const LossProblem& p, double dloss, double all_weights) const {
     using Kind = GradientRow::Kind;
-    if (!target.is_class) return {0.F, 0.F, target.ignored ? Kind::zero : Kind::nan, 0U};
+    if (!target.is_class) return {0.F, 0.F, target.ignored ? Kind::zero : Kind::nan};
     const fold::CrossEntropy terms(0., 0., static_cast<double>(target.weight), 1., 1.);
     const auto pull = static_cast<float>(terms.pull(0.));
     const auto factor = static_cast<float>(gradient_factor(p, dloss, p.scale, all_weights));
-    return {pull, factor, fabsf(pull) <= 0x1p40F && fabsf(factor) <= 0x1p40F ? Kind::regular : Kind::wild, 0U};
+    return {pull, factor, fabsf(pull) <= 0x1p40F && fabsf(factor) <= 0x1p40F ? Kind::regular : Kind::wild};
   }
 };
 

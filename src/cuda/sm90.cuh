@@ -11,6 +11,18 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
+/// Memory comes in sectors of 32 bytes, four a line. Where the copy engine has to put a sector across two of shared
+/// memory, a softmax at copy speed takes 5 percent longer, a line across two 1 percent. So places for copies begin on a
+/// line, and what is brought there lies to its sectors as it did where it came from.
+inline constexpr int kCopyLine = 128, kCopySector = 32;
+constexpr SOFTFOLD_HD int whole_lines(int bytes) { return (bytes + kCopyLine - 1) / kCopyLine * kCopyLine; }
+/// Room for vectors that begin anywhere in a sector.
+constexpr SOFTFOLD_HD int room_in_sectors(int bytes) { return whole_lines(bytes + kCopySector - 16); }
+/// Where in such room, which begins on a line, the vectors around `from` lie.
+__device__ __forceinline__ char* place_in_sectors(char* room, const char* from) {
+  return room + (reinterpret_cast<std::uintptr_t>(from) & (kCopySector - 16));
+}
+
 /// A barrier in shared memory that threads arrive at and asynchronous copies complete.
 struct CopyBarrier {
   std::uint64_t word;

@@ -31,7 +31,7 @@ template <class E, Leaves kLeaves>
 void launch_rows(const PlainRows& p, int runs, Stream stream) {
   using Shape = BlockShape<E>;
   const auto warps = static_cast<int>((lift::chunk_count(p.n) + Shape::kGroups - 1) / Shape::kGroups);
-  const Grid grid{(p.rows + runs - 1) / runs, warps * 32, 1, warps * runs * Shape::Part::kBytes};
+  const Grid grid{(p.rows + runs - 1) / runs, warps * 32, 1, warps * runs * Shape::kRoom};
   launch("softmax_block_rows", softmax_block_rows<E, kLeaves>, grid, stream, p, runs);
 }
 

@@ -18,6 +18,8 @@ struct BlockShape {
   static constexpr int kCount = kWhole ? 64 : 32, kLanes = lift::kChunk / kCount;
   static constexpr int kGroups = 32 / kLanes;  ///< chunks a warp
   static constexpr int kRegisters = kWhole ? 96 : 64;
+  static constexpr int kRoom =
+      kWhole ? whole_lines(WarpPart<E, kLanes, kCount>::kBytes) : room_in_sectors(WarpPart<E, kLanes, kCount>::kBytes);
   static constexpr int kMostRuns = kWhole ? 2 : 1;  ///< rows a block, on their way to it together
   using Part = WarpPart<E, kLanes, kCount>;
   using Fold = lift::WarpFold<Part::kWidth, kLanes, kCount>;
@@ -39,8 +41,9 @@ struct BlockPart : BlockShape<E>::Part {
     constexpr unsigned kElements = Shape::kGroups * lift::kChunk;
     row = static_cast<std::int64_t>(blockIdx.x) * runs + run;
     begin = warp * (kElements * Part::kSize);
-    this->place = memory + (static_cast<int>(warp) * runs + run) * Part::kBytes;
     this->first = p.x + row * p.x_stride + begin;
+    this->place = memory + (static_cast<int>(warp) * runs + run) * Shape::kRoom;
+    if constexpr (!Shape::kWhole) this->place = place_in_sectors(this->place, this->first);
     this->n =
         static_cast<int>(Shape::kWhole ? kElements : min(static_cast<unsigned>(p.n) - warp * kElements, kElements));
     this->chunks = (this->n + lift::kChunk - 1) / lift::kChunk;
@@ -109,7 +112,7 @@ __global__ void __maxnreg__(BlockShape<E>::kRegisters)
   using Shape = BlockShape<E>;
   using Part = typename Shape::Part;
   constexpr int kCount = Shape::kCount, kLanes = Shape::kLanes, kMost = Shape::kMostRuns;
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(kCopyLine) char memory[];
   __shared__ CopyBarrier landed[kBlockChunks][kMost];
   __shared__ BlockChunks row_chunks[kMost];
   const std::int64_t left = p.rows - static_cast<std::int64_t>(blockIdx.x) * runs;

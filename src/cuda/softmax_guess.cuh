@@ -10,7 +10,7 @@ inline namespace v0 {
 namespace cuda {
 
 /// A warp's part of one row, a chunk or two, once its elements are in registers.
-template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
+template <class E, Leaves kLeaves, Lands kLands, int kChunks>
 struct GuessRow {
   using Shape = GuessShape<E>;
   using Place = typename Shape::Place;
@@ -141,13 +141,11 @@ struct GuessRow {
     float unit = reciprocal_of_normal(sum);
 
     if constexpr (kGradient) {
-      if (gradient.kind == GradientRow::Kind::wild) return false;  // results may be NaN, which pack() does not write
+      if (gradient.power == 0 && gradient.kind == GradientRow::Kind::wild)
+        return false;  // results may be NaN, which pack() does not write
       put_guessed_gradients(raw, v, least, unit, gradient, y);
       // Where no other warp waits for it.
-      if (Mail::has_tops()) {
-        const int top = mail.top(turn);
-        if (lane_index() == 0) FramedState::put(p.states + source.row(turn), frame, sum, top);
-      }
+      if (int top; mail.takes_top(turn, top)) FramedState::put(p.states + source.row(turn), frame, sum, top);
     } else {
       put(raw, v, y, fold::Scalar<float>::mul(least, unit) >= fold::Real<float>::kSmallest, unit);
     }
@@ -218,7 +216,7 @@ struct GuessRow {
   }
   __device__ __forceinline__ void write(const Vectors& raw, char* y) const {
     const int lane = lane_index() % kLanes;
-    if constexpr (kOnVectors) {
+    if constexpr (kLands != Lands::anywhere) {
       uint4* to = reinterpret_cast<uint4*>(y) + lane;
 #pragma unroll
       for (int j = 0; j < Place::kVectors; ++j)
@@ -265,19 +263,19 @@ struct Misses {
   }
 
   static __device__ __forceinline__ StayBox box(int warp_bytes, int chunks, int turn) {
-    extern __shared__ __align__(16) char memory[];
+    extern __shared__ __align__(kCopyLine) char memory[];
     const int warps = static_cast<int>(blockDim.x) / 32;
     return {reinterpret_cast<StayMail*>(memory + warps * warp_bytes + turn % 2 * StayBox::bytes(chunks))};
   }
 };
 
 /// Row after row, until one that the guess does not hold, or all are done. step: how many are.
-template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
+template <class E, Leaves kLeaves, Lands kLands, int kChunks>
 __device__ __forceinline__ void guess_rows(const PlainRows& p, RowSource& source, int& step, GuessedFrame& frame,
                                            FrameMail<kChunks, kLeaves == Leaves::gradient>& mail, GuessWaits& waits) {
   using Place = typename GuessShape<E>::Place;
   constexpr bool kGradient = kLeaves == Leaves::gradient;
-  const GuessPart<E, kOnVectors> part(p, waits);
+  const GuessPart<E, kLands> part(p, waits);
   const int rows = static_cast<int>(p.rows);
   source.resume();
 #pragma unroll 1
@@ -289,13 +287,13 @@ __device__ __forceinline__ void guess_rows(const PlainRows& p, RowSource& source
     float rest = lift::absent(p.factor.c);
     if constexpr (sizeof(E) == 2) rest = cut ? frame.template hidden<E>(p.factor.c) : 0.F;
     uint4 raw[Place::kVectors];
-    part.read(raw, kOnVectors ? nullptr : part.first(source.row(step)), cut, rest);
+    part.read(raw, kLands == Lands::in_one_place ? nullptr : part.first(source.row(step)), cut, rest);
     const int waited = Place::loaded(raw);
     source.keep();
     __syncwarp();
     if (ahead < rows) part.template fetch<kGradient>(step + 1, ahead, waited);
     source.send(step, mail.turns.barrier(step));
-    const GuessRow<E, kLeaves, kOnVectors, kChunks> own{p, part.chunks, part.kept_chunk, part.count, waits};
+    const GuessRow<E, kLeaves, kLands, kChunks> own{p, part.chunks, part.kept_chunk, part.count, waits};
     bool held;
     if constexpr (sizeof(E) == 2) {
       held = own.guessed(frame, raw, cut, rest, mail, step, source);
@@ -307,14 +305,14 @@ __device__ __forceinline__ void guess_rows(const PlainRows& p, RowSource& source
 }
 
 /// GuessRow::exactly of a row whose elements have left their landing place.
-template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
+template <class E, Leaves kLeaves, Lands kLands, int kChunks>
 __device__ __noinline__ lift::Root read_again_exactly(const PlainRows& p, int row, Misses& misses, GuessWaits& waits) {
   using Shape = GuessShape<E>;
-  const GuessPart<E, kOnVectors> part(p, waits);
+  const GuessPart<E, kLands> part(p, waits);
   uint4 raw[Shape::Place::kVectors];
   const char* x = part.first(row) + lane_index() / Shape::kLanes * part.kChunkBytes;
   typename Shape::Elements(x).gather(raw, x, part.count, lift::absent(p.factor.c));
-  const GuessRow<E, kLeaves, kOnVectors, kChunks> own{p, part.chunks, part.kept_chunk, part.count, waits};
+  const GuessRow<E, kLeaves, kLands, kChunks> own{p, part.chunks, part.kept_chunk, part.count, waits};
   int& turn = misses.of_warp[warp_index()];
   const lift::Root root = own.exactly(raw, row, Misses::box(Shape::kWarpBytes, part.chunks, turn), misses.turns, turn);
   __syncwarp();
@@ -323,7 +321,7 @@ __device__ __noinline__ lift::Root read_again_exactly(const PlainRows& p, int ro
 }
 
 /// softmax_cluster_stays. A row that the guess does not hold is read again.
-template <class E, Leaves kLeaves, bool kOnVectors, int kChunks>
+template <class E, Leaves kLeaves, Lands kLands, int kChunks>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_guesses(const __grid_constant__ PlainRows p, int clusters) {
   // A gradient's first elements are on their way while the rows are prepared (loss_rows.cuh).
@@ -338,7 +336,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const RowCounter::Word seen = source.init();
   const int rows = static_cast<int>(p.rows);
   {
-    const GuessPart<E, kOnVectors> part(p, waits);
+    const GuessPart<E, kLands> part(p, waits);
     part.init();
     misses.init();
     mail.init(part.chunks, RowSource::kBytes);
@@ -360,10 +358,12 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   GuessedFrame frame;
 #pragma unroll 1
   for (int step = 0;; ++step) {
-    guess_rows<E, kLeaves, kOnVectors, kChunks>(p, source, step, frame, mail, waits);
+    guess_rows<E, kLeaves, kLands, kChunks>(p, source, step, frame, mail, waits);
     const int row = source.row(step);
     if (row >= rows) break;
-    frame.follow(read_again_exactly<E, kLeaves, kOnVectors, kChunks>(p, row, misses, waits));
+    [[maybe_unused]] int top;
+    if constexpr (kGradient) mail.takes_top(step, top);
+    frame.follow(read_again_exactly<E, kLeaves, kLands, kChunks>(p, row, misses, waits));
   }
   Cluster::arrive();  // nobody leaves while others still send
   Cluster::wait();

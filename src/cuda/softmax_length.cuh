@@ -193,14 +193,14 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   begin_in_order();
   using Cluster = lift::Cluster;
   constexpr int kStages = Unit::kStages, kJobs = 2 * kStages;
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(kCopyLine) char memory[];
   __shared__ CopyBarrier arrived[2], landed[kStayWarps][kStages];
   __shared__ LengthJob jobs[kStayWarps][kJobs];
   __shared__ LengthPage pages[kStayWarps];
   const int warps = static_cast<int>(blockDim.x) / 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int mail = warps * static_cast<int>(Cluster::size()) * Unit::kChunks;
   const int mail_bytes = mail * static_cast<int>(sizeof(StayMail));
-  const auto place_of = [&](int step) { return memory + (warp * kStages + step % kStages) * Unit::kBytes; };
+  const auto room_of = [&](int step) { return memory + (warp * kStages + step % kStages) * Unit::kBytes; };
   const auto box_of = [&](int turn) {
     return StayBox{reinterpret_cast<StayMail*>(memory + warps * kStages * Unit::kBytes + turn * StayBox::bytes(mail))};
   };
@@ -214,6 +214,9 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const Extent memory_of_x = Unit::kAnywhere ? extent_of(rows.p) : Extent{};
   dealer.begin(pages[warp]);
   const auto job_of = [&](int step) -> LengthJob& { return jobs[warp][step % kJobs]; };
+  const auto place_of = [&](int step) {
+    return Unit::kAnywhere ? place_in_sectors(room_of(step), job_of(step).x) : room_of(step);
+  };
   const auto fetch = [&](int step) {
     if (lane_index() == 0) fetch_unit<Unit>(place_of(step), landed[warp][step % kStages], job_of(step), memory_of_x);
   };

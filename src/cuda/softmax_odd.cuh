@@ -71,7 +71,7 @@ struct OddPlace {
     const int bytes = static_cast<int>(p.n) * static_cast<int>(sizeof(E));
     return p.joined ? bytes : (bytes + 15) / 16 * 16 + 16;
   }
-  static SOFTFOLD_HD int bytes(const PlainRows& p) { return (kRows * p.pitch + 15) / 16 * 16 + 16; }
+  static SOFTFOLD_HD int bytes(const PlainRows& p) { return room_in_sectors((kRows * p.pitch + 15) / 16 * 16 + 16); }
 
   __device__ __forceinline__ char* row(const PlainRows& p, int i) const {
     const auto low = [](const char* at) { return static_cast<int>(reinterpret_cast<std::uintptr_t>(at) % 16); };
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kOddBlocks<E, kVectors>))
   using Row = OddTile<E, kLanes, kVectors, kFull>;
   using Place = OddPlace<E, Row::kRows>;
   constexpr int kRows = Row::kRows, kCount = Row::kCount;
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(kCopyLine) char memory[];
   __shared__ CopyBarrier landed[kOddWarps][kOddRuns];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto base_of = [&](int run) {
@@ -189,7 +189,9 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kOddBlocks<E, kVectors>))
     return static_cast<int>(min(static_cast<std::int64_t>(kRows), p.rows - base_of(run)));
   };
   const auto place_of = [&](int run) {
-    return Place{memory + (run * kOddWarps + warp) * Place::bytes(p), p.x + base_of(run) * p.x_stride};
+    const char* first = p.x + base_of(run) * p.x_stride;
+    char* room = memory + (run * kOddWarps + warp) * Place::bytes(p);
+    return Place{p.joined ? place_in_sectors(room, first) : room, first};
   };
   if (lane < kOddRuns) landed[warp][lane].init(p.joined ? 1 : kRows);
   CopyBarrier::publish();

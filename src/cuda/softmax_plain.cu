@@ -34,7 +34,7 @@ void launch_warp_rows_by(const PlainRows& plain, Stream stream) {
   constexpr int rows_per_block = kThreads / kLanes, resident = sizeof(E) == 4 ? 3 : 4;
   using Place = Landing<E, kLanes>;
   constexpr int landed = rows_per_block * kRowRuns<E>;
-  const Grid grid{(plain.rows + landed - 1) / landed, kThreads, 1, landed * Place::kBytes};
+  const Grid grid{(plain.rows + landed - 1) / landed, kThreads, 1, landed * kLanes / 32 * Place::kWarpBytes};
   PlainRows rows = plain;
   rows.joined = rows.joined && rows.n == Place::kSlots && rows.x_stride == rows.n * Place::kSize;
   rows.pitch = rows.joined ? static_cast<int>(rows.x_stride) : Place::kBytes;

@@ -16,8 +16,14 @@ namespace cuda {
 struct alignas(16) GradientRow {
   enum class Kind : int { zero, nan, regular, wild };
   float pull, factor;
-  Kind kind;  ///< nan: wherever an element is; wild: a product may be NaN or infinite
-  unsigned unused;
+  Kind kind;       ///< nan: wherever an element is; wild: a product may be NaN or infinite
+  unsigned power;  ///< not 0: it is regular, pull is 1, and factor a power of two, positive or negative
+
+  GradientRow() = default;
+  __device__ __forceinline__ GradientRow(float pull_, float factor_, Kind kind_)
+      : pull(pull_), factor(factor_), kind(kind_) {
+    power = kind == Kind::regular && pull == 1.F && (__float_as_uint(factor) & 0x007F'FFFFU) == 0 ? 1U : 0U;
+  }
 };
 /// One on its way to a warp, a word a lane.
 class GradientWords {
@@ -26,7 +32,7 @@ class GradientWords {
       : word_(row == nullptr ? 0U : reinterpret_cast<const unsigned*>(row)[threadIdx.x % 4]) {}
   __device__ __forceinline__ GradientRow row() const {
     const auto word = [&](int i) { return __shfl_sync(lift::kWholeWarp, word_, i); };
-    return {__uint_as_float(word(0)), __uint_as_float(word(1)), static_cast<GradientRow::Kind>(word(2)), 0U};
+    return {__uint_as_float(word(0)), __uint_as_float(word(1)), static_cast<GradientRow::Kind>(word(2))};
   }
 
  private:
@@ -98,6 +104,8 @@ struct Landing {
   static constexpr int kSize = static_cast<int>(sizeof(E));
   static constexpr int kWidth = Elements::kWidth, kSlots = Elements::kSlots;
   static constexpr int kBytes = kSlots * kSize + 16;
+  static constexpr int kWarpBytes =
+      room_in_sectors(32 / kLanes * kBytes);  ///< of a warp's places, one behind the other
 
   char* place;
   Elements tile;
@@ -254,13 +262,12 @@ __device__ __forceinline__ void to_gradients(float (&v)[kCount], float least, fl
     for (int i = 0; i < kCount; ++i) v[i] = result(v[i]);
   };
   constexpr float kSmallest = fold::Real<float>::kSmallest;
-  const bool exact = S::mul(least, multiplier) >= kSmallest;  // so is every probability but 0
-  const bool plain = exact && row.pull == 1.F && row.kind == GradientRow::Kind::regular;
+  // What is asked for of most rows comes first: in clusters that stay, every row waits for it.
   const float both = S::mul(multiplier, row.factor);
-  if (plain && (__float_as_int(row.factor) & 0x007FFFFF) == 0 && S::mul(least, fabsf(both)) >= kSmallest &&
-      fabsf(both) <= 0x1p126F) {
-    each([&](float term) { return S::mul(term, both); });  // by a power of two: nothing is rounded twice
-  } else if (plain) {
+  if (row.power != 0 && S::mul(least, fminf(multiplier, fabsf(both))) >= kSmallest && fabsf(both) <= 0x1p126F)
+    return each([&](float term) { return S::mul(term, both); });  // by a power of two: nothing is rounded twice
+  const bool exact = S::mul(least, multiplier) >= kSmallest;      // so is every probability but 0
+  if (exact && row.pull == 1.F && row.kind == GradientRow::Kind::regular) {
     each([&](float term) { return S::mul(S::mul(term, multiplier), row.factor); });
   } else {
     each([&](float term) {
@@ -301,7 +308,7 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
   using Fold = lift::WarpFold<Place::kWidth, kLanes>;
   constexpr int kRows = 32 / kLanes, kWarps = 8, kRuns = kRowRuns<E>;
   constexpr bool kLog = kLeaves == Leaves::log_softmax;
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(kCopyLine) char memory[];
   __shared__ CopyBarrier barriers[kWarps][kRuns];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto base_of = [&](int run) {
@@ -310,7 +317,8 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
   // Groups without a row of their own take part with the last row and write nothing.
   const auto row_of = [&](int run) { return min(base_of(run) + lane / kLanes, p.rows - 1); };
   const auto place_of = [&](int run) {
-    return memory + (run * kWarps + warp) * kRows * Place::kBytes +
+    char* room = memory + (run * kWarps + warp) * Place::kWarpBytes;
+    return (kRows == 1 || p.joined ? place_in_sectors(room, p.x + base_of(run) * p.x_stride) : room) +
            static_cast<int>(row_of(run) - base_of(run)) * p.pitch;
   };
   if (lane < kRuns) barriers[warp][lane].init(p.joined ? 1 : kRows);

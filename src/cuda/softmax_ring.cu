@@ -13,7 +13,7 @@ namespace {
 constexpr int kSlack = 3;
 /// Slots beyond the fewest, for tiles on their way; and bytes from a tile's end to the next slot: on lines of 128, as
 /// long as there is room, or the least. All measured.
-constexpr int kSpare = 6, kBeside = 128, kLeastBeside = 16;
+constexpr int kSpare = 6, kBeside = 128, kLeastBeside = 32;
 
 /// Elements of a row.
 constexpr std::int64_t kLongest = 256 * lift::kChunk;
@@ -36,7 +36,7 @@ constexpr int ring_bytes(const RingPlan& plan) {
 template <class E>
 constexpr bool fits(RingPlan& plan, int shared_bytes, int spare) {
   const int fewest = plan.tiles / plan.blocks, needed = ceil_of(plan.tiles, plan.blocks) + plan.slack + kRingWorkers;
-  const int room = shared_bytes - static_cast<int>(sizeof(RingShared));
+  const int room = shared_bytes - whole_lines(static_cast<int>(sizeof(RingShared)));
   for (plan.slots = fewest > 0 ? kRingSlots : 0; plan.slots >= needed + spare; --plan.slots) {
     plan.boxes = ceil_of(plan.slots, fewest) + ceil_of(kRingWorkers + plan.slack, fewest) + 1;
     plan.first_steps = ceil_of(plan.slots, fewest);

@@ -114,7 +114,10 @@ struct RingWarp {
     return reinterpret_cast<Row*>(at)[box];
   }
   __device__ __forceinline__ Part part(int slot, int row, int tile) const {
-    return Tile::part(p, memory + slot * plan.pitch, p.x + row * p.x_stride, first_tile + tile);
+    const char* x = p.x + row * p.x_stride;
+    char* room = memory + slot * plan.pitch;
+    // 16 bit would lose more by the instructions.
+    return Tile::part(p, sizeof(E) == 4 ? place_in_sectors(room, x) : room, x, first_tile + tile);
   }
 
   /// A worker's part of the tiles that are there first.
@@ -248,7 +251,7 @@ template <class E>
 __global__ void __launch_bounds__(kRingThreads, 1)
     softmax_ring(const __grid_constant__ PlainRows p, const __grid_constant__ RingPlan plan) {
   begin_in_order();
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(kCopyLine) char memory[];
   __shared__ RingShared shared;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   shared.init();

@@ -69,11 +69,18 @@ void launch_leaves(const PlainRows& p, DType dtype, Stream stream, bool early = 
     // log_softmax needs the row's own frame, and gains less by a guess than rows lose that no guess holds.
     if constexpr (kLeaves != Leaves::log_softmax) {
       const bool on_vectors = p.joined && p.n % StayShape<E>::Place::kWidth == 0;
+      const bool on_sectors =
+          (reinterpret_cast<std::uintptr_t>(p.x) | static_cast<std::uintptr_t>(p.x_stride)) % kCopySector == 0;
       const auto guess = [&]<int kChunks>(std::integral_constant<int, kChunks>) {
-        go("softmax_cluster_guesses",
-           on_vectors ? softmax_cluster_guesses<E, kLeaves, true, kChunks>
-                      : softmax_cluster_guesses<E, kLeaves, false, kChunks>,
-           GuessShape<E>::kWarpBytes);
+        const auto land = [&]<Lands kLands>() {
+          go("softmax_cluster_guesses", softmax_cluster_guesses<E, kLeaves, kLands, kChunks>,
+             GuessShape<E>::kWarpBytes);
+        };
+        if (!on_vectors) return land.template operator()<Lands::anywhere>();
+        // Measured: gradients lose more by what the end of a row then takes than they gain.
+        if constexpr (kLeaves == Leaves::softmax)
+          if (!on_sectors) return land.template operator()<Lands::on_vectors>();
+        land.template operator()<Lands::in_one_place>();
       };
       // A gradient's rows are no longer than 256 chunks (refuses_gradient).
       if (kLeaves == Leaves::gradient || chunks <= 256) return guess(std::integral_constant<int, 256>{});

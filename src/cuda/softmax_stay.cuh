@@ -18,7 +18,7 @@ struct StayShape {
   using Place = WarpPart<E, kLanes, kCount>;
   using Elements = Tile<E, kLanes, kCount>;
   using Fold = lift::WarpFold<Place::kWidth, kLanes, kCount>;
-  static constexpr int kWarpBytes = Place::kBytes;  ///< of shared memory
+  static constexpr int kWarpBytes = whole_lines(Place::kBytes);  ///< of shared memory
 };
 
 /// Elements that are needed again wait as they came: without this the compiler keeps the floats, twice the registers.
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   using Place = typename Shape::Place;
   using Cluster = lift::Cluster;
   constexpr int kSize = Place::kSize, kLanes = Shape::kLanes;
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(kCopyLine) char memory[];
   __shared__ CopyBarrier arrived[2], landed[kStayWarps];
   __shared__ RowSource::Queue queue;
   RowSource source({p.taken, static_cast<unsigned>(p.rows)}, clusters, queue);
@@ -49,7 +49,9 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const std::int64_t begin = static_cast<std::int64_t>(share.chunk) * (lift::kChunk * kSize);
   const int n = min(static_cast<int>(p.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);  // of the warp
   const auto x_of = [&](int row) { return p.x + row * p.x_stride + begin; };  // the warp's part
-  const auto place_of = [&](const char* first) { return Place{memory + warp * Place::kBytes, first, n, share.chunks}; };
+  const auto place_of = [&](const char* first) {
+    return Place{memory + warp * Shape::kWarpBytes, first, n, share.chunks};
+  };
   const auto fetch = [&](int row) {
     if (lane != 0 || row >= p.rows) return;
     const Place place = place_of(x_of(row));

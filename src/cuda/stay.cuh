@@ -194,14 +194,25 @@ struct WarpPart {
     if (lane_index() % kLanes == 0) raw[0] = joined(raw[0], behind, shift() * kSize);
   }
 
-  /// Before read_again(), of a part of whole vectors: what stands behind its end, where no copy writes.
+  /// Before read_again(), of a part of whole vectors: what stands behind its end, where no copy writes; a vector more,
+  /// for rows that end one further on.
   __device__ __forceinline__ void fill_rest(float rest) const {
     E all[kWidth];
 #pragma unroll
     for (E& e : all) e = Packed<E>::narrow(rest);
 #pragma unroll 1
-    for (int j = n / kWidth + lane_index(); j < chunks * (lift::kChunk / kWidth); j += 32)
+    for (int j = n / kWidth + lane_index(); j <= chunks * (lift::kChunk / kWidth); j += 32)
       reinterpret_cast<uint4*>(place)[j] = Packed<E>::join(all);
+    __syncwarp();
+  }
+  /// The same where a row has landed since that ended a vector further on in the place.
+  __device__ __forceinline__ void fill_next(float rest) const {
+    E all[kWidth];
+#pragma unroll
+    for (E& e : all) e = Packed<E>::narrow(rest);
+    if (lane_index() == 0 && n < chunks * lift::kChunk)
+      reinterpret_cast<uint4*>(place)[n / kWidth] = Packed<E>::join(all);
+    fence_for_copy();  // which may write here next
     __syncwarp();
   }
   /// Before read_again(): what the copy may have left out, and what is beyond the row's end; kFilled: the part's first

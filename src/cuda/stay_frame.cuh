@@ -131,7 +131,8 @@ struct alignas(16) FramedState {
 static_assert(sizeof(FramedState) == sizeof(FramedState::State));
 
 /// What the chunks of two rows by turns send: sums in the row's frame, NaN where that does not hold a chunk, and what
-/// no chunk sends to is zero. Who needs the rows' own m has each warp's largest z sent to the cluster's first block.
+/// no chunk sends to is zero. Who needs the rows' own m has the largest z of all warps found in the cluster's first
+/// block.
 template <int kChunks, bool kTops>
 struct FrameMail {
   /// Neighbouring chunks, which a lane adds up first: 8, 16 or 32 runs in all.
@@ -141,23 +142,20 @@ struct FrameMail {
     float of[kRun];
     float gap[4];
   };
-  static constexpr int kWarps = kTops ? kChunks : 1;
   struct alignas(16) Row {
     Run sums[32];
-    int tops[kWarps];
   } rows[2];
+  int tops[2];  ///< the rows' largest z
   MailTurns turns;
   int bytes;  ///< of a row's mail
 
   static __device__ __forceinline__ int warps() { return static_cast<int>(lift::Cluster::size() * (blockDim.x / 32)); }
-  static __device__ __forceinline__ int warp() {
-    return static_cast<int>(lift::Cluster::rank() * (blockDim.x / 32)) + warp_index();
-  }
   /// MailTurns::init; more: bytes that come besides.
   __device__ __forceinline__ void init(int chunks, int more) {
     turns.init();
     const int words = chunks + (kTops && lift::Cluster::rank() == 0 ? warps() : 0);
     if (threadIdx.x < 2) bytes = words * static_cast<int>(sizeof(float)) + more;
+    if (threadIdx.x < 2) tops[threadIdx.x] = 0;
     for (int i = static_cast<int>(threadIdx.x); i < 2 * kChunks; i += static_cast<int>(blockDim.x))
       rows[i / kChunks].sums[i % kChunks / kRun].of[i % kRun] = 0.F;
   }
@@ -176,7 +174,9 @@ struct FrameMail {
   /// By a warp.
   __device__ __forceinline__ void send_top(int turn, float z) {
     const int top = __reduce_max_sync(lift::kWholeWarp, __float_as_int(z));
-    if (lane_index() == 0) send(turn, rows[MailTurns::place(turn)].tops[warp()], 0, static_cast<unsigned>(top));
+    if (lane_index() == 0)
+      send_largest(lift::Cluster::map(&tops[MailTurns::place(turn)], 0), lift::Cluster::map(&turns.barrier(turn), 0),
+                   top);
   }
   static __device__ __forceinline__ int runs(int n) {
     return n <= 8 * kRun * lift::kChunk ? 8 : n <= 16 * kRun * lift::kChunk ? 16 : 32;
@@ -200,15 +200,15 @@ struct FrameMail {
     if (runs(n) > 16) across(16);
     return sum;
   }
-  /// Whether the warp is the one that finds the rows' largest z: in the cluster's first block the last, as the first
-  /// has their source to look after.
-  static __device__ __forceinline__ bool has_tops() {
-    return warp_index() == static_cast<int>(blockDim.x / 32) - 1 && lift::Cluster::rank() == 0;
-  }
-  __device__ __forceinline__ int top(int turn) const {
-    int top = 0;
-    for (int i = lane_index(); i < warps(); i += 32) top = max(top, rows[MailTurns::place(turn)].tops[i]);
-    return __reduce_max_sync(lift::kWholeWarp, top);
+  /// By every warp, once for each row whose mail has come: whether the thread is the one that takes the row's largest
+  /// z, and makes its place ready for the row after the next. In the cluster's first block it is of the last warp, as
+  /// the first has the rows' source to look after.
+  __device__ __forceinline__ bool takes_top(int turn, int& top) {
+    if (thread_index() != blockDim.x - 32 || lift::Cluster::rank() != 0) return false;
+    int& place = tops[MailTurns::place(turn)];
+    top = place;
+    place = 0;
+    return true;
   }
 
  private:

@@ -23,6 +23,13 @@ __device__ __forceinline__ void send_u32(unsigned to, unsigned barrier, unsigned
                "r"(barrier)
                : "memory");
 }
+/// The larger of a and what is there, which others may send to at the same time.
+__device__ __forceinline__ void send_largest(unsigned to, unsigned barrier, int a) {
+  asm volatile(
+      "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.max.s32 [%0], %1, [%2];" ::"r"(to),
+      "r"(a), "r"(barrier)
+      : "memory");
+}
 __device__ __forceinline__ void send_word(unsigned to, unsigned barrier, std::uint64_t a) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to), "l"(a),
                "r"(barrier)
