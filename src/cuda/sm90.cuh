@@ -1,6 +1,8 @@
 // Hopper's asynchronous copies, in PTX's terms: a bulk copy from global to shared memory that completes on an mbarrier.
 #pragma once
 
+#include "softfold/config.hpp"
+
 #include <cstdint>
 
 namespace softfold {

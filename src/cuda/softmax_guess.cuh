@@ -141,8 +141,7 @@ struct GuessRow {
     float unit = reciprocal_of_normal(sum);
 
     if constexpr (kGradient) {
-      if (gradient.power == 0 && gradient.kind == GradientRow::Kind::wild)
-        return false;  // results may be NaN, which pack() does not write
+      if (gradient.kind == GradientRow::Kind::wild) return false;  // results may be NaN, which pack() does not write
       put_guessed_gradients(raw, v, least, unit, gradient, y);
       // Where no other warp waits for it.
       if (int top; mail.takes_top(turn, top)) FramedState::put(p.states + source.row(turn), frame, sum, top);

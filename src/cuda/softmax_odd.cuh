@@ -71,7 +71,9 @@ struct OddPlace {
     const int bytes = static_cast<int>(p.n) * static_cast<int>(sizeof(E));
     return p.joined ? bytes : (bytes + 15) / 16 * 16 + 16;
   }
-  static SOFTFOLD_HD int bytes(const PlainRows& p) { return room_in_sectors((kRows * p.pitch + 15) / 16 * 16 + 16); }
+  static SOFTFOLD_HD int bytes(const PlainRows& p) {
+    return p.joined ? room_in_sectors((kRows * p.pitch + 15) / 16 * 16 + 16) : whole_lines(kRows * p.pitch);
+  }
 
   __device__ __forceinline__ char* row(const PlainRows& p, int i) const {
     const auto low = [](const char* at) { return static_cast<int>(reinterpret_cast<std::uintptr_t>(at) % 16); };

@@ -17,7 +17,7 @@ struct alignas(16) GradientRow {
   enum class Kind : int { zero, nan, regular, wild };
   float pull, factor;
   Kind kind;       ///< nan: wherever an element is; wild: a product may be NaN or infinite
-  unsigned power;  ///< not 0: it is regular, pull is 1, and factor a power of two, positive or negative
+  unsigned power;  ///< not 0: it is regular, pull is 1, and factor a power of two, of either sign, or 0
 
   GradientRow() = default;
   __device__ __forceinline__ GradientRow(float pull_, float factor_, Kind kind_)

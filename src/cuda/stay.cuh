@@ -205,13 +205,12 @@ struct WarpPart {
       reinterpret_cast<uint4*>(place)[j] = Packed<E>::join(all);
     __syncwarp();
   }
-  /// The same where a row has landed since that ended a vector further on in the place.
+  /// The same, of a part whose last chunk is not full, where a row has landed since that ended a vector further on.
   __device__ __forceinline__ void fill_next(float rest) const {
     E all[kWidth];
 #pragma unroll
     for (E& e : all) e = Packed<E>::narrow(rest);
-    if (lane_index() == 0 && n < chunks * lift::kChunk)
-      reinterpret_cast<uint4*>(place)[n / kWidth] = Packed<E>::join(all);
+    if (lane_index() == 0) reinterpret_cast<uint4*>(place)[n / kWidth] = Packed<E>::join(all);
     fence_for_copy();  // which may write here next
     __syncwarp();
   }

@@ -169,7 +169,8 @@ struct FrameMail {
     static_assert(kLanes >= 16);  // blocks of a cluster
     const unsigned to = thread_index() % kLanes;
     if (to < lift::Cluster::size())
-      send(turn, rows[MailTurns::place(turn)].sums[chunk / kRun].of[chunk % kRun], to, __float_as_uint(sum));
+      send_u32(lift::Cluster::map(&rows[MailTurns::place(turn)].sums[chunk / kRun].of[chunk % kRun], to),
+               lift::Cluster::map(&turns.barrier(turn), to), __float_as_uint(sum));
   }
   /// By a warp.
   __device__ __forceinline__ void send_top(int turn, float z) {
@@ -209,12 +210,6 @@ struct FrameMail {
     top = place;
     place = 0;
     return true;
-  }
-
- private:
-  template <class Word>
-  __device__ __forceinline__ void send(int turn, Word& mine, unsigned to, unsigned word) {
-    send_u32(lift::Cluster::map(&mine, to), lift::Cluster::map(&turns.barrier(turn), to), word);
   }
 };
 

@@ -23,13 +23,6 @@ __device__ __forceinline__ void send_u32(unsigned to, unsigned barrier, unsigned
                "r"(barrier)
                : "memory");
 }
-/// The larger of a and what is there, which others may send to at the same time.
-__device__ __forceinline__ void send_largest(unsigned to, unsigned barrier, int a) {
-  asm volatile(
-      "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.max.s32 [%0], %1, [%2];" ::"r"(to),
-      "r"(a), "r"(barrier)
-      : "memory");
-}
 __device__ __forceinline__ void send_word(unsigned to, unsigned barrier, std::uint64_t a) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to), "l"(a),
                "r"(barrier)
@@ -39,6 +32,13 @@ __device__ __forceinline__ void send_words(unsigned to, unsigned barrier, std::u
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b64 [%0], {%1, %2}, [%3];" ::"r"(to), "l"(a),
                "l"(b), "r"(barrier)
                : "memory");
+}
+/// The larger of a and what is there, which others may send to at the same time.
+__device__ __forceinline__ void send_largest(unsigned to, unsigned barrier, int a) {
+  asm volatile(
+      "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.max.s32 [%0], %1, [%2];" ::"r"(to),
+      "r"(a), "r"(barrier)
+      : "memory");
 }
 /// Returns once the phase of this parity is complete; what other blocks of the cluster sent is then visible.
 __device__ __forceinline__ void wait_for_words(CopyBarrier& barrier, unsigned parity) {

@@ -19,7 +19,7 @@ struct Layout {
   std::int64_t rows() const { return kChunks * 1024 / n; }
 };
 /// Whole vectors and not, whole chunks and not, one or two chunks to a warp, places for up to 64, 256 and 512 of them.
-constexpr Layout kLayouts[] = {{17000, 0, 0},  {17001, 0, 0},  {20480, 8, 0},  {33003, 3, 3},  {33004, 4, 0},
+constexpr Layout kLayouts[] = {{17000, 0, 0},  {17001, 0, 0},  {20480, 8, 0},  {33003, 3, 3},  {33004, 8, 0},
                                {50257, 1, 1},  {50264, 0, 0},  {65536, 0, 8},  {65536, 5, 5},  {128256, 0, 0},
                                {151937, 7, 7}, {200064, 0, 0}, {262144, 0, 0}, {262145, 0, 0}, {300001, 2, 2},
                                {393216, 0, 0}, {400008, 0, 0}, {524288, 0, 0}};
