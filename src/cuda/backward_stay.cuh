@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   using Place = typename Shape::Place;
   using Cluster = lift::Cluster;
   constexpr int kSize = Place::kSize, kLanes = Shape::kLanes;
-  extern __shared__ __align__(kCopyLine) char memory[];
+  extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ MailTurns mail;
   __shared__ CopyBarrier landed[kStayWarps];
   __shared__ RowSource::Queue queue;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const ChunkShare share(chunks);
   const std::int64_t begin = static_cast<std::int64_t>(share.chunk) * (lift::kChunk * kSize);
   const int n = min(static_cast<int>(rows.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);
-  char* own_memory = memory + warp * Shape::kWarpBytes;
+  char* own_memory = landing_memory + warp * Shape::kWarpBytes;
   const auto y_of = [&](std::int64_t row) {
     const char* first = rows.x + row * rows.x_stride + begin;
     return Place{place_in_sectors(own_memory, first), first, n, share.chunks};
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     dy.fetch(landed[warp], p.dy, p.dy_end);
   };
   const auto box_of = [&](int step) {
-    char* boxes = memory + warps * Shape::kWarpBytes;
+    char* boxes = landing_memory + warps * Shape::kWarpBytes;
     return SumBox{reinterpret_cast<lift::SumNode*>(boxes + static_cast<int>(mail.place(step)) * SumBox::bytes(chunks))};
   };
   const int mail_bytes = chunks * static_cast<int>(sizeof(lift::SumNode)) + RowSource::kBytes;

@@ -68,13 +68,13 @@ __global__ void __launch_bounds__(kSlotWarps * 32, 1)
   begin_in_order();
   using At = Slots<E, kLanes>;
   using Run = RunOf<E, kLanes>;
-  extern __shared__ __align__(kCopyLine) char memory[];
+  extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ TilesUnderWay<E, kLanes> under_way;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  TileQueue<E, kLanes> queue(p, tiles, memory, under_way);
-  const TermTable table(memory, p.factor.c);
+  TileQueue<E, kLanes> queue(p, tiles, landing_memory, under_way);
+  const TermTable table(landing_memory, p.factor.c);
   if (kLooksUp<E> && tiles.looks_up) {
-    TermTable::fill(memory, p.factor.c);
+    TermTable::fill(landing_memory, p.factor.c);
     __syncthreads();
   }
   fold::LogSumExp<float>::State kept{0., 0.F};

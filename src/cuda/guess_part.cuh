@@ -93,18 +93,14 @@ struct GuessPart {
   __device__ __forceinline__ CopyBarrier& landed() const {
     return *reinterpret_cast<CopyBarrier*>(room() + Shape::kRoom);
   }
-  /// The part in a row of x to its place, and this step's row of gradients, by one of the block; more: bytes to expect
-  /// besides, 0.
-  template <bool kGradient>
-  __device__ __forceinline__ void fetch(int step, int row, int more) const {
-    if (kGradient) fetch_gradient(step, row);
-    fetch_elements<kGradient>(row, more);
+  /// This step's row of gradients, by one thread of the block: what fetch_elements<true> expects besides.
+  static __device__ __forceinline__ void fetch_gradient(const PlainRows& p, GuessWaits& waits, int step, int row) {
+    if (thread_index() != GuessWaits::kGradientThread) return;
+    extern __shared__ __align__(kCopyLine) char all_memory[];
+    auto* landed = reinterpret_cast<CopyBarrier*>(all_memory + Shape::kWarpBytes + Shape::kRoom);
+    landed->copy(&waits.gradient(step), p.gradients + row, sizeof(GradientRow));
   }
-  /// What fetch_elements<true> expects besides.
-  __device__ __forceinline__ void fetch_gradient(int step, int row) const {
-    if (thread_index() == GuessWaits::kGradientThread)
-      landed().copy(&waits.gradient(step), p.gradients + row, sizeof(GradientRow));
-  }
+  /// The part in a row of x to its place; more: bytes to expect besides, 0.
   template <bool kGradient>
   __device__ __forceinline__ void fetch_elements(int row, int more) const {
     const unsigned thread = thread_index();

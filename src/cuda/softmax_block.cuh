@@ -112,7 +112,7 @@ __global__ void __maxnreg__(BlockShape<E>::kRegisters)
   using Shape = BlockShape<E>;
   using Part = typename Shape::Part;
   constexpr int kCount = Shape::kCount, kLanes = Shape::kLanes, kMost = Shape::kMostRuns;
-  extern __shared__ __align__(kCopyLine) char memory[];
+  extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kBlockChunks][kMost];
   __shared__ BlockChunks row_chunks[kMost];
   const std::int64_t left = p.rows - static_cast<std::int64_t>(blockIdx.x) * runs;
@@ -120,7 +120,7 @@ __global__ void __maxnreg__(BlockShape<E>::kRegisters)
   if (lane_index() < count) {
     const int run = lane_index();
     CopyBarrier& barrier = landed[thread_index() / 32][run];
-    const BlockPart<E> part(p, memory, runs, run);
+    const BlockPart<E> part(p, landing_memory, runs, run);
     barrier.init(1);
     CopyBarrier::publish();
     barrier.expect(part.bytes(p.x_begin, p.x_end));
@@ -129,7 +129,7 @@ __global__ void __maxnreg__(BlockShape<E>::kRegisters)
   __syncwarp();
 #pragma unroll 1
   for (int run = 0; run < count; ++run) {
-    const auto own = [&] { return BlockPart<E>(p, memory, runs, run); };
+    const auto own = [&] { return BlockPart<E>(p, landing_memory, runs, run); };
     float v[kCount];
     uint4 raw[Part::kVectors];
     const auto unpack = [&] {

@@ -57,6 +57,7 @@ struct GuessRow {
     if (__all_sync(lift::kWholeWarp, GuessedFrame::holds(present, high)))
       return in_frame<true>(frame, raw, false, mail, turn, source);
     send(mail, turn, fold::canonical_nan<float>());
+    fetch_gradient(turn, source);
     receive(mail, turn, source);
     return false;
   }
@@ -112,6 +113,13 @@ struct GuessRow {
   __device__ __forceinline__ void send(Mail& mail, int turn, float sum) const {
     if (count > 0) mail.template send_sum<kLanes>(turn, static_cast<unsigned>(chunk()), sum);
   }
+  /// Of the next row, once this row's mail is sent: all would wait for the warp that does it before.
+  __device__ __forceinline__ void fetch_gradient(int turn, const RowSource& source) const {
+    if constexpr (kGradient) {
+      const int ahead = source.row(turn + 1);
+      if (ahead < static_cast<int>(p.rows)) GuessPart<E, kLands>::fetch_gradient(p, waits, turn + 1, ahead);
+    }
+  }
   __device__ __forceinline__ void receive(Mail& mail, int turn, RowSource& source) const {
     mail.wait(turn);
     source.ask();
@@ -131,6 +139,7 @@ struct GuessRow {
   __device__ __forceinline__ bool put_in_frame(GuessedFrame& frame, Vectors& raw, Values& v, float least, Mail& mail,
                                                int turn, RowSource& source) const {
     const int n = static_cast<int>(p.n);
+    fetch_gradient(turn, source);
     char* y = y_of(source.row(turn));
     const auto& run = mail.own_run(turn, n);
     receive(mail, turn, source);
@@ -262,9 +271,9 @@ struct Misses {
   }
 
   static __device__ __forceinline__ StayBox box(int warp_bytes, int chunks, int turn) {
-    extern __shared__ __align__(kCopyLine) char memory[];
+    extern __shared__ __align__(kCopyLine) char landing_memory[];
     const int warps = static_cast<int>(blockDim.x) / 32;
-    return {reinterpret_cast<StayMail*>(memory + warps * warp_bytes + turn % 2 * StayBox::bytes(chunks))};
+    return {reinterpret_cast<StayMail*>(landing_memory + warps * warp_bytes + turn % 2 * StayBox::bytes(chunks))};
   }
 };
 
@@ -290,7 +299,7 @@ __device__ __forceinline__ void guess_rows(const PlainRows& p, RowSource& source
     const int waited = Place::loaded(raw);
     source.keep();
     __syncwarp();
-    if (ahead < rows) part.template fetch<kGradient>(step + 1, ahead, waited);
+    if (ahead < rows) part.template fetch_elements<kGradient>(ahead, waited);
     source.send(step, mail.turns.barrier(step));
     const GuessRow<E, kLeaves, kLands, kChunks> own{p, part.chunks, part.kept_chunk, part.count, waits};
     bool held;
@@ -347,7 +356,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     if (first < rows) part.template fetch_elements<kGradient>(first, 0);
     if constexpr (kGradient) {
       begin_first();
-      if (first < rows) part.fetch_gradient(0, first);
+      if (first < rows) part.fetch_gradient(p, waits, 0, first);
     }
   }
   Cluster::arrive();

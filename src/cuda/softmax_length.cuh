@@ -193,16 +193,17 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   begin_in_order();
   using Cluster = lift::Cluster;
   constexpr int kStages = Unit::kStages, kJobs = 2 * kStages;
-  extern __shared__ __align__(kCopyLine) char memory[];
+  extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier arrived[2], landed[kStayWarps][kStages];
   __shared__ LengthJob jobs[kStayWarps][kJobs];
   __shared__ LengthPage pages[kStayWarps];
   const int warps = static_cast<int>(blockDim.x) / 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int mail = warps * static_cast<int>(Cluster::size()) * Unit::kChunks;
   const int mail_bytes = mail * static_cast<int>(sizeof(StayMail));
-  const auto room_of = [&](int step) { return memory + (warp * kStages + step % kStages) * Unit::kBytes; };
+  const auto room_of = [&](int step) { return landing_memory + (warp * kStages + step % kStages) * Unit::kBytes; };
   const auto box_of = [&](int turn) {
-    return StayBox{reinterpret_cast<StayMail*>(memory + warps * kStages * Unit::kBytes + turn * StayBox::bytes(mail))};
+    return StayBox{
+        reinterpret_cast<StayMail*>(landing_memory + warps * kStages * Unit::kBytes + turn * StayBox::bytes(mail))};
   };
   const bool alone = Cluster::size() == 1;
   if (threadIdx.x < 2) arrived[threadIdx.x].init(alone ? mail : 1);

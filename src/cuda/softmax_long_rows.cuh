@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kLongThreads, sizeof(E) == 2 ? 3 : 4)
     fold_parts(const __grid_constant__ PlainRows p, const __grid_constant__ LongParts of) {
   begin_first();
   using Part = LongPart<E>;
-  extern __shared__ __align__(kCopyLine) char memory[];
+  extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier barriers[kLongWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int item = static_cast<int>(blockIdx.x) * kLongWarps + warp;
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kLongThreads, sizeof(E) == 2 ? 3 : 4)
   const std::int64_t begin = static_cast<std::int64_t>(item - row * of.parts) * Part::kElements;
   const char* first = p.x + row * p.x_stride + begin * Part::kSize;
   const Part part{first, static_cast<int>(clamp(p.n - begin, Part::kElements)),
-                  place_in_sectors(memory + warp * Part::kBytes, first)};
+                  place_in_sectors(landing_memory + warp * Part::kBytes, first)};
   if (lane == 0) part.fetch(barriers[warp], p, item < of.early);
   __syncwarp();
   barriers[warp].wait(0);
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(kLongThreads, 4)
     write_long_rows(const __grid_constant__ PlainRows p, const __grid_constant__ LongRows of) {
   begin_before_wait();
   using Tile = LongTile<E, kLog>;
-  extern __shared__ __align__(kCopyLine) char memory[];
+  extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier barriers[kLongWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   // From the end: what the first read has left in the L2 cache is the rows' end.
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(kLongThreads, 4)
   const LongVectors<E> vectors(x, p.n);
   const std::int64_t first = at * Tile::kWidth - vectors.shift, from = max(at, vectors.begin());
   const int count = static_cast<int>(clamp(vectors.end() - from, Tile::kVectors - (from - at)));
-  char* place = place_in_sectors(memory + warp * Tile::kBytes, x + first * Tile::kSize);
+  char* place = place_in_sectors(landing_memory + warp * Tile::kBytes, x + first * Tile::kSize);
   if (item >= 0 && threadIdx.x % 32 == 0) {
     const int skipped = static_cast<int>(from - at) * 16;
     send_to(barriers[warp], place + skipped, x + first * Tile::kSize + skipped, count * 16, false);

@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
   using Fold = lift::WarpFold<Place::kWidth, kLanes>;
   constexpr int kRows = 32 / kLanes, kWarps = 8, kRuns = kRowRuns<E>;
   constexpr bool kLog = kLeaves == Leaves::log_softmax;
-  extern __shared__ __align__(kCopyLine) char memory[];
+  extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier barriers[kWarps][kRuns];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto base_of = [&](int run) {
@@ -317,7 +317,7 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
   // Groups without a row of their own take part with the last row and write nothing.
   const auto row_of = [&](int run) { return min(base_of(run) + lane / kLanes, p.rows - 1); };
   const auto place_of = [&](int run) {
-    char* room = memory + (run * kWarps + warp) * Place::kWarpBytes;
+    char* room = landing_memory + (run * kWarps + warp) * Place::kWarpBytes;
     return (kRows == 1 || p.joined ? place_in_sectors(room, p.x + base_of(run) * p.x_stride) : room) +
            static_cast<int>(row_of(run) - base_of(run)) * p.pitch;
   };

@@ -251,11 +251,11 @@ template <class E>
 __global__ void __launch_bounds__(kRingThreads, 1)
     softmax_ring(const __grid_constant__ PlainRows p, const __grid_constant__ RingPlan plan) {
   begin_in_order();
-  extern __shared__ __align__(kCopyLine) char memory[];
+  extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ RingShared shared;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   shared.init();
-  RingWarp<E> ring(p, plan, shared, memory);
+  RingWarp<E> ring(p, plan, shared, landing_memory);
   if (warp < kRingWorkers) ring.begin(warp);
   lift::Cluster::arrive();
   lift::Cluster::wait();

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   using Place = typename Shape::Place;
   using Cluster = lift::Cluster;
   constexpr int kSize = Place::kSize, kLanes = Shape::kLanes;
-  extern __shared__ __align__(kCopyLine) char memory[];
+  extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier arrived[2], landed[kStayWarps];
   __shared__ RowSource::Queue queue;
   RowSource source({p.taken, static_cast<unsigned>(p.rows)}, clusters, queue);
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const int n = min(static_cast<int>(p.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);  // of the warp
   const auto x_of = [&](int row) { return p.x + row * p.x_stride + begin; };  // the warp's part
   const auto place_of = [&](const char* first) {
-    return Place{memory + warp * Shape::kWarpBytes, first, n, share.chunks};
+    return Place{landing_memory + warp * Shape::kWarpBytes, first, n, share.chunks};
   };
   const auto fetch = [&](int row) {
     if (lane != 0 || row >= p.rows) return;
@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   // Two by turns: who sends a row's mail has received that of the row before from every warp, and with it the word that
   // they have read the row before that.
   const auto box_of = [&](int turn) {
-    return StayBox{reinterpret_cast<StayMail*>(memory + warps * Shape::kWarpBytes + turn * StayBox::bytes(chunks))};
+    return StayBox{
+        reinterpret_cast<StayMail*>(landing_memory + warps * Shape::kWarpBytes + turn * StayBox::bytes(chunks))};
   };
   const int mail_bytes = chunks * static_cast<int>(sizeof(StayMail)) + RowSource::kBytes;
   if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
