@@ -69,7 +69,7 @@ void launch_leaves(const PlainRows& p, DType dtype, Stream stream, bool early = 
     // log_softmax needs the row's own frame, and gains less by a guess than rows lose that no guess holds.
     if constexpr (kLeaves != Leaves::log_softmax) {
       const bool on_vectors = p.joined && p.n % StayShape<E>::Place::kWidth == 0;
-      const bool on_sectors =
+      [[maybe_unused]] const bool on_sectors =
           (reinterpret_cast<std::uintptr_t>(p.x) | static_cast<std::uintptr_t>(p.x_stride)) % kCopySector == 0;
       const auto guess = [&]<int kChunks>(std::integral_constant<int, kChunks>) {
         const auto land = [&]<Lands kLands>() {
