@@ -18,10 +18,9 @@ struct BlockShape {
   static constexpr int kCount = kWhole ? 64 : 32, kLanes = lift::kChunk / kCount;
   static constexpr int kGroups = 32 / kLanes;  ///< chunks a warp
   static constexpr int kRegisters = kWhole ? 96 : 64;
-  static constexpr int kRoom =
-      kWhole ? whole_lines(WarpPart<E, kLanes, kCount>::kBytes) : room_in_sectors(WarpPart<E, kLanes, kCount>::kBytes);
   static constexpr int kMostRuns = kWhole ? 2 : 1;  ///< rows a block, on their way to it together
   using Part = WarpPart<E, kLanes, kCount>;
+  static constexpr int kRoom = kWhole ? whole_lines(Part::kBytes) : room_in_sectors(Part::kBytes);
   using Fold = lift::WarpFold<Part::kWidth, kLanes, kCount>;
 };
 
