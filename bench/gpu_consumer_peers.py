@@ -106,9 +106,9 @@ VALUES = {"logits": lambda row, best: best, "probabilities": lambda row, best: (
           "softmax": lambda row, best: torch.softmax(best, -1)}
 
 
-def near_topk(x, k, values, ordered=True):
-    """A check of (values, indices), the largest first if they are ordered, whichever of equal elements they are. What
-    softmax stands beside (quack's) has been compared without the lowest bits, in which it keeps the indices."""
+def near_topk(x, k, values, ordered=True, exact=True):
+    """A check of (values, indices), the largest first if they are ordered, whichever of equal elements they are; not
+    exact: compared without the lowest bits, in which the indices were kept (quack's)."""
     def right(result):
         rows = few_rows(x)
         (got, indices), x64 = (r[rows] for r in result), x[rows].double()
@@ -118,11 +118,11 @@ def near_topk(x, k, values, ordered=True):
             raise RuntimeError("wrong: an index twice")
         chosen, best = x64.gather(-1, indices.long()), x64.topk(k).values
         wanted, chosen = VALUES[values](x64, chosen), chosen if ordered else chosen.sort(-1, True).values
-        if values == "softmax":
+        if not exact:
             hold(chosen, best, x.dtype)
         elif not torch.equal(chosen, best):
             raise RuntimeError("wrong: not the largest, or not in order")
-        if values != "logits":
+        if values != "logits" or not exact:
             hold(got, wanted, x.dtype)
         elif not torch.equal(got.double(), wanted):
             raise RuntimeError("wrong: values that are not their indices'")
@@ -153,9 +153,9 @@ def _flashinfer_topk(x, k, probabilities, **how):
     return call
 
 
-def _quack_topk(x, k):
+def _quack_topk(x, k, probabilities):
     from quack.topk import topk_fwd
-    return lambda: topk_fwd(x, k, softmax=True)
+    return lambda: topk_fwd(x, k, softmax=probabilities)
 
 
 def topk(x, k, probabilities, names):
@@ -167,11 +167,11 @@ def topk(x, k, probabilities, names):
               "compile": lambda: _compiled_topk(x, k, probabilities),
               "flashinfer": lambda: _flashinfer_topk(x, k, probabilities, sorted=True, deterministic=True)}
     unsorted = {"flashinfer unsorted": lambda: _flashinfer_topk(x, k, probabilities)}
-    quack = {"quack": lambda: _quack_topk(x, k)} if x.shape[1] <= 4096 else {}
+    quack = {"quack": lambda: _quack_topk(x, k, probabilities)} if x.shape[1] <= 4096 else {}
     values = "probabilities" if probabilities else "logits"
     return {**offered(makers, names, near_topk(x, k, values)),
             **offered(unsorted, names, near_topk(x, k, values, ordered=False)),
-            **offered(quack, names, near_topk(x, k, "softmax"))}
+            **offered(quack, names, near_topk(x, k, "softmax" if probabilities else "logits", exact=False))}
 
 
 def within(x, temperature, top_k, top_p):

@@ -221,8 +221,9 @@ def measure(b, only):
             b.topk(torch.float32, rows, 128256, 50)
         b.topk(torch.float32, 4096, 128256, 50, False)
         b.topk(torch.bfloat16, 4096, 128256, 50)
-        b.topk(torch.float32, 65536, 256, 8)
-        b.topk(torch.float32, 65536, 1024, 32)
+        for probabilities in (True, False):
+            b.topk(torch.float32, 65536, 256, 8, probabilities)
+            b.topk(torch.float32, 65536, 1024, 32, probabilities)
         for k in (512, 1000, 2048, 4096):
             b.topk(torch.float32, 4096, 128256, k)
         b.topk(torch.float32, 4096, 128256, 1000, False)

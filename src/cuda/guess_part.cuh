@@ -8,16 +8,29 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-template <class E>
-struct GuessShape : StayShape<E> {
-  using typename StayShape<E>::Place;
-  static constexpr int kRoom = room_in_sectors(Place::kBytes);
-  static constexpr int kWarpBytes = whole_lines(kRoom + 16);  ///< the room for its elements, and its barrier
-};
-
 /// How parts of rows land: anywhere, if rows may begin and end inside vectors; else on vectors, to sectors as they lie
 /// in x, or in one place whatever the row, if all begin on sectors or it is faster nevertheless.
 enum class Lands { anywhere, on_vectors, in_one_place };
+
+/// Which rows a kernel takes, and how.
+struct GuessForm {
+  Leaves leaves;
+  Lands lands;
+  int chunks;   ///< of a row, at most
+  bool behind;  ///< a warp keeps a row's terms in shared memory until it has folded the next one
+
+  constexpr bool gradient() const { return leaves == Leaves::gradient; }
+};
+
+template <class E, GuessForm kForm>
+struct GuessShape : StayShape<E> {
+  using typename StayShape<E>::Place;
+  using StayShape<E>::kCount;
+  static constexpr int kRoom = room_in_sectors(Place::kBytes);
+  static constexpr int kKept =
+      whole_lines(kRoom + 16);  ///< behind the room for its elements, and its barrier: its terms
+  static constexpr int kWarpBytes = kKept + (kForm.behind ? 32 * kCount * static_cast<int>(sizeof(float)) : 0);
+};
 
 /// What of a warp waits in shared memory: registers are for elements.
 struct GuessWarp {
@@ -25,6 +38,7 @@ struct GuessWarp {
   int n;              ///< elements of its part of a row
   int chunk, chunks;  ///< the part's first chunk, and how many it has
   float filled;       ///< what stands behind the part's end in its landing place, if that stays
+  float magic;        ///< of the frame of the terms that are kept
   bool outer;         ///< at an end of the row, where chunks may be cut and vectors around them reach beyond x's memory
 };
 
@@ -44,10 +58,10 @@ struct GuessWaits {
 
 /// What a warp needs of its part of every row. It is found anew after each row that no guess held: what lives across a
 /// call has to stay out of most registers, which are for elements.
-template <class E, Lands kLands>
+template <class E, GuessForm kForm>
 struct GuessPart {
-  static constexpr bool kOnVectors = kLands != Lands::anywhere, kMoves = kLands != Lands::in_one_place;
-  using Shape = GuessShape<E>;
+  static constexpr bool kOnVectors = kForm.lands != Lands::anywhere, kMoves = kForm.lands != Lands::in_one_place;
+  using Shape = GuessShape<E, kForm>;
   using Place = typename Shape::Place;
   static constexpr int kLanes = Shape::kLanes, kChunkBytes = lift::kChunk * Place::kSize;
 
@@ -64,49 +78,60 @@ struct GuessPart {
     const ChunkShare share(chunks);
     kept_chunk = share.chunk + group;
     count = group < share.chunks ? min(static_cast<int>(p.n) - (share.chunk + group) * lift::kChunk, lift::kChunk) : 0;
-    extern __shared__ __align__(kCopyLine) char all_memory[];
-    memory = shared_address(all_memory + warp_index() * Shape::kWarpBytes);
+    memory = shared_address(room_of(warp_index()));
     asm volatile("" : "+r"(memory));  // or it is found anew wherever it is needed
   }
   /// By all lanes, before anything else of the part is used.
   __device__ __forceinline__ void init() const {
+    if (lane_index() != 0) return;
     const ChunkShare share(chunks);
-    const float nothing = fold::canonical_nan<float>();
-    [[maybe_unused]] const bool outer = share.chunk == 0 || share.chunk + share.chunks == chunks;
-    if (lane_index() == 0) waits.own() = {{}, size(share), share.chunk, share.chunks, nothing, outer};
-    if (lane_index() == 0) landed().init(1);
+    const int n = min(static_cast<int>(p.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);
+    const bool outer = share.chunk == 0 || share.chunk + share.chunks == chunks;
+    waits.own() = {{}, n, share.chunk, share.chunks, fold::canonical_nan<float>(), 0.F, outer};
+    landed().init(1);
   }
+  /// The lane's. float32 has no register for it; 16 bit would wait for it (2 percent).
+  __device__ __forceinline__ int chunk() const {
+    if constexpr (sizeof(E) == 2) return kept_chunk;
+    return waits.own().chunk + lane_index() / kLanes;
+  }
+  /// Of the lane's chunk.
+  __device__ __forceinline__ char* y_of(int row) const { return p.y + row * p.y_stride + chunk() * kChunkBytes; }
   /// Some chunk of the warp is not full. (Asked for every row: a register that said so would be spilled.)
   __device__ __forceinline__ bool cut() const { return __any_sync(lift::kWholeWarp, count % lift::kChunk != 0); }
-  __device__ __forceinline__ int size(const ChunkShare& share) const {
-    return min(static_cast<int>(p.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);
-  }
   /// The part in a row of x.
   __device__ __forceinline__ const char* first(std::int64_t row) const {
     return p.x + row * p.x_stride + waits.own().chunk * kChunkBytes;
   }
+  static __device__ __forceinline__ char* room_of(int warp) {
+    extern __shared__ __align__(kCopyLine) char landing_memory[];
+    return landing_memory + warp * Shape::kWarpBytes;
+  }
+  static __device__ __forceinline__ CopyBarrier& landed_in(char* room) {
+    return *reinterpret_cast<CopyBarrier*>(room + Shape::kRoom);
+  }
   __device__ __forceinline__ char* room() const { return static_cast<char*>(__cvta_shared_to_generic(memory)); }
+  /// The lane's first of the terms that are kept: vectors, 32 from one to the next.
+  __device__ __forceinline__ float4* kept() const {
+    return reinterpret_cast<float4*>(room() + Shape::kKept) + lane_index();
+  }
   /// Of the part that begins there.
   __device__ __forceinline__ char* place(const char* first) const {
     return kMoves ? place_in_sectors(room(), first) : room();
   }
-  __device__ __forceinline__ CopyBarrier& landed() const {
-    return *reinterpret_cast<CopyBarrier*>(room() + Shape::kRoom);
-  }
-  /// This step's row of gradients, by one thread of the block: what fetch_elements<true> expects besides.
-  static __device__ __forceinline__ void fetch_gradient(const PlainRows& p, GuessWaits& waits, int step, int row) {
-    if (thread_index() != GuessWaits::kGradientThread) return;
-    extern __shared__ __align__(kCopyLine) char all_memory[];
-    auto* landed = reinterpret_cast<CopyBarrier*>(all_memory + Shape::kWarpBytes + Shape::kRoom);
-    landed->copy(&waits.gradient(step), p.gradients + row, sizeof(GradientRow));
+  __device__ __forceinline__ CopyBarrier& landed() const { return landed_in(room()); }
+  /// This step's row of gradients, by one thread of the block: what fetch_elements expects besides.
+  __device__ __forceinline__ void fetch_gradient(int step, int row) const {
+    constexpr int kWarp = GuessWaits::kGradientThread / 32;
+    if (thread_index() == GuessWaits::kGradientThread)
+      landed_in(room_of(kWarp)).copy(&waits.gradient(step), p.gradients + row, sizeof(GradientRow));
   }
   /// The part in a row of x to its place; more: bytes to expect besides, 0.
-  template <bool kGradient>
   __device__ __forceinline__ void fetch_elements(int row, int more) const {
     const unsigned thread = thread_index();
     if (thread % 32 != 0) return;
     CopyBarrier& barrier = landed();
-    if (kGradient && thread == GuessWaits::kGradientThread) more += static_cast<int>(sizeof(GradientRow));
+    if (kForm.gradient() && thread == GuessWaits::kGradientThread) more += static_cast<int>(sizeof(GradientRow));
     const char* first = this->first(row);
     const GuessWarp& own = waits.own();
     const int size = own.n * Place::kSize;

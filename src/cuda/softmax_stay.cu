@@ -16,8 +16,19 @@ constexpr std::int64_t kFewestChunks = 48;
 constexpr std::int64_t kLongest = 512 * lift::kChunk, kLongestLog = 256 * lift::kChunk,
                        kLongestFloatLog = 128 * lift::kChunk;
 
-/// Measured: the longest rows of log_softmax are faster by whole blocks; float32 gradients are slower than softmax
-/// where little is under way.
+/// Measured: of rows on vectors, those that are written behind (GuessForm). Of a processor's shared memory they take so
+/// much that it holds no two.
+constexpr bool behind(std::int64_t chunks, Leaves leaves, bool wide) {
+  if (leaves == Leaves::log_softmax) return false;
+  if (!wide) return chunks > 228;
+  return chunks > (leaves == Leaves::gradient ? 220 : 248) && chunks <= 384;
+}
+constexpr StaySpread spread_behind(std::int64_t chunks, bool wide) {
+  const int blocks = wide ? (chunks > 360 ? 16 : 15) : chunks > 256 ? 16 : 8;
+  return {blocks, static_cast<int>((chunks + 2 * blocks - 1) / (2 * blocks))};
+}
+/// Of all others. Measured: the longest rows of log_softmax are faster by whole blocks; float32 gradients are slower
+/// than softmax where little is under way.
 constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide) {
   if (leaves == Leaves::log_softmax && chunks > 192 && chunks % 32 == 0) return fewest_blocks(chunks, 2);
   if (chunks > 256) return {16, static_cast<int>((chunks + 31) / 32)};
@@ -30,8 +41,11 @@ constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide) {
 constexpr bool every_warp_has_a_chunk(Leaves leaves) {
   for (std::int64_t chunks = 17; chunks <= kLongest / lift::kChunk; ++chunks)
     for (const bool wide : {false, true}) {
-      const StaySpread s = spread(chunks, leaves, wide);
-      if (s.blocks * s.warps >= chunks || 2 * s.blocks * s.warps < chunks || s.warps > kStayWarps) return false;
+      const auto fits = [chunks](const StaySpread& s) {
+        return s.blocks * s.warps < chunks && 2 * s.blocks * s.warps >= chunks && s.warps <= kStayWarps;
+      };
+      if (!fits(spread(chunks, leaves, wide))) return false;
+      if (behind(chunks, leaves, wide) && !fits(spread_behind(chunks, wide))) return false;
     }
   return true;
 }
@@ -53,7 +67,8 @@ const char* refuses(const RowProblem& p, const Context&) {
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (p.rows * chunks < kFewestChunks * traits.processors) return "too few rows to stay for";
   const Leaves leaves = is_log ? Leaves::log_softmax : p.op == Op::softmax ? Leaves::softmax : Leaves::gradient;
-  if (traits.largest_cluster < spread(chunks, leaves, wide).blocks)
+  if (traits.largest_cluster < spread(chunks, leaves, wide).blocks ||
+      (behind(chunks, leaves, wide) && traits.largest_cluster < spread_behind(chunks, wide).blocks))
     return "the device has no clusters of so many blocks";
   return nullptr;
 }
@@ -62,31 +77,37 @@ template <Leaves kLeaves>
 void launch_leaves(const PlainRows& p, DType dtype, Stream stream, bool early = false) {
   with_element(dtype, [&]<class E>() {
     const auto chunks = static_cast<int>(lift::chunk_count(p.n));
-    const StaySpread s = spread(chunks, kLeaves, sizeof(E) == 4);
-    const auto go = [&](const char* name, auto kernel, int warp_bytes) {
+    const auto go = [&](const char* name, auto kernel, int warp_bytes, const StaySpread& s) {
       launch_to_stay(name, kernel, s, s.warps * warp_bytes + 2 * StayBox::bytes(chunks), p.rows, stream, p, early);
     };
+    const StaySpread s = spread(chunks, kLeaves, sizeof(E) == 4);
     // log_softmax needs the row's own frame, and gains less by a guess than rows lose that no guess holds.
     if constexpr (kLeaves != Leaves::log_softmax) {
       const bool on_vectors = p.joined && p.n % StayShape<E>::Place::kWidth == 0;
       [[maybe_unused]] const bool on_sectors =
           (reinterpret_cast<std::uintptr_t>(p.x) | static_cast<std::uintptr_t>(p.x_stride)) % kCopySector == 0;
-      const auto guess = [&]<int kChunks>(std::integral_constant<int, kChunks>) {
-        const auto land = [&]<Lands kLands>() {
-          go("softmax_cluster_guesses", softmax_cluster_guesses<E, kLeaves, kLands, kChunks>,
-             GuessShape<E>::kWarpBytes);
-        };
-        if (!on_vectors) return land.template operator()<Lands::anywhere>();
-        // Measured: gradients lose more by what the end of a row then takes than they gain.
-        if constexpr (kLeaves == Leaves::softmax)
-          if (!on_sectors) return land.template operator()<Lands::on_vectors>();
-        land.template operator()<Lands::in_one_place>();
+      const auto guess = [&]<Lands kLands, int kChunks, bool kBehind>(const StaySpread& of) {
+        constexpr GuessForm kForm{kLeaves, kLands, kChunks, kBehind};
+        go("softmax_cluster_guesses", softmax_cluster_guesses<E, kLeaves, kLands, kChunks, kBehind>,
+           GuessShape<E, kForm>::kWarpBytes, of);
       };
-      // A gradient's rows are no longer than 256 chunks (refuses_gradient).
-      if (kLeaves == Leaves::gradient || chunks <= 256) return guess(std::integral_constant<int, 256>{});
-      if constexpr (kLeaves != Leaves::gradient) guess(std::integral_constant<int, 512>{});
+      // Longer rows are written behind, but for these; a gradient's are none (refuses_gradient).
+      const auto at_once = [&]<Lands kLands>() {
+        constexpr bool kLong = kLeaves == Leaves::softmax && (kLands == Lands::anywhere || sizeof(E) == 4);
+        if (!kLong || chunks <= 256) return guess.template operator()<kLands, 256, false>(s);
+        if constexpr (kLong) guess.template operator()<kLands, 512, false>(s);
+      };
+      if (!on_vectors) return at_once.template operator()<Lands::anywhere>();
+      const auto land = [&]<Lands kLands>() {
+        if (!behind(chunks, kLeaves, sizeof(E) == 4)) return at_once.template operator()<kLands>();
+        guess.template operator()<kLands, 512, true>(spread_behind(chunks, sizeof(E) == 4));
+      };
+      // Measured: gradients lose more by what the end of a row then takes than they gain.
+      if constexpr (kLeaves == Leaves::softmax)
+        if (!on_sectors) return land.template operator()<Lands::on_vectors>();
+      land.template operator()<Lands::in_one_place>();
     } else {
-      go("softmax_cluster_stays", softmax_cluster_stays<E>, StayShape<E>::kWarpBytes);
+      go("softmax_cluster_stays", softmax_cluster_stays<E>, StayShape<E>::kWarpBytes, s);
     }
   });
 }

@@ -76,10 +76,10 @@ struct GuessedFrame {
 
   __device__ __forceinline__ lift::FrameTerms terms(float c) const { return lift::FrameTerms::in_even_frame(c, magic); }
 
-  /// To where a row of this sum in the frame would have been kLead under it, about.
-  __device__ __forceinline__ void follow(float sum) {
+  /// To where a row of this sum in the frame `of` would have been kLead under it, about.
+  __device__ __forceinline__ void follow(float sum, const GuessedFrame& of) {
     if (sum >= 0x1p-20F && sum < 0x1p-4F) return;
-    follow(s() + (__float_as_int(sum) >> 23) - 127);
+    follow(of.s() + (__float_as_int(sum) >> 23) - 127);
   }
   __device__ __forceinline__ void follow(const lift::Root& root) {
     const int z = root.node.z;

@@ -84,7 +84,8 @@ template <class E, int kLanes>
 void launch_warp_rows(const TopkProblem& p, Stream stream) {
   const Grid grid{ceil_div(p.rows, kWarpTopkWarps * (32 / kLanes)), kWarpTopkWarps * 32};
   const float c = fold::make_scale<float>(p.scale).c;
-  launch("topk_warp_rows", topk_warp_rows<E, kLanes>, grid, stream, p, wants_states(p), c);
+  launch("topk_warp_rows", wants_states(p) ? topk_warp_rows<E, kLanes, true> : topk_warp_rows<E, kLanes, false>, grid,
+         stream, p, c);
 }
 
 void run_warp_rows(const TopkProblem& p, const Context& context) {

@@ -36,12 +36,22 @@ class TopkRow {
   }
   /// The same for who has it.
   __device__ __forceinline__ void put_element(std::int64_t j, std::int64_t index, T element) const {
+    put_pair(j, index, element);
+    if (p_[TopkSlot::probabilities].given) put_probability(j, index, element);
+    if (p_[TopkSlot::log_probabilities].given) put_log_probability(j, index, element);
+  }
+  /// One after the other, for who asks for the last two only where they are given: what they need of the row is then
+  /// not found where they are not.
+  __device__ __forceinline__ void put_pair(std::int64_t j, std::int64_t index, T element) const {
     const Operand& indices = p_[TopkSlot::indices];
-    const bool there = index >= 0;
     put_at(TopkSlot::values, j, element);
     put_integer(indices.dtype, indices.data + place_.offset(indices) + j * indices.axis_stride, index);
-    if (p_[TopkSlot::probabilities].given) put_at(TopkSlot::probabilities, j, probability(there, element));
-    if (p_[TopkSlot::log_probabilities].given) put_at(TopkSlot::log_probabilities, j, log_probability(there, element));
+  }
+  __device__ __forceinline__ void put_probability(std::int64_t j, std::int64_t index, T element) const {
+    put_at(TopkSlot::probabilities, j, probability(index >= 0, element));
+  }
+  __device__ __forceinline__ void put_log_probability(std::int64_t j, std::int64_t index, T element) const {
+    put_at(TopkSlot::log_probabilities, j, log_probability(index >= 0, element));
   }
   __device__ __forceinline__ void put_lse() const {
     const Operand& o = p_[TopkSlot::lse];

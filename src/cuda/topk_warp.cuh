@@ -14,10 +14,12 @@ namespace cuda {
 
 inline constexpr int kWarpTopkWarps = 4, kMostWarpK = 32;
 
-/// What a group of kLanes lanes keeps of a row in shared memory: the elements that may be among the k best.
-template <int kLanes>
+/// What a group of kLanes lanes keeps of a row in shared memory: its elements, as registers have no index, and those
+/// that may be among the k best.
+template <class E, int kLanes>
 struct alignas(16) TopkCandidates {
   static constexpr int kRoom = kLanes == 8 ? 48 : kLanes == 16 ? 64 : 96;
+  E row[32 * kLanes];         ///< by Tile's slots
   std::uint32_t keys[kRoom];  ///< they order as the elements do; beyond the last one, up to a multiple of 4, 0
   float values[kRoom];
   std::uint16_t places[kRoom], best[kMostWarpK];  ///< best: by rank, where among these
@@ -27,12 +29,16 @@ struct alignas(16) TopkCandidates {
 template <class E, int kLanes>
 struct GroupTopk {
   using Elements = Tile<E, kLanes>;
-  using Candidates = TopkCandidates<kLanes>;
+  using Candidates = TopkCandidates<E, kLanes>;
   static constexpr bool kIsHalf = sizeof(E) == 2;
   const Elements& tile;
   int n, k;
   Candidates& own;
 
+  __device__ __forceinline__ unsigned slot(unsigned i) const {
+    const unsigned j = i / Elements::kWidth, k = i % Elements::kWidth;
+    return (static_cast<unsigned>(tile.lane) + kLanes * j) * Elements::kWidth + k;
+  }
   __device__ __forceinline__ int element(unsigned i) const {
     return tile.element(static_cast<int>(i / Elements::kWidth), static_cast<int>(i % Elements::kWidth));
   }
@@ -78,24 +84,29 @@ struct GroupTopk {
   }
 
   /// Those elements as candidates; how many there are, or more than kRoom: then nothing is written.
-  __device__ __forceinline__ int collect(unsigned which, const char* x) const {
+  __device__ __forceinline__ int collect(unsigned which) const {
     const int mine = __popc(which);
     const int before = sum_up_to<kLanes>(mine);
     const int all = __shfl_sync(lift::kWholeWarp, before, kLanes - 1, kLanes);
     if (all <= Candidates::kRoom) {
       std::uint16_t* to = own.places + before - mine;
 #pragma unroll 1
-      for (; which != 0; which &= which - 1)
-        *to++ = static_cast<std::uint16_t>(element(static_cast<unsigned>(__ffs(static_cast<int>(which)) - 1)));
+      for (; which != 0; which &= which - 1) {
+        const auto i = static_cast<unsigned>(__ffs(static_cast<int>(which)) - 1);
+        *to++ = static_cast<std::uint16_t>(slot(i));
+      }
     }
     __syncwarp();
     if (all <= Candidates::kRoom) {
 #pragma unroll 1
       for (int t = tile.lane; t < all; t += kLanes) {
-        const std::uint32_t at = own.places[t];
-        const float value = fold::widen(reinterpret_cast<const E*>(x)[at]);  // registers have no index
+        const int slot = own.places[t];
+        const std::uint32_t at = static_cast<std::uint32_t>(slot - tile.shift) % Elements::kSlots;
+        const E raw = own.row[slot];
+        const float value = fold::widen(raw);
+        own.places[t] = static_cast<std::uint16_t>(at);
         own.values[t] = value;
-        own.keys[t] = kIsHalf ? half_key(reinterpret_cast<const E*>(x)[at], value, at) : key_of(value);
+        own.keys[t] = kIsHalf ? half_key(raw, value, at) : key_of(value);
       }
       if (tile.lane < 3 && all + tile.lane < Candidates::kRoom) own.keys[all + tile.lane] = 0;
     }
@@ -196,13 +207,14 @@ struct GroupTopk {
   }
 };
 
-template <class E, int kLanes>
+/// kStates: more than the elements and their indices is asked for.
+template <class E, int kLanes, bool kStates>
 __global__ void __launch_bounds__(kWarpTopkWarps * 32, 8)
-    topk_warp_rows(const __grid_constant__ TopkProblem p, bool with_states, float c) {
+    topk_warp_rows(const __grid_constant__ TopkProblem p, float c) {
   begin_in_order();
   using Elements = Tile<E, kLanes>;
   constexpr int kGroups = kWarpTopkWarps * 32 / kLanes, kHalf = Elements::kVectors / 2;
-  __shared__ TopkCandidates<kLanes> candidates[kGroups];
+  __shared__ TopkCandidates<E, kLanes> candidates[kGroups];
   const int place = static_cast<int>(threadIdx.x) / kLanes;
   const std::int64_t wanted = static_cast<std::int64_t>(blockIdx.x) * kGroups + place;
   // Lanes without a row of their own take part with the last row and write nothing.
@@ -215,6 +227,7 @@ __global__ void __launch_bounds__(kWarpTopkWarps * 32, 8)
   float v[lift::kPerLane];
 #pragma unroll
   for (int j = 0; j < Elements::kVectors; ++j) {
+    reinterpret_cast<uint4*>(candidates[place].row)[tile.lane + kLanes * j] = raw[j];
     runs[j % 2][j / 2] = raw[j];  // neighbours in the tile in different runs, for rows that do not fill it
     Packed<E>::unpack(raw[j], v + j * Elements::kWidth);
   }
@@ -222,12 +235,12 @@ __global__ void __launch_bounds__(kWarpTopkWarps * 32, 8)
   const GroupTopk<E, kLanes> group{tile, n, k, candidates[place]};
   const unsigned which = group.reach(v, group.bound(group.key_of(a.high), group.key_of(b.high)));
   auto state = fold::LogSumExp<float>::identity();  // now: what follows needs the elements' registers
-  if (with_states)
+  if constexpr (kStates)
     state =
         lift::WarpFold<Elements::kWidth, kLanes>::terms(v, c, {lift::least(a.low, b.low), lift::most(a.high, b.high)})
             .state;
-  const int count = group.collect(which, x);
-  if (__any_sync(lift::kWholeWarp, count > TopkCandidates<kLanes>::kRoom)) {
+  const int count = group.collect(which);
+  if (__any_sync(lift::kWholeWarp, count > TopkCandidates<E, kLanes>::kRoom)) {
     group.extract(x, n, k, candidates[place]);
   } else if (!__all_sync(lift::kWholeWarp, group.rank(count))) {
     group.rank_exactly(count);
@@ -235,16 +248,29 @@ __global__ void __launch_bounds__(kWarpTopkWarps * 32, 8)
   if (wanted >= p.rows) return;
   const TopkRow<float, PlainPlace> result(p, row, state);
   const auto& own = candidates[place];
-  for (int j = tile.lane; j < k; j += kLanes) {
-    const int at = own.best[j], index = own.places[at];
-    int to = j;
-    if (!p.sorted) {  // by ascending index
-      to = 0;
-      for (int i = 0; i < k; ++i) to += own.places[own.best[i]] < index ? 1 : 0;
+  const auto each = [&](const auto& put) {
+    for (int j = tile.lane; j < k; j += kLanes) {
+      const int at = own.best[j], index = own.places[at];
+      int to = j;
+      if (!p.sorted) {  // by ascending index
+        to = 0;
+        for (int i = 0; i < k; ++i) to += own.places[own.best[i]] < index ? 1 : 0;
+      }
+      put(to, index, own.values[at]);
     }
-    result.put_element(to, index, own.values[at]);
+  };
+  if constexpr (kStates) {
+    const bool probabilities = p[TopkSlot::probabilities].given;
+    each([&](int j, int index, float element) {
+      result.put_pair(j, index, element);
+      if (probabilities) result.put_probability(j, index, element);
+    });
+    if (p[TopkSlot::log_probabilities].given)
+      each([&](int j, int index, float element) { result.put_log_probability(j, index, element); });
+    if (tile.lane == 0) result.put_lse();
+  } else {
+    each([&](int j, int index, float element) { result.put_pair(j, index, element); });
   }
-  if (tile.lane == 0) result.put_lse();
 }
 
 }  // namespace cuda

@@ -13,16 +13,19 @@ using softfold::Op;
 
 /// Chunks of all rows: more than clusters stay for.
 constexpr std::int64_t kChunks = 7000;
+/// Rows of n elements: four for every cluster at least, of which few run at once where rows are long.
+constexpr std::int64_t rows_of(std::int64_t n) { return (n > 220000 ? 4 : 1) * kChunks * 1024 / n; }
 
 struct Layout {
   std::int64_t n, x_offset, y_offset;
-  std::int64_t rows() const { return kChunks * 1024 / n; }
+  std::int64_t rows() const { return rows_of(n); }
 };
 /// Whole vectors and not, whole chunks and not, one or two chunks to a warp, places for up to 64, 256 and 512 of them.
 constexpr Layout kLayouts[] = {{17000, 0, 0},  {17001, 0, 0},  {20480, 8, 0},  {33003, 3, 3},  {33004, 8, 0},
                                {50257, 1, 1},  {50264, 0, 0},  {65536, 0, 8},  {65536, 5, 5},  {128256, 0, 0},
-                               {151937, 7, 7}, {200064, 0, 0}, {262144, 0, 0}, {262145, 0, 0}, {300001, 2, 2},
-                               {393216, 0, 0}, {400008, 0, 0}, {524288, 0, 0}};
+                               {151937, 7, 7}, {200064, 0, 0}, {230400, 0, 0}, {250001, 3, 3}, {262136, 8, 0},
+                               {262144, 0, 0}, {262145, 0, 0}, {300001, 2, 2}, {360000, 8, 0}, {393216, 0, 0},
+                               {400008, 0, 0}, {524280, 0, 0}, {524288, 0, 0}};
 
 std::string describe(const Layout& l, DType t, Values v, double scale) {
   return std::to_string(l.rows()) + "x" + std::to_string(l.n) + " " + std::string(name_of(t)) + " offsets " +
@@ -66,8 +69,8 @@ TEST_F(CudaStay, SoftmaxOfRowsFarFromTheRowBefore) {
 /// -62.25 or -62.5 behind a row around 0): where its probability is about the least of all, and where the row's other
 /// elements lie hardly above it.
 TEST_F(CudaStay, ElementsThatLookAbsent) {
-  for (const std::int64_t n : {17000, 20001, 50264}) {
-    const std::int64_t rows = kChunks * 1024 / n;
+  for (const std::int64_t n : {17000, 20001, 50264, 262136}) {
+    const std::int64_t rows = rows_of(n);
     Tensor x(DType::bfloat16, {rows, n}), y(DType::bfloat16, {rows, n});
     x.fill_by_threads([&](std::int64_t i) {
       const std::int64_t row = i / n, at = i % n;
@@ -201,9 +204,9 @@ TEST_F(CudaStay, RowsThatAreTakenOneByOne) {
 /// float32 elements at every distance from their row's frame: within its reach, at its edges, where they are 0 in their
 /// own chunk's frame and where they may not be, alone in a chunk or not.
 TEST_F(CudaStay, ElementsAtTheEdgesOfAFrame) {
-  for (const std::int64_t n : {33000, 50257, 131072, 300001})
+  for (const std::int64_t n : {33000, 50257, 131072, 250001, 300001})
     for (const double scale : {1., -2.}) {
-      const std::int64_t rows = kChunks * 1024 / n;
+      const std::int64_t rows = rows_of(n);
       Tensor x(DType::float32, {rows, n}), y(DType::float32, {rows, n}), dx(DType::float32, {rows, n}),
           targets(DType::int64, {rows}), loss(DType::float32, {});
       x.fill_by_threads([&](std::int64_t i) {
@@ -262,8 +265,8 @@ TEST_F(CudaStay, LossAndGradientOfRowsFarFromTheRowBefore) {
 /// Targets that are no class make their rows' gradients NaN, and those alone.
 TEST_F(CudaStay, GradientsOfStrayTargets) {
   for (const DType t : {DType::bfloat16, DType::float32})
-    for (const std::int64_t n : {50257, 65536}) {
-      const std::int64_t rows = kChunks * 1024 / n;
+    for (const std::int64_t n : {50257, 65536, 262144}) {
+      const std::int64_t rows = rows_of(n);
       Tensor x(t, {rows, n}), some(t, {rows, n}), all(t, {rows, n}), targets(DType::int64, {rows});
       Tensor loss(DType::float32, {});
       x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
@@ -296,8 +299,8 @@ TEST_F(CudaStay, GradientsOfStrayTargets) {
 /// dloss is a large power of two, and the reciprocal of a row's sum in the frame of the row before is larger: their
 /// product is beyond float32, the gradient is not.
 TEST_F(CudaStay, LargeGradientsOfRowsFarBelowTheRowBefore) {
-  for (const std::int64_t n : {17000, 50257, 65536}) {
-    const std::int64_t rows = kChunks * 1024 / n;
+  for (const std::int64_t n : {17000, 50257, 65536, 262144}) {
+    const std::int64_t rows = rows_of(n);
     Tensor x(DType::bfloat16, {rows, n}), dx(DType::bfloat16, {rows, n}), targets(DType::int64, {rows});
     Tensor loss(DType::float32, {}), dloss(DType::float32, {});
     x.fill_by_threads([&](std::int64_t i) {
@@ -327,7 +330,7 @@ TEST_F(CudaStay, LargeGradientsOfRowsFarBelowTheRowBefore) {
 TEST_F(CudaStay, RowsFarAboveZero) {
   for (const std::int64_t n : {17000, 50257, 50264, 131072, 300001})
     for (const double scale : {1., -0.5}) {
-      const std::int64_t rows = kChunks * 1024 / n;
+      const std::int64_t rows = rows_of(n);
       const DType t = n > 32768 && scale < 0 ? DType::float32 : DType::bfloat16;
       Tensor x(t, {rows, n}), y(t, {rows, n});
       x.fill_by_threads([&](std::int64_t i) {

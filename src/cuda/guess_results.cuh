@@ -1,0 +1,109 @@
+// What softmax_cluster_guesses writes of a warp's part of a row: terms to results, and away.
+#pragma once
+
+#include "cuda/guess_part.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+template <class E, GuessForm kForm>
+struct GuessResults {
+  using Part = GuessPart<E, kForm>;
+  using Shape = GuessShape<E, kForm>;
+  using Place = typename Shape::Place;
+  using Vectors = uint4[Place::kVectors];
+  using Values = float[Shape::kCount];
+  static constexpr int kLanes = Shape::kLanes;
+
+  const Part& part;
+
+  /// Terms to results, by `raw`, and away.
+  __device__ __forceinline__ void put(Vectors& raw, Values& v, char* y, bool dense, float unit) const {
+    finish<false, Place::kWidth>(
+        v, dense, unit, [] {}, [&](int j) { raw[j] = Packed<E>::pack(v + j * Place::kWidth); });
+    write(raw, y);
+  }
+  /// Of a row that is not wild. (Constants by the stores of all others: a call would have registers spilled.)
+  __device__ __forceinline__ void put_guessed_gradients(Vectors& raw, Values& v, float least, float unit,
+                                                        const GradientRow& gradient, char* y) const {
+    if (gradient.kind == GradientRow::Kind::regular) {
+      to_gradients(v, least, unit, gradient);
+#pragma unroll
+      for (int j = 0; j < Place::kVectors; ++j) raw[j] = Packed<E>::pack(v + j * Place::kWidth);
+    } else {
+      // (Packed<E>::narrow makes another NaN of it.)
+      const E nan = fold::narrow<E>(fold::canonical_nan<float>());
+      const bool zero = gradient.kind == GradientRow::Kind::zero;
+      E constants[Place::kWidth];
+#pragma unroll
+      for (E& e : constants) e = zero ? fold::narrow<E>(0.F) : nan;
+#pragma unroll
+      for (uint4& vector : raw) vector = Packed<E>::join(constants);
+    }
+    write(raw, y);
+  }
+  /// Of a row that no guess held, whose elements `own` has folded to the terms v.
+  template <class Folded>
+  __device__ __forceinline__ void put_exactly(Values& v, const Folded& own, const lift::Root& root, int row) const {
+    const ChunkMultiplier multiplier(root, own.node, own.state.m);
+    const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
+    char* y = part.y_of(row);
+    Vectors raw;
+    if constexpr (kForm.gradient()) {
+      if (part.chunk() == 0 && lane_index() % kLanes == 0) part.p.states[row] = root.state();
+      put_gradient<E>(typename Shape::Elements(y), y, part.count, v, own.dense ? 0x1p-62F : 0.F, unit,
+                      GradientWords(part.p.gradients + row).row(), root, [&] {
+#pragma unroll
+                        for (int j = 0; j < Place::kVectors; ++j) raw[j] = Packed<E>::pack(v + j * Place::kWidth);
+                        write(raw, y);
+                      });
+    } else if (!multiplier.regular) {
+      fill<E, false>(y, nullptr, 0, lane_index() % kLanes, kLanes, part.count, part.count,
+                     constant_of<false>(root.state(), part.p.empty));
+    } else {
+      put(raw, v, y, own.dense, unit);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void write(const Vectors& raw, char* y) const {
+    const int lane = lane_index() % kLanes;
+    if constexpr (Part::kOnVectors) {
+      uint4* to = reinterpret_cast<uint4*>(y) + lane;
+#pragma unroll
+      for (int j = 0; j < Place::kVectors; ++j)
+        if (Place::kWidth * (lane + kLanes * j) < part.count) to[kLanes * j] = raw[j];
+    } else if (__any_sync(lift::kWholeWarp, part.count % lift::kChunk != 0)) {
+      write_vectors<E, kLanes, Place::kVectors>(y, part.count, [&](int j) { return raw[j]; });
+    } else {
+      write_whole_chunks(raw, y);
+    }
+  }
+  /// Of chunks that begin inside a vector: a vector that two of them share is written once, and of what is left at the
+  /// part's ends a lane writes an element.
+  __device__ __forceinline__ void write_whole_chunks(const Vectors& raw, char* y) const {
+    const int lane = lane_index(), group_lane = lane % kLanes;
+    const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % 16);
+    uint4* to = reinterpret_cast<uint4*>(y - shift) + group_lane;
+    const bool has_chunk = part.count > 0, two = __all_sync(lift::kWholeWarp, has_chunk);
+    const auto other = [&](unsigned w) { return __shfl_sync(lift::kWholeWarp, w, two ? lane ^ kLanes : lane); };
+    const uint4& own = raw[0];
+    const uint4 before{other(own.x), other(own.y), other(own.z), other(own.w)};
+    const uint4 first = group_lane == 0 ? joined(own, before, shift) : own;
+    if (lane == 0) part.waits.own().ends = first;
+    if (has_chunk) {
+      if (lane != 0 || shift == 0) to[0] = first;
+#pragma unroll
+      for (int j = 1; j < Place::kVectors; ++j) to[kLanes * j] = raw[j];
+    }
+    __syncwarp();
+    if (lane >= Place::kWidth || shift == 0) return;
+    const int at = lane * Place::kSize - shift, behind = (two ? 2 : 1) * (lift::kChunk * Place::kSize);
+    *reinterpret_cast<E*>(y + (at < 0 ? at + behind : at)) = reinterpret_cast<const E*>(&part.waits.own().ends)[lane];
+  }
+};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
