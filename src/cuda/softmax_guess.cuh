@@ -73,9 +73,10 @@ struct GuessRows {
     Values v;
     Received row = receive(step);
     take_top(row, step);
+    __syncwarp();  // behind what one lane wrote of the frame
     const float4* kept = part.kept();
 #pragma unroll
-    for (int j = 0; j < Shape::kCount / 4; ++j) take(v + 4 * j, kept[32 * j]);
+    for (int j = 0; j < Shape::kCount / 4; ++j) unpack_four(v + 4 * j, kept[32 * j]);
     return put(raw, v, row, GuessedFrame{part.waits.own().magic}, least(part.cut()), part.y_of(source.row(step)), step);
   }
 
@@ -154,7 +155,7 @@ struct GuessRows {
   __device__ __forceinline__ void take_top(Received& row, int step) const {
     if constexpr (kForm.gradient()) row.takes = mail.takes_top(step, row.top);
   }
-  static __device__ __forceinline__ void take(float* v, const float4& from) {
+  static __device__ __forceinline__ void unpack_four(float* v, const float4& from) {
     v[0] = from.x, v[1] = from.y, v[2] = from.z, v[3] = from.w;
   }
   /// Terms for those that are kept.
@@ -164,7 +165,7 @@ struct GuessRows {
     for (int j = 0; j < Shape::kCount / 4; ++j) {
       const float4 before = kept[32 * j];
       kept[32 * j] = {v[4 * j], v[4 * j + 1], v[4 * j + 2], v[4 * j + 3]};
-      take(v + 4 * j, before);
+      unpack_four(v + 4 * j, before);
     }
   }
   /// The step's row from its terms in the frame `of`, none below `low`, whose results `raw` is for.
@@ -248,7 +249,7 @@ __device__ __forceinline__ int guess_rows(const PlainRows& p, RowSource& source,
     float rest = lift::absent(p.factor.c);
     if constexpr (sizeof(E) == 2) rest = cut ? frame.template hidden<E>(p.factor.c) : 0.F;
     uint4 raw[Place::kVectors];
-    part.read(raw, part.kMoves || !part.kOnVectors ? part.first(source.row(step)) : nullptr, cut, rest);
+    part.read(raw, part.kMoves ? part.first(source.row(step)) : nullptr, cut, rest);
     const int waited = Place::loaded(raw);
     source.keep();
     __syncwarp();

@@ -16,8 +16,8 @@ constexpr std::int64_t kFewestChunks = 48;
 constexpr std::int64_t kLongest = 512 * lift::kChunk, kLongestLog = 256 * lift::kChunk,
                        kLongestFloatLog = 128 * lift::kChunk;
 
-/// Measured: of rows on vectors, those that are written behind (GuessForm). Of a processor's shared memory they take so
-/// much that it holds no two.
+/// Measured: of rows on vectors, those that are written behind (GuessForm). Their blocks take so much of a processor's
+/// shared memory that it holds no two.
 constexpr bool behind(std::int64_t chunks, Leaves leaves, bool wide) {
   if (leaves == Leaves::log_softmax) return false;
   if (!wide) return chunks > 228;
@@ -49,6 +49,8 @@ constexpr bool every_warp_has_a_chunk(Leaves leaves) {
     }
   return true;
 }
+// Others on vectors have places for 256 chunks in 16 bit.
+static_assert(behind(257, Leaves::softmax, false) && behind(kLongest / lift::kChunk, Leaves::softmax, false));
 static_assert(every_warp_has_a_chunk(Leaves::softmax) && every_warp_has_a_chunk(Leaves::log_softmax));
 static_assert(every_warp_has_a_chunk(Leaves::gradient));
 

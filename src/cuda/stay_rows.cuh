@@ -79,13 +79,15 @@ struct RowCounter {
 
 /// Which rows a cluster takes: its first ones by a stride, the rest as it comes to them, one by one from a counter that
 /// all clusters share, because processors do not all read equally fast. The cluster's first thread asks for a row once
-/// the mail of one has come, and its warp sends it with the mail of the next, long before that row's sums, for which
-/// others wait. It looks at the answer, which takes 2 us, only then (at once: 5 percent slower). What can wait in
+/// the mail of one has come, and its warp sends it with the mail of the next, before that row's sums, for which others
+/// wait. It looks at the answer, which takes 2 us, only then (at once: 5 percent slower). What can wait in
 /// shared memory does: registers are for elements, and spilled ones come from the L2 cache behind each row's mail
 /// (measured, for one: 0.82 to 0.92 of a copy instead of 0.93 to 1.01).
 class RowSource {
  public:
-  static constexpr int kAhead = 3;            ///< a row's mail brings the one that is taken so many steps later
+  /// A row's mail brings the one that is taken so many steps later. Rows that are written behind need them all: at a
+  /// step the mail of two steps before has come, and the next row has to be known.
+  static constexpr int kAhead = 3;
   static constexpr int kPlaces = 8;           ///< more than the steps that some warp may be at, and those ahead
   static constexpr int kBytes = sizeof(int);  ///< of a row's mail
 

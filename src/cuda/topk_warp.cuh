@@ -1,5 +1,6 @@
-// topk of short plain rows: a warp takes one or several, all in registers. The k-th of the maxima of runs of 16
-// elements bounds the k-th of all, so few elements are left to be ranked against each other.
+// topk of short plain rows: a warp takes one or several, in registers and, to be looked up, in shared memory. The k-th
+// of the maxima of runs of 16 elements bounds the k-th of all, so few elements are left to be ranked against each
+// other.
 #pragma once
 
 #include "cuda/in_order.cuh"
@@ -35,9 +36,10 @@ struct GroupTopk {
   int n, k;
   Candidates& own;
 
+  /// Of the lane's i-th element, in Tile's terms.
   __device__ __forceinline__ unsigned slot(unsigned i) const {
-    const unsigned j = i / Elements::kWidth, k = i % Elements::kWidth;
-    return (static_cast<unsigned>(tile.lane) + kLanes * j) * Elements::kWidth + k;
+    const unsigned vector = i / Elements::kWidth * kLanes + static_cast<unsigned>(tile.lane);
+    return vector * Elements::kWidth + i % Elements::kWidth;
   }
   __device__ __forceinline__ int element(unsigned i) const {
     return tile.element(static_cast<int>(i / Elements::kWidth), static_cast<int>(i % Elements::kWidth));
@@ -100,9 +102,9 @@ struct GroupTopk {
     if (all <= Candidates::kRoom) {
 #pragma unroll 1
       for (int t = tile.lane; t < all; t += kLanes) {
-        const int slot = own.places[t];
-        const std::uint32_t at = static_cast<std::uint32_t>(slot - tile.shift) % Elements::kSlots;
-        const E raw = own.row[slot];
+        const int from = own.places[t];
+        const std::uint32_t at = static_cast<std::uint32_t>(from - tile.shift) % Elements::kSlots;
+        const E raw = own.row[from];
         const float value = fold::widen(raw);
         own.places[t] = static_cast<std::uint16_t>(at);
         own.values[t] = value;

@@ -13,7 +13,7 @@ using softfold::Op;
 
 /// Chunks of all rows: more than clusters stay for.
 constexpr std::int64_t kChunks = 7000;
-/// Rows of n elements: four for every cluster at least, of which few run at once where rows are long.
+/// Rows of n elements: of long ones, for which few clusters run at once, two or three for each at least.
 constexpr std::int64_t rows_of(std::int64_t n) { return (n > 220000 ? 4 : 1) * kChunks * 1024 / n; }
 
 struct Layout {
@@ -23,9 +23,9 @@ struct Layout {
 /// Whole vectors and not, whole chunks and not, one or two chunks to a warp, places for up to 64, 256 and 512 of them.
 constexpr Layout kLayouts[] = {{17000, 0, 0},  {17001, 0, 0},  {20480, 8, 0},  {33003, 3, 3},  {33004, 8, 0},
                                {50257, 1, 1},  {50264, 0, 0},  {65536, 0, 8},  {65536, 5, 5},  {128256, 0, 0},
-                               {151937, 7, 7}, {200064, 0, 0}, {230400, 0, 0}, {250001, 3, 3}, {262136, 8, 0},
-                               {262144, 0, 0}, {262145, 0, 0}, {300001, 2, 2}, {360000, 8, 0}, {393216, 0, 0},
-                               {400008, 0, 0}, {524280, 0, 0}, {524288, 0, 0}};
+                               {151937, 7, 7}, {200064, 0, 0}, {230400, 0, 0}, {250001, 3, 3}, {260000, 0, 0},
+                               {262136, 8, 0}, {262144, 0, 0}, {262145, 0, 0}, {300001, 2, 2}, {300004, 4, 4},
+                               {360000, 8, 0}, {393216, 0, 0}, {400008, 0, 0}, {524280, 0, 0}, {524288, 0, 0}};
 
 std::string describe(const Layout& l, DType t, Values v, double scale) {
   return std::to_string(l.rows()) + "x" + std::to_string(l.n) + " " + std::string(name_of(t)) + " offsets " +
@@ -204,7 +204,7 @@ TEST_F(CudaStay, RowsThatAreTakenOneByOne) {
 /// float32 elements at every distance from their row's frame: within its reach, at its edges, where they are 0 in their
 /// own chunk's frame and where they may not be, alone in a chunk or not.
 TEST_F(CudaStay, ElementsAtTheEdgesOfAFrame) {
-  for (const std::int64_t n : {33000, 50257, 131072, 250001, 300001})
+  for (const std::int64_t n : {33000, 50257, 131072, 260000, 300001})
     for (const double scale : {1., -2.}) {
       const std::int64_t rows = rows_of(n);
       Tensor x(DType::float32, {rows, n}), y(DType::float32, {rows, n}), dx(DType::float32, {rows, n}),
@@ -260,6 +260,28 @@ TEST_F(CudaStay, LossAndGradientOfRowsFarFromTheRowBefore) {
     for (Tensor* result : {&loss, &states, &dx})
       ASSERT_EQ(difference(result->host(), result->download(), result->size()), "") << describe(l, t, v, scale);
   }
+}
+
+/// The same of rows that are written behind, of every dtype.
+TEST_F(CudaStay, LossAndGradientOfLongRowsFarFromTheRowBefore) {
+  for (const DType t : {DType::bfloat16, DType::float16, DType::float32})
+    for (const auto& [n, v] :
+         {std::pair{std::int64_t{240000}, Values::specials}, {260000, Values::drift}, {262144, Values::drift}}) {
+      const Layout l{n, 0, 0};
+      Tensor x(t, {l.rows(), n}), dx(t, {l.rows(), n}), targets(DType::int64, {l.rows()});
+      Tensor loss(DType::float32, {}), states(DType::float64, {l.rows(), 4});
+      fill(x, l, v);
+      targets.fill(
+          [n = n](std::int64_t r) { return r % 5 == 4 ? -100. : static_cast<double>((r * 7919 + n - 2) % n); });
+      for (const bool gpu : {false, true}) {
+        softfold::CrossEntropyOptions o;
+        o.states = states.view(gpu), o.dx = dx.view(gpu);
+        softfold::cross_entropy(x.view(gpu), targets.view(gpu), loss.view(gpu), o);
+      }
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      for (Tensor* result : {&loss, &states, &dx})
+        ASSERT_EQ(difference(result->host(), result->download(), result->size()), "") << describe(l, t, v, 1.);
+    }
 }
 
 /// Targets that are no class make their rows' gradients NaN, and those alone.
@@ -328,7 +350,7 @@ TEST_F(CudaStay, LargeGradientsOfRowsFarBelowTheRowBefore) {
 /// All elements far above 0, by every distance at which 0 is no longer near enough, or absent; with chunks that are not
 /// full, and elements that are absent.
 TEST_F(CudaStay, RowsFarAboveZero) {
-  for (const std::int64_t n : {17000, 50257, 50264, 131072, 300001})
+  for (const std::int64_t n : {17000, 50257, 50264, 131072, 260000, 300001})
     for (const double scale : {1., -0.5}) {
       const std::int64_t rows = rows_of(n);
       const DType t = n > 32768 && scale < 0 ? DType::float32 : DType::bfloat16;
