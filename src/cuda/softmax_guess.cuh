@@ -114,7 +114,9 @@ struct GuessRows {
     if constexpr (kForm.behind) {
       // No row's mail is sent before that of the row before has been read (MailTurns).
       Received row;
+      char* y = nullptr;  // known before the mail is
       if (step > 0) {
+        y = part.y_of(source.row(step - 1));
         row = receive(step - 1);
         take_top(row, step - 1);
       }
@@ -125,7 +127,7 @@ struct GuessRows {
       const GuessedFrame before{part.waits.own().magic};
       __syncwarp();
       if (lane_index() == 0) part.waits.own().magic = frame.magic;
-      return step == 0 || put(raw, v, row, before, least, part.y_of(source.row(step - 1)), step - 1);
+      return step == 0 || put(raw, v, row, before, least, y, step - 1);
     } else {
       send(own, high, step);
       char* y = part.y_of(source.row(step));

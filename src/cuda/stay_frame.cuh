@@ -76,12 +76,9 @@ struct GuessedFrame {
 
   __device__ __forceinline__ lift::FrameTerms terms(float c) const { return lift::FrameTerms::in_even_frame(c, magic); }
 
-  /// To where a row of this sum in the frame `of` would have been kLead under it, about: to that frame if it was.
+  /// To where a row of this sum in the frame `of` would have been kLead under it, unless it was about there.
   __device__ __forceinline__ void follow(float sum, const GuessedFrame& of) {
-    if (sum >= 0x1p-20F && sum < 0x1p-4F) {
-      magic = of.magic;
-      return;
-    }
+    if (sum >= 0x1p-20F && sum < 0x1p-4F) return;
     follow(of.s() + (__float_as_int(sum) >> 23) - 127);
   }
   __device__ __forceinline__ void follow(const lift::Root& root) {
