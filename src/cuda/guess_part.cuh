@@ -123,15 +123,17 @@ struct GuessPart {
   /// This step's row of gradients, by one thread of the block: what fetch_elements expects besides.
   __device__ __forceinline__ void fetch_gradient(int step, int row) const {
     constexpr int kWarp = GuessWaits::kGradientThread / 32;
-    if (thread_index() == GuessWaits::kGradientThread)
-      landed_in(room_of(kWarp)).copy(&waits.gradient(step), p.gradients + row, sizeof(GradientRow));
+    if (thread_index() != GuessWaits::kGradientThread) return;
+    if (step == 1) begin_first();  // the first one is read where it lies (GuessRows)
+    landed_in(room_of(kWarp)).copy(&waits.gradient(step), p.gradients + row, sizeof(GradientRow));
   }
   /// The part in a row of x to its place; more: bytes to expect besides, 0.
-  __device__ __forceinline__ void fetch_elements(int row, int more) const {
+  __device__ __forceinline__ void fetch_elements(int row, int more, bool first_row = false) const {
     const unsigned thread = thread_index();
     if (thread % 32 != 0) return;
     CopyBarrier& barrier = landed();
-    if (kForm.gradient() && thread == GuessWaits::kGradientThread) more += static_cast<int>(sizeof(GradientRow));
+    if (kForm.gradient() && !first_row && thread == GuessWaits::kGradientThread)
+      more += static_cast<int>(sizeof(GradientRow));
     const char* first = this->first(row);
     const GuessWarp& own = waits.own();
     const int size = own.n * Place::kSize;

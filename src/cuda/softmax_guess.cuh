@@ -150,9 +150,16 @@ struct GuessRows {
     const auto& run = mail.own_run(step, n);
     mail.wait(step);
     Received row;
-    if constexpr (kForm.gradient()) row.gradient = part.waits.gradient(step);
+    if constexpr (kForm.gradient()) row.gradient = gradient(step);
     row.sum = mail.sum(run, n);
     return row;
+  }
+  /// Once the step's elements have landed. Those of the first row are on their way, and folded, while the rows are
+  /// prepared (loss_rows.cuh).
+  __device__ __forceinline__ GradientRow gradient(int step) const {
+    if (step > 0) return part.waits.gradient(step);
+    begin_first();
+    return part.p.gradients[source.row(step)];
   }
   __device__ __forceinline__ void take_top(Received& row, int step) const {
     if constexpr (kForm.gradient()) row.takes = mail.takes_top(step, row.top);
@@ -300,7 +307,7 @@ __device__ __noinline__ lift::Root read_again_exactly(const PlainRows& p, int ro
 template <class E, Leaves kLeaves, Lands kLands, int kChunks, bool kBehind>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_guesses(const __grid_constant__ PlainRows p, int clusters) {
-  // A gradient's first elements are on their way while the rows are prepared (loss_rows.cuh).
+  // A gradient waits later, for the rows that are prepared (GuessRows::gradient).
   if constexpr (kLeaves != Leaves::gradient) begin_in_order();
   constexpr GuessForm kForm{kLeaves, kLands, kChunks, kBehind};
   using Cluster = lift::Cluster;
@@ -321,11 +328,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     mail.expect();
     __syncwarp();
     const int first = source.by_stride(0);
-    if (first < rows) part.fetch_elements(first, 0);
-    if constexpr (kForm.gradient()) {
-      begin_first();
-      if (first < rows) part.fetch_gradient(0, first);
-    }
+    if (first < rows) part.fetch_elements(first, 0, true);
   }
   Cluster::arrive();
   source.begin(seen);
