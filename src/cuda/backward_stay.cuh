@@ -106,10 +106,10 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ MailTurns mail;
   __shared__ CopyBarrier landed[kStayWarps];
-  __shared__ RowSource::Queue queue;
+  using Source = RowSource<>;
+  __shared__ Source::Queue queue;
   const PlainRows& rows = p.rows;
-  RowSource source({rows.taken, static_cast<unsigned>(rows.rows)}, clusters, queue);
-  const RowCounter::Word seen = source.init();
+  Source source({rows.taken, static_cast<unsigned>(rows.rows)}, clusters, queue);
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int chunks = static_cast<int>(lift::chunk_count(rows.n));
@@ -136,13 +136,15 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     char* boxes = landing_memory + warps * Shape::kWarpBytes;
     return SumBox{reinterpret_cast<lift::SumNode*>(boxes + static_cast<int>(mail.place(step)) * SumBox::bytes(chunks))};
   };
-  const int mail_bytes = chunks * static_cast<int>(sizeof(lift::SumNode)) + RowSource::kBytes;
-  mail.init();
+  const int mail_bytes = chunks * static_cast<int>(sizeof(lift::SumNode)) + Source::kBytes;
   if (lane == 0) landed[warp].init(1);
   CopyBarrier::publish();
-  mail.expect(mail_bytes);
   fetch(source.by_stride(0));
-  Cluster::arrive();
+  const RowCounter::Word seen = source.init();
+  mail.init();
+  CopyBarrier::publish();
+  mail.expect(mail_bytes);
+  Cluster::arrive_shared();
   source.begin(seen);
   Cluster::wait();
   source.resume();
@@ -181,7 +183,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     char* dx = rows.y + row * rows.y_stride + begin + lane / kLanes * (lift::kChunk * kSize);
     Chunk::write(y, dy, dx, count, all, p.scale);
   }
-  Cluster::arrive();  // nobody leaves while others still send
+  Cluster::arrive_relaxed();  // nobody leaves while others still send
   Cluster::wait();
   source.end();
 }

@@ -75,12 +75,14 @@ bool finishes_merged(const LossProblem& p) {
          refuses_plain(p) == nullptr;
 }
 
-/// A cluster whose blocks have a chunk of rows each; of no blocks if the rows are too many for one.
-Grid cluster_of_rows(const LossProblem& p) {
-  const int most = std::min(traits_of(DeviceOf(p[Slot::x].data).device()).largest_cluster, 16);
+/// A cluster that has a chunk of rows for each block, or for two if `shared` and there are enough; of no blocks if the
+/// rows are too many for one.
+Grid cluster_of_rows(const LossProblem& p, bool shared) {
+  const int most = std::min(traits_of(DeviceOf(p[Slot::x].data).device()).largest_cluster, kMostRowChunks);
   const std::int64_t chunks = lift::chunk_count(p.rows);
   if (chunks > most) return {0, 0};
-  return {chunks, lift::kChunk, static_cast<int>(chunks)};
+  const int of_chunk = shared && 2 * chunks <= most ? 2 : 1;
+  return {of_chunk * chunks, lift::kChunk / of_chunk, static_cast<int>(of_chunk * chunks)};
 }
 
 /// Where each step's results lie in the workspace; `sums` and the like hold every level of their tree.
@@ -176,7 +178,7 @@ class LossRun {
   }
 
   void read_once() {
-    const Grid grid{ceil_div(p_.rows, kThreads), kThreads}, cluster = cluster_of_rows(p_);
+    const Grid grid{ceil_div(p_.rows, kThreads), kThreads}, cluster = cluster_of_rows(p_, false);
     const bool at_once = cluster.blocks > 0;
     LossWork<T, RowResult> work;
     if (at_once) {
@@ -193,8 +195,8 @@ class LossRun {
     const bool early = launch_gradient(p_, rows, stream_, at_once);
     // Behind a short read many blocks are faster.
     if (adds_rows(p_) && at_once && early) {
-      launch("finish_and_add_gradients", finish_and_add_gradients, cluster, stream_, p_, rows, memory_.elements,
-             memory_.losses, memory_.weights);
+      launch("finish_and_add_gradients", finish_and_add_gradients, cluster_of_rows(p_, true), stream_, p_, rows,
+             memory_.elements, memory_.weights);
       return;
     }
     launch("finish_gradients", finish_gradients, {2 * grid.blocks, kThreads}, stream_, p_, rows, memory_.elements,

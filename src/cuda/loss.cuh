@@ -196,12 +196,9 @@ __device__ __forceinline__ void finish_rows(const LossProblem& p, const LossWork
 __device__ __forceinline__ RowsSum divisor_of(const LossProblem& p, const RowsTotal& targets) {
   return p.reduction == Reduction::mean ? whole_of(targets) : RowsFold::identity();
 }
-/// The one number that a sum or a mean is, by all threads of a block.
-static __device__ __forceinline__ void put_whole(const LossProblem& p, const RowsTotal& losses,
-                                                 const RowsSum& weights) {
+/// The one number that a sum or a mean is. total: all losses.
+__device__ __forceinline__ void put_loss(const LossProblem& p, double total, const RowsSum& weights) {
   const bool mean = p.reduction == Reduction::mean;
-  double total = whole_of(losses).sum;
-  if (threadIdx.x != 0) return;
   if (mean && weights.rows == 0) {
     total = p.empty == Empty::nan ? fold::canonical_nan<double>() : 0.;
   } else {
@@ -209,6 +206,12 @@ static __device__ __forceinline__ void put_whole(const LossProblem& p, const Row
   }
   const Operand& o = p[LossSlot::loss];
   put(o.dtype, o.data, total);
+}
+/// By all threads of a block.
+static __device__ __forceinline__ void put_whole(const LossProblem& p, const RowsTotal& losses,
+                                                 const RowsSum& weights) {
+  const double total = whole_of(losses).sum;
+  if (threadIdx.x == 0) put_loss(p, total, weights);
 }
 static __global__ void __launch_bounds__(32)
     put_total(const __grid_constant__ LossProblem p, RowsTotal losses, RowsTotal targets) {

@@ -7,6 +7,8 @@
 #include "cuda/loss_gradient.cuh"
 #include "cuda/stay_frame.cuh"
 
+#include <array>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -95,15 +97,46 @@ struct RowToPrepare {
   }
 };
 
-/// By a block whose threads have a number each, those of a chunk of rows: their sum.
-__device__ __forceinline__ void put_chunk_of_block(RowsSum* chunks, const double (&of_rows)[lift::kChunk],
-                                                   std::int64_t count) {
-  if (threadIdx.x >= 32) return;
+/// What blocks of a cluster send to one of them, once: who waits has it all. No barrier of the cluster is as fast,
+/// which waits for what has been asked of memory, too.
+template <class Word, int kMost>
+struct ClusterMail {
+  static_assert(sizeof(Word) % 8 == 0 && sizeof(Word) <= 16);
+  alignas(16) Word of[kMost];
+  CopyBarrier arrived;
+
+  /// By one thread, before the cluster's barrier; of `count` words.
+  __device__ __forceinline__ void init(int count) {
+    arrived.init(1);
+    CopyBarrier::publish();
+    arrived.expect(count * static_cast<int>(sizeof(Word)));
+  }
+  __device__ __forceinline__ void send(unsigned i, const Word& own, unsigned to) {
+    const unsigned place = lift::Cluster::map(of + i, to), barrier = lift::Cluster::map(&arrived, to);
+    if constexpr (sizeof(Word) == 8) {
+      send_word(place, barrier, fold::bits_as<std::uint64_t>(own));
+    } else {
+      const auto words = fold::bits_as<std::array<std::uint64_t, 2>>(own);
+      send_words(place, barrier, words[0], words[1]);
+    }
+  }
+  __device__ __forceinline__ void wait() { wait_for_words(arrived, 0); }
+};
+/// A cluster has one of a chunk's rows for each chunk of them, and these for the chunks' sums.
+inline constexpr int kMostRowChunks = 16;
+
+/// By a warp: the sum of a chunk of rows' numbers.
+__device__ __forceinline__ double sum_of_chunk(const double (&of_rows)[lift::kChunk]) {
   double v[lift::kPerLane];
 #pragma unroll
-  for (int j = 0; j < lift::kPerLane; ++j) v[j] = of_rows[threadIdx.x + 32 * j];
-  const double sum = add_chunk(v);
-  if (threadIdx.x == 0) chunks[blockIdx.x] = {sum, count};
+  for (int j = 0; j < lift::kPerLane; ++j) v[j] = of_rows[threadIdx.x % 32 + 32 * j];
+  return add_chunk(v);
+}
+/// By a warp: of chunks' sums, the whole, as whole_of() merges them; in the first lane.
+template <class Chunk>
+__device__ __forceinline__ RowsSum merge_chunks(int count, const Chunk& chunk) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  return merge_lanes(lane < count ? chunk(lane) : RowsFold::identity());
 }
 
 /// Before it, a thread a row. Then the read may begin with x, and wait for the rest: what came before is over.
@@ -120,26 +153,34 @@ static __global__ void __launch_bounds__(128)
   elements[index] = row.element;
 }
 
-/// The same by one cluster, a chunk of rows a block; for a mean it adds up the targets' weights itself, and leaves the
-/// chunks' sums in `weights`, which is null else.
+/// The same by one cluster, a chunk of rows a block; for a mean it adds up the targets' weights itself, and leaves
+/// their sum in `weights`, which is null else.
 static __global__ void __launch_bounds__(lift::kChunk)
     prepare_gradients_at_once(const __grid_constant__ LossProblem p, RowsSum* weights, GradientRow* gradients,
                               float* elements) {
   begin_first();
   __shared__ double of_rows[lift::kChunk];
+  __shared__ ClusterMail<RowsSum, kMostRowChunks> chunks;
+  if (weights != nullptr && threadIdx.x == 0) chunks.init(static_cast<int>(gridDim.x));
+  lift::Cluster::arrive_shared();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * lift::kChunk + threadIdx.x;
   const PlainPlace place(p, min(index, p.rows - 1));
   const RowToPrepare row(p, place);
   const double dloss = dloss_at(p, place);
   double all_weights = 0.;
+  lift::Cluster::wait();
   if (weights != nullptr) {
     const bool counts = index < p.rows && row.target.is_class;
     of_rows[threadIdx.x] = counts ? static_cast<double>(row.target.weight) : fold::Sum<double>::identity();
     const int counted = __syncthreads_count(counts);
-    put_chunk_of_block(weights, of_rows, counted);
-    lift::Cluster::arrive();
-    lift::Cluster::wait();
-    all_weights = whole_of({weights, gridDim.x}).sum;
+    if (threadIdx.x < 32) {
+      const RowsSum own{sum_of_chunk(of_rows), counted};
+      if (threadIdx.x < gridDim.x) chunks.send(blockIdx.x, own, threadIdx.x);
+    }
+    chunks.wait();
+    const RowsSum all = merge_chunks(static_cast<int>(gridDim.x), [&](int i) { return chunks.of[i]; });
+    if (index == 0) *weights = all;
+    all_weights = __shfl_sync(lift::kWholeWarp, all.sum, 0);
   }
   if (index >= p.rows) return;
   gradients[index] = row.gradient(p, dloss, all_weights);
@@ -191,27 +232,40 @@ static __global__ void __launch_bounds__(128)
   }
 }
 
-/// The same, early, with the losses' sum, by one cluster, a chunk of rows a block. weights:
+/// The same, early, with the losses' sum, by one cluster, a chunk of rows a block or two. weights:
 /// prepare_gradients_at_once's.
 static __global__ void __launch_bounds__(lift::kChunk)
     finish_and_add_gradients(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows,
-                             const float* elements, RowsSum* losses, RowsSum* weights) {
+                             const float* elements, const RowsSum* weights) {
   begin_before_wait();
-  __shared__ double of_rows[lift::kChunk];
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * lift::kChunk + threadIdx.x;
+  __shared__ ClusterMail<double, lift::kChunk> losses;    ///< of a chunk, to the first of its blocks
+  __shared__ ClusterMail<double, kMostRowChunks> chunks;  ///< their sums, to the cluster's first block
+  const unsigned blocks = lift::kChunk / blockDim.x;      // of a chunk
+  const auto count = static_cast<int>(gridDim.x / blocks);
+  if (threadIdx.x == 0) losses.init(lift::kChunk), chunks.init(count);
+  lift::Cluster::arrive_shared();
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const std::int64_t safe = min(index, p.rows - 1);
   const RowToFinish row(p, rows, elements, safe);
-  const RowsSum divisor = divisor_of(p, {weights, gridDim.x});
+  const RowsSum divisor = p.reduction == Reduction::mean ? *weights : RowsFold::identity();
+  lift::Cluster::wait();
   wait_for_before();
   const PlainLossRow r = row.with_state(p, rows, safe);
-  of_rows[threadIdx.x] =
+  const double loss =
       index < p.rows ? finish_alone(p, row.place, r, row.target, row.element, {}) : fold::Sum<double>::identity();
-  __syncthreads();
-  put_chunk_of_block(losses, of_rows, 0);
-  lift::Cluster::arrive();
+  losses.send(static_cast<unsigned>(index) % lift::kChunk, loss, blockIdx.x / blocks * blocks);
+  const unsigned warp = threadIdx.x / 32;
+  if (warp == 0 && blockIdx.x % blocks == 0) {
+    losses.wait();
+    const double sum = sum_of_chunk(losses.of);
+    if (threadIdx.x == 0) chunks.send(blockIdx.x / blocks, sum, 0);
+  }
   if (index < p.rows) row.put_gradient(p, r);
-  lift::Cluster::wait();
-  if (blockIdx.x == 0) put_whole(p, {losses, gridDim.x}, divisor);
+  if (warp == 1 && blockIdx.x == 0) {
+    chunks.wait();
+    const RowsSum all = merge_chunks(count, [&](int i) { return RowsSum{chunks.of[i], 0}; });
+    if (threadIdx.x % 32 == 0) put_loss(p, all.sum, divisor);
+  }
 }
 
 }  // namespace cuda

@@ -31,7 +31,7 @@ class SampleTeam {
 
   __device__ __forceinline__ SampleTeam(Mail& mail, int segments, int segment)
       : mail_(mail), segments_(segments), segment_(segment) {
-    if (segments_ > 1) lift::Cluster::arrive();
+    if (segments_ > 1) lift::Cluster::arrive_relaxed();
   }
   /// All blocks have begun; once before the end, too.
   __device__ __forceinline__ void begin() {

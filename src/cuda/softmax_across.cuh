@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
   __shared__ typename Rows::Storage storage;
   const int size = share.columns * share.classes, tiles = kAcrossThreads / size;
   const unsigned blocks = lift::Cluster::size();
-  if (blocks > 1) lift::Cluster::arrive();
+  if (blocks > 1) lift::Cluster::arrive_relaxed();
   const std::int64_t tile =
       static_cast<std::int64_t>(blockIdx.x / blocks) * tiles + static_cast<int>(threadIdx.x) / size;
   const std::int64_t row = (tile * share.columns + static_cast<int>(threadIdx.x) % share.columns) * 2;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
   __shared__ typename Rows::Storage storage;
   const int tiles = kAcrossThreads / (share.columns * share.classes);
   const unsigned blocks = lift::Cluster::size();
-  if (blocks > 1) lift::Cluster::arrive();
+  if (blocks > 1) lift::Cluster::arrive_relaxed();
   const std::int64_t tile = static_cast<std::int64_t>(blockIdx.x / blocks) * tiles +
                             static_cast<int>(threadIdx.x) / (share.columns * share.classes);
   const std::int64_t row = tile * share.columns + static_cast<int>(threadIdx.x) % share.columns;

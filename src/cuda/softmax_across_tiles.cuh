@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kTileWarps * 32, 1)
   CopyBarrier::publish();
   if (kCluster) {
     if (group.thread < 2) group.expect_blocks(group.thread), group.expect_draw(group.thread);
-    lift::Cluster::arrive();
+    lift::Cluster::arrive_shared();
     lift::Cluster::wait();
   } else {
     __syncthreads();
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kTileWarps * 32, 1)
     }
   }
   if (kCluster) {  // nobody leaves while others still send
-    lift::Cluster::arrive();
+    lift::Cluster::arrive_relaxed();
     lift::Cluster::wait();
   }
 }

@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const auto fetch = [&](int step) {
     if (lane_index() == 0) fetch_unit<Unit>(place_of(step), landed[warp][step % kStages], job_of(step), memory_of_x);
   };
-  Cluster::arrive();
+  Cluster::arrive_shared();
 #pragma unroll 1
   for (int stage = 0; stage < kStages; ++stage) {
     dealer.next(rows, clusters, pages[warp], job_of(stage));
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     const auto root = LengthMail{box_of(turn), job.mail}.merge(job.chunks);
     put_unit<Unit, kLog>(rows, job, root, v, own, present);
   }
-  Cluster::arrive();  // nobody leaves while others still send
+  Cluster::arrive_relaxed();  // nobody leaves while others still send
   Cluster::wait();
 }
 

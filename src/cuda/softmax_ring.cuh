@@ -257,14 +257,14 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   shared.init();
   RingWarp<E> ring(p, plan, shared, landing_memory);
   if (warp < kRingWorkers) ring.begin(warp);
-  lift::Cluster::arrive();
+  lift::Cluster::arrive_shared();
   lift::Cluster::wait();
   if (warp < kRingWorkers) {
     ring.work(warp);
   } else {
     ring.serve();
   }
-  lift::Cluster::arrive();  // nobody leaves while others still send
+  lift::Cluster::arrive_relaxed();  // nobody leaves while others still send
   lift::Cluster::wait();
 }
 

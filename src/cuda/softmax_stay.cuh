@@ -39,9 +39,9 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   constexpr int kSize = Place::kSize, kLanes = Shape::kLanes;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier arrived[2], landed[kStayWarps];
-  __shared__ RowSource::Queue queue;
-  RowSource source({p.taken, static_cast<unsigned>(p.rows)}, clusters, queue);
-  const RowCounter::Word seen = source.init();
+  using Source = RowSource<>;
+  __shared__ Source::Queue queue;
+  Source source({p.taken, static_cast<unsigned>(p.rows)}, clusters, queue);
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int chunks = static_cast<int>(lift::chunk_count(p.n));
@@ -64,14 +64,15 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     return StayBox{
         reinterpret_cast<StayMail*>(landing_memory + warps * Shape::kWarpBytes + turn * StayBox::bytes(chunks))};
   };
-  const int mail_bytes = chunks * static_cast<int>(sizeof(StayMail)) + RowSource::kBytes;
-  if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
+  const int mail_bytes = chunks * static_cast<int>(sizeof(StayMail)) + Source::kBytes;
   if (lane == 0) landed[warp].init(1);
   CopyBarrier::publish();
-  if (threadIdx.x < 2) arrived[threadIdx.x].expect(mail_bytes);
-  __syncwarp();
   fetch(source.by_stride(0));
-  Cluster::arrive();
+  const RowCounter::Word seen = source.init();
+  if (threadIdx.x < 2) arrived[threadIdx.x].init(1);
+  CopyBarrier::publish();
+  if (threadIdx.x < 2) arrived[threadIdx.x].expect(mail_bytes);
+  Cluster::arrive_shared();
   source.begin(seen);
   Cluster::wait();
   source.resume();
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
       write_vectors<E, kLanes, Place::kVectors>(y, count, [&](int j) { return raw[j]; });
     }
   }
-  Cluster::arrive();  // nobody leaves while others still send
+  Cluster::arrive_relaxed();  // nobody leaves while others still send
   Cluster::wait();
   source.end();
 }

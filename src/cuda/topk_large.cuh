@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(kOrderThreads, 3)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(share.segments);
   const int segment = static_cast<int>(blockIdx.x % static_cast<unsigned>(share.segments));
-  if (share.joins) lift::Cluster::arrive();
+  if (share.joins) lift::Cluster::arrive_relaxed();
   if (threadIdx.x % 32 < kMostAhead) {
     barriers[warp][threadIdx.x % 32].init(1);
     CopyBarrier::publish();

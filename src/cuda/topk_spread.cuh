@@ -32,7 +32,7 @@ class Spread {
   __device__ __forceinline__ Spread(SpreadMail& mail, const TopkShare& share, int segment, std::int64_t n)
       : mail_(mail), segments_(share.segments), segment_(segment), chunks_(static_cast<int>(lift::chunk_count(n))) {
     if (threadIdx.x == 0) mail_.count = 0;
-    lift::Cluster::arrive();
+    lift::Cluster::arrive_relaxed();
   }
 
   /// key: of the largest of the lane's elements of the warp's chunk in the row.

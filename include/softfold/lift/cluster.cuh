@@ -25,6 +25,21 @@ struct Cluster {
     __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   }
+  /// Of what was written before, only that to the block's own shared memory is seen by who waits: others' answers,
+  /// which arrive() waits for (2 us where memory has just been asked for much), are not.
+  static __device__ __forceinline__ void arrive_shared() {
+    __syncwarp();
+    asm volatile(
+        "fence.release.sync_restrict::shared::cta.cluster;\n\t"
+        "barrier.cluster.arrive.relaxed.aligned;" ::
+            : "memory");
+  }
+  /// Nothing that was written before has to be seen: blocks tell each other that they have begun, or are about to
+  /// leave.
+  static __device__ __forceinline__ void arrive_relaxed() {
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  }
   static __device__ __forceinline__ void wait() {
     __syncwarp();
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -86,7 +101,7 @@ struct ClusterWords {
 /// started.
 struct ClusterStart {
   static __device__ __forceinline__ void begin() {
-    if (Cluster::size() > 1) Cluster::arrive();
+    if (Cluster::size() > 1) Cluster::arrive_relaxed();
   }
   static __device__ __forceinline__ void ready() {
     if (Cluster::size() > 1) Cluster::wait();
