@@ -80,7 +80,7 @@ bool finishes_merged(const LossProblem& p) {
 Grid cluster_of_rows(const LossProblem& p, bool shared) {
   const int most = std::min(traits_of(DeviceOf(p[Slot::x].data).device()).largest_cluster, kMostRowChunks);
   const std::int64_t chunks = lift::chunk_count(p.rows);
-  if (chunks > most) return {0, 0};
+  if (chunks > most || most < 2) return {0, 0};
   const int of_chunk = shared && 2 * chunks <= most ? 2 : 1;
   return {of_chunk * chunks, lift::kChunk / of_chunk, static_cast<int>(of_chunk * chunks)};
 }

@@ -34,9 +34,14 @@ struct TargetOf {
   bool ignored, is_class;
   float weight;
 
-  __device__ __forceinline__ TargetOf(const LossProblem& p, const PlainPlace& place) {
+  __device__ __forceinline__ TargetOf(const LossProblem& p, const PlainPlace& place)
+      : TargetOf(p, number_at(p, place)) {}
+  /// What is given as the row's target, and what that means.
+  static __device__ __forceinline__ std::int64_t number_at(const LossProblem& p, const PlainPlace& place) {
     const Operand& o = p[LossSlot::targets];
-    index = integer_at(o.dtype, o.data + place.offset(o));
+    return integer_at(o.dtype, o.data + place.offset(o));
+  }
+  __device__ __forceinline__ TargetOf(const LossProblem& p, std::int64_t number) : index(number) {
     ignored = index == p.ignore_index;
     is_class = !ignored && index >= 0 && index < p.n;
     weight = is_class ? weight_at<float>(p, index) : 1.F;

@@ -84,8 +84,9 @@ struct RowToPrepare {
   TargetOf target;
   float element;
 
-  __device__ __forceinline__ RowToPrepare(const LossProblem& p, const PlainPlace& place)
-      : target(p, place), element(target.element(p, place)) {}
+  /// number: what is given as the target.
+  __device__ __forceinline__ RowToPrepare(const LossProblem& p, const PlainPlace& place, std::int64_t number)
+      : target(p, number), element(target.element(p, place)) {}
   /// all_weights: of all rows' targets.
   __device__ __forceinline__ GradientRow gradient(const LossProblem& p, double dloss, double all_weights) const {
     using Kind = GradientRow::Kind;
@@ -121,6 +122,16 @@ struct ClusterMail {
     }
   }
   __device__ __forceinline__ void wait() { wait_for_words(arrived, 0); }
+  /// The same by all threads of a block, which may be alone (no block may send to itself that is no cluster's): by
+  /// `sender`, what it has for each of them.
+  __device__ __forceinline__ void share(unsigned i, const Word& own, bool sender) {
+    if (lift::Cluster::size() == 1) {
+      if (sender && threadIdx.x == 0) of[i] = own;
+      return __syncthreads();
+    }
+    if (sender && threadIdx.x < lift::Cluster::size()) send(i, own, threadIdx.x);
+    wait();
+  }
 };
 /// A cluster has one of a chunk's rows for each chunk of them, and these for the chunks' sums.
 inline constexpr int kMostRowChunks = 16;
@@ -132,11 +143,12 @@ __device__ __forceinline__ double sum_of_chunk(const double (&of_rows)[lift::kCh
   for (int j = 0; j < lift::kPerLane; ++j) v[j] = of_rows[threadIdx.x % 32 + 32 * j];
   return add_chunk(v);
 }
-/// By a warp: of chunks' sums, the whole, as whole_of() merges them; in the first lane.
-template <class Chunk>
-__device__ __forceinline__ RowsSum merge_chunks(int count, const Chunk& chunk) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  return merge_lanes(lane < count ? chunk(lane) : RowsFold::identity());
+/// By a warp: of chunks' sums, the whole, as whole_of() merges them.
+__device__ __forceinline__ double merge_chunks(double own) {
+#pragma unroll
+  for (int distance = 1; distance < kMostRowChunks; distance *= 2)
+    own = fold::Sum<double>::merge(own, shuffle(own, distance));
+  return __shfl_sync(lift::kWholeWarp, own, 0);
 }
 
 /// Before it, a thread a row. Then the read may begin with x, and wait for the rest: what came before is over.
@@ -146,7 +158,7 @@ static __global__ void __launch_bounds__(128)
   begin_first();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const PlainPlace place(p, min(index, p.rows - 1));
-  const RowToPrepare row(p, place);
+  const RowToPrepare row(p, place, TargetOf::number_at(p, place));
   const double dloss = dloss_at(p, place), all_weights = whole_of(weights).sum;
   if (index >= p.rows) return;
   gradients[index] = row.gradient(p, dloss, all_weights);
@@ -161,11 +173,12 @@ static __global__ void __launch_bounds__(lift::kChunk)
   begin_first();
   __shared__ double of_rows[lift::kChunk];
   __shared__ ClusterMail<RowsSum, kMostRowChunks> chunks;
-  if (weights != nullptr && threadIdx.x == 0) chunks.init(static_cast<int>(gridDim.x));
-  lift::Cluster::arrive_shared();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * lift::kChunk + threadIdx.x;
   const PlainPlace place(p, min(index, p.rows - 1));
-  const RowToPrepare row(p, place);
+  const std::int64_t number = TargetOf::number_at(p, place);
+  if (weights != nullptr && threadIdx.x == 0) chunks.init(static_cast<int>(gridDim.x));
+  lift::Cluster::arrive_shared();
+  const RowToPrepare row(p, place, number);
   const double dloss = dloss_at(p, place);
   double all_weights = 0.;
   lift::Cluster::wait();
@@ -173,14 +186,14 @@ static __global__ void __launch_bounds__(lift::kChunk)
     const bool counts = index < p.rows && row.target.is_class;
     of_rows[threadIdx.x] = counts ? static_cast<double>(row.target.weight) : fold::Sum<double>::identity();
     const int counted = __syncthreads_count(counts);
-    if (threadIdx.x < 32) {
-      const RowsSum own{sum_of_chunk(of_rows), counted};
-      if (threadIdx.x < gridDim.x) chunks.send(blockIdx.x, own, threadIdx.x);
-    }
-    chunks.wait();
-    const RowsSum all = merge_chunks(static_cast<int>(gridDim.x), [&](int i) { return chunks.of[i]; });
-    if (index == 0) *weights = all;
-    all_weights = __shfl_sync(lift::kWholeWarp, all.sum, 0);
+    RowsSum own{0., counted};
+    if (threadIdx.x < 32) own.sum = sum_of_chunk(of_rows);
+    chunks.share(blockIdx.x, own, threadIdx.x < 32);
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    own = lane < static_cast<int>(gridDim.x) ? chunks.of[lane] : RowsFold::identity();
+    all_weights = merge_chunks(own.sum);
+    const int all = __reduce_add_sync(lift::kWholeWarp, static_cast<int>(own.rows));
+    if (index == 0) *weights = {all_weights, all};
   }
   if (index >= p.rows) return;
   gradients[index] = row.gradient(p, dloss, all_weights);
@@ -263,8 +276,9 @@ static __global__ void __launch_bounds__(lift::kChunk)
   if (index < p.rows) row.put_gradient(p, r);
   if (warp == 1 && blockIdx.x == 0) {
     chunks.wait();
-    const RowsSum all = merge_chunks(count, [&](int i) { return RowsSum{chunks.of[i], 0}; });
-    if (threadIdx.x % 32 == 0) put_loss(p, all.sum, divisor);
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const double all = merge_chunks(lane < count ? chunks.of[lane] : fold::Sum<double>::identity());
+    if (lane == 0) put_loss(p, all, divisor);
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/softmax_plain.cuh"
+#include "cuda/stay.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -27,6 +28,39 @@ struct ClusterChunk {
   }
 };
 
+/// What the chunks of a row of up to kMost send to all blocks of its cluster, in shared memory. By mail, which a block
+/// has as soon as it has come, instead of a barrier of the cluster behind stores (lift::ClusterFold): 0.7 us less.
+template <int kMost>
+struct RowExchange {
+  StayMail mail[kMost + kMost / 8];
+  CopyBarrier arrived;
+
+  /// By all threads, early; ready() before fold().
+  __device__ __forceinline__ void begin(int chunks) {
+    if (lift::Cluster::size() == 1) return;
+    if (threadIdx.x == 0) {
+      arrived.init(1);
+      CopyBarrier::publish();
+      arrived.expect(StayMail::bytes(chunks));
+    }
+    lift::Cluster::arrive_shared();
+  }
+  static __device__ __forceinline__ void ready() { lift::ClusterStart::ready(); }
+  /// By all threads of all blocks, once. A chunk is held by a group of kLanes neighbouring lanes.
+  template <int kLanes>
+  __device__ __forceinline__ lift::Root fold(const StayMail& own, int chunk, int chunks) {
+    const StayBox box{mail};
+    if (lift::Cluster::size() == 1) {
+      if (chunk < chunks && threadIdx.x % kLanes == 0) box[chunk] = own;
+      __syncthreads();
+    } else {
+      if (chunk < chunks) send_mail<kLanes>(box[chunk], arrived, own);
+      wait_for_words(arrived, 0);
+    }
+    return box.merge<kMost>(chunks);
+  }
+};
+
 /// A block or a cluster of blocks a row, a chunk a group of lanes with kCount elements each: a warp, or 16 or 8 lanes
 /// of one. Everything that is not needed for each element counts here: what a warp does once is done for 32 kCount
 /// elements, so with many of them instructions are saved, with few of them warps are ready while others wait.
@@ -37,10 +71,10 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(cons
   constexpr int kLanes = lift::kChunk / kCount, kSize = static_cast<int>(sizeof(E));
   using Elements = Tile<E, kLanes, kCount>;
   using Fold = lift::WarpFold<Elements::kWidth, kLanes, kCount>;
-  using Exchange = lift::ClusterFold<256>;
   using Chunk = ClusterChunk<kLanes>;
-  __shared__ typename Exchange::Storage storage;
-  Exchange::begin();
+  __shared__ RowExchange<256> exchange;
+  const int chunks = (static_cast<int>(p.n) + lift::kChunk - 1) / lift::kChunk;
+  exchange.begin(chunks);
   float v[kCount];
   typename Fold::Folded own{{}, 1.F, false, {lift::kNone, 0.F}};
   const Chunk at(p, kSize);
@@ -54,10 +88,9 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(cons
   }
   [[maybe_unused]] const GradientWords gradient(kLeaves == Leaves::gradient ? p.gradients + Chunk(p, kSize).row
                                                                             : nullptr);
-  Exchange::ready();
+  exchange.ready();
   const Chunk here(p, kSize);
-  const auto root = Exchange::template fold<kLanes>(storage, own.node, own.state, here.chunk,
-                                                    (static_cast<int>(p.n) + lift::kChunk - 1) / lift::kChunk);
+  const auto root = exchange.fold<kLanes>(mail_of(own), here.chunk, chunks);
   if (here.n == 0) return;
   char* y = p.y + here.row * p.y_stride + here.begin;
   const ChunkMultiplier multiplier(root, own.node, own.state.m);
