@@ -12,9 +12,8 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// Measured: shorter rows, and of those up to 128 chunks so few that a processor has less than four, are faster by a
-/// block or a cluster a row.
-constexpr std::int64_t kShortest = 64 * lift::kChunk, kShort = 128 * lift::kChunk, kFewestChunks = 4;
+/// Measured: shorter rows are faster by a block or a cluster a row.
+constexpr std::int64_t kShortest = 64 * lift::kChunk;
 
 /// Blocks of a row whose nodes a warp merges.
 constexpr std::int64_t kMostMerged = 256;
@@ -41,8 +40,7 @@ const char* refuses_grid_few(const RowProblem& p, const Context&) {
   const std::int64_t chunks = lift::chunk_count(p.n), blocks = ceil_div(chunks, kFewWarps);
   if (p.rows * blocks > kFewBlocks * traits.processors) return "more rows than the device holds at a time";
   if (blocks > kMostMerged) return "a row of more blocks than a warp merges";
-  if (p.n <= kShort && p.rows * chunks < kFewestChunks * traits.processors)
-    return "so few rows that clusters are faster";
+  if (clusters_hold(p)) return "so few rows that clusters, which are faster, hold them at once";
   return nullptr;
 }
 

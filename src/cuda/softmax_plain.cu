@@ -15,8 +15,10 @@ constexpr int kThreads = 256;
 constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
 /// About as many chunks as clusters of 16-warp blocks hold on the device at one time.
 constexpr std::int64_t kChunksAtOnce = 4096;
-/// Threads that blocks of softmax for few rows may have.
+/// Threads that blocks of softmax for few rows may have, which clusters_hold() does not take.
 constexpr int kFewThreads = 288;
+/// Warps of those which it does: as fast as any, by up to a fifth.
+constexpr int kWarpsOfFew = 8;
 
 const char* refuses_rung(const RowProblem& p) {
   return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
@@ -102,19 +104,32 @@ void run_cluster_row(const RowProblem& p, const Context& context) {
       if (many && chunks > 16 && chunks <= 32) return launch_cluster_row<E, 64, 512, 1>(p, traits, stream);
       if (many && chunks > 32 && takes_wide_cluster(p)) return launch_cluster_row<E, 128, 128, 3>(p, traits, stream);
     }
-    // Clusters of many warps may have no place all at once where processors would have: then of few warps.
-    if (!many && chunks > 16 && chunks <= 128 && p.op == Op::softmax) {
-      const auto kernel = softmax_cluster_row<E, Leaves::softmax, 32, 512, 2>;
-      // One always has; of the others the driver knows.
-      if (p.rows > 1 &&
-          p.rows > clusters_at_once("softmax_cluster_row", kernel, grid_of<32>(p, traits, kWarpsPerBlock)))
-        return launch_cluster_row<E, 64, kFewThreads, 2, 4>(p, traits, stream);
+    if (!many && chunks > (p.op == Op::log_softmax ? 32 : 16) && chunks <= 128) {
+      if (clusters_hold(p)) return launch_cluster_row<E, 32, 512, 2, kWarpsOfFew>(p, traits, stream);
+      // Clusters of few warps may have a place all at once nevertheless.
+      if (p.op == Op::softmax) return launch_cluster_row<E, 64, kFewThreads, 2, 4>(p, traits, stream);
     }
     launch_cluster_row<E, 32, 512, 2>(p, traits, stream);
   });
 }
 
 }  // namespace
+
+bool clusters_hold(const RowProblem& p) {
+  if (p.n > 128 * lift::kChunk) return false;
+  if (p.rows == 1) return true;
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  bool holds = false;
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    const auto find = [&](auto kernel) {
+      const Grid grid = grid_of<32>(p, traits, kWarpsOfFew);
+      return clusters_at_once("softmax_cluster_row", kernel, grid);
+    };
+    holds = p.rows <= (p.op == Op::log_softmax ? find(softmax_cluster_row<E, Leaves::log_softmax, 32, 512, 2>)
+                                               : find(softmax_cluster_row<E, Leaves::softmax, 32, 512, 2>));
+  });
+  return holds;
+}
 
 PlainRows plain_rows(const RowProblem& p) {
   const Operand &x = p[Slot::x], &y = p[Slot::y];

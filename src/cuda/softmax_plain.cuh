@@ -84,6 +84,9 @@ void launch_blocks_gradient(const PlainRows& rows, DType dtype, Stream stream);
 bool stays_for_gradient(const RowProblem& p);
 void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream, bool early);
 
+/// Whether rows of up to 128 chunks are so few that softmax_cluster_row takes them all at once, by blocks of 8 warps.
+bool clusters_hold(const RowProblem& p);
+
 /// What leaves a kernel, of x's shape.
 enum class Leaves { softmax, log_softmax, gradient };
 
