@@ -106,7 +106,11 @@ class Tensor {
     for (std::thread& t : threads) t.join();
     upload();
   }
-  void upload() { cuda_check(cudaMemcpy(device_, host_.data(), host_.size(), cudaMemcpyHostToDevice)); }
+  void upload() {
+    cuda_check(cudaMemcpy(device_, host_.data(), host_.size(), cudaMemcpyHostToDevice));
+    // It may return before all has arrived, and streams that do not wait for this one would overtake the rest.
+    cuda_check(cudaStreamSynchronize(nullptr));
+  }
   void poison(unsigned char byte) {
     std::fill(host_.begin(), host_.end(), byte);
     upload();
