@@ -75,8 +75,8 @@ bool finishes_merged(const LossProblem& p) {
          refuses_plain(p) == nullptr;
 }
 
-/// A cluster that has a chunk of rows for each block, or for two if `shared` and there are enough; of no blocks if the
-/// rows are too many for one.
+/// A cluster that has a chunk of rows for each block, or for two if `shared` and there are enough, and then is never
+/// one block (ClusterMail::send); of no blocks if the rows are too many for one.
 Grid cluster_of_rows(const LossProblem& p, bool shared) {
   const int most = std::min(traits_of(DeviceOf(p[Slot::x].data).device()).largest_cluster, kMostRowChunks);
   const std::int64_t chunks = lift::chunk_count(p.rows);

@@ -98,7 +98,7 @@ struct RowToPrepare {
   }
 };
 
-/// What blocks of a cluster send to one of them, once: who waits has it all. No barrier of the cluster is as fast,
+/// What blocks of a cluster send to one of them or to all, once: who waits has it all. No barrier of the cluster is as fast,
 /// which waits for what has been asked of memory, too.
 template <class Word, int kMost>
 struct ClusterMail {
@@ -133,7 +133,7 @@ struct ClusterMail {
     wait();
   }
 };
-/// A cluster has one of a chunk's rows for each chunk of them, and these for the chunks' sums.
+/// Chunks of rows that a cluster takes, at most.
 inline constexpr int kMostRowChunks = 16;
 
 /// By a warp: the sum of a chunk of rows' numbers.

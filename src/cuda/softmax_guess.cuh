@@ -316,7 +316,7 @@ __device__ __noinline__ lift::Root read_again_exactly(const PlainRows& p, int ro
 template <class E, Leaves kLeaves, Lands kLands, int kChunks, bool kBehind>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_guesses(const __grid_constant__ PlainRows p, int clusters) {
-  // A gradient waits later, for the rows that are prepared (GuessRows::gradient).
+  // A gradient waits later, for the rows that are prepared (GuessRows::first_gradient).
   if constexpr (kLeaves != Leaves::gradient) begin_in_order();
   constexpr GuessForm kForm{kLeaves, kLands, kChunks, kBehind};
   using Cluster = lift::Cluster;

@@ -6,6 +6,8 @@
 #include "cuda/kernels.hpp"
 #include "cuda/stay.hpp"
 
+#include <algorithm>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -116,9 +118,11 @@ void run_cluster_row(const RowProblem& p, const Context& context) {
 }  // namespace
 
 bool clusters_hold(const RowProblem& p) {
-  if (p.n > 128 * lift::kChunk) return false;
+  if (p.n > 128 * lift::kChunk || p.rows > kChunksAtOnce / std::max<std::int64_t>(lift::chunk_count(p.n), 1))
+    return false;
   if (p.rows == 1) return true;
-  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  const DeviceOf device(p[Slot::x].data);
+  const DeviceTraits& traits = traits_of(device.device());
   bool holds = false;
   with_element(p[Slot::x].dtype, [&]<class E>() {
     const auto find = [&](auto kernel) {

@@ -1,5 +1,6 @@
 // What kernels share whose clusters stay for many rows: each warp's part of the next row arrives in shared memory while
-// it works on this one, and no block waits for another but by what the row's chunks send it.
+// it works on this one, and no block waits for another but by what the row's chunks send it. Kernels whose clusters
+// take one row use the same mail.
 #pragma once
 
 #include "cuda/stay_rows.cuh"

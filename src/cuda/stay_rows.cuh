@@ -1,4 +1,4 @@
-// Which rows clusters that stay take, and the words by which their blocks tell each other.
+// Which rows clusters that stay take, and the words by which blocks of any cluster tell each other.
 #pragma once
 
 #include "cuda/softmax_plain.cuh"

@@ -122,7 +122,7 @@ TEST_F(CudaLoss, GradientsOfRowsThatClustersTakeOneByOne) {
 
 /// Several chunks of rows, whose sums one block adds up, or several; behind clusters that stay, too.
 TEST_F(CudaLoss, GradientsOfManyRows) {
-  for (const std::int64_t rows : {3000, 16390}) {
+  for (const std::int64_t rows : {3000, 6500, 8200, 16390}) {
     expect_same(DType::bfloat16, rows, 16390, 1);
     if (HasFatalFailure()) return;
   }

@@ -128,6 +128,8 @@ TEST_F(CudaRows, FewLongRows) {
   for (const Op op : {Op::softmax, Op::log_softmax})
     for (const DType t : kNarrow)
       for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{32, 128256},
+                                    {28, 128256},
+                                    {57, 73000},
                                     {9, 99999},
                                     {40, 65537},
                                     {4, 1000000},
