@@ -98,8 +98,8 @@ struct RowToPrepare {
   }
 };
 
-/// What blocks of a cluster send to one of them or to all, once: who waits has it all. No barrier of the cluster is as fast,
-/// which waits for what has been asked of memory, too.
+/// What blocks of a cluster send to one of them or to all, once: who waits has it all. No barrier of the cluster is as
+/// fast, which waits for what has been asked of memory, too.
 template <class Word, int kMost>
 struct ClusterMail {
   static_assert(sizeof(Word) % 8 == 0 && sizeof(Word) <= 16);
