@@ -143,14 +143,6 @@ __device__ __forceinline__ double sum_of_chunk(const double (&of_rows)[lift::kCh
   for (int j = 0; j < lift::kPerLane; ++j) v[j] = of_rows[threadIdx.x % 32 + 32 * j];
   return add_chunk(v);
 }
-/// By a warp: of chunks' sums, the whole, as whole_of() merges them.
-__device__ __forceinline__ double merge_chunks(double own) {
-#pragma unroll
-  for (int distance = 1; distance < kMostRowChunks; distance *= 2)
-    own = fold::Sum<double>::merge(own, shuffle(own, distance));
-  return __shfl_sync(lift::kWholeWarp, own, 0);
-}
-
 /// Before it, a thread a row. Then the read may begin with x, and wait for the rest: what came before is over.
 static __global__ void __launch_bounds__(128)
     prepare_gradients(const __grid_constant__ LossProblem p, RowsTotal weights, GradientRow* gradients,
@@ -189,11 +181,10 @@ static __global__ void __launch_bounds__(lift::kChunk)
     RowsSum own{0., counted};
     if (threadIdx.x < 32) own.sum = sum_of_chunk(of_rows);
     chunks.share(blockIdx.x, own, threadIdx.x < 32);
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    own = lane < static_cast<int>(gridDim.x) ? chunks.of[lane] : RowsFold::identity();
-    all_weights = merge_chunks(own.sum);
-    const int all = __reduce_add_sync(lift::kWholeWarp, static_cast<int>(own.rows));
-    if (index == 0) *weights = {all_weights, all};
+    const unsigned lane = threadIdx.x % 32;
+    const RowsSum all = merge_lanes(lane < gridDim.x ? chunks.of[lane] : RowsFold::identity());
+    all_weights = all.sum;
+    if (index == 0) *weights = all;
   }
   if (index >= p.rows) return;
   gradients[index] = row.gradient(p, dloss, all_weights);
@@ -277,8 +268,8 @@ static __global__ void __launch_bounds__(lift::kChunk)
   if (warp == 1 && blockIdx.x == 0) {
     chunks.wait();
     const int lane = static_cast<int>(threadIdx.x % 32);
-    const double all = merge_chunks(lane < count ? chunks.of[lane] : fold::Sum<double>::identity());
-    if (lane == 0) put_loss(p, all, divisor);
+    const RowsSum all = merge_lanes(lane < count ? RowsSum{chunks.of[lane], 0} : RowsFold::identity());
+    if (lane == 0) put_loss(p, all.sum, divisor);
   }
 }
 
