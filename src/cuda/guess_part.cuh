@@ -2,7 +2,10 @@
 // waits beside it.
 #pragma once
 
+#include "cuda/group_rows.cuh"
 #include "cuda/softmax_stay.cuh"
+
+#include <type_traits>
 
 namespace softfold {
 inline namespace v0 {
@@ -16,8 +19,9 @@ enum class Lands { anywhere, on_vectors, in_one_place };
 struct GuessForm {
   Leaves leaves;
   Lands lands;
-  int chunks;   ///< of a row, at most
-  bool behind;  ///< a warp keeps a row's terms in shared memory until it has folded the next one
+  int chunks;         ///< of a row, at most
+  bool behind;        ///< a warp keeps a row's terms in shared memory until it has folded the next one
+  bool grid = false;  ///< a row is taken by blocks of several clusters (softmax_grid_guess.cuh)
 
   constexpr bool gradient() const { return leaves == Leaves::gradient; }
 };
@@ -65,17 +69,19 @@ struct GuessPart {
   using Place = typename Shape::Place;
   static constexpr int kLanes = Shape::kLanes, kChunkBytes = lift::kChunk * Place::kSize;
 
-  const PlainRows& p;
+  using Problem = std::conditional_t<kForm.grid, GroupRows, PlainRows>;
+
+  const Problem& p;
   GuessWaits& waits;
   int chunks;       ///< of a row
   int kept_chunk;   ///< chunk(), of 16 bit
   int count;        ///< elements of the lane's chunk; 0: it has none
   unsigned memory;  ///< of the warp
 
-  __device__ __forceinline__ GuessPart(const PlainRows& p_, GuessWaits& waits_)
+  __device__ __forceinline__ GuessPart(const Problem& p_, GuessWaits& waits_)
       : p(p_), waits(waits_), chunks(static_cast<int>(lift::chunk_count(p.n))) {
     const int group = lane_index() / kLanes;
-    const ChunkShare share(chunks);
+    const ChunkShare share = share_of(p, chunks);
     kept_chunk = share.chunk + group;
     count = group < share.chunks ? min(static_cast<int>(p.n) - (share.chunk + group) * lift::kChunk, lift::kChunk) : 0;
     memory = shared_address(room_of(warp_index()));
@@ -84,7 +90,7 @@ struct GuessPart {
   /// By all lanes, before anything else of the part is used.
   __device__ __forceinline__ void init() const {
     if (lane_index() != 0) return;
-    const ChunkShare share(chunks);
+    const ChunkShare share = share_of(p, chunks);
     const int n = min(static_cast<int>(p.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);
     const bool outer = share.chunk == 0 || share.chunk + share.chunks == chunks;
     waits.own() = {{}, n, share.chunk, share.chunks, fold::canonical_nan<float>(), 0.F, outer};

@@ -18,8 +18,8 @@ struct GuessRows {
   using Place = typename Shape::Place;
   using Vectors = typename Results::Vectors;
   using Values = typename Results::Values;
-  using Mail = FrameMail<kForm.chunks, kForm.gradient()>;
-  using Source = RowSource<kForm.behind ? 3 : 2>;
+  using Mail = std::conditional_t<kForm.grid, GroupMail<kForm.chunks>, FrameMail<kForm.chunks, kForm.gradient()>>;
+  using Source = std::conditional_t<kForm.grid, GroupSource, RowSource<kForm.behind ? 3 : 2>>;
   static constexpr int kLanes = Shape::kLanes;
 
   const Part& part;
@@ -50,6 +50,7 @@ struct GuessRows {
 
   /// The same of elements that are looked at one by one, be they absent or not.
   __device__ __forceinline__ bool guessed_each(Vectors& raw, int step) const {
+    ask_before(step);
     Values v;
     unpack(raw, v);
     const lift::FrameTerms terms = frame.terms(part.p.factor.c);
@@ -72,6 +73,7 @@ struct GuessRows {
   __device__ __forceinline__ bool put_last(int step) const {
     Vectors raw;
     Values v;
+    if constexpr (kForm.grid) mail.fetch(step);
     Received row = receive(step);
     take_top(row, step);
     __syncwarp();  // behind what one lane wrote of the frame
@@ -105,6 +107,7 @@ struct GuessRows {
   __device__ __forceinline__ bool in_frame(Vectors& raw, float high, bool cut, bool held, int step) const {
     Values v;
     unpack(raw, v);
+    ask_before(step);
     const float own = Shape::Fold::template terms_in<kAbsent>(frame.terms(part.p.factor.c), v);
     const bool seen = held && (kAbsent || !cut || own >= GuessedFrame::kLeastSeen);
     return exchange(raw, v, seen ? own : fold::canonical_nan<float>(), high, least(cut), step);
@@ -113,7 +116,8 @@ struct GuessRows {
   __device__ __forceinline__ bool exchange(Vectors& raw, Values& v, float own, float high, float least,
                                            int step) const {
     if constexpr (kForm.behind) {
-      // No row's mail is sent before that of the row before has been read (MailTurns).
+      // Of a cluster no row's mail is sent before that of the row before has been read (MailTurns).
+      if constexpr (kForm.grid) send(own, high, step);
       Received row;
       char* y = nullptr;  // known before the mail is
       if (step > 0) {
@@ -122,8 +126,10 @@ struct GuessRows {
         take_top(row, step - 1);
       }
       source.ask();
-      source.send(step, mail.turns.barrier(step));
-      send(own, high, step);
+      if constexpr (!kForm.grid) {
+        source.send(step, mail.turns.barrier(step));
+        send(own, high, step);
+      }
       swap(v);
       const GuessedFrame before{part.waits.own().magic};
       __syncwarp();
@@ -137,7 +143,15 @@ struct GuessRows {
       return put(raw, v, row, frame, least, y, step);
     }
   }
-  __device__ __forceinline__ void send(float own, float high, int step) const {
+  /// Of a group, what the others have sent of the row before; a little before it is wanted, when most has come.
+  __device__ __forceinline__ void ask_before(int step) const {
+    if constexpr (kForm.grid)
+      if (step > 0) mail.fetch(step - 1);
+  }
+  __device__ __forceinline__ void send(float own, float, int step) const requires(kForm.grid) {
+    mail.send_sum(step, part.count > 0 ? own : 0.F);
+  }
+  __device__ __forceinline__ void send(float own, float high, int step) const requires(!kForm.grid) {
     if constexpr (kForm.gradient()) mail.send_top(step, high);
     if (part.count > 0) mail.template send_sum<kLanes>(step, static_cast<unsigned>(part.chunk()), own);
     // Of the next row, once this row's mail is sent: all would wait for the warp that does it before.
@@ -146,7 +160,8 @@ struct GuessRows {
       if (ahead < static_cast<int>(part.p.rows)) part.fetch_gradient(step + 1, ahead);
     }
   }
-  __device__ __forceinline__ Received receive(int step) const {
+  __device__ __forceinline__ Received receive(int step) const requires(kForm.grid) { return {mail.receive(step)}; }
+  __device__ __forceinline__ Received receive(int step) const requires(!kForm.grid) {
     const int n = static_cast<int>(part.p.n);
     const auto& run = mail.own_run(step, n);
     Received row;
@@ -250,9 +265,9 @@ struct Misses {
 
 /// Row after row, until one that no guess held, which it returns, or all are done; step: of the row that is folded.
 template <class E, GuessForm kForm>
-__device__ __forceinline__ int guess_rows(const PlainRows& p, typename GuessRows<E, kForm>::Source& source, int& step,
-                                          GuessedFrame& frame, typename GuessRows<E, kForm>::Mail& mail,
-                                          GuessWaits& waits) {
+__device__ __forceinline__ int guess_rows(const typename GuessPart<E, kForm>::Problem& p,
+                                          typename GuessRows<E, kForm>::Source& source, int& step, GuessedFrame& frame,
+                                          typename GuessRows<E, kForm>::Mail& mail, GuessWaits& waits) {
   using Place = typename GuessShape<E, kForm>::Place;
   const GuessPart<E, kForm> part(p, waits);
   const GuessRows<E, kForm> own{part, mail, source, frame};

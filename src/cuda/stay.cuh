@@ -14,6 +14,7 @@ namespace cuda {
 /// Warps of a cluster share a row's chunks evenly.
 struct ChunkShare {
   int chunk, chunks;  ///< the warp's first chunk, and how many it has
+  __device__ __forceinline__ ChunkShare(int first, int count) : chunk(first), chunks(count) {}
   __device__ __forceinline__ ChunkShare(int of_row) {
     const int warps = static_cast<int>(blockDim.x) / 32, all = warps * static_cast<int>(lift::Cluster::size());
     const int warp = static_cast<int>(lift::Cluster::rank()) * warps + static_cast<int>(threadIdx.x) / 32;

@@ -69,7 +69,9 @@ TEST_F(CudaStreams, AThousandRunsOfKernelsThatStayGiveTheSameBits) {
                         {Op::log_softmax, DType::bfloat16, 2700, 50257, "softmax_ring"},
                         {Op::log_softmax, DType::bfloat16, 1060, 128256, "softmax_ring"},
                         {Op::log_softmax, DType::float16, 1350, 100000, "softmax_ring"},
-                        {Op::softmax, DType::bfloat16, 120, 600000, "softmax_grid_ring"}}) {
+                        {Op::softmax, DType::bfloat16, 120, 600001, "softmax_grid_ring"},
+                        {Op::softmax, DType::bfloat16, 60, 600000, "softmax_grid_guesses"},
+                        {Op::softmax, DType::float32, 20, 1000000, "softmax_grid_guesses"}}) {
     Tensor x(s.dtype, {s.rows, s.n}), y(s.dtype, {s.rows, s.n});
     const Values kind = s.n * s.rows < (std::int64_t{1} << 25) ? Values::drift : Values::normal;  // drift takes longer
     x.fill_by_threads([&s, kind](std::int64_t i) { return value_of(kind, i / s.n, i % s.n, s.n); });

@@ -1,0 +1,102 @@
+// softmax_grid_guesses: what it takes, and how it is launched.
+#include "cuda/softmax_grid_guess.cuh"
+
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/levels.cuh"
+#include "cuda/states.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+/// Runs that a processor holds, with their terms: its shared memory has room for no more.
+constexpr int runs_at_once(bool wide) { return wide ? 3 : 4; }
+/// Runs of a block. Measured: two blocks to a processor, which then may have rows of different groups, are better for
+/// 16 bit, unless a row takes more than half of the device.
+constexpr std::int64_t kMostRuns = 512, kFewRuns = 256;
+constexpr int runs_of_block(bool wide, std::int64_t runs) { return wide ? 3 : runs <= kFewRuns ? 2 : 4; }
+/// Of a processor.
+constexpr int kSharedBytes = 227 * 1024;
+/// Shorter rows are for clusters.
+constexpr std::int64_t kLongestOfClusters = 512 * lift::kChunk;
+/// Rows a group below which it is not worth staying: its first and last one are alone.
+constexpr std::int64_t kFewestRows = 4;
+
+bool is_wide(const RowProblem& p) { return size_of(p[Slot::x].dtype) == 4; }
+std::int64_t runs_of(const RowProblem& p) { return ceil_div(lift::chunk_count(p.n), kRunChunks); }
+
+/// As many groups as run at once, which share all processors.
+GroupRows share_rows(const RowProblem& p, const DeviceTraits& device, char* memory, std::size_t& zeros,
+                     std::size_t& bytes) {
+  GroupRows rows{plain_rows(p)};
+  rows.runs = static_cast<int>(runs_of(p));
+  const bool wide = is_wide(p);
+  const int of_block = runs_of_block(wide, rows.runs);
+  const auto fewest = static_cast<int>(ceil_div(rows.runs, of_block));
+  const int all = device.processors * (runs_at_once(wide) / of_block);
+  rows.groups = static_cast<int>(std::min<std::int64_t>(std::max(all / fewest, 1), p.rows));
+  rows.blocks = std::min(all / rows.groups, rows.runs);
+  rows.pitch = (rows.runs + 1) / 2 * 2;
+  Parts parts(memory);
+  rows.words = parts.take<std::uint64_t>(static_cast<std::int64_t>(rows.groups) * GroupRows::kPlaces * rows.pitch);
+  rows.arrived = parts.take<unsigned>(p.rows);
+  zeros = parts.used();
+  rows.nodes = parts.take<GroupRows::State>(static_cast<std::int64_t>(rows.groups) * 2 * rows.runs);
+  bytes = parts.used();
+  return rows;
+}
+
+const char* refuses(const RowProblem& p, const Context&) {
+  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (p.op != Op::softmax) return "log_softmax is faster by rings";
+  if (p.n <= kLongestOfClusters) return "a row is short enough for a cluster";
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
+  if (const char* why = refuses_plain(p)) return why;
+  if (!plain_rows(p).joined || p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)) % 16 != 0)
+    return "rows begin or end inside vectors";
+  const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
+  if (device.shared_bytes < kSharedBytes) return "blocks of this device have too little shared memory";
+  const std::int64_t blocks = ceil_div(runs_of(p), runs_at_once(is_wide(p)));
+  if (blocks > device.processors || runs_of(p) > kMostRuns) return "the device does not hold a row and its terms";
+  if (p.rows < kFewestRows * (device.processors / blocks)) return "too few rows to stay for";
+  if (p.rows >= 0x7FFFFFFF / 2) return "more rows than a block counts";
+  return nullptr;
+}
+
+std::size_t workspace(const RowProblem& p, const Context&) {
+  std::size_t zeros = 0, bytes = 0;
+  share_rows(p, traits_of(DeviceOf(p[Slot::x].data).device()), nullptr, zeros, bytes);
+  return bytes;
+}
+
+void run(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(workspace(p, context), context);
+  std::size_t zeros = 0, bytes = 0;
+  const GroupRows rows = share_rows(p, traits_of(device.device()), scratch.data(), zeros, bytes);
+  check(cudaMemsetAsync(scratch.data(), 0, zeros, stream_of(context)), "softmax_grid_guesses");
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    const auto go = [&]<int kChunks>() {
+      constexpr Lands kLands = Lands::on_vectors;
+      constexpr GuessForm kForm{Leaves::softmax, kLands, kChunks, true, true};
+      const int warps = runs_of_block(sizeof(E) == 4, rows.runs) * kRunWarps;
+      const Grid grid{static_cast<std::int64_t>(rows.groups) * rows.blocks, warps * 32, 1,
+                      warps * GuessShape<E, kForm>::kWarpBytes, true};
+      launch("softmax_grid_guesses", softmax_grid_guesses<E, kLands, kChunks>, grid, stream_of(context), rows);
+    };
+    if (rows.runs <= 128) return go.template operator()<128 * kRunChunks>();
+    if (rows.runs <= kFewRuns) return go.template operator()<kFewRuns * kRunChunks>();
+    go.template operator()<kMostRuns * kRunChunks>();
+  });
+}
+
+}  // namespace
+
+const RowKernel softmax_grid_guesses_kernel{"softmax_grid_guesses", refuses, run, workspace};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

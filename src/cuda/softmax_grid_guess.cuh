@@ -1,0 +1,96 @@
+// softmax of rows that are longer than clusters hold, as softmax_guess.cuh takes those that they do: groups of blocks
+// that stay, a row written while its successor is folded, all of its chunks in one frame guessed from the row before.
+#pragma once
+
+#include "cuda/softmax_guess.cuh"
+#include "softfold/lift/grid.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// What a block's warps tell each other of a row that no guess held.
+struct GroupMisses {
+  fold::LogSumExp<float>::State chunks[2 * kStayWarps], root;
+  int step;  ///< how many there were
+
+  /// By the warps that have a part of rows.
+  static __device__ __forceinline__ void meet(int warps) {
+    __syncwarp();
+    asm volatile("bar.sync 1, %0;" ::"r"(32 * warps) : "memory");
+  }
+};
+
+/// A row that no guess held, each chunk in its own frame; all blocks of the group come here.
+template <class E, GuessForm kForm>
+__device__ __noinline__ lift::Root read_again_by_group(const GroupRows& p, int row, int warps, GroupMisses& misses,
+                                                       GuessWaits& waits) {
+  using Shape = GuessShape<E, kForm>;
+  const GuessPart<E, kForm> part(p, waits);
+  uint4 raw[Shape::Place::kVectors];
+  const char* x = part.first(row) + lane_index() / Shape::kLanes * part.kChunkBytes;
+  typename Shape::Elements(x).gather(raw, x, part.count, lift::absent(p.factor.c));
+  const auto extremes = extremes_by_integers<E>(raw);
+  float v[Shape::kCount];
+  GuessRows<E, kForm>::unpack(raw, v);
+  const auto own = Shape::Fold::terms(v, p.factor.c, extremes);
+  const int warp = warp_index(), run = warp / kRunWarps;
+  if (lane_index() % Shape::kLanes == 0) misses.chunks[2 * warp + lane_index() / Shape::kLanes] = own.state;
+  GroupMisses::meet(warps);
+  const std::int64_t at = (2 * static_cast<std::int64_t>(p.group()) + misses.step % 2) * p.runs;
+  const lift::GridExchange exchange{p.nodes + at, p.arrived + row, p.runs};
+  if (warp % kRunWarps == 0) {
+    const int first = (p.first_run() + run) * kRunChunks;
+    const auto node = lift::merge_states([&](int i) { return misses.chunks[kRunChunks * run + i]; },
+                                         min(kRunChunks, part.chunks - first));
+    // (GridFold::send is the first lane's of a warp.)
+    lift::GridFold::send(exchange, node, p.first_run() + run);
+  }
+  if (warp == 0) {
+    const auto root = lift::GridFold::receive(exchange);
+    if (lane_index() == 0) misses.root = root;
+  }
+  GroupMisses::meet(warps);
+  const lift::Root root{lift::node_of(misses.root), misses.root};
+  if (part.count > 0) GuessResults<E, kForm>{part}.put_exactly(v, own, root, row);
+  GroupMisses::meet(warps);
+  if (threadIdx.x == 0) ++misses.step;
+  return root;
+}
+
+/// p.y's rows; kChunks: of a row, at most.
+template <class E, Lands kLands, int kChunks>
+__global__ void __launch_bounds__(kStayWarps * 32, 1) softmax_grid_guesses(const __grid_constant__ GroupRows p) {
+  constexpr GuessForm kForm{Leaves::softmax, kLands, kChunks, true, true};
+  __shared__ GroupMisses misses;
+  __shared__ typename GuessRows<E, kForm>::Mail mail;
+  __shared__ GuessWaits waits;
+  GroupSource source{p.group(), p.groups};
+  const int rows = static_cast<int>(p.rows);
+  const int of_block =
+      min(static_cast<int>(lift::chunk_count(p.n)), p.first_run(1) * kRunChunks) - p.first_run() * kRunChunks;
+  const int warps = (of_block + 1) / 2;
+  if (warp_index() < warps) {
+    const GuessPart<E, kForm> part(p, waits);
+    part.init();
+    CopyBarrier::publish();
+    part.fetch_elements(source.first, 0, true);
+  }
+  if (threadIdx.x == 0) mail.init(p, warps), misses.step = 0;
+  CopyBarrier::publish();
+  __syncthreads();
+  if (warp_index() >= warps) return;
+
+  GuessedFrame frame;
+#pragma unroll 1
+  for (int step = 0;; ++step) {
+    const int row = guess_rows<E, kForm>(p, source, step, frame, mail, waits);
+    if (row >= rows) break;
+    frame.follow(read_again_by_group<E, kForm>(p, row, warps, misses, waits));
+    if (source.row(step) >= rows) break;  // the last one, written behind
+  }
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
