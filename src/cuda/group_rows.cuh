@@ -16,14 +16,14 @@ struct GroupRows : PlainRows {
   using State = fold::LogSumExp<float>::State;
   int groups, blocks;
   int runs;                          ///< of a row
-  int pitch;                         ///< words of a row's, whole vectors
-  std::uint64_t* words;              ///< [groups][kPlaces][pitch], 0 before
+  int word_pitch;                    ///< words from one place to the next; even, as a bulk copy takes 16 bytes at least
+  std::uint64_t* words;              ///< [groups][kPlaces][word_pitch], 0 before
   State* nodes;                      ///< [groups][2][runs], of rows that are read again
   unsigned* arrived;                 ///< [rows], of those, 0 before
   static constexpr int kPlaces = 4;  ///< of rows whose words are in use at a time
 
   __device__ __forceinline__ int group() const { return static_cast<int>(blockIdx.x) / blocks; }
-  /// The block's first run, and how many it has.
+  /// The block's first run; more: that of the block so much further on.
   __device__ __forceinline__ int first_run(int more = 0) const {
     return (static_cast<int>(blockIdx.x) % blocks + more) * runs / blocks;
   }
@@ -48,7 +48,8 @@ struct GroupSource {
 
 /// What blocks of a group tell each other of rows that are written behind: the sum of each run in the row's frame, NaN
 /// where that does not hold it, with the step's number, by which a word says itself whether it has come. A row's words
-/// are brought to the block's shared memory when its successor is folded, and again until all have come.
+/// are brought to the block's shared memory when its successor is folded, and again until all have come. (No fence
+/// orders the copy engine behind the words' stores, and none has to: a word of 8 bytes is there whole, or not yet.)
 ///
 /// A block sends a row's words as soon as it has folded it, when it has read those of two rows before. So all blocks
 /// have sent those, and have read the words of four rows before, whose places are free.
@@ -74,8 +75,8 @@ struct GroupMail {
     arrived.init(1);
     for (CopyBarrier& barrier : summed) barrier.init(1);
     fetched = 0;
-    words = p.words + static_cast<std::int64_t>(p.group()) * kPlaces * p.pitch;
-    runs = p.runs, pitch = p.pitch;
+    words = p.words + static_cast<std::int64_t>(p.group()) * kPlaces * p.word_pitch;
+    runs = p.runs, pitch = p.word_pitch;
     first_run = p.first_run(), warps = block_warps;
     for (auto& place : come)
       for (int& count : place) count = 0;
@@ -120,7 +121,7 @@ struct GroupMail {
       __syncwarp();
       arrived.wait(static_cast<unsigned>(fetched + 1) % 2);
       bool come = true;
-      sum = add_words<kOfLane>(step, lane_index() * kOfLane, come);
+      sum = add_words<kOfLane>(step, 0, come);
       if (__all_sync(lift::kWholeWarp, come)) break;
       fetch(step);
     }
@@ -136,14 +137,18 @@ struct GroupMail {
 
  private:
   static __device__ __forceinline__ Word word_of(int step) { return static_cast<Word>(step + 1) << 32; }
+  /// Of the lane's words from there on. Lanes begin with different ones, or they would meet in a bank; who changes
+  /// places with whom has the same sum.
   template <int kCount>
   __device__ __forceinline__ float add_words(int step, int from, bool& come) const {
     if constexpr (kCount > 1) {
       const float first = add_words<kCount / 2>(step, from, come);
       return fold::Scalar<float>::add(first, add_words<kCount / 2>(step, from + kCount / 2, come));
     } else {
-      if (from >= runs) return 0.F;
-      const Word word = landed[from];
+      constexpr int kLanesApart = 16 / kOfLane;  // of 8 bytes each, a word a bank
+      const int lane = lane_index(), at = lane * kOfLane + (from ^ (lane / kLanesApart % kOfLane));
+      if (at >= runs) return 0.F;
+      const Word word = landed[at];
       come = come && (word ^ word_of(step)) >> 32 == 0;
       return __uint_as_float(static_cast<unsigned>(word));
     }

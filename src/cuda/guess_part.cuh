@@ -21,7 +21,7 @@ struct GuessForm {
   Lands lands;
   int chunks;         ///< of a row, at most
   bool behind;        ///< a warp keeps a row's terms in shared memory until it has folded the next one
-  bool grid = false;  ///< a row is taken by blocks of several clusters (softmax_grid_guess.cuh)
+  bool grid = false;  ///< a row is taken by a group of a grid's blocks (softmax_grid_guess.cuh)
 
   constexpr bool gradient() const { return leaves == Leaves::gradient; }
 };

@@ -18,11 +18,14 @@ constexpr int runs_at_once(bool wide) { return wide ? 3 : 4; }
 /// 16 bit, unless a row takes more than half of the device.
 constexpr std::int64_t kMostRuns = 512, kFewRuns = 256;
 constexpr int runs_of_block(bool wide, std::int64_t runs) { return wide ? 3 : runs <= kFewRuns ? 2 : 4; }
-/// Of a processor.
+/// What a block may have of a processor's 228 KB; all of its blocks have as much together (the launch checks it).
 constexpr int kSharedBytes = 227 * 1024;
-/// Shorter rows are for clusters.
-constexpr std::int64_t kLongestOfClusters = 512 * lift::kChunk;
-/// Rows a group below which it is not worth staying: its first and last one are alone.
+/// Measured: which rows clusters take as fast or faster. Those of 16 bit that are a little longer than 256 chunks have
+/// one block of few warps a processor there (H200: 0.59 to 0.66 of a copy, here 0.77; on an H100 only to 290 chunks).
+constexpr bool clusters_take(std::int64_t chunks, bool wide) {
+  return chunks <= 256 || (chunks <= 512 && (wide || chunks > 340));
+}
+/// Rows a group below which it is not worth staying: the first and the last one are alone.
 constexpr std::int64_t kFewestRows = 4;
 
 bool is_wide(const RowProblem& p) { return size_of(p[Slot::x].dtype) == 4; }
@@ -37,11 +40,11 @@ GroupRows share_rows(const RowProblem& p, const DeviceTraits& device, char* memo
   const int of_block = runs_of_block(wide, rows.runs);
   const auto fewest = static_cast<int>(ceil_div(rows.runs, of_block));
   const int all = device.processors * (runs_at_once(wide) / of_block);
-  rows.groups = static_cast<int>(std::min<std::int64_t>(std::max(all / fewest, 1), p.rows));
+  rows.groups = static_cast<int>(std::min<std::int64_t>(all / fewest, p.rows));
   rows.blocks = std::min(all / rows.groups, rows.runs);
-  rows.pitch = (rows.runs + 1) / 2 * 2;
+  rows.word_pitch = (rows.runs + 1) / 2 * 2;
   Parts parts(memory);
-  rows.words = parts.take<std::uint64_t>(static_cast<std::int64_t>(rows.groups) * GroupRows::kPlaces * rows.pitch);
+  rows.words = parts.take<std::uint64_t>(static_cast<std::int64_t>(rows.groups) * GroupRows::kPlaces * rows.word_pitch);
   rows.arrived = parts.take<unsigned>(p.rows);
   zeros = parts.used();
   rows.nodes = parts.take<GroupRows::State>(static_cast<std::int64_t>(rows.groups) * 2 * rows.runs);
@@ -52,16 +55,17 @@ GroupRows share_rows(const RowProblem& p, const DeviceTraits& device, char* memo
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
   if (p.op != Op::softmax) return "log_softmax is faster by rings";
-  if (p.n <= kLongestOfClusters) return "a row is short enough for a cluster";
+  if (clusters_take(lift::chunk_count(p.n), is_wide(p))) return "clusters are as fast";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_plain(p)) return why;
   if (!plain_rows(p).joined || p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)) % 16 != 0)
     return "rows begin or end inside vectors";
   const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
   if (device.shared_bytes < kSharedBytes) return "blocks of this device have too little shared memory";
-  const std::int64_t blocks = ceil_div(runs_of(p), runs_at_once(is_wide(p)));
-  if (blocks > device.processors || runs_of(p) > kMostRuns) return "the device does not hold a row and its terms";
-  if (p.rows < kFewestRows * (device.processors / blocks)) return "too few rows to stay for";
+  if (runs_of(p) > std::min<std::int64_t>(device.processors * runs_at_once(is_wide(p)), kMostRuns))
+    return "the device does not hold a row and its terms";
+  std::size_t zeros = 0, bytes = 0;
+  if (p.rows < kFewestRows * share_rows(p, device, nullptr, zeros, bytes).groups) return "too few rows to stay for";
   if (p.rows >= 0x7FFFFFFF / 2) return "more rows than a block counts";
   return nullptr;
 }

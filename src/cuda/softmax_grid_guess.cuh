@@ -1,5 +1,6 @@
-// softmax of rows that are longer than clusters hold, as softmax_guess.cuh takes those that they do: groups of blocks
-// that stay, a row written while its successor is folded, all of its chunks in one frame guessed from the row before.
+// softmax of rows that are longer than clusters hold well, as softmax_guess.cuh takes those that they do: groups of
+// blocks that stay, a row written while its successor is folded, all of its chunks in one frame guessed from the row
+// before.
 #pragma once
 
 #include "cuda/softmax_guess.cuh"
@@ -21,19 +22,14 @@ struct GroupMisses {
   }
 };
 
-/// A row that no guess held, each chunk in its own frame; all blocks of the group come here.
+/// A row that no guess held; all blocks of the group come here.
 template <class E, GuessForm kForm>
 __device__ __noinline__ lift::Root read_again_by_group(const GroupRows& p, int row, int warps, GroupMisses& misses,
                                                        GuessWaits& waits) {
   using Shape = GuessShape<E, kForm>;
   const GuessPart<E, kForm> part(p, waits);
-  uint4 raw[Shape::Place::kVectors];
-  const char* x = part.first(row) + lane_index() / Shape::kLanes * part.kChunkBytes;
-  typename Shape::Elements(x).gather(raw, x, part.count, lift::absent(p.factor.c));
-  const auto extremes = extremes_by_integers<E>(raw);
-  float v[Shape::kCount];
-  GuessRows<E, kForm>::unpack(raw, v);
-  const auto own = Shape::Fold::terms(v, p.factor.c, extremes);
+  typename GuessRows<E, kForm>::Values v;
+  const auto own = fold_again(part, row, v);
   const int warp = warp_index(), run = warp / kRunWarps;
   if (lane_index() % Shape::kLanes == 0) misses.chunks[2 * warp + lane_index() / Shape::kLanes] = own.state;
   GroupMisses::meet(warps);
@@ -43,7 +39,6 @@ __device__ __noinline__ lift::Root read_again_by_group(const GroupRows& p, int r
     const int first = (p.first_run() + run) * kRunChunks;
     const auto node = lift::merge_states([&](int i) { return misses.chunks[kRunChunks * run + i]; },
                                          min(kRunChunks, part.chunks - first));
-    // (GridFold::send is the first lane's of a warp.)
     lift::GridFold::send(exchange, node, p.first_run() + run);
   }
   if (warp == 0) {
@@ -51,16 +46,17 @@ __device__ __noinline__ lift::Root read_again_by_group(const GroupRows& p, int r
     if (lane_index() == 0) misses.root = root;
   }
   GroupMisses::meet(warps);
-  const lift::Root root{lift::node_of(misses.root), misses.root};
-  if (part.count > 0) GuessResults<E, kForm>{part}.put_exactly(v, own, root, row);
-  GroupMisses::meet(warps);
-  if (threadIdx.x == 0) ++misses.step;
+  // As one that is far: nobody has found that all chunks lie near each other (lift::near_multiplier).
+  const lift::Root root{{lift::kFar, misses.root.d}, misses.root};
+  GuessResults<E, kForm>{part}.put_exactly(v, own, root, row);
+  if (threadIdx.x == 0) ++misses.step;  // for the next such row, whose warps meet before they look
   return root;
 }
 
 /// p.y's rows; kChunks: of a row, at most.
 template <class E, Lands kLands, int kChunks>
 __global__ void __launch_bounds__(kStayWarps * 32, 1) softmax_grid_guesses(const __grid_constant__ GroupRows p) {
+  begin_in_order();
   constexpr GuessForm kForm{Leaves::softmax, kLands, kChunks, true, true};
   __shared__ GroupMisses misses;
   __shared__ typename GuessRows<E, kForm>::Mail mail;

@@ -304,18 +304,26 @@ __device__ __forceinline__ int guess_rows(const typename GuessPart<E, kForm>::Pr
   return rows;
 }
 
-/// A row that no guess held, each chunk in its own frame; its elements have left their landing place.
+/// The terms of a row's elements, which have left their landing place, each chunk's in its own frame.
+template <class E, GuessForm kForm>
+__device__ __forceinline__ auto fold_again(const GuessPart<E, kForm>& part, int row,
+                                           typename GuessRows<E, kForm>::Values& v) {
+  using Shape = GuessShape<E, kForm>;
+  uint4 raw[Shape::Place::kVectors];
+  const char* x = part.first(row) + lane_index() / Shape::kLanes * part.kChunkBytes;
+  typename Shape::Elements(x).gather(raw, x, part.count, lift::absent(part.p.factor.c));
+  const auto extremes = extremes_by_integers<E>(raw);
+  GuessRows<E, kForm>::unpack(raw, v);
+  return Shape::Fold::terms(v, part.p.factor.c, extremes);
+}
+
+/// A row that no guess held.
 template <class E, GuessForm kForm>
 __device__ __noinline__ lift::Root read_again_exactly(const PlainRows& p, int row, Misses& misses, GuessWaits& waits) {
   using Shape = GuessShape<E, kForm>;
   const GuessPart<E, kForm> part(p, waits);
-  uint4 raw[Shape::Place::kVectors];
-  const char* x = part.first(row) + lane_index() / Shape::kLanes * part.kChunkBytes;
-  typename Shape::Elements(x).gather(raw, x, part.count, lift::absent(p.factor.c));
-  const auto extremes = extremes_by_integers<E>(raw);
-  float v[Shape::kCount];
-  GuessRows<E, kForm>::unpack(raw, v);
-  const auto own = Shape::Fold::terms(v, p.factor.c, extremes);
+  typename GuessRows<E, kForm>::Values v;
+  const auto own = fold_again(part, row, v);
   int& turn = misses.of_warp[warp_index()];
   const StayBox box = Misses::box(Shape::kWarpBytes, part.chunks, turn);
   if (part.count > 0) send_mail<Shape::kLanes>(box[part.chunk()], misses.turns.barrier(turn), mail_of(own));
