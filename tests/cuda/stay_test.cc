@@ -83,9 +83,8 @@ TEST_F(CudaStay, SoftmaxOfRowsFarFromTheRowBefore) {
 }
 
 /// By groups of a grid's blocks: at the edges of chunks, of runs of eight of them, of what the kernel has places for,
-/// and of what a device with 132 processors holds; frames move, and rows are read again, the last one
-/// too.
-TEST_F(CudaStay, SoftmaxOfRowsLongerThanClustersHoldWell) {
+/// and of what a device with 132 processors holds; frames move, and rows are read again, the last one too.
+TEST_F(CudaStay, SoftmaxByGroupsOfBlocks) {
   struct Long {
     DType dtype;
     std::int64_t n;
