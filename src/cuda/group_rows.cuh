@@ -57,8 +57,7 @@ template <int kChunks>
 struct GroupMail {
   using Word = std::uint64_t;
   static constexpr int kOfLane = kChunks / kRunChunks / 32;  ///< neighbouring words, which a lane adds up first
-  static constexpr int kPlaces = GroupRows::kPlaces;
-  static constexpr int kMostRuns = kStayWarps / kRunWarps;  ///< of a block
+  static constexpr int kMostRuns = kStayWarps / kRunWarps;   ///< of a block
 
   alignas(16) Word landed[32 * kOfLane];
   CopyBarrier arrived, summed[2];
@@ -75,7 +74,7 @@ struct GroupMail {
     arrived.init(1);
     for (CopyBarrier& barrier : summed) barrier.init(1);
     fetched = 0;
-    words = p.words + static_cast<std::int64_t>(p.group()) * kPlaces * p.word_pitch;
+    words = p.words + static_cast<std::int64_t>(p.group()) * GroupRows::kPlaces * p.word_pitch;
     runs = p.runs, pitch = p.word_pitch;
     first_run = p.first_run(), warps = block_warps;
     for (auto& place : come)
@@ -98,9 +97,10 @@ struct GroupMail {
     };
     static_assert(kRunWarps == 4);
     const float all = S::add(S::add(sum(0), sum(1)), S::add(sum(2), sum(3)));
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(words + step % kPlaces * pitch + first_run + run),
-                 "l"(word_of(step) | __float_as_uint(all))
-                 : "memory");
+    asm volatile(
+        "st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(words + step % GroupRows::kPlaces * pitch + first_run + run),
+        "l"(word_of(step) | __float_as_uint(all))
+        : "memory");
   }
   /// The row's words to shared memory, as many as have come.
   __device__ __forceinline__ void fetch(int step) {
@@ -108,7 +108,7 @@ struct GroupMail {
     const int bytes = pitch * static_cast<int>(sizeof(Word));
     ++fetched;
     arrived.expect(bytes);
-    arrived.copy(landed, words + step % kPlaces * pitch, bytes);
+    arrived.copy(landed, words + step % GroupRows::kPlaces * pitch, bytes);
   }
   /// The row's sum, once they have come: by the block's first warp, for all.
   __device__ __forceinline__ float receive(int step) {

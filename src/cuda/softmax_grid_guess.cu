@@ -31,30 +31,36 @@ constexpr std::int64_t kFewestRows = 4;
 bool is_wide(const RowProblem& p) { return size_of(p[Slot::x].dtype) == 4; }
 std::int64_t runs_of(const RowProblem& p) { return ceil_div(lift::chunk_count(p.n), kRunChunks); }
 
-/// As many groups as run at once, which share all processors.
-GroupRows share_rows(const RowProblem& p, const DeviceTraits& device, char* memory, std::size_t& zeros,
-                     std::size_t& bytes) {
+/// As many groups as run at once, which share all processors; without the call's memory.
+GroupRows share_rows(const RowProblem& p, const DeviceTraits& device) {
   GroupRows rows{plain_rows(p)};
   rows.runs = static_cast<int>(runs_of(p));
   const bool wide = is_wide(p);
   const int of_block = runs_of_block(wide, rows.runs);
   const auto fewest = static_cast<int>(ceil_div(rows.runs, of_block));
   const int all = device.processors * (runs_at_once(wide) / of_block);
-  rows.groups = static_cast<int>(std::min<std::int64_t>(all / fewest, p.rows));
+  rows.groups = all / fewest;
   rows.blocks = std::min(all / rows.groups, rows.runs);
   rows.word_pitch = (rows.runs + 1) / 2 * 2;
+  return rows;
+}
+
+/// How much memory a call takes, and how much of it, from its beginning, is to be 0.
+struct Needs {
+  std::size_t zeros, bytes;
+};
+Needs lay_out(GroupRows& rows, char* memory) {
   Parts parts(memory);
   rows.words = parts.take<std::uint64_t>(static_cast<std::int64_t>(rows.groups) * GroupRows::kPlaces * rows.word_pitch);
-  rows.arrived = parts.take<unsigned>(p.rows);
-  zeros = parts.used();
+  rows.arrived = parts.take<unsigned>(rows.rows);
+  const std::size_t zeros = parts.used();
   rows.nodes = parts.take<GroupRows::State>(static_cast<std::int64_t>(rows.groups) * 2 * rows.runs);
-  bytes = parts.used();
-  return rows;
+  return {zeros, parts.used()};
 }
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
-  if (p.op != Op::softmax) return "log_softmax is faster by rings";
+  if (p.op != Op::softmax) return "log_softmax wants each row's own frame";
   if (clusters_take(lift::chunk_count(p.n), is_wide(p))) return "clusters are as fast";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_plain(p)) return why;
@@ -64,32 +70,28 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (device.shared_bytes < kSharedBytes) return "blocks of this device have too little shared memory";
   if (runs_of(p) > std::min<std::int64_t>(device.processors * runs_at_once(is_wide(p)), kMostRuns))
     return "the device does not hold a row and its terms";
-  std::size_t zeros = 0, bytes = 0;
-  if (p.rows < kFewestRows * share_rows(p, device, nullptr, zeros, bytes).groups) return "too few rows to stay for";
+  if (p.rows < kFewestRows * share_rows(p, device).groups) return "too few rows to stay for";
   if (p.rows >= 0x7FFFFFFF / 2) return "more rows than a block counts";
   return nullptr;
 }
 
 std::size_t workspace(const RowProblem& p, const Context&) {
-  std::size_t zeros = 0, bytes = 0;
-  share_rows(p, traits_of(DeviceOf(p[Slot::x].data).device()), nullptr, zeros, bytes);
-  return bytes;
+  GroupRows rows = share_rows(p, traits_of(DeviceOf(p[Slot::x].data).device()));
+  return lay_out(rows, nullptr).bytes;
 }
 
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(workspace(p, context), context);
-  std::size_t zeros = 0, bytes = 0;
-  const GroupRows rows = share_rows(p, traits_of(device.device()), scratch.data(), zeros, bytes);
+  GroupRows rows = share_rows(p, traits_of(device.device()));
+  const std::size_t zeros = lay_out(rows, scratch.data()).zeros;
   check(cudaMemsetAsync(scratch.data(), 0, zeros, stream_of(context)), "softmax_grid_guesses");
   with_element(p[Slot::x].dtype, [&]<class E>() {
     const auto go = [&]<int kChunks>() {
-      constexpr Lands kLands = Lands::on_vectors;
-      constexpr GuessForm kForm{Leaves::softmax, kLands, kChunks, true, true};
       const int warps = runs_of_block(sizeof(E) == 4, rows.runs) * kRunWarps;
       const Grid grid{static_cast<std::int64_t>(rows.groups) * rows.blocks, warps * 32, 1,
-                      warps * GuessShape<E, kForm>::kWarpBytes, true};
-      launch("softmax_grid_guesses", softmax_grid_guesses<E, kLands, kChunks>, grid, stream_of(context), rows);
+                      warps * GuessShape<E, kGroupForm<kChunks>>::kWarpBytes, true};
+      launch("softmax_grid_guesses", softmax_grid_guesses<E, kChunks>, grid, stream_of(context), rows);
     };
     if (rows.runs <= 128) return go.template operator()<128 * kRunChunks>();
     if (rows.runs <= kFewRuns) return go.template operator()<kFewRuns * kRunChunks>();

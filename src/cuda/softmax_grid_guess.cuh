@@ -10,6 +10,10 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// Of rows of up to kChunks chunks.
+template <int kChunks>
+inline constexpr GuessForm kGroupForm{Leaves::softmax, Lands::on_vectors, kChunks, true, true};
+
 /// What a block's warps tell each other of a row that no guess held.
 struct GroupMisses {
   fold::LogSumExp<float>::State chunks[2 * kStayWarps], root;
@@ -54,10 +58,10 @@ __device__ __noinline__ lift::Root read_again_by_group(const GroupRows& p, int r
 }
 
 /// p.y's rows; kChunks: of a row, at most.
-template <class E, Lands kLands, int kChunks>
+template <class E, int kChunks>
 __global__ void __launch_bounds__(kStayWarps * 32, 1) softmax_grid_guesses(const __grid_constant__ GroupRows p) {
   begin_in_order();
-  constexpr GuessForm kForm{Leaves::softmax, kLands, kChunks, true, true};
+  constexpr GuessForm kForm = kGroupForm<kChunks>;
   __shared__ GroupMisses misses;
   __shared__ typename GuessRows<E, kForm>::Mail mail;
   __shared__ GuessWaits waits;
