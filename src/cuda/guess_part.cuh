@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/group_rows.cuh"
+#include "cuda/masked.cuh"
 #include "cuda/softmax_stay.cuh"
 
 #include <type_traits>
@@ -19,21 +20,32 @@ enum class Lands { anywhere, on_vectors, in_one_place };
 struct GuessForm {
   Leaves leaves;
   Lands lands;
-  int chunks;         ///< of a row, at most
-  bool behind;        ///< a warp keeps a row's terms in shared memory until it has folded the next one
-  bool grid = false;  ///< a row is taken by a group of a grid's blocks (softmax_grid_guess.cuh)
+  int chunks;           ///< of a row, at most
+  bool behind;          ///< a warp keeps a row's terms in shared memory until it has folded the next one
+  bool grid = false;    ///< a row is taken by a group of a grid's blocks (softmax_grid_guess.cuh)
+  bool masked = false;  ///< elements that a mask hides are absent ones
 
   constexpr bool gradient() const { return leaves == Leaves::gradient; }
 };
 
+/// Rows with a mask. They are on vectors, and their masks on 16 bytes, too.
+struct MaskedRows : PlainRows {
+  const char* mask;
+  std::int64_t mask_stride;  ///< bytes between rows
+};
+
 template <class E, GuessForm kForm>
 struct GuessShape : StayShape<E> {
+  static_assert(!kForm.masked || (kForm.lands == Lands::in_one_place && !kForm.behind && !kForm.gradient()));
   using typename StayShape<E>::Place;
   using StayShape<E>::kCount;
   static constexpr int kRoom = room_in_sectors(Place::kBytes);
   static constexpr int kKept =
-      whole_lines(kRoom + 16);  ///< behind the room for its elements, and its barrier: its terms
-  static constexpr int kWarpBytes = kKept + (kForm.behind ? 32 * kCount * static_cast<int>(sizeof(float)) : 0);
+      whole_lines(kRoom + 16);  ///< behind the room for its elements, and its barrier: its terms, or its mask
+  static constexpr int kWarpBytes = kKept + 32 * kCount *
+                                                (kForm.behind   ? static_cast<int>(sizeof(float))
+                                                 : kForm.masked ? 1
+                                                                : 0);
 };
 
 /// What of a warp waits in shared memory: registers are for elements.
@@ -69,7 +81,7 @@ struct GuessPart {
   using Place = typename Shape::Place;
   static constexpr int kLanes = Shape::kLanes, kChunkBytes = lift::kChunk * Place::kSize;
 
-  using Problem = std::conditional_t<kForm.grid, GroupRows, PlainRows>;
+  using Problem = std::conditional_t<kForm.grid, GroupRows, std::conditional_t<kForm.masked, MaskedRows, PlainRows>>;
 
   const Problem& p;
   GuessWaits& waits;
@@ -89,9 +101,12 @@ struct GuessPart {
   }
   /// By all lanes, before anything else of the part is used.
   __device__ __forceinline__ void init() const {
-    if (lane_index() != 0) return;
     const ChunkShare share = share_of(p, chunks);
     const int n = min(static_cast<int>(p.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);
+    if constexpr (kForm.masked)  // what stands behind the part's end, where no copy writes, is hidden
+      for (int i = n + 16 * lane_index(); i < 32 * Shape::kCount; i += 16 * 32)
+        *reinterpret_cast<uint4*>(room() + Shape::kKept + i) = {};
+    if (lane_index() != 0) return;
     const bool outer = share.chunk == 0 || share.chunk + share.chunks == chunks;
     waits.own() = {{}, n, share.chunk, share.chunks, fold::canonical_nan<float>(), 0.F, outer};
     landed().init(1);
@@ -103,8 +118,11 @@ struct GuessPart {
   }
   /// Of the lane's chunk.
   __device__ __forceinline__ char* y_of(int row) const { return p.y + row * p.y_stride + chunk() * kChunkBytes; }
-  /// Some chunk of the warp is not full. (Asked for every row: a register that said so would be spilled.)
-  __device__ __forceinline__ bool cut() const { return __any_sync(lift::kWholeWarp, count % lift::kChunk != 0); }
+  /// Some chunk of the warp is not full. (Asked for every row: a register that said so would be spilled.) Not of masked
+  /// rows, where what it lacks is hidden as other elements are.
+  __device__ __forceinline__ bool cut() const {
+    return !kForm.masked && __any_sync(lift::kWholeWarp, count % lift::kChunk != 0);
+  }
   /// The part in a row of x.
   __device__ __forceinline__ const char* first(std::int64_t row) const {
     return p.x + row * p.x_stride + waits.own().chunk * kChunkBytes;
@@ -146,7 +164,10 @@ struct GuessPart {
     const int shift = kOnVectors ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16);
     if (kOnVectors || !own.outer) {
       const int bytes = (shift + size + 15) & ~15;
+      if constexpr (kForm.masked) more += own.n;
       barrier.expect(bytes + more);
+      if constexpr (kForm.masked)
+        barrier.copy(room() + Shape::kKept, p.mask + row * p.mask_stride + own.chunk * lift::kChunk, own.n);
       return barrier.copy(place(first), first - shift, bytes);
     }
     const typename Place::Span span(first, size / Place::kSize, p.x_begin, p.x_end);
@@ -168,6 +189,34 @@ struct GuessPart {
       if constexpr (kMoves) landing.fill_next(rest);
     }
     landing.read_again(raw, (count > 0 ? lane_index() / kLanes * kChunkBytes : 0) + lane_index() % kLanes * 16);
+    if constexpr (kForm.masked)
+      hide(raw, room() + Shape::kKept + (count > 0 ? lane_index() / kLanes * lift::kChunk : 0), lift::kChunk);
+  }
+  /// Of the lane's chunk, in memory.
+  __device__ __forceinline__ const char* mask_of(int row) const {
+    if constexpr (kForm.masked) return p.mask + row * p.mask_stride + chunk() * lift::kChunk;
+    return nullptr;
+  }
+  /// Of the lane's chunk, absent elements where its mask, of n bytes, has zeros, and behind it.
+  __device__ __forceinline__ void hide(uint4 (&raw)[Place::kVectors], const char* mask, int n) const {
+    using Bytes = std::conditional_t<sizeof(E) == 2, uint2, unsigned>;
+    unsigned absent = __float_as_uint(lift::absent(p.factor.c));
+    if constexpr (sizeof(E) == 2) absent = Packed<E>::narrow(lift::absent(p.factor.c)).bits * 0x10001U;
+    const auto show = [&](unsigned& word, unsigned there) { word = (word & there) | (absent & ~there); };
+#pragma unroll
+    for (int j = 0; j < Place::kVectors; ++j) {
+      const int at = Place::kWidth * (lane_index() % kLanes + kLanes * j);
+      const Bytes bytes = at < n ? *reinterpret_cast<const Bytes*>(mask + at) : Bytes{};
+      if constexpr (sizeof(E) == 2) {
+        const unsigned low = flags_of(bytes.x), high = flags_of(bytes.y);
+        show(raw[j].x, spread<0x9988>(low)), show(raw[j].y, spread<0xBBAA>(low));
+        show(raw[j].z, spread<0x9988>(high)), show(raw[j].w, spread<0xBBAA>(high));
+      } else {
+        const unsigned flags = flags_of(bytes);
+        show(raw[j].x, spread<0x8888>(flags)), show(raw[j].y, spread<0x9999>(flags));
+        show(raw[j].z, spread<0xAAAA>(flags)), show(raw[j].w, spread<0xBBBB>(flags));
+      }
+    }
   }
 };
 

@@ -59,7 +59,7 @@ struct GuessResults {
                         write(raw, y);
                       });
     } else if (!multiplier.regular) {
-      fill<E, false>(y, nullptr, 0, lane_index() % kLanes, kLanes, part.count, part.count,
+      fill<E, false>(y, part.mask_of(row), 1, lane_index() % kLanes, kLanes, part.count, part.count,
                      constant_of<false>(root.state(), part.p.empty));
     } else {
       put(raw, v, y, own.dense, unit);

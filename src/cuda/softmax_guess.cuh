@@ -312,6 +312,7 @@ __device__ __forceinline__ auto fold_again(const GuessPart<E, kForm>& part, int 
   uint4 raw[Shape::Place::kVectors];
   const char* x = part.first(row) + lane_index() / Shape::kLanes * part.kChunkBytes;
   typename Shape::Elements(x).gather(raw, x, part.count, lift::absent(part.p.factor.c));
+  if constexpr (kForm.masked) part.hide(raw, part.mask_of(row), part.count);
   const auto extremes = extremes_by_integers<E>(raw);
   GuessRows<E, kForm>::unpack(raw, v);
   return Shape::Fold::terms(v, part.p.factor.c, extremes);
@@ -319,7 +320,8 @@ __device__ __forceinline__ auto fold_again(const GuessPart<E, kForm>& part, int 
 
 /// A row that no guess held.
 template <class E, GuessForm kForm>
-__device__ __noinline__ lift::Root read_again_exactly(const PlainRows& p, int row, Misses& misses, GuessWaits& waits) {
+__device__ __noinline__ lift::Root read_again_exactly(const typename GuessPart<E, kForm>::Problem& p, int row,
+                                                      Misses& misses, GuessWaits& waits) {
   using Shape = GuessShape<E, kForm>;
   const GuessPart<E, kForm> part(p, waits);
   typename GuessRows<E, kForm>::Values v;
@@ -336,12 +338,13 @@ __device__ __noinline__ lift::Root read_again_exactly(const PlainRows& p, int ro
 }
 
 /// softmax_cluster_stays. A row that the guess does not hold is read again. (nvcc takes no GuessForm here.)
-template <class E, Leaves kLeaves, Lands kLands, int kChunks, bool kBehind>
+template <class E, Leaves kLeaves, Lands kLands, int kChunks, bool kBehind, bool kMasked = false>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
-    softmax_cluster_guesses(const __grid_constant__ PlainRows p, int clusters) {
+    softmax_cluster_guesses(const __grid_constant__ std::conditional_t<kMasked, MaskedRows, PlainRows> p,
+                            int clusters) {
   // A gradient waits later, for the rows that are prepared (GuessRows::first_gradient).
   if constexpr (kLeaves != Leaves::gradient) begin_in_order();
-  constexpr GuessForm kForm{kLeaves, kLands, kChunks, kBehind};
+  constexpr GuessForm kForm{kLeaves, kLands, kChunks, kBehind, false, kMasked};
   using Cluster = lift::Cluster;
   __shared__ Misses misses;
   __shared__ typename GuessRows<E, kForm>::Mail mail;

@@ -1,0 +1,104 @@
+// cpu == cuda, bit for bit: softmax of rows with a mask, so many that clusters stay for them and guess a row's frame
+// from the row before.
+#include "cuda/both.hpp"
+
+namespace softfold_test {
+namespace {
+
+using softfold::DType;
+using softfold::Op;
+
+class CudaMaskedRows : public Cuda {};
+
+/// What a row's mask shows: everything, nothing, an element, every other chunk, a part in front or behind, one in some
+/// hundred, most.
+bool shows(std::int64_t row, std::int64_t i, std::int64_t n) {
+  const std::uint64_t h = Random(static_cast<std::uint64_t>(row * 1000003 + i)).next();
+  switch (row % 12) {
+    case 0: return true;
+    case 1: return false;
+    case 2: return i == n - 1;
+    case 3: return i / 1024 % 2 == 1;
+    case 4: return i < n / 3 + row;
+    case 5: return i > n / 2 + row;
+    case 6: return h % 300 == 0;
+    default: return h % 4 != 0;
+  }
+}
+/// In hidden places NaN and infinities, too.
+double planted(std::int64_t row, std::int64_t i) {
+  constexpr double wild[] = {NAN, INFINITY, -INFINITY, 3e38, 0.};
+  return wild[(row + i) % 5];
+}
+
+struct Layout {
+  std::int64_t n, gap, mask_gap;
+  bool one_mask;
+};
+/// The least and the most that is taken, one and two chunks to a warp, whole last chunks and others.
+constexpr Layout kLayouts[] = {
+    {7184, 0, 0, false},    {8192, 0, 16, false},  {9216, 32, 0, false},   {16384, 0, 0, true},   {20000, 0, 0, false},
+    {33008, 16, 48, false}, {50256, 0, 0, false},  {65536, 0, 0, true},    {128256, 0, 0, false}, {151936, 0, 0, false},
+    {200064, 64, 0, false}, {256000, 0, 0, false}, {262128, 0, 16, false}, {262144, 0, 0, false}};
+
+TEST_F(CudaMaskedRows, ManyOfThem) {
+  std::size_t at = 0;
+  for (const Layout& l : kLayouts)
+    for (const auto& [v, scale] :
+         {std::pair{Values::normal, 1.}, {Values::drift, 1.}, {Values::drift, -0.3}, {Values::specials, 0.5}}) {
+      constexpr DType kTypes[] = {DType::bfloat16, DType::float32, DType::float16};
+      const DType t = kTypes[at % 3];
+      const bool in_place = at++ % 4 == 2;
+      const std::int64_t n = l.n, rows = 6600 * 1024 / n + 1;
+      Tensor x(t, {rows, n}, {n + l.gap, 1}), y(t, {rows, n}, {n + l.gap, 1});
+      Tensor mask(DType::boolean, {l.one_mask ? 1 : rows, n}, {n + l.mask_gap, 1});
+      const auto is_shown = [&l](std::int64_t row, std::int64_t i) { return shows(l.one_mask ? 7 : row, i, l.n); };
+      mask.fill_by_threads([&](std::int64_t i) { return is_shown(i / n, i % n) ? 1. : 0.; });
+      x.fill_by_threads([&, v = v](std::int64_t i) {
+        return is_shown(i / n, i % n) ? value_of(v, i / n, i % n, n) : planted(i / n, i % n);
+      });
+      const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) +
+                               " values " + std::to_string(static_cast<int>(v)) + " scale " + std::to_string(scale);
+      for (const bool gpu : {false, true}) {
+        softfold::RowOptions o;
+        o.scale = scale, o.mask = mask.view(gpu);
+        o.empty = at % 2 == 0 ? softfold::Empty::zero : softfold::Empty::nan;
+        const softfold::View in = x.view(gpu), out = in_place ? in : y.view(gpu);
+        const auto plan = softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, o);
+        if (gpu) {
+          ASSERT_EQ(plan.kernel(), "softmax_masked_stays") << what;
+        }
+        plan.run();
+      }
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
+      Tensor& result = in_place ? x : y;
+      ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << what;
+    }
+}
+
+/// A batch's rows are the rows alone, which another kernel takes.
+TEST_F(CudaMaskedRows, AreTheRowsAlone) {
+  constexpr std::int64_t kN = 33008, kRows = 300;
+  for (const DType t : {DType::float32, DType::bfloat16, DType::float16}) {
+    Tensor x(t, {kRows, kN}), all(t, {kRows, kN}), each(t, {kRows, kN}), mask(DType::boolean, {kRows, kN});
+    mask.fill_by_threads([](std::int64_t i) { return shows(i / kN, i % kN, kN) ? 1. : 0.; });
+    x.fill_by_threads([](std::int64_t i) { return value_of(Values::drift, i / kN, i % kN, kN); });
+    const auto run = [](const softfold::View& in, const softfold::View& out, const softfold::View& shown) {
+      softfold::RowOptions o;
+      o.mask = shown;
+      softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, o).run();
+    };
+    run(x.cuda(), all.cuda(), mask.cuda());
+    const std::vector<std::int64_t> one{1, kN}, strides{kN, 1};
+    const auto row = [&](const softfold::View& v, std::int64_t r) {
+      char* first = static_cast<char*>(v.data) + r * kN * static_cast<std::int64_t>(softfold::size_of(v.dtype));
+      return softfold::View(first, v.dtype, one, strides, v.device);
+    };
+    for (std::int64_t r = 0; r < kRows; ++r) run(row(x.cuda(), r), row(each.cuda(), r), row(mask.cuda(), r));
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    ASSERT_EQ(difference(all.download(), each.download(), all.size()), "") << name_of(t);
+  }
+}
+
+}  // namespace
+}  // namespace softfold_test
