@@ -7,8 +7,8 @@ namespace {
 
 using namespace cuda;
 
-const RowKernel kSoftmax[] = {softmax_odd_rows_kernel,     softmax_warp_rows_kernel,       softmax_block_rows_kernel,
-                              softmax_ring_kernel,         softmax_grid_guesses_kernel,    softmax_cluster_stays_kernel,
+const RowKernel kSoftmax[] = {softmax_odd_rows_kernel,     softmax_warp_rows_kernel,       softmax_ring_kernel,
+                              softmax_grid_guesses_kernel, softmax_cluster_stays_kernel,   softmax_block_rows_kernel,
                               softmax_grid_few_kernel,     softmax_cluster_row_kernel,     softmax_grid_ring_kernel,
                               softmax_grid_row_kernel,     softmax_long_rows_kernel,       softmax_two_reads_kernel,
                               softmax_lengths_warp_kernel, softmax_lengths_stay_kernel,    softmax_warp_rows_any_kernel,

@@ -11,14 +11,16 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-constexpr std::int64_t kShortest = 2 * lift::kChunk, kLongest = 256 * lift::kChunk;
+constexpr std::int64_t kLongest = 256 * lift::kChunk;
+/// Measured: shorter rows are as fast by a block a row.
+constexpr std::int64_t shortest(bool wide) { return (wide ? 2 : 3) * lift::kChunk; }
 /// Chunks a processor below which it is not worth staying.
 constexpr std::int64_t kFewestChunks = 48;
 
 /// Two chunks to a warp.
 constexpr StaySpread spread(std::int64_t chunks, bool wide) {
-  if (chunks <= (wide ? 7 : 12)) return {2, static_cast<int>((chunks + 3) / 4)};
-  return wide ? fewest_under_way(chunks) : fewest_instructions(chunks);
+  if (!wide) return fewest_instructions(chunks, 64, chunks <= 18 ? 1 : 4);
+  return chunks > 7 ? fewest_under_way(chunks) : StaySpread{2, static_cast<int>((chunks + 3) / 4)};
 }
 
 RowProblem without_mask(RowProblem p) {
@@ -30,7 +32,8 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
   if (p.op != Op::softmax) return "log_softmax wants each row's own frame";
   if (!p[Slot::mask].given) return "rows have no mask";
-  if (p.n <= kShortest || p.n > kLongest) return "a row is shorter or longer than clusters hold well";
+  if (p.n <= shortest(size_of(p[Slot::x].dtype) == 4) || p.n > kLongest)
+    return "a row is shorter or longer than clusters hold well";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   const RowProblem rows = without_mask(p);
   if (const char* why = refuses_plain(rows)) return why;

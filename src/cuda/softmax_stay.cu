@@ -13,6 +13,8 @@ namespace {
 
 /// Chunks a processor below which it is not worth staying: those of about two rows a cluster.
 constexpr std::int64_t kFewestChunks = 48;
+/// Of as many chunks, which blocks hold, too, twice as many.
+constexpr std::int64_t kShort = 16;
 constexpr std::int64_t kLongest = 512 * lift::kChunk, kLongestLog = 256 * lift::kChunk,
                        kLongestFloatLog = 128 * lift::kChunk;
 
@@ -32,6 +34,7 @@ constexpr StaySpread spread_behind(std::int64_t chunks, bool wide) {
 constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide) {
   if (leaves == Leaves::log_softmax && chunks > 192 && chunks % 32 == 0) return fewest_blocks(chunks, 2);
   if (chunks > 256) return {16, static_cast<int>((chunks + 31) / 32)};
+  if (chunks <= kShort) return fewest_instructions(chunks, 64, 2);
   if (leaves == Leaves::gradient) return fewest_instructions(chunks, 32);
   return wide && leaves == Leaves::softmax ? fewest_under_way(chunks) : fewest_instructions(chunks);
 }
@@ -39,7 +42,7 @@ constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide) {
 /// More chunks than warps: the last warp has two or more, so that the one before ends 1024 elements before the row
 /// does, and vectors around its part lie in x.
 constexpr bool every_warp_has_a_chunk(Leaves leaves) {
-  for (std::int64_t chunks = 17; chunks <= kLongest / lift::kChunk; ++chunks)
+  for (std::int64_t chunks = 7; chunks <= kLongest / lift::kChunk; ++chunks)
     for (const bool wide : {false, true}) {
       const auto fits = [chunks](const StaySpread& s) {
         return s.blocks * s.warps < chunks && 2 * s.blocks * s.warps >= chunks && s.warps <= kStayWarps;
@@ -54,11 +57,18 @@ static_assert(behind(257, Leaves::softmax, false) && behind(kLongest / lift::kCh
 static_assert(every_warp_has_a_chunk(Leaves::softmax) && every_warp_has_a_chunk(Leaves::log_softmax));
 static_assert(every_warp_has_a_chunk(Leaves::gradient));
 
+/// Measured: by blocks a row's softmax is as fast or faster.
+bool fits_block(const RowProblem& p, std::int64_t chunks, bool wide) {
+  if (wide) return chunks <= 32;
+  if (p.op != Op::softmax) return chunks <= kShort;
+  return chunks <= 6 || (p.n == 8 * lift::kChunk && on_vectors(p, p[Slot::x]));
+}
+
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
   const std::int64_t chunks = lift::chunk_count(p.n);
   const bool wide = size_of(p[Slot::x].dtype) == 4;
-  if (chunks <= (wide ? 32 : 16)) return "a row fits a block";
+  if (fits_block(p, chunks, wide)) return "a row fits a block";
   const bool is_log = p.op == Op::log_softmax;
   if (p.n > (!is_log ? kLongest : wide ? kLongestFloatLog : kLongestLog))
     return "a row is longer than clusters hold well";
@@ -67,7 +77,8 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  if (p.rows * chunks < kFewestChunks * traits.processors) return "too few rows to stay for";
+  if (p.rows * chunks < (chunks > kShort ? 1 : 2) * kFewestChunks * traits.processors)
+    return "too few rows to stay for";
   const Leaves leaves = is_log ? Leaves::log_softmax : p.op == Op::softmax ? Leaves::softmax : Leaves::gradient;
   if (traits.largest_cluster < spread(chunks, leaves, wide).blocks ||
       (behind(chunks, leaves, wide) && traits.largest_cluster < spread_behind(chunks, wide).blocks))
