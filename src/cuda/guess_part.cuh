@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/group_rows.cuh"
-#include "cuda/masked.cuh"
+#include "cuda/masked_part.cuh"
 #include "cuda/softmax_stay.cuh"
 
 #include <type_traits>
@@ -28,24 +28,21 @@ struct GuessForm {
   constexpr bool gradient() const { return leaves == Leaves::gradient; }
 };
 
-/// Rows with a mask. They are on vectors, and their masks on 16 bytes, too.
-struct MaskedRows : PlainRows {
-  const char* mask;
-  std::int64_t mask_stride;  ///< bytes between rows
-};
-
 template <class E, GuessForm kForm>
 struct GuessShape : StayShape<E> {
-  static_assert(!kForm.masked || (kForm.lands == Lands::in_one_place && !kForm.behind && !kForm.gradient()));
+  static_assert(!kForm.masked || (!kForm.behind && !kForm.gradient()));
   using typename StayShape<E>::Place;
   using StayShape<E>::kCount;
   static constexpr int kRoom = room_in_sectors(Place::kBytes);
   static constexpr int kKept =
       whole_lines(kRoom + 16);  ///< behind the room for its elements, and its barrier: its terms, or its mask
-  static constexpr int kWarpBytes = kKept + 32 * kCount *
-                                                (kForm.behind   ? static_cast<int>(sizeof(float))
-                                                 : kForm.masked ? 1
-                                                                : 0);
+  using Mask = MaskPart<kForm.lands == Lands::in_one_place ? MaskBegins::on_16_bytes
+                        : kForm.lands == Lands::on_vectors ? MaskBegins::on_vectors
+                                                           : MaskBegins::anywhere>;
+  static constexpr int kMask = Mask::bytes(32 * kCount);
+  static constexpr int kWarpBytes = kKept + (kForm.behind   ? 32 * kCount * static_cast<int>(sizeof(float))
+                                             : kForm.masked ? kMask
+                                                            : 0);
 };
 
 /// What of a warp waits in shared memory: registers are for elements.
@@ -103,8 +100,8 @@ struct GuessPart {
   __device__ __forceinline__ void init() const {
     const ChunkShare share = share_of(p, chunks);
     const int n = min(static_cast<int>(p.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);
-    if constexpr (kForm.masked)  // what stands behind the part's end, where no copy writes, is hidden
-      for (int i = n + 16 * lane_index(); i < 32 * Shape::kCount; i += 16 * 32)
+    if constexpr (kForm.masked && !kMoves)  // what stands behind the part's end, where no copy writes, is hidden
+      for (int i = n + 16 * lane_index(); i < Shape::kMask; i += 16 * 32)
         *reinterpret_cast<uint4*>(room() + Shape::kKept + i) = {};
     if (lane_index() != 0) return;
     const bool outer = share.chunk == 0 || share.chunk + share.chunks == chunks;
@@ -164,19 +161,21 @@ struct GuessPart {
     const int shift = kOnVectors ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16);
     if (kOnVectors || !own.outer) {
       const int bytes = (shift + size + 15) & ~15;
-      if constexpr (kForm.masked) more += own.n;
+      if constexpr (kForm.masked) more += mask(row).expected(p);
       barrier.expect(bytes + more);
-      if constexpr (kForm.masked)
-        barrier.copy(room() + Shape::kKept, p.mask + row * p.mask_stride + own.chunk * lift::kChunk, own.n);
+      if constexpr (kForm.masked) mask(row).fetch(barrier, p);
       return barrier.copy(place(first), first - shift, bytes);
     }
     const typename Place::Span span(first, size / Place::kSize, p.x_begin, p.x_end);
+    if constexpr (kForm.masked) more += mask(row).expected(p);
     barrier.expect(span.bytes() + more);
+    if constexpr (kForm.masked) mask(row).fetch(barrier, p);
     if (span.bytes() > 0)
       barrier.copy(place(first) + (span.begin - span.from), reinterpret_cast<const void*>(span.begin), span.bytes());
   }
-  /// Once it has landed: the lane's vectors; `rest` where a chunk has no element.
-  __device__ __forceinline__ void read(uint4 (&raw)[Place::kVectors], const char* first, bool cut, float rest) const {
+  /// Once it has landed: the lane's vectors of a row; `rest` where a chunk has no element.
+  __device__ __forceinline__ void read(uint4 (&raw)[Place::kVectors], int row, bool cut, float rest) const {
+    const char* first = kMoves ? this->first(row) : nullptr;
     GuessWarp& own = waits.own();
     const Place landing{place(first), first, own.n, own.chunks, kOnVectors};
     if constexpr (!kOnVectors) {
@@ -189,33 +188,43 @@ struct GuessPart {
       if constexpr (kMoves) landing.fill_next(rest);
     }
     landing.read_again(raw, (count > 0 ? lane_index() / kLanes * kChunkBytes : 0) + lane_index() % kLanes * 16);
-    if constexpr (kForm.masked)
-      hide(raw, room() + Shape::kKept + (count > 0 ? lane_index() / kLanes * lift::kChunk : 0), lift::kChunk);
+    if constexpr (kForm.masked) hide_elements(raw, row, first);
   }
   /// Of the lane's chunk, in memory.
   __device__ __forceinline__ const char* mask_of(int row) const {
     if constexpr (kForm.masked) return p.mask + row * p.mask_stride + chunk() * lift::kChunk;
     return nullptr;
   }
-  /// Of the lane's chunk, absent elements where its mask, of n bytes, has zeros, and behind it.
-  __device__ __forceinline__ void hide(uint4 (&raw)[Place::kVectors], const char* mask, int n) const {
-    using Bytes = std::conditional_t<sizeof(E) == 2, uint2, unsigned>;
-    unsigned absent = __float_as_uint(lift::absent(p.factor.c));
-    if constexpr (sizeof(E) == 2) absent = Packed<E>::narrow(lift::absent(p.factor.c)).bits * 0x10001U;
-    const auto show = [&](unsigned& word, unsigned there) { word = (word & there) | (absent & ~there); };
+
+ private:
+  /// The warp's, of a row.
+  __device__ __forceinline__ typename Shape::Mask mask(int row) const {
+    const GuessWarp& own = waits.own();
+    return {room() + Shape::kKept, p.mask + row * p.mask_stride + own.chunk * lift::kChunk, own.n};
+  }
+  /// Once a row's mask has landed: what it hides is absent.
+  __device__ __forceinline__ void hide_elements(uint4 (&raw)[Place::kVectors], int row, const char* first) const {
+    using Bytes = MaskBytes<E>;
+    const typename Shape::Mask mask = this->mask(row);
+    if constexpr (kMoves)
+      if (waits.own().outer) mask.mend(p);
+    const int shift = kOnVectors ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16) / Place::kSize;
+    const int lane = lane_index() % kLanes, chunk_begin = count > 0 ? lane_index() / kLanes * lift::kChunk : 0;
+    const auto bytes = [&](int j) {
+      const int at = Place::kWidth * (lane + kLanes * j) - shift;
+      // Nothing makes the slots behind a row's end absent where it ends on a vector.
+      if (kForm.lands == Lands::on_vectors && at >= count) return Bytes{};
+      return mask.template at<Bytes>(chunk_begin + at);
+    };
 #pragma unroll
     for (int j = 0; j < Place::kVectors; ++j) {
-      const int at = Place::kWidth * (lane_index() % kLanes + kLanes * j);
-      const Bytes bytes = at < n ? *reinterpret_cast<const Bytes*>(mask + at) : Bytes{};
-      if constexpr (sizeof(E) == 2) {
-        const unsigned low = flags_of(bytes.x), high = flags_of(bytes.y);
-        show(raw[j].x, spread<0x9988>(low)), show(raw[j].y, spread<0xBBAA>(low));
-        show(raw[j].z, spread<0x9988>(high)), show(raw[j].w, spread<0xBBAA>(high));
-      } else {
-        const unsigned flags = flags_of(bytes);
-        show(raw[j].x, spread<0x8888>(flags)), show(raw[j].y, spread<0x9999>(flags));
-        show(raw[j].z, spread<0xAAAA>(flags)), show(raw[j].w, spread<0xBBBB>(flags));
+      Bytes shown = bytes(j);
+      // Slots before the chunk's first element are those of its end.
+      if (!kOnVectors && j == 0) {
+        const Bytes behind = bytes(Place::kVectors);
+        if (lane == 0) shown = joined_bytes(behind, shown, shift);
       }
+      hide<E>(raw[j], shown, lift::absent(p.factor.c));
     }
   }
 };

@@ -280,10 +280,10 @@ __device__ __forceinline__ int guess_rows(const typename GuessPart<E, kForm>::Pr
     part.landed().wait(static_cast<unsigned>(step) % 2);
     const bool cut = part.cut();
     float rest = lift::absent(p.factor.c);
-    if constexpr (sizeof(E) == 2) rest = cut ? frame.template hidden<E>(p.factor.c) : 0.F;
+    if constexpr (sizeof(E) == 2 && !kForm.masked) rest = cut ? frame.template hidden<E>(p.factor.c) : 0.F;
     uint4 raw[Place::kVectors];
-    part.read(raw, part.kMoves ? part.first(source.row(step)) : nullptr, cut, rest);
-    const int waited = Place::loaded(raw);
+    part.read(raw, source.row(step), cut, rest);
+    const int waited = Place::template loaded < kForm.masked && !part.kOnVectors > (raw);
     source.keep();
     __syncwarp();
     if (ahead < rows) part.fetch_elements(ahead, waited);
@@ -311,8 +311,10 @@ __device__ __forceinline__ auto fold_again(const GuessPart<E, kForm>& part, int 
   using Shape = GuessShape<E, kForm>;
   uint4 raw[Shape::Place::kVectors];
   const char* x = part.first(row) + lane_index() / Shape::kLanes * part.kChunkBytes;
-  typename Shape::Elements(x).gather(raw, x, part.count, lift::absent(part.p.factor.c));
-  if constexpr (kForm.masked) part.hide(raw, part.mask_of(row), part.count);
+  const typename Shape::Elements elements(x);
+  elements.gather(raw, x, part.count, lift::absent(part.p.factor.c));
+  if constexpr (kForm.masked)
+    hide_in_memory(elements, raw, part.mask_of(row), part.count, lift::absent(part.p.factor.c));
   const auto extremes = extremes_by_integers<E>(raw);
   GuessRows<E, kForm>::unpack(raw, v);
   return Shape::Fold::terms(v, part.p.factor.c, extremes);

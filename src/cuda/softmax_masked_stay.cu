@@ -28,6 +28,8 @@ RowProblem without_mask(RowProblem p) {
   return p;
 }
 
+std::int64_t stride_of_masks(const RowProblem& p) { return p.outer_rank == 0 ? 0 : p[Slot::mask].strides[0]; }
+
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
   if (p.op != Op::softmax) return "log_softmax wants each row's own frame";
@@ -35,10 +37,8 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (p.n <= shortest(size_of(p[Slot::x].dtype) == 4) || p.n > kLongest)
     return "a row is shorter or longer than clusters hold well";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
-  const RowProblem rows = without_mask(p);
-  if (const char* why = refuses_plain(rows)) return why;
-  if (!plain_rows(rows).joined || p[Slot::mask].axis_stride != 1 || !on_vectors(p, p[Slot::mask]) || p.n % 16 != 0)
-    return "rows or their masks begin or end inside 16 bytes";
+  if (const char* why = refuses_plain(without_mask(p))) return why;
+  if (p[Slot::mask].axis_stride != 1 || stride_of_masks(p) < 0) return "masks run backwards, or their bytes lie apart";
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (p.rows * lift::chunk_count(p.n) < kFewestChunks * traits.processors) return "too few rows to stay for";
   if (traits.largest_cluster < 16) return "the device has no clusters of so many blocks";
@@ -49,16 +49,28 @@ void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(counter_bytes(p, context), context);
   const Operand& mask = p[Slot::mask];
-  MaskedRows rows{plain_rows(without_mask(p)), mask.data, p.outer_rank == 0 ? 0 : mask.strides[0]};
+  const std::int64_t stride = stride_of_masks(p);
+  MaskedRows rows{plain_rows(without_mask(p)), mask.data, mask.data + (p.rows - 1) * stride + p.n, stride};
+  const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype)), width = 16 / size;
+  const bool joined = rows.joined && p.n % width == 0;
+  const bool on_16_bytes = joined && on_vectors(p, mask) && p.n % 16 == 0;
+  const bool mask_on_vectors = joined &&
+                               reinterpret_cast<std::uintptr_t>(mask.data) % static_cast<std::uintptr_t>(width) == 0 &&
+                               stride % width == 0;
   rows.taken = reinterpret_cast<CounterWord*>(scratch.data());
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    constexpr GuessForm kForm{Leaves::softmax, Lands::in_one_place, 256, false, false, true};
     const auto chunks = static_cast<int>(lift::chunk_count(p.n));
     const StaySpread s = spread(chunks, sizeof(E) == 4);
-    launch_to_stay("softmax_masked_stays",
-                   softmax_cluster_guesses<E, kForm.leaves, kForm.lands, kForm.chunks, kForm.behind, kForm.masked>, s,
-                   s.warps * GuessShape<E, kForm>::kWarpBytes + 2 * StayBox::bytes(chunks), rows.rows,
-                   stream_of(context), rows);
+    const auto go = [&]<Lands kLands>() {
+      constexpr GuessForm kForm{Leaves::softmax, kLands, kLongest / lift::kChunk, false, false, true};
+      launch_to_stay("softmax_masked_stays",
+                     softmax_cluster_guesses<E, kForm.leaves, kLands, kForm.chunks, kForm.behind, kForm.masked>, s,
+                     s.warps * GuessShape<E, kForm>::kWarpBytes + 2 * StayBox::bytes(chunks), rows.rows,
+                     stream_of(context), rows);
+    };
+    if (on_16_bytes) return go.template operator()<Lands::in_one_place>();
+    if (mask_on_vectors) return go.template operator()<Lands::on_vectors>();
+    go.template operator()<Lands::anywhere>();
   });
 }
 

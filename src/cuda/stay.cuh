@@ -226,10 +226,12 @@ struct WarpPart {
 
   /// 0, but known only once the vectors are there: a fetch to their place must wait for that. A load from shared memory
   /// is only sent on its way, and behind many stores the copy engine overtakes it.
+  /// kWhole: their words may have come by several loads.
+  template <bool kWhole = false>
   static __device__ __forceinline__ int loaded(const uint4 (&raw)[kVectors]) {
     unsigned all = 0;
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) all |= raw[j].x;
+    for (int j = 0; j < kVectors; ++j) all |= kWhole ? raw[j].x | raw[j].w : raw[j].x;
     return static_cast<int>(all & threadIdx.y);  // of which the compiler does not know that it is 0
   }
 

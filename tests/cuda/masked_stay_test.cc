@@ -31,17 +31,49 @@ double planted(std::int64_t row, std::int64_t i) {
   return wild[(row + i) % 5];
 }
 
-/// Elements between rows, of x and of the mask; or one mask for all.
+/// Elements between rows, of x and of the mask, and before them; or one mask for all.
 struct Layout {
   std::int64_t n, gap, mask_gap;
-  bool one_mask;
+  std::int64_t offset = 0, mask_offset = 0;
+  bool one_mask = false;
 };
-/// The least and the most that is taken, one and two chunks to a warp, whole last chunks and others.
-constexpr Layout kLayouts[] = {
-    {3088, 0, 0, false},    {4096, 0, 0, false},   {5136, 16, 0, false},  {7184, 0, 0, false},    {8192, 0, 16, false},
-    {9216, 32, 0, false},   {16384, 0, 0, true},   {20000, 0, 0, false},  {33008, 16, 48, false}, {50256, 0, 0, false},
-    {65536, 0, 0, true},    {128256, 0, 0, false}, {151936, 0, 0, false}, {200064, 64, 0, false}, {256000, 0, 0, false},
-    {262128, 0, 16, false}, {262144, 0, 0, false}};
+/// The least and the most that is taken, one and two chunks to a warp, whole last chunks and others; rows and masks on
+/// 16 bytes, beginning inside them, ending there.
+constexpr Layout kLayouts[] = {{3088, 0, 0},
+                               {4096, 0, 0},
+                               {5136, 16, 0},
+                               {7184, 0, 0},
+                               {8192, 0, 16},
+                               {9216, 32, 0},
+                               {16384, 0, 0, 0, 0, true},
+                               {20000, 0, 0},
+                               {33008, 16, 48},
+                               {50256, 0, 0},
+                               {65536, 0, 0, 0, 0, true},
+                               {128256, 0, 0},
+                               {151936, 0, 0},
+                               {200064, 64, 0},
+                               {256000, 0, 0},
+                               {262128, 0, 16},
+                               {262144, 0, 0},
+                               {3073, 0, 0},
+                               {4104, 0, 0},
+                               {5001, 0, 0, 3, 1},
+                               {7169, 3, 5},
+                               {8191, 0, 0, 0, 7},
+                               {9224, 0, 0},
+                               {16385, 0, 0, 1, 3, true},
+                               {20480, 0, 8},
+                               {33003, 0, 0, 5, 0},
+                               {50257, 0, 0},
+                               {50264, 0, 0},
+                               {50265, 1, 0, 2, 9},
+                               {65536, 0, 0, 1, 0},
+                               {100001, 0, 0},
+                               {128256, 0, 0, 8, 8},
+                               {151937, 0, 0},
+                               {200065, 0, 0, 0, 0, true},
+                               {262143, 0, 0, 1, 1}};
 
 TEST_F(CudaMaskedStay, Masks) {
   std::size_t at = 0;
@@ -52,8 +84,8 @@ TEST_F(CudaMaskedStay, Masks) {
       const DType t = kTypes[at % 3];
       const bool in_place = at++ % 4 == 2;
       const std::int64_t n = l.n, rows = 6600 * 1024 / n + 1;
-      Tensor x(t, {rows, n}, {n + l.gap, 1}), y(t, {rows, n}, {n + l.gap, 1});
-      Tensor mask(DType::boolean, {l.one_mask ? 1 : rows, n}, {n + l.mask_gap, 1});
+      Tensor x(t, {rows, n}, {n + l.gap, 1}, l.offset), y(t, {rows, n}, {n + l.gap, 1}, l.offset);
+      Tensor mask(DType::boolean, {l.one_mask ? 1 : rows, n}, {n + l.mask_gap, 1}, l.mask_offset);
       const auto is_shown = [&l](std::int64_t row, std::int64_t i) { return shows(l.one_mask ? 7 : row, i, l.n); };
       mask.fill_by_threads([&](std::int64_t i) { return is_shown(i / n, i % n) ? 1. : 0.; });
       x.fill_by_threads([&, v = v](std::int64_t i) {

@@ -1,0 +1,141 @@
+// A warp's part of a row's mask, for kernels whose clusters stay: it lands beside the part's elements, and those that
+// it hides are made absent ones where they are read.
+#pragma once
+
+#include "cuda/masked.cuh"
+#include "cuda/softmax_plain.cuh"
+#include "cuda/stay_rows.cuh"
+
+#include <type_traits>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+struct MaskedRows : PlainRows {
+  const char* mask;
+  const char* mask_end;      ///< of all masks' memory, which begins at `mask`
+  std::int64_t mask_stride;  ///< bytes between rows
+};
+
+/// Where masks begin: on 16 bytes, as many bytes further as some vectors have elements, or anywhere.
+enum class MaskBegins { on_16_bytes, on_vectors, anywhere };
+
+/// n bytes of a mask from `first` on. Where not all masks begin on 16 bytes, what lies around them lands, too; what
+/// would lie outside of all masks' memory a lane brings.
+template <MaskBegins kBegins>
+struct MaskPart {
+  static constexpr bool kShifts = kBegins != MaskBegins::on_16_bytes;
+  static constexpr int kLead = kShifts ? 16 : 0;  ///< in front of what lands: slots before a chunk's first element
+  static constexpr int bytes(int most) { return kShifts ? whole_lines(kLead + 16 + most + 16) : most; }
+
+  char* room;
+  const char* first;
+  int n;
+
+  /// By one lane; then fetch(). How much comes.
+  __device__ __forceinline__ int expected(const MaskedRows& p) const {
+    if constexpr (!kShifts) return n;
+    return max(0, static_cast<int>(end(p) - begin(p)));
+  }
+  __device__ __forceinline__ void fetch(CopyBarrier& barrier, const MaskedRows& p) const {
+    const int bytes = expected(p);
+    if (!kShifts || bytes > 0)
+      barrier.copy(place() + (begin(p) - around(first)), reinterpret_cast<const void*>(begin(p)), bytes);
+  }
+  /// Once it has landed, by all lanes of the warp, of parts at an end of a row.
+  __device__ __forceinline__ void mend(const MaskedRows& p) const {
+    static_assert(kShifts);
+    const bool head = begin(p) != around(first), tail = end(p) != around(first + n + 15);
+    if (!head && !tail) return;
+    const int lane = lane_index();
+    const std::uintptr_t at = (lane < 16 ? around(first) : around(first + n + 15) - 32) + static_cast<unsigned>(lane);
+    const auto from = reinterpret_cast<std::uintptr_t>(first);
+    if ((lane < 16 ? head : tail) && at >= from && at < from + static_cast<unsigned>(n))
+      place()[at - around(first)] = *reinterpret_cast<const char*>(at);
+    fence_for_copy();  // which may write here next
+    __syncwarp();
+  }
+  /// The mask's bytes from its i-th on, of as many elements as a vector has.
+  template <class Bytes>
+  __device__ __forceinline__ Bytes at(int i) const {
+    const char* from = place() + i + (kShifts ? reinterpret_cast<std::uintptr_t>(first) % 16 : 0);
+    if constexpr (kBegins != MaskBegins::anywhere) return *reinterpret_cast<const Bytes*>(from);
+    const unsigned bits = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(from) % 4) * 8;
+    const auto* words = reinterpret_cast<const unsigned*>(from - bits / 8);
+    Bytes bytes;
+    if constexpr (sizeof(Bytes) == 8) {
+      const unsigned middle = words[1];
+      bytes = {__funnelshift_r(words[0], middle, bits), __funnelshift_r(middle, words[2], bits)};
+    } else {
+      bytes = __funnelshift_r(words[0], words[1], bits);
+    }
+    return bytes;
+  }
+
+ private:
+  __device__ __forceinline__ char* place() const { return room + kLead; }
+  static __device__ __forceinline__ std::uintptr_t around(const char* at) {
+    return reinterpret_cast<std::uintptr_t>(at) & ~std::uintptr_t{15};
+  }
+  __device__ __forceinline__ std::uintptr_t begin(const MaskedRows& p) const {
+    return around(first) + (around(first) < reinterpret_cast<std::uintptr_t>(p.mask) ? 16 : 0);
+  }
+  __device__ __forceinline__ std::uintptr_t end(const MaskedRows& p) const {
+    const std::uintptr_t up_to = around(first + n + 15);
+    return up_to - (up_to > reinterpret_cast<std::uintptr_t>(p.mask_end) ? 16 : 0);
+  }
+};
+
+/// Bytes of a mask, of the elements of one vector of E.
+template <class E>
+using MaskBytes = std::conditional_t<sizeof(E) == 2, uint2, unsigned>;
+
+/// `absent` for the elements of a vector whose bytes are 0.
+template <class E>
+__device__ __forceinline__ void hide(uint4& raw, const MaskBytes<E>& bytes, float absent) {
+  unsigned nothing = __float_as_uint(absent);
+  if constexpr (sizeof(E) == 2) nothing = Packed<E>::narrow(absent).bits * 0x10001U;
+  const auto show = [nothing](unsigned& word, unsigned there) { word = (word & there) | (nothing & ~there); };
+  if constexpr (sizeof(E) == 2) {
+    const unsigned low = flags_of(bytes.x), high = flags_of(bytes.y);
+    show(raw.x, spread<0x9988>(low)), show(raw.y, spread<0xBBAA>(low));
+    show(raw.z, spread<0x9988>(high)), show(raw.w, spread<0xBBAA>(high));
+  } else {
+    const unsigned flags = flags_of(bytes);
+    show(raw.x, spread<0x8888>(flags)), show(raw.y, spread<0x9999>(flags));
+    show(raw.z, spread<0xAAAA>(flags)), show(raw.w, spread<0xBBBB>(flags));
+  }
+}
+/// The same of a chunk of n elements whose mask lies in memory, a byte at a time.
+template <class E, int kLanes, int kCount, int kVectors>
+__device__ __forceinline__ void hide_in_memory(const Tile<E, kLanes, kCount>& tile, uint4 (&raw)[kVectors],
+                                               const char* mask, int n, float absent) {
+  constexpr int kWidth = 16 / static_cast<int>(sizeof(E));
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    unsigned bits = 0;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k)
+      if (const int i = tile.element(j, k); i < n && mask[i] != 0) bits |= 1U << k;
+    if constexpr (sizeof(E) == 2) {
+      hide<E>(raw[j], {flags_of_bits(bits), flags_of_bits(bits >> 4)}, absent);
+    } else {
+      hide<E>(raw[j], flags_of_bits(bits), absent);
+    }
+  }
+}
+/// The first `count` bytes of `first`, the others of `rest`.
+__device__ __forceinline__ uint2 joined_bytes(const uint2& first, const uint2& rest, int count) {
+  const std::uint64_t those = (std::uint64_t{1} << 8 * count) - 1U;
+  const auto low = static_cast<unsigned>(those), high = static_cast<unsigned>(those >> 32);
+  return {(first.x & low) | (rest.x & ~low), (first.y & high) | (rest.y & ~high)};
+}
+__device__ __forceinline__ unsigned joined_bytes(unsigned first, unsigned rest, int count) {
+  const unsigned those = (1U << 8 * count) - 1U;
+  return (first & those) | (rest & ~those);
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
