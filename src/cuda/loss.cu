@@ -201,7 +201,7 @@ class LossRun {
     }
     launch("finish_gradients", finish_gradients, {2 * grid.blocks, kThreads}, stream_, p_, rows, memory_.elements,
            memory_.alone, early);
-    if (adds_rows(p_)) add_alone(work);
+    if (adds_rows(p_)) add_alone(work, at_once);
   }
 
   void finish_merged() {
@@ -213,11 +213,11 @@ class LossRun {
     if (adds_rows(p_)) add_alone({.targets = memory_.weights});
   }
 
-  /// work: what is known of the targets' weights.
-  void add_alone(LossWork<T, RowResult> work) {
+  /// work: what is known of the targets' weights; whole: where chunks' would lie is their sum, of few chunks.
+  void add_alone(LossWork<T, RowResult> work, bool whole = false) {
     const std::int64_t chunks = lift::chunk_count(p_.rows);
     launch("add_losses", add_losses, {ceil_div(chunks, kRowChunksAtOnce), 32 * kRowChunksAtOnce}, stream_, p_,
-           memory_.alone, memory_.losses, memory_.weights);
+           memory_.alone, memory_.losses, memory_.weights, whole);
     work.losses = memory_.losses;
     if (chunks > kMostChunks) put_sum(p_, work);
   }

@@ -57,11 +57,16 @@ static_assert(behind(257, Leaves::softmax, false) && behind(kLongest / lift::kCh
 static_assert(every_warp_has_a_chunk(Leaves::softmax) && every_warp_has_a_chunk(Leaves::log_softmax));
 static_assert(every_warp_has_a_chunk(Leaves::gradient));
 
-/// Measured: by blocks a row's softmax is as fast or faster.
+/// Measured: by blocks a row is as fast or faster.
 bool fits_block(const RowProblem& p, std::int64_t chunks, bool wide) {
-  if (wide) return chunks <= 32;
-  if (p.op != Op::softmax) return chunks <= kShort;
-  return chunks <= 6 || (p.n == 8 * lift::kChunk && on_vectors(p, p[Slot::x]));
+  const bool is_log = p.op == Op::log_softmax;
+  if (wide) return chunks <= (is_log || p.op == Op::softmax ? 16 : 32);
+  if (chunks > kShort) return false;
+  if (chunks <= 6) return true;
+  // Clusters would have too few chunks to a warp.
+  if (is_log && (chunks % 4 == 1 || chunks % 4 == 2)) return true;
+  const std::int64_t held = (is_log ? kShort - 2 : 8) * lift::kChunk;  // well, of whole pairs of chunks
+  return p.n <= held && p.n % (2 * lift::kChunk) == 0 && on_vectors(p, p[Slot::x]);
 }
 
 const char* refuses(const RowProblem& p, const Context&) {

@@ -1,6 +1,7 @@
 // cpu == cuda, bit for bit: cross-entropy with its gradient, of rows of any layout and content, finished side by side.
 #include "cuda/both.hpp"
 
+#include <cmath>
 #include <limits>
 
 namespace softfold_test {
@@ -36,8 +37,9 @@ struct Loss {
   Reduction reduction;
   double scale;
 
-  /// gap: elements between a row and the next one.
-  Loss(DType t, std::int64_t rows, std::int64_t n, std::int64_t gap, Reduction reduction_, double scale_)
+  /// gap: elements between a row and the next one. common: all rows are common ones, whose losses' sum is a number.
+  Loss(DType t, std::int64_t rows, std::int64_t n, std::int64_t gap, Reduction reduction_, double scale_,
+       bool common = false)
       : x(t, {rows, n}, {n + gap, 1}, gap),
         dx(t, {rows, n}, {n + gap, 1}, gap),
         targets(DType::int32, {rows}),
@@ -49,7 +51,7 @@ struct Loss {
         reduction(reduction_),
         scale(scale_) {
     constexpr double kFactors[] = {1., 0x1p-9, 3., 0x1p35, -0x1.8p60, 0x1p120, 0., 1e-30};
-    x.fill([&](std::int64_t i) { return logit(i / n, i % n, n); });
+    x.fill([&](std::int64_t i) { return logit(common ? i / n * 13 : i / n, i % n, n); });
     targets.fill([&](std::int64_t r) { return r % 11 == 2 ? -100. : static_cast<double>(r * 31 % n); });
     dloss.fill([&](std::int64_t r) { return kFactors[(rows + r) % 8]; });
     weight.fill([](std::int64_t i) { return 0.5 * static_cast<double>(i % 4); });
@@ -131,6 +133,33 @@ TEST_F(CudaLoss, GradientsOfManyRows) {
       expect_same(DType::bfloat16, rows, 10, kind);
       if (HasFatalFailure()) return;
     }
+}
+
+/// Sums and means that are numbers, by every kernel that a gradient has, of rows so few that a cluster prepares them
+/// all and of more.
+TEST_F(CudaLoss, SumsOfCommonRows) {
+  for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{5000, 10},
+                                {2049, 100},
+                                {3000, 1000},
+                                {1100, 1024},
+                                {2050, 2048},
+                                {1400, 3000},
+                                {1100, 8000},
+                                {1060, 12288},
+                                {1030, 16384},
+                                {1030, 17001},
+                                {17000, 300}})
+    for (const DType t : {DType::float32, DType::bfloat16})
+      for (const Reduction reduction : {Reduction::mean, Reduction::sum}) {
+        Loss of(t, rows, n, 0, reduction, 1., true);
+        for (const bool weighted : {false, true}) {
+          for (const bool gpu : {false, true}) of.run(gpu, weighted, false);
+          of.expect_same(std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)));
+          if (HasFatalFailure()) return;
+          const auto loss = *reinterpret_cast<const float*>(of.loss.host().data());
+          ASSERT_TRUE(std::isfinite(loss));
+        }
+      }
 }
 
 }  // namespace
