@@ -34,15 +34,13 @@ struct GuessShape : StayShape<E> {
   using typename StayShape<E>::Place;
   using StayShape<E>::kCount;
   static constexpr int kRoom = room_in_sectors(Place::kBytes);
-  static constexpr int kKept =
-      whole_lines(kRoom + 16);  ///< behind the room for its elements, and its barrier: its terms, or its mask
+  /// Behind the room for its elements, and its barrier: its terms, or its mask.
+  static constexpr int kKept = whole_lines(kRoom + 16);
   using Mask = MaskPart<kForm.lands == Lands::in_one_place ? MaskBegins::on_16_bytes
                         : kForm.lands == Lands::on_vectors ? MaskBegins::on_vectors
                                                            : MaskBegins::anywhere>;
-  static constexpr int kMask = Mask::bytes(32 * kCount);
-  static constexpr int kWarpBytes = kKept + (kForm.behind   ? 32 * kCount * static_cast<int>(sizeof(float))
-                                             : kForm.masked ? kMask
-                                                            : 0);
+  static constexpr int kMask = Mask::room(32 * kCount), kTerms = 32 * kCount * static_cast<int>(sizeof(float));
+  static constexpr int kWarpBytes = kKept + (kForm.behind ? kTerms : 0) + (kForm.masked ? kMask : 0);
 };
 
 /// What of a warp waits in shared memory: registers are for elements.
@@ -104,7 +102,8 @@ struct GuessPart {
       for (int i = n + 16 * lane_index(); i < Shape::kMask; i += 16 * 32)
         *reinterpret_cast<uint4*>(room() + Shape::kKept + i) = {};
     if (lane_index() != 0) return;
-    const bool outer = share.chunk == 0 || share.chunk + share.chunks == chunks;
+    // The last warp's part may be a few elements: vectors around the one before it reach beyond the row, too.
+    const bool outer = share.chunk == 0 || share.chunk + share.chunks >= chunks - 1;
     waits.own() = {{}, n, share.chunk, share.chunks, fold::canonical_nan<float>(), 0.F, outer};
     landed().init(1);
   }
@@ -158,16 +157,15 @@ struct GuessPart {
     const char* first = this->first(row);
     const GuessWarp& own = waits.own();
     const int size = own.n * Place::kSize;
+    if constexpr (kForm.masked) more += mask(row).bytes(p);
     const int shift = kOnVectors ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16);
     if (kOnVectors || !own.outer) {
       const int bytes = (shift + size + 15) & ~15;
-      if constexpr (kForm.masked) more += mask(row).expected(p);
       barrier.expect(bytes + more);
       if constexpr (kForm.masked) mask(row).fetch(barrier, p);
       return barrier.copy(place(first), first - shift, bytes);
     }
     const typename Place::Span span(first, size / Place::kSize, p.x_begin, p.x_end);
-    if constexpr (kForm.masked) more += mask(row).expected(p);
     barrier.expect(span.bytes() + more);
     if constexpr (kForm.masked) mask(row).fetch(barrier, p);
     if (span.bytes() > 0)
@@ -220,10 +218,8 @@ struct GuessPart {
     for (int j = 0; j < Place::kVectors; ++j) {
       Bytes shown = bytes(j);
       // Slots before the chunk's first element are those of its end.
-      if (!kOnVectors && j == 0) {
-        const Bytes behind = bytes(Place::kVectors);
-        if (lane == 0) shown = joined_bytes(behind, shown, shift);
-      }
+      if constexpr (!kOnVectors)
+        if (j == 0 && lane == 0) shown = joined_bytes(bytes(Place::kVectors), shown, shift);
       hide<E>(raw[j], shown, lift::absent(p.factor.c));
     }
   }

@@ -184,6 +184,7 @@ class LossRun {
     if (at_once) {
       launch("prepare_gradients_at_once", prepare_gradients_at_once, cluster, stream_, p_, memory_.weights,
              memory_.gradients, memory_.elements);
+      work.weights = {memory_.weights, 1};
     } else {
       work = work_of(p_);
       launch("prepare_gradients", prepare_gradients, grid, stream_, p_, work.weights, memory_.gradients,
@@ -201,7 +202,7 @@ class LossRun {
     }
     launch("finish_gradients", finish_gradients, {2 * grid.blocks, kThreads}, stream_, p_, rows, memory_.elements,
            memory_.alone, early);
-    if (adds_rows(p_)) add_alone(work, at_once);
+    if (adds_rows(p_)) add_alone(work);
   }
 
   void finish_merged() {
@@ -213,11 +214,11 @@ class LossRun {
     if (adds_rows(p_)) add_alone({.targets = memory_.weights});
   }
 
-  /// work: what is known of the targets' weights; whole: where chunks' would lie is their sum, of few chunks.
-  void add_alone(LossWork<T, RowResult> work, bool whole = false) {
+  /// work: what is known of the targets' weights.
+  void add_alone(LossWork<T, RowResult> work) {
     const std::int64_t chunks = lift::chunk_count(p_.rows);
     launch("add_losses", add_losses, {ceil_div(chunks, kRowChunksAtOnce), 32 * kRowChunksAtOnce}, stream_, p_,
-           memory_.alone, memory_.losses, memory_.weights, whole);
+           memory_.alone, memory_.losses, memory_.weights, work.weights);
     work.losses = memory_.losses;
     if (chunks > kMostChunks) put_sum(p_, work);
   }

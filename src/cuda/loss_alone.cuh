@@ -116,10 +116,11 @@ __device__ __forceinline__ bool is_last_block(unsigned* done) {
 /// Chunks of rows a block.
 inline constexpr int kRowChunksAtOnce = 8;
 
-/// The sums of chunks of rows, a warp each, to `losses` and, if they are not known before, `targets`; whole: that is
-/// their sum. Of up to kMostChunks the last block puts the total.
+/// The sums of chunks of rows, a warp each, to `losses` and, if they are not `known` before, `targets`. Of up to
+/// kMostChunks the last block puts the total.
 static __global__ void __launch_bounds__(32 * kRowChunksAtOnce)
-    add_losses(const __grid_constant__ LossProblem p, RowLosses rows, RowsSum* losses, RowsSum* targets, bool whole) {
+    add_losses(const __grid_constant__ LossProblem p, RowLosses rows, RowsSum* losses, RowsSum* targets,
+               RowsTotal known) {
   begin_in_order();
   const std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * kRowChunksAtOnce + threadIdx.x / 32;
   const std::int64_t first = chunk * lift::kChunk + threadIdx.x % 32, chunks = lift::chunk_count(p.rows);
@@ -144,7 +145,7 @@ static __global__ void __launch_bounds__(32 * kRowChunksAtOnce)
     }
   }
   if (chunks <= kMostChunks && is_last_block(rows.blocks_done))
-    put_whole(p, {losses, chunks}, divisor_of(p, {targets, whole ? 1 : chunks}));
+    put_whole(p, {losses, chunks}, divisor_of(p, rows.targets != nullptr ? RowsTotal{targets, chunks} : known));
 }
 
 }  // namespace cuda

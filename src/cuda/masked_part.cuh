@@ -27,21 +27,21 @@ template <MaskBegins kBegins>
 struct MaskPart {
   static constexpr bool kShifts = kBegins != MaskBegins::on_16_bytes;
   static constexpr int kLead = kShifts ? 16 : 0;  ///< in front of what lands: slots before a chunk's first element
-  static constexpr int bytes(int most) { return kShifts ? whole_lines(kLead + 16 + most + 16) : most; }
+  /// For up to `most` bytes.
+  static constexpr int room(int most) { return kShifts ? whole_lines(kLead + 16 + most + 16) : most; }
 
-  char* room;
+  char* memory;
   const char* first;
   int n;
 
-  /// By one lane; then fetch(). How much comes.
-  __device__ __forceinline__ int expected(const MaskedRows& p) const {
-    if constexpr (!kShifts) return n;
-    return max(0, static_cast<int>(end(p) - begin(p)));
+  /// How much comes.
+  __device__ __forceinline__ int bytes(const MaskedRows& p) const {
+    return kShifts ? max(0, static_cast<int>(end(p) - begin(p))) : n;
   }
+  /// By one lane.
   __device__ __forceinline__ void fetch(CopyBarrier& barrier, const MaskedRows& p) const {
-    const int bytes = expected(p);
-    if (!kShifts || bytes > 0)
-      barrier.copy(place() + (begin(p) - around(first)), reinterpret_cast<const void*>(begin(p)), bytes);
+    if (const int size = bytes(p); !kShifts || size > 0)
+      barrier.copy(place() + (begin(p) - around(first)), reinterpret_cast<const void*>(begin(p)), size);
   }
   /// Once it has landed, by all lanes of the warp, of parts at an end of a row.
   __device__ __forceinline__ void mend(const MaskedRows& p) const {
@@ -74,7 +74,7 @@ struct MaskPart {
   }
 
  private:
-  __device__ __forceinline__ char* place() const { return room + kLead; }
+  __device__ __forceinline__ char* place() const { return memory + kLead; }
   static __device__ __forceinline__ std::uintptr_t around(const char* at) {
     return reinterpret_cast<std::uintptr_t>(at) & ~std::uintptr_t{15};
   }

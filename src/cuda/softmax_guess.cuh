@@ -283,7 +283,8 @@ __device__ __forceinline__ int guess_rows(const typename GuessPart<E, kForm>::Pr
     if constexpr (sizeof(E) == 2 && !kForm.masked) rest = cut ? frame.template hidden<E>(p.factor.c) : 0.F;
     uint4 raw[Place::kVectors];
     part.read(raw, source.row(step), cut, rest);
-    const int waited = Place::template loaded < kForm.masked && !part.kOnVectors > (raw);
+    constexpr bool kBytesOfMask = kForm.masked && !GuessPart<E, kForm>::kOnVectors;
+    const int waited = Place::template loaded<kBytesOfMask>(raw);
     source.keep();
     __syncwarp();
     if (ahead < rows) part.fetch_elements(ahead, waited);
@@ -339,7 +340,8 @@ __device__ __noinline__ lift::Root read_again_exactly(const typename GuessPart<E
   return root;
 }
 
-/// softmax_cluster_stays. A row that the guess does not hold is read again. (nvcc takes no GuessForm here.)
+/// softmax_cluster_stays, or with a mask softmax_masked_stays. A row that the guess does not hold is read again. (nvcc
+/// takes no GuessForm here.)
 template <class E, Leaves kLeaves, Lands kLands, int kChunks, bool kBehind, bool kMasked = false>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_guesses(const __grid_constant__ std::conditional_t<kMasked, MaskedRows, PlainRows> p,

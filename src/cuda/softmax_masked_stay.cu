@@ -17,11 +17,20 @@ constexpr std::int64_t shortest(bool wide) { return (wide ? 2 : 3) * lift::kChun
 /// Chunks a processor below which it is not worth staying.
 constexpr std::int64_t kFewestChunks = 48;
 
-/// Two chunks to a warp.
+/// Measured: as softmax without a mask, but of short rows by blocks of any number of warps, which hold two chunks each.
 constexpr StaySpread spread(std::int64_t chunks, bool wide) {
-  if (!wide) return fewest_instructions(chunks, 64, chunks <= 18 ? 1 : 4);
-  return chunks > 7 ? fewest_under_way(chunks) : StaySpread{2, static_cast<int>((chunks + 3) / 4)};
+  constexpr std::int64_t short16 = 18, short32 = 7;
+  if (!wide) return fewest_instructions(chunks, 64, chunks <= short16 ? 1 : 4);
+  return chunks > short32 ? fewest_under_way(chunks) : StaySpread{2, static_cast<int>((chunks + 3) / 4)};
 }
+constexpr bool every_warp_has_a_chunk() {
+  for (const bool wide : {false, true})
+    for (std::int64_t chunks = shortest(wide) / lift::kChunk + 1; chunks <= kLongest / lift::kChunk; ++chunks)
+      if (const StaySpread s = spread(chunks, wide); s.blocks * s.warps > chunks || 2 * s.blocks * s.warps < chunks)
+        return false;
+  return true;
+}
+static_assert(every_warp_has_a_chunk());
 
 RowProblem without_mask(RowProblem p) {
   p[Slot::mask] = {};

@@ -13,7 +13,7 @@ namespace {
 
 /// Chunks a processor below which it is not worth staying: those of about two rows a cluster.
 constexpr std::int64_t kFewestChunks = 48;
-/// Of as many chunks, which blocks hold, too, twice as many.
+/// Rows of up to so many chunks a block holds, too: twice as many chunks of them are wanted.
 constexpr std::int64_t kShort = 16;
 constexpr std::int64_t kLongest = 512 * lift::kChunk, kLongestLog = 256 * lift::kChunk,
                        kLongestFloatLog = 128 * lift::kChunk;
@@ -40,12 +40,13 @@ constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide) {
 }
 
 /// More chunks than warps: the last warp has two or more, so that the one before ends 1024 elements before the row
-/// does, and vectors around its part lie in x.
+/// does, and vectors around its part lie in x. A gradient's row is looked after by the second warp (GuessWaits).
 constexpr bool every_warp_has_a_chunk(Leaves leaves) {
   for (std::int64_t chunks = 7; chunks <= kLongest / lift::kChunk; ++chunks)
     for (const bool wide : {false, true}) {
-      const auto fits = [chunks](const StaySpread& s) {
-        return s.blocks * s.warps < chunks && 2 * s.blocks * s.warps >= chunks && s.warps <= kStayWarps;
+      const auto fits = [chunks, leaves](const StaySpread& s) {
+        return s.blocks * s.warps < chunks && 2 * s.blocks * s.warps >= chunks && s.warps <= kStayWarps &&
+               s.warps >= (leaves == Leaves::gradient ? 2 : 1);
       };
       if (!fits(spread(chunks, leaves, wide))) return false;
       if (behind(chunks, leaves, wide) && !fits(spread_behind(chunks, wide))) return false;

@@ -36,15 +36,19 @@ constexpr double processors_taken(const StaySpread& s) {
   return static_cast<double>(rows_at_once(s) * s.blocks) / (kStayWarps / s.warps);
 }
 
-/// The best of all shapes with a place for every chunk, up to `of_warp` to a warp, and a chunk for every warp, of warps
-/// that are allowed: the one of most worth, and of the fewest blocks.
+/// How many warps a block may have.
+struct StayWarps {
+  int fewest = 4, most = kStayWarps;
+};
+
+/// The best of all shapes with a place for every chunk, up to `of_warp` to a warp, and a chunk for every warp: the one
+/// of most worth, and of the fewest blocks.
 template <class Worth>
-constexpr StaySpread best_spread(std::int64_t chunks, int of_warp, int fewest_warps, int most_warps,
-                                 const Worth& worth) {
+constexpr StaySpread best_spread(std::int64_t chunks, int of_warp, const StayWarps& of_block, const Worth& worth) {
   StaySpread best{};
   double most = 0;
   for (int blocks = 2; blocks <= 16; ++blocks)
-    for (int warps = fewest_warps; warps <= most_warps; ++warps) {
+    for (int warps = of_block.fewest; warps <= of_block.most; ++warps) {
       const StaySpread s{blocks, warps};
       if (blocks * warps > chunks || of_warp * blocks * warps < chunks) continue;
       const double own = worth(s);
@@ -54,12 +58,12 @@ constexpr StaySpread best_spread(std::int64_t chunks, int of_warp, int fewest_wa
 }
 
 /// Two chunks to a warp, bound by instructions (16 bit): a warp's cost the same whether it has one chunk or two. Blocks
-/// of 4 to 8 warps, so that one row's compute while another's wait; 6 and 7 leave places free. Within 6 percent of the
+/// of up to 8 warps, so that one row's compute while another's wait; 6 and 7 leave places free. Within 6 percent of the
 /// best of all shapes, measured for 41 lengths; on average within 1. Of long rows blocks of 4 are as good as others for
 /// softmax, and 1 to 2 percent better for gradients beside a loss, for which they are so from 32 chunks on.
-/// Of short rows, by blocks of `fewest_warps` or more: those of one are slower by a tenth or more.
+/// fewest_warps: of a block; fewer than 4 are for short rows, and blocks of one are slower by a tenth or more.
 constexpr StaySpread fewest_instructions(std::int64_t chunks, std::int64_t long_chunks = 64, int fewest_warps = 4) {
-  return best_spread(chunks, 2, fewest_warps, 8, [chunks, long_chunks](const StaySpread& s) {
+  return best_spread(chunks, 2, {fewest_warps, 8}, [chunks, long_chunks](const StaySpread& s) {
     const double worth = processors_taken(s) / (s.blocks * s.warps);
     const double size = s.warps == 6 || s.warps == 7            ? 0.9375
                         : s.warps == 4 && chunks >= long_chunks ? 1.01
@@ -72,7 +76,7 @@ constexpr StaySpread fewest_instructions(std::int64_t chunks, std::int64_t long_
 /// memory is slower by 4 percent. By blocks of 6 warps, two to a processor, or of 9 by themselves. Within 1 percent of
 /// the best of all shapes for 15 of 17 lengths measured; of the other two, 40 and 112 chunks, no time was kept.
 constexpr StaySpread fewest_under_way(std::int64_t chunks) {
-  return best_spread(chunks, 2, 4, kStayWarps, [chunks](const StaySpread& s) {
+  return best_spread(chunks, 2, {}, [chunks](const StaySpread& s) {
     const double processors = processors_taken(s);
     const double under_way = static_cast<double>(rows_at_once(s) * chunks) / processors;
     const double far = under_way < 17 ? 0.008 * (17 - under_way) : 0.004 * (under_way - 17);
@@ -87,7 +91,7 @@ constexpr StaySpread fewest_under_way(std::int64_t chunks) {
 }
 /// A chunk to a warp, bound by memory; blocks = 0 if none fits. Within 2 percent of the best, of 30 lengths.
 constexpr StaySpread most_processors(std::int64_t chunks) {
-  return best_spread(chunks, 1, 4, kStayWarps, [](const StaySpread& s) {
+  return best_spread(chunks, 1, {}, [](const StaySpread& s) {
     return processors_taken(s) * (s.warps >= 6 && s.warps <= 8 ? 1.03 : 1.);
   });
 }

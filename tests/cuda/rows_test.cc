@@ -156,13 +156,13 @@ TEST_F(CudaRows, FewLongRows) {
 TEST_F(CudaRows, ManyRowsOfABlock) {
   for (const Op op : {Op::softmax, Op::log_softmax})
     for (const DType t : kNarrow)
-      for (const std::int64_t n : {1025, 2048, 5000, 9001, 16384})
+      for (const std::int64_t n : {1025, 2048, 5000, 9001, 12288, 16384})
         for (int variant = 0; variant < 4; ++variant) {
           Case c{op, t, t};
           c.n = n;
-          // In 16 bit a block takes two rows of 16384 elements if they begin at vectors and are many (8 for each of 132
-          // processors); the last one has none beside it.
-          c.rows = n == 16384 && variant != 1 ? 1057 : n > 8192 ? 500 : 4096 / ((n + 1023) / 1024) + 1;
+          // In 16 bit a block takes two rows of 12288 elements, for log_softmax, if they begin at vectors and are many
+          // (8 for each of 132 processors); the last one has none beside it.
+          c.rows = n >= 12288 && variant != 1 ? 1057 : n > 8192 ? 500 : 4096 / ((n + 1023) / 1024) + 1;
           c.row_stride = variant == 1 ? n + 5 : variant == 2 ? n + 7 - (n + 7) % 8 : n;
           c.x_offset = c.y_offset = variant == 1 ? 3 : 0;
           c.in_place = variant == 1 || variant == 2;

@@ -13,19 +13,22 @@ using softfold::Op;
 
 /// Chunks of all rows: more than clusters stay for.
 constexpr std::int64_t kChunks = 7000;
-/// Rows of n elements: of long ones, for which few clusters run at once, two or three for each at least.
-constexpr std::int64_t rows_of(std::int64_t n) { return (n > 220000 ? 4 : 1) * kChunks * 1024 / n; }
+/// Rows of n elements: of long ones, for which few clusters run at once, two or three for each at least; of short ones,
+/// which blocks hold, as many as they are left to clusters for.
+constexpr std::int64_t rows_of(std::int64_t n) { return (n > 220000 ? 4 : n <= 16384 ? 2 : 1) * kChunks * 1024 / n; }
 
 struct Layout {
   std::int64_t n, x_offset, y_offset;
   std::int64_t rows() const { return rows_of(n); }
 };
 /// Whole vectors and not, whole chunks and not, one or two chunks to a warp, places for up to 64, 256 and 512 of them.
-constexpr Layout kLayouts[] = {{17000, 0, 0},  {17001, 0, 0},  {20480, 8, 0},  {33003, 3, 3},  {33004, 8, 0},
-                               {50257, 1, 1},  {50264, 0, 0},  {65536, 0, 8},  {65536, 5, 5},  {128256, 0, 0},
-                               {151937, 7, 7}, {200064, 0, 0}, {230400, 0, 0}, {250001, 3, 3}, {260000, 0, 0},
-                               {262136, 8, 0}, {262144, 0, 0}, {262145, 0, 0}, {300001, 2, 2}, {300004, 4, 4},
-                               {360000, 8, 0}, {393216, 0, 0}, {400008, 0, 0}, {524280, 0, 0}, {524288, 0, 0}};
+constexpr Layout kLayouts[] = {
+    {6152, 0, 0},   {7168, 0, 8},   {8001, 1, 1},   {8192, 4, 4},   {9216, 0, 0},   {10001, 0, 0},  {11264, 8, 0},
+    {12288, 0, 0},  {13003, 5, 5},  {14336, 0, 0},  {16384, 0, 0},  {16392, 0, 0},  {17000, 0, 0},  {17001, 0, 0},
+    {20480, 8, 0},  {33003, 3, 3},  {33004, 8, 0},  {50257, 1, 1},  {50264, 0, 0},  {65536, 0, 8},  {65536, 5, 5},
+    {128256, 0, 0}, {151937, 7, 7}, {200064, 0, 0}, {230400, 0, 0}, {250001, 3, 3}, {260000, 0, 0}, {262136, 8, 0},
+    {262144, 0, 0}, {262145, 0, 0}, {300001, 2, 2}, {300004, 4, 4}, {360000, 8, 0}, {393216, 0, 0}, {400008, 0, 0},
+    {524280, 0, 0}, {524288, 0, 0}};
 
 std::string describe(const Layout& l, DType t, Values v, double scale) {
   return std::to_string(l.rows()) + "x" + std::to_string(l.n) + " " + std::string(name_of(t)) + " offsets " +
@@ -62,7 +65,7 @@ TEST_F(CudaStay, SoftmaxOfRowsFarFromTheRowBefore) {
   for (const Layout& l : kLayouts)
     for (const auto& [v, scale] : {std::pair{Values::drift, 1.}, {Values::drift, -0.3}, {Values::specials, 0.5}}) {
       constexpr DType kTypes[] = {DType::bfloat16, DType::float16, DType::float32, DType::bfloat16, DType::float32};
-      const DType t = l.n > 32768 ? kTypes[at % 5] : kTypes[at % 2];
+      const DType t = l.n > 16384 ? kTypes[at % 5] : kTypes[at % 2];
       const bool in_place = at++ % 4 == 2;
       Tensor x(t, {l.rows(), l.n}, {}, l.x_offset), y(t, {l.rows(), l.n}, {}, l.y_offset);
       fill(x, l, v);
@@ -80,6 +83,44 @@ TEST_F(CudaStay, SoftmaxOfRowsFarFromTheRowBefore) {
       Tensor& result = in_place ? x : y;
       ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << describe(l, t, v, scale);
     }
+}
+
+/// Of few chunks, by clusters of small blocks: log_softmax, and gradients.
+TEST_F(CudaStay, ShortRows) {
+  struct Case {
+    Op op;
+    std::int64_t n;
+  };
+  for (const DType t : {DType::bfloat16, DType::float16})
+    for (const auto& [op, n] : {Case{Op::log_softmax, 7000},
+                                {Op::log_softmax, 8001},
+                                {Op::log_softmax, 11264},
+                                {Op::log_softmax, 12001},
+                                {Op::log_softmax, 15000},
+                                {Op::log_softmax, 16384},
+                                {Op::softmax_backward, 3080},
+                                {Op::softmax_backward, 4096},
+                                {Op::log_softmax_backward, 4001},
+                                {Op::log_softmax_backward, 4096}})
+      for (const Values v : {Values::drift, Values::specials}) {
+        const std::int64_t rows = rows_of(n);
+        const bool backward = op != Op::log_softmax;
+        Tensor x(t, {rows, n}), dy(t, {backward ? rows : 1, n}), y(t, {rows, n});
+        x.fill_by_threads([&, n = n](std::int64_t i) { return value_of(v, i / n, i % n, n); });
+        dy.fill_by_threads([&, n = n](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+        const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(op)) + " " +
+                                 std::string(name_of(t));
+        for (const bool gpu : {false, true}) {
+          const softfold::View in[] = {x.view(gpu), dy.view(gpu)}, out = y.view(gpu);
+          const auto plan = softfold::plan(op, {in, backward ? 2U : 1U}, {&out, 1});
+          if (gpu) {
+            ASSERT_EQ(plan.kernel(), backward ? "backward_cluster_stays" : "softmax_cluster_stays") << what;
+          }
+          plan.run();
+        }
+        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << what;
+      }
 }
 
 /// A lone element, or the whole last chunk, is what stands for absent ones there (its 118 binades under the frame are
