@@ -270,6 +270,11 @@ def measure(b, only):
         for dtype in (torch.float32, torch.bfloat16):
             for n in (8, 16, 32, 50, 64, 100, 127, 250, 300, 700, 1000, 1001):
                 b.softmax(dtype, (1 << 28) // torch.empty((), dtype=dtype).element_size() // n, n, "short")
+    if "between" in only:
+        for dtype in (torch.float32, torch.bfloat16):
+            for n in (3000, 5000, 8000, 10000, 12001, 15000, 20000, 30001):
+                size = torch.empty((), dtype=dtype).element_size()
+                b.softmax(dtype, (1 << 29) // size // n, n, "between")
     if "log_softmax" in only:
         for dtype in (torch.float32, torch.bfloat16):
             for n in (128, 1024, 4096, 8192, 32768, 50257, 128256, 262144):
@@ -297,11 +302,12 @@ def measure(b, only):
                 b.backward(dtype, max(1, (1 << 28) // n), n)
         b.backward(torch.bfloat16, 8192, 32768, op="log_softmax_backward")
     if "options" in only:
-        means = {"ragged": (64, 128, 256, 512, 1024, 2048, 4096, 8192, 32768, 131072),
-                 "ragged zipf": (64, 256, 1024, 4096)}
-        for case in ("mask", "length", *means):
+        lengths = {"mask": (128, 1024, 4096, 32768, 131072, 50257, 128256), "length": (128, 1024, 4096, 32768, 131072),
+                   "ragged": (64, 128, 256, 512, 1024, 2048, 4096, 8192, 32768, 131072),
+                   "ragged zipf": (64, 256, 1024, 4096)}
+        for case, ns in lengths.items():
             for dtype in (torch.float32, torch.bfloat16):
-                for n in means.get(case, (128, 1024, 4096, 32768, 131072)):
+                for n in ns:
                     b.options(dtype, max(1, (1 << 27) // n), n, case)
     if "outer" in only:
         for dtype in (torch.float32, torch.bfloat16):
@@ -315,7 +321,7 @@ def main():
     add_options(parser)
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
     parser.add_argument("--peers", type=peer_names(PEERS), default="torch", help=",".join(PEERS))
-    parser.add_argument("--only", default="softmax,short,log_softmax,long,few,logsumexp,backward,options,outer")
+    parser.add_argument("--only", default="softmax,short,between,log_softmax,long,few,logsumexp,backward,options,outer")
     args = parser.parse_args()
     bench = Bench(args, Records(args.out, args.commit, args.limit, args.resume))
     run_points(lambda: measure(bench, args.only.split(",")))
