@@ -75,13 +75,14 @@ logs=$build/gpu_all/logs out=${out:-$build/gpu_all}
 mkdir -p "$logs" "$out"
 
 # The tests that compute-sanitizer runs: a program, and those of its tests that are small enough. One row a launch or a
-# few; kernels for many rows are not reached.
+# few; kernels for many rows are not reached, but for one.
 reduced=(
   cuda_rows CudaRows.EveryLengthEveryDtype
   cuda_hidden CudaHidden.AFewOuterAxes:CudaHidden.AFewHiddenRows
   cuda_operations CudaOperations.StatesAndWhatFollowsFromThem:CudaOperations.Merges:CudaOperations.ShortOuterAxes
   cuda_ragged CudaRagged.RowsWithScales:CudaRagged.RowsWithOffsetsOutside
   cuda_loss CudaLoss.GradientsOfManyRows
+  cuda_masked_stay CudaMaskedStay.EdgesOfMemory
   cuda_consumers 'CudaConsumers.*OfTheList'
   cuda_shards CudaShards.PartialsAndStates
   cuda_streams CudaStreams.AWorkspaceIsUsedAndItsSizeChecked

@@ -50,7 +50,7 @@ struct GuessWarp {
   int chunk, chunks;  ///< the part's first chunk, and how many it has
   float filled;       ///< what stands behind the part's end in its landing place, if that stays
   float magic;        ///< of the frame of the terms that are kept
-  bool outer;         ///< at an end of the row, where chunks may be cut and vectors around them reach beyond x's memory
+  bool outer;         ///< near an end of the row: chunks may be cut, and vectors around them reach beyond x's memory
 };
 
 struct GuessWaits {

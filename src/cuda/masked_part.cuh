@@ -43,7 +43,7 @@ struct MaskPart {
     if (const int size = bytes(p); !kShifts || size > 0)
       barrier.copy(place() + (begin(p) - around(first)), reinterpret_cast<const void*>(begin(p)), size);
   }
-  /// Once it has landed, by all lanes of the warp, of parts at an end of a row.
+  /// Once it has landed, by all lanes of the warp, of outer parts (GuessWarp).
   __device__ __forceinline__ void mend(const MaskedRows& p) const {
     static_assert(kShifts);
     const bool head = begin(p) != around(first), tail = end(p) != around(first + n + 15);

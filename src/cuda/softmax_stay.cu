@@ -40,7 +40,8 @@ constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide) {
 }
 
 /// More chunks than warps: the last warp has two or more, so that the one before ends 1024 elements before the row
-/// does, and vectors around its part lie in x. A gradient's row is looked after by the second warp (GuessWaits).
+/// does, and of softmax_cluster_stays vectors around its part lie in x. A gradient's row is looked after by the second
+/// warp (GuessWaits).
 constexpr bool every_warp_has_a_chunk(Leaves leaves) {
   for (std::int64_t chunks = 7; chunks <= kLongest / lift::kChunk; ++chunks)
     for (const bool wide : {false, true}) {

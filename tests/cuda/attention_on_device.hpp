@@ -1,6 +1,7 @@
 // Attention on the device against materialised float64: a case's tensors there, and every row's error.
 #pragma once
 
+#include "cuda/soil.hpp"
 #include "support/attention.hpp"
 
 #include <cuda_runtime.h>
@@ -100,6 +101,7 @@ class CudaAttention : public testing::Test {
   void SetUp() override {
     int n = 0;
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) GTEST_SKIP() << "no CUDA device";
+    soil_workspaces();
     cudaDeviceProp properties{};
     cuda_check(cudaGetDeviceProperties(&properties, 0));
     hopper_ = properties.major == 9;

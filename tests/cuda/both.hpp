@@ -1,6 +1,7 @@
 // One call on both backends: tensors that exist twice, and a comparison of every byte, padding included.
 #pragma once
 
+#include "cuda/soil.hpp"
 #include "softfold/fold/float16.hpp"
 #include "softfold/softfold.hpp"
 #include "support/bits.hpp"
@@ -22,21 +23,6 @@ inline void cuda_check(cudaError_t e) { ASSERT_EQ(e, cudaSuccess) << cudaGetErro
 inline bool has_gpu() {
   int n = 0;
   return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
-}
-
-/// Memory in stream order, which calls take their workspaces from, does not begin as zeros: a call that reads what it
-/// has not written finds numbers there.
-inline void soil_workspaces() {
-  constexpr std::size_t kBytes = std::size_t{64} << 20;
-  std::uint64_t kept = kBytes;
-  cudaMemPool_t pool = nullptr;
-  void* memory = nullptr;
-  cuda_check(cudaDeviceGetDefaultMemPool(&pool, 0));
-  cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept));
-  cuda_check(cudaMallocAsync(&memory, kBytes, nullptr));
-  cuda_check(cudaMemsetAsync(memory, 0x40, kBytes, nullptr));  // floats of 3, doubles of 32.5
-  cuda_check(cudaFreeAsync(memory, nullptr));
-  cuda_check(cudaStreamSynchronize(nullptr));
 }
 
 /// Skips plainly where there is no GPU.

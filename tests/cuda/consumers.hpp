@@ -2,6 +2,7 @@
 // comes back compared, workspaces of exactly the bytes that were asked for.
 #pragma once
 
+#include "cuda/soil.hpp"
 #include "own_plan.hpp"
 
 #include "softfold/softfold.hpp"
@@ -84,7 +85,7 @@ inline std::string run_on_device(const Problem& p, const Bound& bound) {
   constexpr std::size_t guard = 256;
   const softfold::Plan sizes = plan_of(bound, p.op, p.is_merge());
   const std::size_t bytes = sizes.workspace_bytes();
-  DeviceBytes memory(std::vector<unsigned char>(bytes + guard, 0xA5));
+  DeviceBytes memory(soiled(bytes, guard, 0xA5));
   softfold::Workspace lent{memory.data(), bytes};
   softfold::Context context;
   if (bytes != 0) context.workspace = &lent;
@@ -149,6 +150,7 @@ class CudaConsumers : public testing::Test {
   void SetUp() override {
     int n = 0;
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) GTEST_SKIP() << "no CUDA device";
+    soil_workspaces();
   }
   /// Under a sanitizer every so many cases.
   static std::size_t step() {

@@ -16,7 +16,7 @@ std::string run_there(LinearCase& c, int gradients = 7) {
   const auto view = [&](std::size_t i) { return all[i]->view_at(memory[i]->data(), kCuda); };
   constexpr std::size_t guard = 256;
   const std::size_t bytes = c.plan(view, {}, gradients).workspace_bytes();
-  DeviceBytes workspace(std::vector<unsigned char>(bytes + guard, 0xA5));
+  DeviceBytes workspace(soiled(bytes, guard, 0xA5));
   softfold::Workspace lent{workspace.data(), bytes};
   softfold::Context context;
   context.workspace = &lent;

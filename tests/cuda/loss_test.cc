@@ -56,11 +56,11 @@ struct Loss {
     dloss.fill([&](std::int64_t r) { return kFactors[(rows + r) % 8]; });
     weight.fill([](std::int64_t i) { return 0.5 * static_cast<double>(i % 4); });
   }
-  void run(bool gpu, bool weighted, bool in_place) {
+  void run(bool gpu, bool weighted, bool in_place, bool gradient = true) {
     softfold::CrossEntropyOptions o;
     o.reduction = reduction;
     o.rows.scale = scale;
-    o.dloss = dloss.view(gpu), o.dx = (in_place ? x : dx).view(gpu);
+    if (gradient) o.dloss = dloss.view(gpu), o.dx = (in_place ? x : dx).view(gpu);
     o.log_probability = lp.view(gpu), o.states = states.view(gpu);
     if (weighted) o.weight = weight.view(gpu);
     softfold::cross_entropy(x.view(gpu), targets.view(gpu), loss.view(gpu), o);
@@ -135,8 +135,8 @@ TEST_F(CudaLoss, GradientsOfManyRows) {
     }
 }
 
-/// Sums and means that are numbers, by every kernel that a gradient has, of rows so few that a cluster prepares them
-/// all and of more.
+/// Sums and means that are numbers, by every kernel that a gradient has and without one, of rows so few that a cluster
+/// prepares them all, of more, and of more chunks of rows than one block adds up.
 TEST_F(CudaLoss, SumsOfCommonRows) {
   for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{5000, 10},
                                 {2049, 100},
@@ -151,13 +151,15 @@ TEST_F(CudaLoss, SumsOfCommonRows) {
                                 {1060, 12288},
                                 {1030, 16384},
                                 {1030, 17001},
-                                {17000, 300}})
+                                {17000, 300},
+                                {1050000, 10}})
     for (const DType t : {DType::float32, DType::bfloat16})
       for (const Reduction reduction : {Reduction::mean, Reduction::sum}) {
         Loss of(t, rows, n, 0, reduction, 1., true);
-        for (const bool weighted : {false, true}) {
-          for (const bool gpu : {false, true}) of.run(gpu, weighted, false);
-          of.expect_same(std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)));
+        for (const auto& [weighted, gradient] : {std::pair{false, true}, {true, true}, {false, false}, {true, false}}) {
+          for (const bool gpu : {false, true}) of.run(gpu, weighted, false, gradient);
+          of.expect_same(std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) +
+                         (gradient ? " with its gradient" : ""));
           if (HasFatalFailure()) return;
           const auto loss = *reinterpret_cast<const float*>(of.loss.host().data());
           ASSERT_TRUE(std::isfinite(loss));

@@ -1,6 +1,7 @@
 // Rows, their shards and partials on both sides, for the tests of shards on the GPU.
 #pragma once
 
+#include "cuda/soil.hpp"
 #include "support/shard_rows.hpp"
 
 #include "softfold/softfold.hpp"
@@ -157,6 +158,7 @@ class CudaShards : public testing::Test {
   void SetUp() override {
     int n = 0;
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) GTEST_SKIP() << "no CUDA device";
+    soil_workspaces();
   }
 };
 
