@@ -26,9 +26,9 @@ bool fits_vectors(const RowProblem& p, const Operand& o) {
 
 }  // namespace
 
-bool on_vectors(const RowProblem& p, const Operand& o) {
-  bool on = reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0;
-  for (int d = 0; d < p.outer_rank; ++d) on = on && o.strides[static_cast<std::size_t>(d)] % 16 == 0;
+bool on_vectors(const RowProblem& p, const Operand& o, int bytes) {
+  bool on = reinterpret_cast<std::uintptr_t>(o.data) % static_cast<unsigned>(bytes) == 0;
+  for (int d = 0; d < p.outer_rank; ++d) on = on && o.strides[static_cast<std::size_t>(d)] % bytes == 0;
   return on;
 }
 

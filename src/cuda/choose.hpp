@@ -12,8 +12,8 @@ namespace cuda {
 /// side, x and y equally far from a 16-byte boundary in every row. Else why not.
 const char* refuses_vectors(const RowProblem& p);
 
-/// Whether every row of an operand begins on a 16-byte boundary.
-bool on_vectors(const RowProblem& p, const Operand& o);
+/// Whether every row of an operand begins on a boundary of 16 bytes, or of so many.
+bool on_vectors(const RowProblem& p, const Operand& o, int bytes = 16);
 
 /// Null if another operand of x's shape lies as x does, so that the same tiles move it; else `why`.
 const char* refuses_other_vectors(const RowProblem& p, Slot slot, const char* why);

@@ -12,10 +12,6 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// How parts of rows land: anywhere, if rows may begin and end inside vectors; else on vectors, to sectors as they lie
-/// in x, or in one place whatever the row, if all begin on sectors or it is faster nevertheless.
-enum class Lands { anywhere, on_vectors, in_one_place };
-
 /// Which rows a kernel takes, and how.
 struct GuessForm {
   Leaves leaves;
@@ -36,9 +32,7 @@ struct GuessShape : StayShape<E> {
   static constexpr int kRoom = room_in_sectors(Place::kBytes);
   /// Behind the room for its elements, and its barrier: its terms, or its mask.
   static constexpr int kKept = whole_lines(kRoom + 16);
-  using Mask = MaskPart<kForm.lands == Lands::in_one_place ? MaskBegins::on_16_bytes
-                        : kForm.lands == Lands::on_vectors ? MaskBegins::on_vectors
-                                                           : MaskBegins::anywhere>;
+  using Mask = MaskPart<kForm.lands>;
   static constexpr int kMask = Mask::room(32 * kCount), kTerms = 32 * kCount * static_cast<int>(sizeof(float));
   static constexpr int kWarpBytes = kKept + (kForm.behind ? kTerms : 0) + (kForm.masked ? kMask : 0);
 };

@@ -18,14 +18,12 @@ struct MaskedRows : PlainRows {
   std::int64_t mask_stride;  ///< bytes between rows
 };
 
-/// Where masks begin: on 16 bytes, as many bytes further as some vectors have elements, or anywhere.
-enum class MaskBegins { on_16_bytes, on_vectors, anywhere };
-
-/// n bytes of a mask from `first` on. Where not all masks begin on 16 bytes, what lies around them lands, too; what
-/// would lie outside of all masks' memory a lane brings.
-template <MaskBegins kBegins>
+/// n bytes of a mask from `first` on. In one place land masks of which all begin on 16 bytes; on vectors those that
+/// begin some vectors' elements further, and anywhere all others: what lies around them lands, too, and what would lie
+/// outside of all masks' memory a lane brings.
+template <Lands kLands>
 struct MaskPart {
-  static constexpr bool kShifts = kBegins != MaskBegins::on_16_bytes;
+  static constexpr bool kShifts = kLands != Lands::in_one_place;
   static constexpr int kLead = kShifts ? 16 : 0;  ///< in front of what lands: slots before a chunk's first element
   /// For up to `most` bytes.
   static constexpr int room(int most) { return kShifts ? whole_lines(kLead + 16 + most + 16) : most; }
@@ -60,7 +58,7 @@ struct MaskPart {
   template <class Bytes>
   __device__ __forceinline__ Bytes at(int i) const {
     const char* from = place() + i + (kShifts ? reinterpret_cast<std::uintptr_t>(first) % 16 : 0);
-    if constexpr (kBegins != MaskBegins::anywhere) return *reinterpret_cast<const Bytes*>(from);
+    if constexpr (kLands != Lands::anywhere) return *reinterpret_cast<const Bytes*>(from);
     const unsigned bits = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(from) % 4) * 8;
     const auto* words = reinterpret_cast<const unsigned*>(from - bits / 8);
     Bytes bytes;

@@ -11,8 +11,6 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// Chunks a processor below which it is not worth staying.
-constexpr std::int64_t kFewestChunks = 48;
 constexpr std::int64_t kLongest = 256 * lift::kChunk;
 /// Measured: shorter rows are as fast or faster by a block a row.
 constexpr std::int64_t shortest(std::size_t size) { return (size == 4 ? 16 : 2) * lift::kChunk + 1; }
@@ -34,7 +32,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (traits.largest_cluster < spread(chunks).blocks) return "the device has no clusters of so many blocks";
-  return p.rows * chunks < kFewestChunks * traits.processors ? "too few rows to stay for" : nullptr;
+  return p.rows * chunks < kFewestStayChunks * traits.processors ? "too few rows to stay for" : nullptr;
 }
 
 template <bool kLog, bool kAnywhere>
@@ -81,7 +79,7 @@ RaggedStay stays_for_ragged(const RowProblem& p) {
   if (mean > s.blocks * s.warps * kUnit) return {};
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (traits.largest_cluster < s.blocks) return {};
-  if (p.ragged_elements < kFewestChunks * lift::kChunk * traits.processors) return {};
+  if (p.ragged_elements < kFewestStayChunks * lift::kChunk * traits.processors) return {};
   return {s.blocks * s.warps * kUnit};
 }
 

@@ -14,8 +14,6 @@ namespace {
 constexpr std::int64_t kLongest = 256 * lift::kChunk;
 /// Measured: shorter rows are as fast by a block a row.
 constexpr std::int64_t shortest(bool wide) { return (wide ? 2 : 3) * lift::kChunk; }
-/// Chunks a processor below which it is not worth staying.
-constexpr std::int64_t kFewestChunks = 48;
 
 /// Measured: as softmax without a mask, but of short rows by blocks of any number of warps, which hold two chunks each.
 constexpr StaySpread spread(std::int64_t chunks, bool wide) {
@@ -49,7 +47,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_plain(without_mask(p))) return why;
   if (p[Slot::mask].axis_stride != 1 || stride_of_masks(p) < 0) return "masks run backwards, or their bytes lie apart";
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  if (p.rows * lift::chunk_count(p.n) < kFewestChunks * traits.processors) return "too few rows to stay for";
+  if (p.rows * lift::chunk_count(p.n) < kFewestStayChunks * traits.processors) return "too few rows to stay for";
   if (traits.largest_cluster < 16) return "the device has no clusters of so many blocks";
   return nullptr;
 }
@@ -60,12 +58,8 @@ void run(const RowProblem& p, const Context& context) {
   const Operand& mask = p[Slot::mask];
   const std::int64_t stride = stride_of_masks(p);
   MaskedRows rows{plain_rows(without_mask(p)), mask.data, mask.data + (p.rows - 1) * stride + p.n, stride};
-  const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype)), width = 16 / size;
-  const bool joined = rows.joined && p.n % width == 0;
-  const bool on_16_bytes = joined && on_vectors(p, mask) && p.n % 16 == 0;
-  const bool mask_on_vectors = joined &&
-                               reinterpret_cast<std::uintptr_t>(mask.data) % static_cast<std::uintptr_t>(width) == 0 &&
-                               stride % width == 0;
+  const int width = 16 / static_cast<int>(size_of(p[Slot::x].dtype));  // elements of a vector
+  const bool whole = rows.joined && p.n % width == 0;
   rows.taken = reinterpret_cast<CounterWord*>(scratch.data());
   with_element(p[Slot::x].dtype, [&]<class E>() {
     const auto chunks = static_cast<int>(lift::chunk_count(p.n));
@@ -77,8 +71,8 @@ void run(const RowProblem& p, const Context& context) {
                      s.warps * GuessShape<E, kForm>::kWarpBytes + 2 * StayBox::bytes(chunks), rows.rows,
                      stream_of(context), rows);
     };
-    if (on_16_bytes) return go.template operator()<Lands::in_one_place>();
-    if (mask_on_vectors) return go.template operator()<Lands::on_vectors>();
+    if (whole && p.n % 16 == 0 && on_vectors(p, mask)) return go.template operator()<Lands::in_one_place>();
+    if (whole && on_vectors(p, mask, width)) return go.template operator()<Lands::on_vectors>();
     go.template operator()<Lands::anywhere>();
   });
 }

@@ -11,8 +11,6 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// Chunks a processor below which it is not worth staying: those of about two rows a cluster.
-constexpr std::int64_t kFewestChunks = 48;
 /// Rows of up to so many chunks a block holds, too: twice as many chunks of them are wanted.
 constexpr std::int64_t kShort = 16;
 constexpr std::int64_t kLongest = 512 * lift::kChunk, kLongestLog = 256 * lift::kChunk,
@@ -84,7 +82,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  if (p.rows * chunks < (chunks > kShort ? 1 : 2) * kFewestChunks * traits.processors)
+  if (p.rows * chunks < (chunks > kShort ? 1 : 2) * kFewestStayChunks * traits.processors)
     return "too few rows to stay for";
   const Leaves leaves = is_log ? Leaves::log_softmax : p.op == Op::softmax ? Leaves::softmax : Leaves::gradient;
   if (traits.largest_cluster < spread(chunks, leaves, wide).blocks ||

@@ -17,6 +17,9 @@ struct StaySpread {
 /// Warps that the registers of a processor hold, of kernels that keep 64 of them a lane for elements.
 inline constexpr int kStayWarps = 16;
 
+/// Chunks a processor below which it is not worth staying for rows: those of about two rows a cluster.
+inline constexpr std::int64_t kFewestStayChunks = 48;
+
 /// The fewest blocks, two or more, whose warps have a place for every chunk, `of_warp` to a warp.
 constexpr StaySpread fewest_blocks(std::int64_t chunks, int of_warp) {
   const std::int64_t most = of_warp * kStayWarps, blocks = std::max<std::int64_t>((chunks + most - 1) / most, 2);

@@ -8,6 +8,10 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// How parts of rows land: anywhere, if rows may begin and end inside vectors; else on vectors, to sectors as they lie
+/// in x, or in one place whatever the row, if all begin on sectors or it is faster nevertheless.
+enum class Lands { anywhere, on_vectors, in_one_place };
+
 /// threadIdx.x, read anew: where registers are for elements, what follows from it need not be kept in others.
 __device__ __forceinline__ unsigned thread_index() {
   unsigned i;
