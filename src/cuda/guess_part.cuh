@@ -29,9 +29,10 @@ struct GuessShape : StayShape<E> {
   static_assert(!kForm.masked || (!kForm.behind && !kForm.gradient()));
   using typename StayShape<E>::Place;
   using StayShape<E>::kCount;
-  static constexpr int kRoom = room_in_sectors(Place::kBytes);
+  static constexpr bool kTight = kForm.grid && kForm.lands == Lands::in_one_place;
+  static constexpr int kRoom = kTight ? 32 * kCount * Place::kSize : room_in_sectors(Place::kBytes);
   /// Behind the room for its elements, and its barrier: its terms, or its mask.
-  static constexpr int kKept = whole_lines(kRoom + 16);
+  static constexpr int kKept = kTight ? kRoom + kCopySector : whole_lines(kRoom + 16);
   using Mask = MaskPart<kForm.lands>;
   static constexpr int kMask = Mask::room(32 * kCount), kTerms = 32 * kCount * static_cast<int>(sizeof(float));
   static constexpr int kWarpBytes = kKept + (kForm.behind ? kTerms : 0) + (kForm.masked ? kMask : 0);
@@ -70,7 +71,8 @@ struct GuessPart {
   using Place = typename Shape::Place;
   static constexpr int kLanes = Shape::kLanes, kChunkBytes = lift::kChunk * Place::kSize;
 
-  using Problem = std::conditional_t<kForm.grid, GroupRows, std::conditional_t<kForm.masked, MaskedRows, PlainRows>>;
+  using GridRows = GroupRowsOf<Shape::kTight ? 2 : 4>;
+  using Problem = std::conditional_t<kForm.grid, GridRows, std::conditional_t<kForm.masked, MaskedRows, PlainRows>>;
 
   const Problem& p;
   GuessWaits& waits;
@@ -174,7 +176,7 @@ struct GuessPart {
       if (own.outer) landing.mend(rest, p.x_begin, p.x_end);
     } else if (cut) {
       if (float& filled = own.filled; filled != rest) {
-        landing.fill_rest(rest);
+        landing.template fill_rest<kMoves>(rest);
         if (lane_index() == 0) filled = rest;
       }
       if constexpr (kMoves) landing.fill_next(rest);

@@ -12,12 +12,26 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// Runs that a processor holds, with their terms: its shared memory has room for no more.
-constexpr int runs_at_once(bool wide) { return wide ? 3 : 4; }
-/// Runs of a block. Measured: two blocks to a processor, which then may have rows of different groups, are better for
-/// 16 bit, unless a row takes more than half of the device.
-constexpr std::int64_t kMostRuns = 512, kFewRuns = 256;
-constexpr int runs_of_block(bool wide, std::int64_t runs) { return wide ? 3 : runs <= kFewRuns ? 2 : 4; }
+/// How a processor holds rows and their terms, as much of them as its shared memory has room for.
+struct GroupShape {
+  int run_warps, runs, blocks;  ///< warps of a run, runs of a block, blocks of a processor
+  bool tight = false;
+
+  constexpr int warps() const { return run_warps * runs; }
+  constexpr std::int64_t most_chunks(int processors) const { return std::int64_t{2} * warps() * blocks * processors; }
+};
+/// Measured: of 16 bit two blocks to a processor, which then may have rows of different groups, unless a row takes more
+/// than half of the device. The longest rows of float32 by runs of two warps: with those of one, which
+/// fill all processors alike, there are twice as many words to look at, and it is slower by a tenth.
+constexpr GroupShape kWide{4, 3, 1}, kWidest{2, 7, 1, true}, kHalves{4, 2, 2}, kWhole{4, 4, 1};
+constexpr GroupShape shape_of(bool wide, std::int64_t chunks, int processors) {
+  if (wide) return chunks <= kWide.most_chunks(processors) ? kWide : kWidest;
+  return chunks <= 2048 ? kHalves : kWhole;
+}
+GroupShape shape_of(const RowProblem& p, const DeviceTraits& device) {
+  return shape_of(size_of(p[Slot::x].dtype) == 4, lift::chunk_count(p.n), device.processors);
+}
+constexpr std::int64_t kMostChunks = 4096;
 /// What a block may have of a processor's 228 KB; all of its blocks have as much together (the launch checks it).
 constexpr int kSharedBytes = 227 * 1024;
 /// Measured: which rows clusters take as fast or faster. Those of 16 bit that are a little longer than 256 chunks have
@@ -29,16 +43,14 @@ constexpr bool clusters_take(std::int64_t chunks, bool wide) {
 constexpr std::int64_t kFewestRows = 4;
 
 bool is_wide(const RowProblem& p) { return size_of(p[Slot::x].dtype) == 4; }
-std::int64_t runs_of(const RowProblem& p) { return ceil_div(lift::chunk_count(p.n), kRunChunks); }
 
 /// As many groups as run at once, which share all processors; without the call's memory.
 GroupRows share_rows(const RowProblem& p, const DeviceTraits& device) {
   GroupRows rows{plain_rows(p)};
-  rows.runs = static_cast<int>(runs_of(p));
-  const bool wide = is_wide(p);
-  const int of_block = runs_of_block(wide, rows.runs);
-  const auto fewest = static_cast<int>(ceil_div(rows.runs, of_block));
-  const int all = device.processors * (runs_at_once(wide) / of_block);
+  const GroupShape shape = shape_of(p, device);
+  rows.runs = static_cast<int>(ceil_div(lift::chunk_count(p.n), 2 * shape.run_warps));
+  const auto fewest = static_cast<int>(ceil_div(rows.runs, shape.runs));
+  const int all = device.processors * shape.blocks;
   rows.groups = all / fewest;
   rows.blocks = std::min(all / rows.groups, rows.runs);
   rows.word_pitch = (rows.runs + 1) / 2 * 2;
@@ -68,7 +80,8 @@ const char* refuses(const RowProblem& p, const Context&) {
     return "rows begin or end inside vectors";
   const DeviceTraits& device = traits_of(DeviceOf(p[Slot::x].data).device());
   if (device.shared_bytes < kSharedBytes) return "blocks of this device have too little shared memory";
-  if (runs_of(p) > std::min<std::int64_t>(device.processors * runs_at_once(is_wide(p)), kMostRuns))
+  if (const GroupShape shape = shape_of(p, device);
+      lift::chunk_count(p.n) > std::min<std::int64_t>(shape.most_chunks(device.processors), kMostChunks))
     return "the device does not hold a row and its terms";
   if (p.rows < kFewestRows * share_rows(p, device).groups) return "too few rows to stay for";
   if (p.rows >= 0x7FFFFFFF / 2) return "more rows than a block counts";
@@ -87,15 +100,20 @@ void run(const RowProblem& p, const Context& context) {
   const std::size_t zeros = lay_out(rows, scratch.data()).zeros;
   check(cudaMemsetAsync(scratch.data(), 0, zeros, stream_of(context)), "softmax_grid_guesses");
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    const auto go = [&]<int kChunks>() {
-      const int warps = runs_of_block(sizeof(E) == 4, rows.runs) * kRunWarps;
-      const Grid grid{static_cast<std::int64_t>(rows.groups) * rows.blocks, warps * 32, 1,
-                      warps * GuessShape<E, kGroupForm<kChunks>>::kWarpBytes, true};
-      launch("softmax_grid_guesses", softmax_grid_guesses<E, kChunks>, grid, stream_of(context), rows);
+    const GroupShape shape = shape_of(p, traits_of(device.device()));
+    const auto go = [&]<int kChunks, bool kTight>() {
+      const Grid grid{static_cast<std::int64_t>(rows.groups) * rows.blocks, shape.warps() * 32, 1,
+                      shape.warps() * GuessShape<E, kGroupForm<kChunks, kTight>>::kWarpBytes, true};
+      const typename GuessPart<E, kGroupForm<kChunks, kTight>>::Problem problem{rows};
+      static_assert(problem.kRunWarps == (kTight ? kWidest : kWhole).run_warps);
+      launch("softmax_grid_guesses", softmax_grid_guesses<E, kChunks, kTight>, grid, stream_of(context), problem);
     };
-    if (rows.runs <= 128) return go.template operator()<128 * kRunChunks>();
-    if (rows.runs <= kFewRuns) return go.template operator()<kFewRuns * kRunChunks>();
-    go.template operator()<kMostRuns * kRunChunks>();
+    if constexpr (sizeof(E) == 4)
+      if (shape.tight) return go.template operator()<kMostChunks, true>();
+    const std::int64_t chunks = lift::chunk_count(p.n);
+    if (chunks <= 1024) return go.template operator()<1024, false>();
+    if (chunks <= 2048) return go.template operator()<2048, false>();
+    go.template operator()<kMostChunks, false>();
   });
 }
 

@@ -10,9 +10,11 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Of rows of up to kChunks chunks.
-template <int kChunks>
-inline constexpr GuessForm kGroupForm{Leaves::softmax, Lands::on_vectors, kChunks, true, true};
+/// Of rows of up to kChunks chunks. kTight: in blocks of so many warps that there is no room for parts of rows to lie
+/// to sectors as they do in x.
+template <int kChunks, bool kTight>
+inline constexpr GuessForm kGroupForm{Leaves::softmax, kTight ? Lands::in_one_place : Lands::on_vectors, kChunks, true,
+                                      true};
 
 /// What a block's warps tell each other of a row that no guess held.
 struct GroupMisses {
@@ -28,21 +30,21 @@ struct GroupMisses {
 
 /// A row that no guess held; all blocks of the group come here.
 template <class E, GuessForm kForm>
-__device__ __noinline__ lift::Root read_again_by_group(const GroupRows& p, int row, int warps, GroupMisses& misses,
-                                                       GuessWaits& waits) {
+__device__ __noinline__ lift::Root read_again_by_group(const typename GuessPart<E, kForm>::Problem& p, int row,
+                                                       int warps, GroupMisses& misses, GuessWaits& waits) {
   using Shape = GuessShape<E, kForm>;
   const GuessPart<E, kForm> part(p, waits);
   typename GuessRows<E, kForm>::Values v;
   const auto own = fold_again(part, row, v);
-  const int warp = warp_index(), run = warp / kRunWarps;
+  const int warp = warp_index(), run = warp / p.kRunWarps;
   if (lane_index() % Shape::kLanes == 0) misses.chunks[2 * warp + lane_index() / Shape::kLanes] = own.state;
   GroupMisses::meet(warps);
   const std::int64_t at = (2 * static_cast<std::int64_t>(p.group()) + misses.step % 2) * p.runs;
   const lift::GridExchange exchange{p.nodes + at, p.arrived + row, p.runs};
-  if (warp % kRunWarps == 0) {
-    const int first = (p.first_run() + run) * kRunChunks;
-    const auto node = lift::merge_states([&](int i) { return misses.chunks[kRunChunks * run + i]; },
-                                         min(kRunChunks, part.chunks - first));
+  if (warp % p.kRunWarps == 0) {
+    const int first = (p.first_run() + run) * p.kRunChunks;
+    const auto node =
+        lift::merge_states([&](int i) { return misses.chunks[2 * warp + i]; }, min(p.kRunChunks, part.chunks - first));
     lift::GridFold::send(exchange, node, p.first_run() + run);
   }
   if (warp == 0) {
@@ -58,17 +60,18 @@ __device__ __noinline__ lift::Root read_again_by_group(const GroupRows& p, int r
 }
 
 /// p.y's rows; kChunks: of a row, at most.
-template <class E, int kChunks>
-__global__ void __launch_bounds__(kStayWarps * 32, 1) softmax_grid_guesses(const __grid_constant__ GroupRows p) {
+template <class E, int kChunks, bool kTight>
+__global__ void __launch_bounds__(kStayWarps * 32, 1)
+    softmax_grid_guesses(const __grid_constant__ typename GuessPart<E, kGroupForm<kChunks, kTight>>::Problem p) {
   begin_in_order();
-  constexpr GuessForm kForm = kGroupForm<kChunks>;
+  constexpr GuessForm kForm = kGroupForm<kChunks, kTight>;
   __shared__ GroupMisses misses;
   __shared__ typename GuessRows<E, kForm>::Mail mail;
   __shared__ GuessWaits waits;
   GroupSource source{p.group(), p.groups};
   const int rows = static_cast<int>(p.rows);
   const int of_block =
-      min(static_cast<int>(lift::chunk_count(p.n)), p.first_run(1) * kRunChunks) - p.first_run() * kRunChunks;
+      min(static_cast<int>(lift::chunk_count(p.n)), p.first_run(1) * p.kRunChunks) - p.first_run() * p.kRunChunks;
   const int warps = (of_block + 1) / 2;
   if (warp_index() < warps) {
     const GuessPart<E, kForm> part(p, waits);

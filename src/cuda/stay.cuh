@@ -196,14 +196,15 @@ struct WarpPart {
     if (lane_index() % kLanes == 0) raw[0] = joined(raw[0], behind, shift() * kSize);
   }
 
-  /// Before read_again(), of a part of whole vectors: what stands behind its end, where no copy writes; a vector more,
-  /// for rows that end one further on.
+  /// Before read_again(), of a part of whole vectors: what stands behind its end, where no copy writes; if parts of
+  /// rows do not all land in one place a vector more, for those that end one further on.
+  template <bool kMoves>
   __device__ __forceinline__ void fill_rest(float rest) const {
     E all[kWidth];
 #pragma unroll
     for (E& e : all) e = Packed<E>::narrow(rest);
 #pragma unroll 1
-    for (int j = n / kWidth + lane_index(); j <= chunks * (lift::kChunk / kWidth); j += 32)
+    for (int j = n / kWidth + lane_index(); j < chunks * (lift::kChunk / kWidth) + (kMoves ? 1 : 0); j += 32)
       reinterpret_cast<uint4*>(place)[j] = Packed<E>::join(all);
     __syncwarp();
   }

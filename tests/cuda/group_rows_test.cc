@@ -33,6 +33,9 @@ TEST_F(CudaGroupRows, EdgesOfWhatGroupsTake) {
                         {DType::float16, 256 * kRun},
                         {DType::bfloat16, 256 * kRun + 8},
                         {DType::float32, 396 * kRun},
+                        {DType::float32, 396 * kRun + 4},
+                        {DType::float32, 3500000},
+                        {DType::float32, 132 * 28 * 1024},
                         {DType::bfloat16, 3500000},
                         {DType::float16, 512 * kRun}})
     for (const auto& [v, scale] : {std::pair{Values::drift, 1.},
