@@ -104,9 +104,11 @@ struct GroupWords {
 /// Of rows of up to kRuns runs. A row's words are brought to the block's shared memory when its successor is folded,
 /// and again until all have come. (No fence orders the copy engine behind the words' stores, and none has to: a word of
 /// 8 bytes is there whole, or not yet.)
-template <int kRuns>
-struct GroupMail : GroupWords<4> {
-  using Words = GroupWords<4>;
+template <int kRunWarps, int kRuns>
+struct GroupMail : GroupWords<kRunWarps> {
+  using Words = GroupWords<kRunWarps>;
+  using Word = typename Words::Word;
+  using Words::has_come, Words::of_row, Words::pitch, Words::runs, Words::sum_of;
   static constexpr int kOfLane = kRuns / 32;  ///< neighbouring words, which a lane adds up first
 
   alignas(16) Word landed[kRuns];
@@ -175,12 +177,19 @@ struct GroupMail : GroupWords<4> {
 
 /// Where shared memory has no room for words: some warps look for a span of them each, and tell the block's others what
 /// they add up to. (Slower by 2 to 6 percent where there is room.)
-struct GroupLooks : GroupWords<2> {
-  using Words = GroupWords<2>;
-  static constexpr int kOfLane = 4, kSpan = 32 * kOfLane, kMostSpans = 8;
+///
+/// Who looks for a row's words has seen no others than its own span's, so a warp of the block may still be two rows
+/// behind: it has sent the words of the row before that, and so received those of three rows before. Sums have as many
+/// places as words.
+template <int kRunWarps>
+struct GroupLooks : GroupWords<kRunWarps> {
+  using Words = GroupWords<kRunWarps>;
+  using Word = typename Words::Word;
+  using Words::has_come, Words::of_row, Words::runs, Words::sum_of, Words::warps;
+  static constexpr int kOfLane = 4, kSpan = 32 * kOfLane, kMostSpans = 8, kMostRuns = kMostSpans * kSpan;
 
   CopyBarrier summed[2];
-  float spans[2][kMostSpans];  ///< of rows, by turns
+  float spans[GroupRows::kPlaces][kMostSpans];
 
   /// Then CopyBarrier::publish().
   __device__ __forceinline__ void init(const GroupRows& p, int block_warps) {
@@ -193,17 +202,17 @@ struct GroupLooks : GroupWords<2> {
   /// The row's sum, once all words have come.
   __device__ __forceinline__ float receive(int step) {
     using S = fold::Scalar<float>;
-    const unsigned place = MailTurns::place(step);
+    CopyBarrier& all = summed[MailTurns::place(step)];
+    float(&of)[kMostSpans] = spans[static_cast<unsigned>(step) % GroupRows::kPlaces];
 #pragma unroll 1
     for (int span = warp_index(); span * kSpan < runs; span += warps) {
       const float sum = look_for(step, span * kSpan + lane_index() * kOfLane);
       if (lane_index() == 0) {
-        spans[place][span] = sum;
-        summed[place].arrive();
+        of[span] = sum;
+        all.arrive();
       }
     }
-    summed[place].wait(MailTurns::parity(step));
-    const float(&of)[kMostSpans] = spans[place];
+    all.wait(MailTurns::parity(step));
     return S::add(S::add(S::add(of[0], of[1]), S::add(of[2], of[3])),
                   S::add(S::add(of[4], of[5]), S::add(of[6], of[7])));
   }

@@ -29,7 +29,9 @@ struct GuessShape : StayShape<E> {
   static_assert(!kForm.masked || (!kForm.behind && !kForm.gradient()));
   using typename StayShape<E>::Place;
   using StayShape<E>::kCount;
+  /// Of a group's rows: no room for parts to lie to sectors as they do in x, nor for words; runs are shorter.
   static constexpr bool kTight = kForm.grid && kForm.lands == Lands::in_one_place;
+  static constexpr int kRunWarps = kTight ? 2 : 4;
   static constexpr int kRoom = kTight ? 32 * kCount * Place::kSize : room_in_sectors(Place::kBytes);
   /// Behind the room for its elements, and its barrier: its terms, or its mask.
   static constexpr int kKept = kTight ? kRoom + kCopySector : whole_lines(kRoom + 16);
@@ -71,7 +73,7 @@ struct GuessPart {
   using Place = typename Shape::Place;
   static constexpr int kLanes = Shape::kLanes, kChunkBytes = lift::kChunk * Place::kSize;
 
-  using GridRows = GroupRowsOf<Shape::kTight ? 2 : 4>;
+  using GridRows = GroupRowsOf<Shape::kRunWarps>;
   using Problem = std::conditional_t<kForm.grid, GridRows, std::conditional_t<kForm.masked, MaskedRows, PlainRows>>;
 
   const Problem& p;

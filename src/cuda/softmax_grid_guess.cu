@@ -21,8 +21,8 @@ struct GroupShape {
   constexpr std::int64_t most_chunks(int processors) const { return std::int64_t{2} * warps() * blocks * processors; }
 };
 /// Measured: of 16 bit two blocks to a processor, which then may have rows of different groups, unless a row takes more
-/// than half of the device. The longest rows of float32 by runs of two warps: with those of one, which
-/// fill all processors alike, there are twice as many words to look at, and it is slower by a tenth.
+/// than half of the device. The longest rows of float32 by runs of two warps: by runs of one all processors may have
+/// equally many, but there are twice as many words, and it is slower by a tenth.
 constexpr GroupShape kWide{4, 3, 1}, kWidest{2, 7, 1, true}, kHalves{4, 2, 2}, kWhole{4, 4, 1};
 constexpr GroupShape shape_of(bool wide, std::int64_t chunks, int processors) {
   if (wide) return chunks <= kWide.most_chunks(processors) ? kWide : kWidest;
@@ -32,6 +32,8 @@ GroupShape shape_of(const RowProblem& p, const DeviceTraits& device) {
   return shape_of(size_of(p[Slot::x].dtype) == 4, lift::chunk_count(p.n), device.processors);
 }
 constexpr std::int64_t kMostChunks = 4096;
+static_assert(kHalves.run_warps == kWhole.run_warps);
+static_assert(kMostChunks <= GroupLooks<kWidest.run_warps>::kMostRuns * 2 * kWidest.run_warps);
 /// What a block may have of a processor's 228 KB; all of its blocks have as much together (the launch checks it).
 constexpr int kSharedBytes = 227 * 1024;
 /// Measured: which rows clusters take as fast or faster. Those of 16 bit that are a little longer than 256 chunks have
@@ -105,7 +107,7 @@ void run(const RowProblem& p, const Context& context) {
       const Grid grid{static_cast<std::int64_t>(rows.groups) * rows.blocks, shape.warps() * 32, 1,
                       shape.warps() * GuessShape<E, kGroupForm<kChunks, kTight>>::kWarpBytes, true};
       const typename GuessPart<E, kGroupForm<kChunks, kTight>>::Problem problem{rows};
-      static_assert(problem.kRunWarps == (kTight ? kWidest : kWhole).run_warps);
+      static_assert(problem.kRunWarps == (kTight ? kWidest : sizeof(E) == 4 ? kWide : kWhole).run_warps);
       launch("softmax_grid_guesses", softmax_grid_guesses<E, kChunks, kTight>, grid, stream_of(context), problem);
     };
     if constexpr (sizeof(E) == 4)

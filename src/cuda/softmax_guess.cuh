@@ -18,7 +18,8 @@ struct GuessRows {
   using Place = typename Shape::Place;
   using Vectors = typename Results::Vectors;
   using Values = typename Results::Values;
-  using GridMail = std::conditional_t<Shape::kTight, GroupLooks, GroupMail<kForm.chunks / 8>>;
+  using GridMail = std::conditional_t<Shape::kTight, GroupLooks<Shape::kRunWarps>,
+                                      GroupMail<Shape::kRunWarps, kForm.chunks / Part::GridRows::kRunChunks>>;
   using Mail = std::conditional_t<kForm.grid, GridMail, FrameMail<kForm.chunks, kForm.gradient()>>;
   using Source = std::conditional_t<kForm.grid, GroupSource, RowSource<kForm.behind ? 3 : 2>>;
   static constexpr int kLanes = Shape::kLanes;

@@ -9,7 +9,7 @@ using softfold::Op;
 
 class CudaGroupRows : public Cuda {};
 
-/// At the edges of chunks, of runs of eight of them, of what the kernel has places for,
+/// At the edges of chunks, of runs of eight or four of them, of spans of words, of what the kernel has places for,
 /// and of what a device with 132 processors holds; frames move, and rows are read again, the last one too.
 TEST_F(CudaGroupRows, EdgesOfWhatGroupsTake) {
   struct Long {
@@ -35,6 +35,8 @@ TEST_F(CudaGroupRows, EdgesOfWhatGroupsTake) {
                         {DType::float32, 396 * kRun},
                         {DType::float32, 396 * kRun + 4},
                         {DType::float32, 3500000},
+                        {DType::float32, 896 * 4096},
+                        {DType::float32, 896 * 4096 + 4},
                         {DType::float32, 132 * 28 * 1024},
                         {DType::bfloat16, 3500000},
                         {DType::float16, 512 * kRun}})
@@ -43,7 +45,7 @@ TEST_F(CudaGroupRows, EdgesOfWhatGroupsTake) {
                                    {Values::wide, 1.},
                                    {Values::ramp, 1.},
                                    {Values::normal, 1.}}) {
-      const std::int64_t apart = at % 3 == 1 ? 24 : 0, rows = 17500 * 1024 / l.n + 1;
+      const std::int64_t apart = at % 3 == 1 ? 24 : 0, rows = l.n == 3500000 ? 21 : 17500 * 1024 / l.n + 1;
       const bool in_place = at++ % 4 == 2;
       Tensor x(l.dtype, {rows, l.n}, {l.n + apart, 1}), y(l.dtype, {rows, l.n}, {l.n + apart, 1});
       // Of normal rows a part lies beyond what a frame's exponent says, as where a mask is a low number.
