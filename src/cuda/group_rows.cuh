@@ -98,6 +98,13 @@ struct GroupWords {
   static __device__ __forceinline__ Word word_of(int step) { return static_cast<Word>(step + 1) << 32; }
   static __device__ __forceinline__ bool has_come(Word word, int step) { return (word ^ word_of(step)) >> 32 == 0; }
   static __device__ __forceinline__ float sum_of(Word word) { return __uint_as_float(static_cast<unsigned>(word)); }
+  /// Of neighbouring words that the lanes have added up.
+  static __device__ __forceinline__ float add_lanes(float sum) {
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2)
+      sum = fold::Scalar<float>::add(sum, __shfl_xor_sync(lift::kWholeWarp, sum, distance));
+    return sum;
+  }
   __device__ __forceinline__ Word* of_row(int step) const { return words + step % GroupRows::kPlaces * pitch; }
 };
 
@@ -108,7 +115,7 @@ template <int kRunWarps, int kRuns>
 struct GroupMail : GroupWords<kRunWarps> {
   using Words = GroupWords<kRunWarps>;
   using Word = typename Words::Word;
-  using Words::has_come, Words::of_row, Words::pitch, Words::runs, Words::sum_of;
+  using Words::add_lanes, Words::has_come, Words::of_row, Words::pitch, Words::runs, Words::sum_of;
   static constexpr int kOfLane = kRuns / 32;  ///< neighbouring words, which a lane adds up first
 
   alignas(16) Word landed[kRuns];
@@ -146,9 +153,7 @@ struct GroupMail : GroupWords<kRunWarps> {
       if (__all_sync(lift::kWholeWarp, come)) break;
       fetch(step);
     }
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2)
-      sum = fold::Scalar<float>::add(sum, __shfl_xor_sync(lift::kWholeWarp, sum, distance));
+    sum = add_lanes(sum);
     if (lane_index() == 0) {
       sums[step % 2] = sum;
       summed[step % 2].arrive();
@@ -185,7 +190,7 @@ template <int kRunWarps>
 struct GroupLooks : GroupWords<kRunWarps> {
   using Words = GroupWords<kRunWarps>;
   using Word = typename Words::Word;
-  using Words::has_come, Words::of_row, Words::runs, Words::sum_of, Words::warps;
+  using Words::add_lanes, Words::has_come, Words::of_row, Words::runs, Words::sum_of, Words::warps;
   static constexpr int kOfLane = 4, kSpan = 32 * kOfLane, kMostSpans = 8, kMostRuns = kMostSpans * kSpan;
 
   CopyBarrier summed[2];
@@ -238,10 +243,7 @@ struct GroupLooks : GroupWords<kRunWarps> {
       for (int i = 0; i < kOfLane; ++i) come = come && (at + i >= runs || has_come(of[i], step));
       sum = S::add(S::add(sum_of(of[0]), sum_of(of[1])), S::add(sum_of(of[2]), sum_of(of[3])));
     } while (!__all_sync(lift::kWholeWarp, come));
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2)
-      sum = S::add(sum, __shfl_xor_sync(lift::kWholeWarp, sum, distance));
-    return sum;
+    return add_lanes(sum);
   }
 };
 

@@ -12,6 +12,8 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
+bool is_wide(const RowProblem& p) { return size_of(p[Slot::x].dtype) == 4; }
+
 /// How a processor holds rows and their terms, as much of them as its shared memory has room for.
 struct GroupShape {
   int run_warps, runs, blocks;  ///< warps of a run, runs of a block, blocks of a processor
@@ -29,7 +31,7 @@ constexpr GroupShape shape_of(bool wide, std::int64_t chunks, int processors) {
   return chunks <= 2048 ? kHalves : kWhole;
 }
 GroupShape shape_of(const RowProblem& p, const DeviceTraits& device) {
-  return shape_of(size_of(p[Slot::x].dtype) == 4, lift::chunk_count(p.n), device.processors);
+  return shape_of(is_wide(p), lift::chunk_count(p.n), device.processors);
 }
 constexpr std::int64_t kMostChunks = 4096;
 static_assert(kHalves.run_warps == kWhole.run_warps);
@@ -43,8 +45,6 @@ constexpr bool clusters_take(std::int64_t chunks, bool wide) {
 }
 /// Rows a group below which it is not worth staying: the first and the last one are alone.
 constexpr std::int64_t kFewestRows = 4;
-
-bool is_wide(const RowProblem& p) { return size_of(p[Slot::x].dtype) == 4; }
 
 /// As many groups as run at once, which share all processors; without the call's memory.
 GroupRows share_rows(const RowProblem& p, const DeviceTraits& device) {
