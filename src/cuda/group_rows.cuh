@@ -26,6 +26,11 @@ struct GroupRows : PlainRows {
     return (static_cast<int>(blockIdx.x) % blocks + more) * runs / blocks;
   }
 };
+/// Warps of a run, of rows of up to 1024, 2048 or 4096 chunks, of float32 if `wide`. Short runs fill blocks more
+/// evenly, long ones are fewer words to wait for; measured, which is faster. tight: see kGroupForm.
+constexpr int run_warps(bool wide, int most_chunks, bool tight) {
+  return tight || most_chunks == 2048 || (wide && most_chunks == 1024) ? 2 : 4;
+}
 /// The same, whose runs are of so many warps.
 template <int kRunWarps_>
 struct GroupRowsOf : GroupRows {
@@ -42,7 +47,8 @@ __device__ __forceinline__ ChunkShare share_of(const GroupRowsOf<kRunWarps>& p, 
 
 /// The rows of a group, by the stride.
 struct GroupSource {
-  int first, groups;
+  const int& first;  ///< in shared memory: the compiler would keep it in local memory, which results evict from L1
+  int groups;
 
   __device__ __forceinline__ int row(int step) const { return first + step * groups; }
   __device__ __forceinline__ void ask() const {}

@@ -29,9 +29,9 @@ struct GuessShape : StayShape<E> {
   static_assert(!kForm.masked || (!kForm.behind && !kForm.gradient()));
   using typename StayShape<E>::Place;
   using StayShape<E>::kCount;
-  /// Of a group's rows: no room for parts to lie to sectors as they do in x, nor for words; runs are shorter.
+  /// Of a group's rows: no room for parts to lie to sectors as they do in x, nor for words.
   static constexpr bool kTight = kForm.grid && kForm.lands == Lands::in_one_place;
-  static constexpr int kRunWarps = kTight ? 2 : 4;
+  static constexpr int kRunWarps = run_warps(sizeof(E) == 4, kForm.chunks, kTight);
   static constexpr int kRoom = kTight ? 32 * kCount * Place::kSize : room_in_sectors(Place::kBytes);
   /// Behind the room for its elements, and its barrier: its terms, or its mask.
   static constexpr int kKept = kTight ? kRoom + kCopySector : whole_lines(kRoom + 16);

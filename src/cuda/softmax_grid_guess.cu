@@ -16,16 +16,14 @@ bool is_wide(const RowProblem& p) { return size_of(p[Slot::x].dtype) == 4; }
 
 /// How a processor holds rows and their terms, as much of them as its shared memory has room for.
 struct GroupShape {
-  int run_warps, runs, blocks;  ///< warps of a run, runs of a block, blocks of a processor
+  int warps, blocks;  ///< of a block, of a processor
   bool tight = false;
 
-  constexpr int warps() const { return run_warps * runs; }
-  constexpr std::int64_t most_chunks(int processors) const { return std::int64_t{2} * warps() * blocks * processors; }
+  constexpr std::int64_t most_chunks(int processors) const { return std::int64_t{2} * warps * blocks * processors; }
 };
 /// Measured: of 16 bit two blocks to a processor, which then may have rows of different groups, unless a row takes more
-/// than half of the device. The longest rows of float32 by runs of two warps: by runs of one all processors may have
-/// equally many, but there are twice as many words, and it is slower by a tenth.
-constexpr GroupShape kWide{4, 3, 1}, kWidest{2, 7, 1, true}, kHalves{4, 2, 2}, kWhole{4, 4, 1};
+/// than half of the device.
+constexpr GroupShape kWide{12, 1}, kWidest{14, 1, true}, kHalves{8, 2}, kWhole{16, 1};
 constexpr GroupShape shape_of(bool wide, std::int64_t chunks, int processors) {
   if (wide) return chunks <= kWide.most_chunks(processors) ? kWide : kWidest;
   return chunks <= 2048 ? kHalves : kWhole;
@@ -33,9 +31,14 @@ constexpr GroupShape shape_of(bool wide, std::int64_t chunks, int processors) {
 GroupShape shape_of(const RowProblem& p, const DeviceTraits& device) {
   return shape_of(is_wide(p), lift::chunk_count(p.n), device.processors);
 }
-constexpr std::int64_t kMostChunks = 4096;
-static_assert(kHalves.run_warps == kWhole.run_warps);
-static_assert(kMostChunks <= GroupLooks<kWidest.run_warps>::kMostRuns * 2 * kWidest.run_warps);
+constexpr int kMostChunks = 4096;
+/// The kernel for rows of so many chunks: kChunks of softmax_grid_guesses.
+constexpr int instance_of(std::int64_t chunks, bool tight) {
+  return tight || chunks > 2048 ? kMostChunks : chunks > 1024 ? 2048 : 1024;
+}
+constexpr int kTightRun = run_warps(true, kMostChunks, true);
+static_assert(kMostChunks <= GroupLooks<kTightRun>::kMostRuns * 2 * kTightRun);
+static_assert((kWide.warps | kHalves.warps | kWhole.warps) % 4 == 0 && kWidest.warps % kTightRun == 0);
 /// What a block may have of a processor's 228 KB; all of its blocks have as much together (the launch checks it).
 constexpr int kSharedBytes = 227 * 1024;
 /// Measured: which rows clusters take as fast or faster. Those of 16 bit that are a little longer than 256 chunks have
@@ -50,8 +53,10 @@ constexpr std::int64_t kFewestRows = 4;
 GroupRows share_rows(const RowProblem& p, const DeviceTraits& device) {
   GroupRows rows{plain_rows(p)};
   const GroupShape shape = shape_of(p, device);
-  rows.runs = static_cast<int>(ceil_div(lift::chunk_count(p.n), 2 * shape.run_warps));
-  const auto fewest = static_cast<int>(ceil_div(rows.runs, shape.runs));
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  const int warps = run_warps(is_wide(p), instance_of(chunks, shape.tight), shape.tight);
+  rows.runs = static_cast<int>(ceil_div(chunks, 2 * warps));
+  const auto fewest = static_cast<int>(ceil_div(rows.runs, shape.warps / warps));
   const int all = device.processors * shape.blocks;
   rows.groups = all / fewest;
   rows.blocks = std::min(all / rows.groups, rows.runs);
@@ -104,18 +109,18 @@ void run(const RowProblem& p, const Context& context) {
   with_element(p[Slot::x].dtype, [&]<class E>() {
     const GroupShape shape = shape_of(p, traits_of(device.device()));
     const auto go = [&]<int kChunks, bool kTight>() {
-      const Grid grid{static_cast<std::int64_t>(rows.groups) * rows.blocks, shape.warps() * 32, 1,
-                      shape.warps() * GuessShape<E, kGroupForm<kChunks, kTight>>::kWarpBytes, true};
+      const Grid grid{static_cast<std::int64_t>(rows.groups) * rows.blocks, shape.warps * 32, 1,
+                      shape.warps * GuessShape<E, kGroupForm<kChunks, kTight>>::kWarpBytes, true};
       const typename GuessPart<E, kGroupForm<kChunks, kTight>>::Problem problem{rows};
-      static_assert(problem.kRunWarps == (kTight ? kWidest : sizeof(E) == 4 ? kWide : kWhole).run_warps);
       launch("softmax_grid_guesses", softmax_grid_guesses<E, kChunks, kTight>, grid, stream_of(context), problem);
     };
     if constexpr (sizeof(E) == 4)
       if (shape.tight) return go.template operator()<kMostChunks, true>();
-    const std::int64_t chunks = lift::chunk_count(p.n);
-    if (chunks <= 1024) return go.template operator()<1024, false>();
-    if (chunks <= 2048) return go.template operator()<2048, false>();
-    go.template operator()<kMostChunks, false>();
+    switch (instance_of(lift::chunk_count(p.n), false)) {
+      case 1024: return go.template operator()<1024, false>();
+      case 2048: return go.template operator()<2048, false>();
+      default: go.template operator()<kMostChunks, false>();
+    }
   });
 }
 

@@ -68,7 +68,8 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   __shared__ GroupMisses misses;
   __shared__ typename GuessRows<E, kForm>::Mail mail;
   __shared__ GuessWaits waits;
-  GroupSource source{p.group(), p.groups};
+  __shared__ int first_row;
+  GroupSource source{first_row, p.groups};
   const int rows = static_cast<int>(p.rows);
   const int of_block =
       min(static_cast<int>(lift::chunk_count(p.n)), p.first_run(1) * p.kRunChunks) - p.first_run() * p.kRunChunks;
@@ -77,9 +78,9 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     const GuessPart<E, kForm> part(p, waits);
     part.init();
     CopyBarrier::publish();
-    part.fetch_elements(source.first, 0, true);
+    part.fetch_elements(p.group(), 0, true);
   }
-  if (threadIdx.x == 0) mail.init(p, warps), misses.step = 0;
+  if (threadIdx.x == 0) mail.init(p, warps), misses.step = 0, first_row = p.group();
   CopyBarrier::publish();
   __syncthreads();
   if (warp_index() >= warps) return;
