@@ -18,11 +18,16 @@ namespace cuda {
 /// the others takes the shorter ones of `warp_rows`, which divides kMarked or is up to 32 times it.
 struct RaggedSpread {
   std::int64_t long_blocks, long_rows;
+  bool apart;  ///< a block's long rows are long_blocks apart: neighbours are equally long where rows are in that order
   int warp_rows;
   RaggedList list;       ///< of rows that are too long for a block
   const unsigned* left;  ///< a mark a row: those to take; null: all
   RaggedStay stay;       ///< whose rows are done
 
+  /// The i-th of the rows among which the calling block looks.
+  __device__ __forceinline__ std::int64_t long_row(std::int64_t i) const {
+    return apart ? blockIdx.x + i * long_blocks : blockIdx.x * long_rows + i;
+  }
   __device__ __forceinline__ bool takes(std::int64_t row) const {
     return left == nullptr || (left[row / kMarked] >> row % kMarked & 1U) != 0;
   }
@@ -132,7 +137,7 @@ struct WarpRows {
   }
 };
 
-/// Looks among the block's share of the rows for those beyond kWarpElements, and takes each with all warps.
+/// Looks among the block's rows for those beyond kWarpElements, and takes each with all warps.
 template <class E, RaggedLeaves kLeaves>
 __device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSpread& spread,
                                           typename RaggedTeam<E, kLeaves, kRaggedWarps>::Storage& storage,
@@ -141,31 +146,32 @@ __device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSprea
   using Team = RaggedTeam<E, kLeaves, kRaggedWarps>;
   __shared__ int found[kThreads], count;
   const lift::Factor common(fold::make_scale<float>(p.scale).c);
-  const std::int64_t begin = blockIdx.x * spread.long_rows, end = min(begin + spread.long_rows, p.rows);
-  if (spread.left != nullptr) {  // mostly all is done
+  if (spread.left != nullptr && !spread.apart) {  // mostly all is done
+    const std::int64_t begin = spread.long_row(0), end = min(begin + spread.long_rows, p.rows);
     bool some = false;
     for (std::int64_t word = begin / kMarked + threadIdx.x; word * kMarked < end; word += kThreads)
       some |= spread.left[word] != 0;
     if (__syncthreads_or(static_cast<int>(some)) == 0) return;
   }
-  for (std::int64_t base = begin; base < end; base += kThreads) {
+  for (std::int64_t base = 0; base < spread.long_rows; base += kThreads) {
+    const std::int64_t at = base + threadIdx.x, own = spread.long_row(at);
+    const bool takes = at < spread.long_rows && own < p.rows && spread.takes(own);
     if (threadIdx.x == 0) count = 0;
-    __syncthreads();
-    const std::int64_t own = base + threadIdx.x;
-    if (own < end && spread.takes(own)) {
+    if (__syncthreads_or(static_cast<int>(takes)) == 0) continue;
+    if (takes) {
       const std::int64_t n = ragged_row(p, own).n;
       if (n > kWarpElements && !spread.stay.takes(n)) found[atomicAdd(&count, 1)] = static_cast<int>(threadIdx.x);
     }
     __syncthreads();
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-      const std::int64_t row = base + found[i];
+      const std::int64_t row = spread.long_row(base + found[i]);
       const RaggedRow r = ragged_row(p, row);
       if (r.n > kBlockElements && spread.list.append(row, r.n)) continue;
       if (threadIdx.x == 0) {
         constexpr int kMost = Team::kAhead * kRaggedWarps * lift::kChunk;
         if (i == 0) fetch_ahead<E>(p, r, 0, kMost);
-        if (i + 1 < count) fetch_ahead<E>(p, ragged_row(p, base + found[i + 1]), 0, kMost);
+        if (i + 1 < count) fetch_ahead<E>(p, ragged_row(p, spread.long_row(base + found[i + 1])), 0, kMost);
       }
       const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
       lift::Node node{lift::kFar, 0.F};

@@ -118,6 +118,29 @@ TEST_F(CudaRagged, LongRowsToStayFor) {
       }
 }
 
+/// Rows in order of length, of a mean by which blocks look for long ones among rows that are no neighbours: with marks,
+/// few and many, and beside clusters that stay.
+TEST_F(CudaRagged, RowsInOrderOfLength) {
+  struct Order {
+    std::int64_t rows, longest;
+  };
+  for (const auto& [rows, longest] : {Order{1401, 9000}, Order{36001, 4500}, Order{1000, 30000}})
+    for (const DType t : {DType::bfloat16, DType::float32}) {
+      if (rows > 10000 && t == DType::float32) continue;
+      std::vector<double> at{0};
+      for (std::int64_t i = 0; i < rows; ++i)
+        at.push_back(at.back() + static_cast<double>(i * longest / rows + (i > rows - 50 ? 20000 : 0)));
+      const auto total = static_cast<std::int64_t>(at.back());
+      Tensor offsets(DType::int64, {rows + 1}), x(t, {total}, {}, 3), y(t, {total}, {}, 3);
+      offsets.fill([&](std::int64_t i) { return at[static_cast<std::size_t>(i)]; });
+      x.fill_by_threads([&](std::int64_t i) { return value_of(Values::drift, i / 5000, i % 5000, 5000); });
+      softfold::RowOptions cpu, cuda;
+      cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
+      expect_same(Op::softmax, {&x}, {&y}, cpu, cuda, "in order, " + std::to_string(rows) + " rows");
+      if (HasFatalFailure()) return;
+    }
+}
+
 /// What only the device can read is clamped: no memory outside x is touched, and rows that run backwards are empty.
 TEST_F(CudaRagged, RowsWithOffsetsOutside) {
   const std::int64_t total = 9000, rows = 6;
