@@ -65,7 +65,7 @@ RaggedSpread spread_rows(const RowProblem& p, const RaggedList& list, const unsi
                                                                    : std::max<std::int64_t>(kElementsOfBlock / mean, 1);
   // With marks many blocks find nothing, and what they cost is their launch; but those that find a lot are to be many.
   if (left != nullptr)
-    spread.long_rows = std::max(spread.long_rows, std::min<std::int64_t>(ceil_div(p.rows, 8 * blocks), kMarked));
+    spread.long_rows = std::max(spread.long_rows, std::min<std::int64_t>(ceil_div(p.rows, 4 * blocks), kMarked));
   spread.long_blocks = ceil_div(p.rows, spread.long_rows);
   return spread;
 }
