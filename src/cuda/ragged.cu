@@ -15,7 +15,8 @@ namespace {
 
 /// Elements for a warp, so that what it does once counts little, and for a block that looks for long rows.
 constexpr std::int64_t kElementsOfWarp = 16384, kElementsOfBlock = 32768;
-/// Mean length from which long rows are many enough to have blocks by the number of elements (with marks, of rows).
+/// Mean length from which long rows are many enough to have blocks by the number of elements (with marks at most so
+/// many).
 constexpr std::int64_t kMeanOfLong = 2048;
 /// Mean length up to which rows of a few chunks are worth a kernel.
 constexpr std::int64_t kMeanOfTiles = 6144;
@@ -64,8 +65,9 @@ RaggedSpread spread_rows(const RowProblem& p, const RaggedList& list, const unsi
   spread.long_rows = mean < kMeanOfLong || spread.stay.longest > 0 ? std::max<std::int64_t>(ceil_div(p.rows, blocks), 1)
                                                                    : std::max<std::int64_t>(kElementsOfBlock / mean, 1);
   // With marks many blocks find nothing, and what they cost is their launch; but those that find a lot are to be many.
+  constexpr std::int64_t most_marked = 32;
   if (left != nullptr)
-    spread.long_rows = std::max(spread.long_rows, std::min<std::int64_t>(ceil_div(p.rows, 4 * blocks), kMarked));
+    spread.long_rows = std::max(spread.long_rows, std::min(ceil_div(p.rows, 4 * blocks), most_marked));
   spread.long_blocks = ceil_div(p.rows, spread.long_rows);
   return spread;
 }

@@ -119,24 +119,27 @@ TEST_F(CudaRagged, LongRowsToStayFor) {
 }
 
 /// Rows in order of length, of a mean by which blocks look for long ones among rows that are no neighbours: with marks,
-/// few and many, and beside clusters that stay.
+/// one and more a block, beside clusters that stay, alone (logsumexp), and such as are longer than a block holds.
 TEST_F(CudaRagged, RowsInOrderOfLength) {
   struct Order {
-    std::int64_t rows, longest;
+    std::int64_t rows, longest, more;  ///< more: of the last ones
   };
-  for (const auto& [rows, longest] : {Order{1401, 9000}, Order{36001, 4500}, Order{1000, 30000}})
+  for (const auto& [rows, longest, more] :
+       {Order{1401, 9000, 20000}, Order{2901, 11000, 20000}, Order{36001, 4500, 20000}, Order{1000, 30000, 60000}})
     for (const DType t : {DType::bfloat16, DType::float32}) {
       if (rows > 10000 && t == DType::float32) continue;
       std::vector<double> at{0};
       for (std::int64_t i = 0; i < rows; ++i)
-        at.push_back(at.back() + static_cast<double>(i * longest / rows + (i > rows - 50 ? 20000 : 0)));
+        at.push_back(at.back() + static_cast<double>(i * longest / rows + (i > rows - 50 ? more : 0)));
       const auto total = static_cast<std::int64_t>(at.back());
-      Tensor offsets(DType::int64, {rows + 1}), x(t, {total}, {}, 3), y(t, {total}, {}, 3);
+      Tensor offsets(DType::int64, {rows + 1}), x(t, {total}, {}, 3), y(t, {total}, {}, 3), lse(DType::float32, {rows});
       offsets.fill([&](std::int64_t i) { return at[static_cast<std::size_t>(i)]; });
       x.fill_by_threads([&](std::int64_t i) { return value_of(Values::drift, i / 5000, i % 5000, 5000); });
       softfold::RowOptions cpu, cuda;
       cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
-      expect_same(Op::softmax, {&x}, {&y}, cpu, cuda, "in order, " + std::to_string(rows) + " rows");
+      const std::string what = "in order, " + std::to_string(rows) + " rows";
+      expect_same(Op::softmax, {&x}, {&y}, cpu, cuda, what);
+      expect_same(Op::logsumexp, {&x}, {&lse}, cpu, cuda, what);
       if (HasFatalFailure()) return;
     }
 }
