@@ -8,6 +8,12 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// Warps of a run, of rows of up to 1024, 2048 or 4096 chunks, of float32 if `wide`. Short runs fill blocks more
+/// evenly, long ones are fewer words to wait for; measured, which is faster. tight: see kGroupForm.
+constexpr int run_warps(bool wide, int most_chunks, bool tight) {
+  return tight || most_chunks == 2048 || (wide && most_chunks == 1024) ? 2 : 4;
+}
+
 /// How blocks share rows: `groups` groups of `blocks` blocks, a row a group at a time, a row's runs evenly among them.
 /// A run is neighbouring chunks whose sum is one word, of warps that have two of them each.
 struct GroupRows : PlainRows {
@@ -26,11 +32,6 @@ struct GroupRows : PlainRows {
     return (static_cast<int>(blockIdx.x) % blocks + more) * runs / blocks;
   }
 };
-/// Warps of a run, of rows of up to 1024, 2048 or 4096 chunks, of float32 if `wide`. Short runs fill blocks more
-/// evenly, long ones are fewer words to wait for; measured, which is faster. tight: see kGroupForm.
-constexpr int run_warps(bool wide, int most_chunks, bool tight) {
-  return tight || most_chunks == 2048 || (wide && most_chunks == 1024) ? 2 : 4;
-}
 /// The same, whose runs are of so many warps.
 template <int kRunWarps_>
 struct GroupRowsOf : GroupRows {

@@ -62,8 +62,8 @@ RaggedSpread spread_rows(const RowProblem& p, const RaggedList& list, const unsi
   const auto rows = static_cast<unsigned>(std::clamp<std::int64_t>(elements / mean, 1, std::min(at_once, most)));
   spread.warp_rows = static_cast<int>(left == nullptr ? rows : std::bit_floor(rows));
   spread.apart = mean >= kMeanOfLong;
-  spread.long_rows = mean < kMeanOfLong || spread.stay.longest > 0 ? std::max<std::int64_t>(ceil_div(p.rows, blocks), 1)
-                                                                   : std::max<std::int64_t>(kElementsOfBlock / mean, 1);
+  spread.long_rows = !spread.apart || spread.stay.longest > 0 ? std::max<std::int64_t>(ceil_div(p.rows, blocks), 1)
+                                                              : std::max<std::int64_t>(kElementsOfBlock / mean, 1);
   // With marks many blocks find nothing, and what they cost is their launch; but those that find a lot are to be many.
   constexpr std::int64_t most_marked = 32;
   if (left != nullptr)
