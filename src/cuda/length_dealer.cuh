@@ -36,6 +36,7 @@ struct LengthRows {
   lift::Factor factor;  ///< of scale.c; plain
   float two_kappa;      ///< LogNormaliser's, which takes a division in double
   RaggedStay ragged;
+  RaggedQueue queue;  ///< for longer ones
 };
 
 /// Where one row lies, and how much of it exists.
@@ -94,9 +95,10 @@ __device__ __forceinline__ void arrange(LengthPage& page, int count) {
   __syncwarp();
 }
 
-/// The next page of ragged rows, of those that clusters stay for.
+/// The next page of ragged rows, of those that clusters stay for; longer ones to the queue, by one warp of a cluster.
 template <class Unit>
-__device__ __noinline__ void turn_ragged(const RowProblem& p, const RaggedStay& stay, int clusters, LengthPage& page) {
+__device__ __noinline__ void turn_ragged(const RowProblem& p, const RaggedStay& stay, const RaggedQueue& queue,
+                                         int clusters, LengthPage& page) {
   const int lane = lane_index();
   const char* x = p[Slot::x].data;
   char* y = p[Slot::y].data;
@@ -115,7 +117,9 @@ __device__ __noinline__ void turn_ragged(const RowProblem& p, const RaggedStay& 
       page.length[at] = static_cast<int>(r.n);
     }
     const unsigned full = __ballot_sync(lift::kWholeWarp, takes && at >= 32);
-    first += static_cast<std::int64_t>(full == 0 ? 32 : __ffs(static_cast<int>(full)) - 1) * clusters;
+    const int seen = full == 0 ? 32 : __ffs(static_cast<int>(full)) - 1;
+    if (r.n > stay.longest && lane < seen && threadIdx.x < 32 && lift::Cluster::rank() == 0) queue.append(own, r.n);
+    first += static_cast<std::int64_t>(seen) * clusters;
     count = min(count + __popc(found), 32);
   }
   __syncwarp();
@@ -151,7 +155,7 @@ struct LengthDealer {
     const RowProblem& p = rows.p;
     if (page.from == page.to) {
       if constexpr (Unit::kAnywhere)
-        turn_ragged<Unit>(p, rows.ragged, clusters, page);
+        turn_ragged<Unit>(p, rows.ragged, rows.queue, clusters, page);
       else
         turn(p, clusters, page);
     }

@@ -5,6 +5,7 @@
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
+#include "cuda/states.hpp"
 
 #include <bit>
 
@@ -15,15 +16,16 @@ namespace {
 
 /// Elements for a warp, so that what it does once counts little, and for a block that looks for long rows.
 constexpr std::int64_t kElementsOfWarp = 16384, kElementsOfBlock = 32768;
-/// Mean length from which long rows are many enough to have blocks by the number of elements (with marks at most so
-/// many).
+/// Mean length from which long rows are many enough to have blocks by the number of elements.
 constexpr std::int64_t kMeanOfLong = 2048;
 /// Mean length up to which rows of a few chunks are worth a kernel.
 constexpr std::int64_t kMeanOfTiles = 6144;
+/// Mean length up to which ragged_packs leaves few of them.
+constexpr std::int64_t kMeanOfFewTiles = 512;
 /// Elements that a block of ragged_tiles takes at a time.
 constexpr std::int64_t kElementsOfTiles = 65536;
-/// Elements that a warp of ragged_packs takes.
-constexpr std::int64_t kElementsOfPacks = 8192;
+/// What a block of ragged_packs takes, about, and at least.
+constexpr std::int64_t kWorthOfPacks = 81920, kLeastWorthOfPacks = 16384;
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic) return "another rung is asked for";
@@ -44,84 +46,115 @@ bool has_marks(const RowProblem& p, const RaggedStay& stay) {
   const bool of_row = p.op != Op::softmax && p.op != Op::log_softmax;
   return p.ragged_elements > kBlockElements && mean_of(p) <= kMeanOfTiles && !(of_row && mean_of(p) < kMeanOfLong);
 }
-std::size_t bytes_of_marks(const RowProblem& p, const RaggedStay& stay) {
-  return has_marks(p, stay) ? static_cast<std::size_t>(ceil_div(p.rows, kMarked)) * sizeof(unsigned) : 0;
-}
+/// Where marks are those that ragged_packs sets; else all rows have one at first.
+bool has_packs(const RowProblem& p) { return mean_of(p) < kMeanOfLong; }
+
+/// Where things lie in the workspace: a list and a queue of long rows, and a mark a row.
+struct RaggedMemory {
+  static constexpr int kCounters = 3 + RaggedQueue::kClasses;  ///< the list's first, which takes two places
+  unsigned* counters = nullptr;
+  RaggedList list{};
+  RaggedQueue queue{};
+  unsigned* left = nullptr;
+  std::int64_t words = 0;  ///< of marks
+
+  RaggedMemory(const RowProblem& p, const RaggedStay& stay, Parts& parts) {
+    list.capacity = RaggedList::most_groups(p.ragged_elements);
+    if (list.capacity == 0) return;
+    const bool marked = has_marks(p, stay);
+    words = marked ? ceil_div(p.rows, kMarked) : 0;
+    counters = parts.take<unsigned>(kCounters + words);
+    left = marked ? counters + kCounters : nullptr;
+    list.taken = reinterpret_cast<unsigned long long*>(counters);
+    list.states = parts.take<RaggedList::State>(list.capacity);
+    list.groups = parts.take<RaggedList::Group>(list.capacity);
+    if (!marked && stay.longest == 0) return;
+    queue.taken = counters + 2;
+    queue.appended = queue.taken + 1;
+    queue.capacity = static_cast<unsigned>(RaggedQueue::most(p.rows, p.ragged_elements, kMeanOfLong));
+    queue.rows = parts.take<int>(std::int64_t{RaggedQueue::kClasses} * queue.capacity);
+  }
+  /// Nothing is on them, and of marks all or none are set.
+  void clear(bool sets, Stream stream) const {
+    const auto fill = [&](unsigned* from, int byte, std::int64_t count) {
+      if (count > 0)
+        check(cudaMemsetAsync(from, byte, static_cast<std::size_t>(count) * sizeof(unsigned), stream), "ragged_rows");
+    };
+    if (counters == nullptr) return;
+    fill(counters, 0, sets ? kCounters : kCounters + words);
+    if (sets) fill(left, 0xFF, words);
+  }
+};
 
 /// For rows of their mean length; any other lengths are right, too.
-RaggedSpread spread_rows(const RowProblem& p, const RaggedList& list, const unsigned* left, const RaggedStay& stay,
-                         int processors) {
+RaggedSpread spread_rows(const RowProblem& p, const RaggedMemory& memory, int processors) {
   const std::int64_t mean = mean_of(p), blocks = std::int64_t{kRaggedBlocks} * processors;
+  const std::int64_t at_once = ceil_div(p.rows, blocks * kRaggedWarps);
   RaggedSpread spread{};
-  spread.list = list;
-  spread.left = left;
-  spread.stay = stay;
-  // With marks most rows may be gone, and a word of them is looked at for little.
-  const std::int64_t at_once = ceil_div(p.rows, blocks * kRaggedWarps), most = left == nullptr ? kMarked : 32 * kMarked;
-  const std::int64_t elements = left == nullptr ? kElementsOfWarp : 4 * kElementsOfWarp;
-  const auto rows = static_cast<unsigned>(std::clamp<std::int64_t>(elements / mean, 1, std::min(at_once, most)));
-  spread.warp_rows = static_cast<int>(left == nullptr ? rows : std::bit_floor(rows));
+  spread.list = memory.list, spread.queue = memory.queue, spread.left = memory.left;
+  if (spread.queue.rows != nullptr) {
+    // Most rows may be gone, and a word of marks is looked at for little.
+    if (memory.left != nullptr)
+      spread.warp_rows = std::bit_ceil(static_cast<unsigned>(std::clamp<std::int64_t>(at_once, 1, 32 * kMarked)));
+    return spread;
+  }
+  spread.warp_rows = static_cast<int>(std::clamp<std::int64_t>(
+      kElementsOfWarp / mean, 1, std::min<std::int64_t>(std::max<std::int64_t>(at_once, 1), kMarked)));
   spread.apart = mean >= kMeanOfLong;
-  spread.long_rows = !spread.apart || spread.stay.longest > 0 ? std::max<std::int64_t>(ceil_div(p.rows, blocks), 1)
-                                                              : std::max<std::int64_t>(kElementsOfBlock / mean, 1);
-  // With marks many blocks find nothing, and what they cost is their launch; but those that find a lot are to be many.
-  constexpr std::int64_t most_marked = 32;
-  if (left != nullptr)
-    spread.long_rows = std::max(spread.long_rows, std::min(ceil_div(p.rows, 4 * blocks), most_marked));
+  spread.long_rows = std::max<std::int64_t>(spread.apart ? kElementsOfBlock / mean : ceil_div(p.rows, blocks), 1);
   spread.long_blocks = ceil_div(p.rows, spread.long_rows);
   return spread;
 }
 
-/// The list of long rows at `memory`; empty.
-RaggedList list_at(const RowProblem& p, char* memory, Stream stream) {
-  RaggedList list{};
-  list.capacity = RaggedList::most_groups(p.ragged_elements);
-  list.taken = reinterpret_cast<unsigned long long*>(memory);
-  list.states = reinterpret_cast<RaggedList::State*>(memory + 16);
-  list.groups = reinterpret_cast<RaggedList::Group*>(list.states + list.capacity);
-  if (list.capacity > 0) check(cudaMemsetAsync(list.taken, 0, sizeof(*list.taken), stream), "ragged_rows");
-  return list;
+template <class E, RaggedLeaves kLeaves>
+void launch_packs(const RowProblem& p, unsigned* left, int processors, Stream stream) {
+  // All blocks take as much, as often as all find a place.
+  const std::int64_t worth = PackShare::of_all(p), places = std::int64_t{kPackBlocks} * processors;
+  const std::int64_t each = worth / (places * std::max<std::int64_t>(worth / (places * kWorthOfPacks), 1)) + 1;
+  const std::int64_t taken = std::max(each, kLeastWorthOfPacks);
+  launch("ragged_packs", ragged_packs<E, kLeaves>, {ceil_div(worth, taken), 32 * kPackWarps}, stream, p, left, taken);
 }
 
 template <class E, RaggedLeaves kLeaves>
-void launch_marked(const RowProblem& p, unsigned* left, int processors, Stream stream) {
+void launch_marked(const RowProblem& p, const RaggedMemory& memory, int processors, Stream stream) {
   const std::int64_t mean = mean_of(p);
-  const bool packs = mean < kMeanOfLong;
-  check(cudaMemsetAsync(left, packs ? 0 : 0xFF, bytes_of_marks(p, {}), stream), "ragged_rows");
   if constexpr (kLeaves != RaggedLeaves::row) {
-    if (packs) {
-      const std::int64_t each = std::clamp<std::int64_t>(kElementsOfPacks / mean, 8, 4 * kMarked);
-      launch("ragged_packs", ragged_packs<E, kLeaves>, {ceil_div(p.rows, kPackWarps * each), 32 * kPackWarps}, stream,
-             p, left, static_cast<int>(each));
+    if (has_packs(p)) {
+      launch_packs<E, kLeaves>(p, memory.left, processors, stream);
       stream = stream.following();
     }
   }
   const auto rows =
       std::bit_floor(static_cast<unsigned>(std::clamp<std::int64_t>(kElementsOfTiles / mean, 2, kMarked)));
-  const std::int64_t blocks = std::min<std::int64_t>(ceil_div(p.rows, rows), std::int64_t{32} * processors);
-  launch("ragged_tiles", ragged_tiles<E, kLeaves>, {blocks, 32 * kTileWarps}, stream, p, left, static_cast<int>(rows));
+  const std::int64_t most = mean < kMeanOfFewTiles ? 8 : 32;  // a processor
+  const std::int64_t blocks = std::min<std::int64_t>(ceil_div(p.rows, rows), most * processors);
+  launch("ragged_tiles", ragged_tiles<E, kLeaves>, {blocks, 32 * kTileWarps}, stream, p, memory.left, memory.queue,
+         static_cast<int>(rows));
 }
 
 template <class E, RaggedLeaves kLeaves>
-void launch_rows(const RowProblem& p, const RaggedSpread& spread, unsigned* left, int processors, Stream stream) {
-  if (left != nullptr) {
-    launch_marked<E, kLeaves>(p, left, processors, stream);
+void launch_rows(const RowProblem& p, const RaggedMemory& memory, const RaggedStay& stay, int processors,
+                 Stream stream) {
+  if (memory.left != nullptr) {
+    launch_marked<E, kLeaves>(p, memory, processors, stream);
     stream = stream.following();
   }
-  if (spread.stay.longest > 0) {
-    if constexpr (kLeaves != RaggedLeaves::row) launch_ragged_stays(p, spread.stay, stream);
+  if (stay.longest > 0) {
+    if constexpr (kLeaves != RaggedLeaves::row) launch_ragged_stays(p, stay, memory.queue, stream);
     stream = stream.following();
   }
-  const std::int64_t blocks = spread.long_blocks + ceil_div(p.rows, spread.warp_rows * kRaggedWarps);
+  const RaggedSpread spread = spread_rows(p, memory, processors);
+  const std::int64_t blocks = memory.queue.rows != nullptr
+                                  ? std::int64_t{kRaggedBlocks} * processors
+                                  : spread.long_blocks + ceil_div(p.rows, spread.warp_rows * kRaggedWarps);
   const int shared = kLeaves == RaggedLeaves::row ? 0 : kRaggedWarps * static_cast<int>(sizeof(RaggedParking));
   launch("ragged_rows", ragged_rows<E, kLeaves>, {blocks, 32 * kRaggedWarps, 1, shared}, stream, p, spread);
 }
 
-std::size_t bytes_of_list(const RowProblem& p) {
-  return RaggedList::most_groups(p.ragged_elements) > 0 ? RaggedList::bytes(p.ragged_elements) : 0;
-}
 std::size_t workspace(const RowProblem& p, const Context&) {
-  return bytes_of_list(p) + bytes_of_marks(p, stays_for_ragged(p));
+  Parts parts(nullptr);
+  (void)RaggedMemory(p, stays_for_ragged(p), parts);
+  return parts.used();
 }
 
 void run(const RowProblem& p, const Context& context) {
@@ -130,20 +163,20 @@ void run(const RowProblem& p, const Context& context) {
   const int processors = traits_of(device.device()).processors;
   const Stream stream = stream_of(context);
   const RaggedStay stay = stays_for_ragged(p);
-  const Scratch scratch(bytes_of_list(p) + bytes_of_marks(p, stay), context);
-  const RaggedList list = list_at(p, scratch.data(), stream);
-  unsigned* left = has_marks(p, stay) ? reinterpret_cast<unsigned*>(scratch.data() + bytes_of_list(p)) : nullptr;
-  const RaggedSpread spread = spread_rows(p, list, left, stay, processors);
+  const Scratch scratch(workspace(p, context), context);
+  Parts parts(scratch.data());
+  const RaggedMemory memory(p, stay, parts);
+  memory.clear(!has_packs(p), stream);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     switch (p.op) {
-      case Op::softmax: launch_rows<E, RaggedLeaves::softmax>(p, spread, left, processors, stream); break;
-      case Op::log_softmax: launch_rows<E, RaggedLeaves::log_softmax>(p, spread, left, processors, stream); break;
-      default: launch_rows<E, RaggedLeaves::row>(p, spread, left, processors, stream);
+      case Op::softmax: launch_rows<E, RaggedLeaves::softmax>(p, memory, stay, processors, stream); break;
+      case Op::log_softmax: launch_rows<E, RaggedLeaves::log_softmax>(p, memory, stay, processors, stream); break;
+      default: launch_rows<E, RaggedLeaves::row>(p, memory, stay, processors, stream);
     }
-    if (list.capacity == 0) return;
-    const Grid grid{std::min<std::int64_t>(list.capacity, std::int64_t{3} * processors), 32 * kRaggedWarps};
-    launch("ragged_long_fold", ragged_long_fold<E>, grid, stream.following(), p, list);
-    launch("ragged_long_write", ragged_long_write<E>, grid, stream.following(), p, list);
+    if (memory.list.capacity == 0) return;
+    const Grid grid{std::min<std::int64_t>(memory.list.capacity, std::int64_t{3} * processors), 32 * kRaggedWarps};
+    launch("ragged_long_fold", ragged_long_fold<E>, grid, stream.following(), p, memory.list);
+    launch("ragged_long_write", ragged_long_write<E>, grid, stream.following(), p, memory.list);
   });
 }
 

@@ -14,15 +14,16 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// How rows are spread over the grid: its first blocks look among `long_rows` rows each for long ones, every warp of
-/// the others takes the shorter ones of `warp_rows`, which divides kMarked or is up to 32 times it.
+/// How rows are spread over the grid. With a queue its blocks take the rows in that, then every warp the shorter ones
+/// of `warp_rows` at a time. Else the first blocks look among `long_rows` rows each for long ones, every warp of the
+/// others takes the shorter ones of as many.
 struct RaggedSpread {
   std::int64_t long_blocks, long_rows;
   bool apart;  ///< a block's long rows are long_blocks apart: neighbours are equally long where rows are in that order
-  int warp_rows;
+  int warp_rows;         ///< divides kMarked or is up to 32 times it; 0: warps have none
   RaggedList list;       ///< of rows that are too long for a block
-  const unsigned* left;  ///< a mark a row: those to take; null: all
-  RaggedStay stay;       ///< whose rows are done
+  RaggedQueue queue;     ///< of long rows that are left
+  const unsigned* left;  ///< with a queue a mark a row: the others to take
 
   /// The i-th of the rows among which the calling block looks.
   __device__ __forceinline__ std::int64_t long_row(std::int64_t i) const {
@@ -31,9 +32,11 @@ struct RaggedSpread {
   __device__ __forceinline__ bool takes(std::int64_t row) const {
     return left == nullptr || (left[row / kMarked] >> row % kMarked & 1U) != 0;
   }
+  __device__ __forceinline__ bool is_queued() const { return queue.rows != nullptr; }
 };
 
-/// Up to 32 neighbouring rows, one a lane, in order of length; rows beyond kWarpElements are left to others.
+/// Up to 32 neighbouring rows, one a lane, in order of length. Rows beyond kWarpElements are left to others; with a
+/// queue they had no room there, and are taken, too.
 template <class E, RaggedLeaves kLeaves>
 struct WarpRows {
   using State = fold::LogSumExp<float>::State;
@@ -48,21 +51,23 @@ struct WarpRows {
   std::int64_t first, begin;  ///< begin: of the lane's row
   int key;                    ///< of the lane-th shortest row: its length, and the lane that has its begin
   lift::Factor common;
-  int lane;
+  int lane, count;  ///< count: of its rows
 
-  __device__ __forceinline__ WarpRows(const RowProblem& p_, const RaggedSpread& spread, std::int64_t first_, int count)
+  __device__ __forceinline__ WarpRows(const RowProblem& p_, const RaggedSpread& spread, std::int64_t first_,
+                                      int neighbours)
       : p(p_),
         first(first_),
         begin(0),
         common(fold::make_scale<float>(p_.scale).c),
         lane(static_cast<int>(threadIdx.x) % 32) {
     int n = 1 << kLengthBits;
-    if (lane < count && spread.takes(first + lane)) {
+    if (lane < neighbours && spread.takes(first + lane)) {
       const RaggedRow r = ragged_row(p, first + lane);
       begin = r.begin;
-      if (!spread.stay.takes(r.n)) n = static_cast<int>(min(r.n, std::int64_t{(1 << kLengthBits) - 1}));
+      n = static_cast<int>(min(r.n, std::int64_t{(1 << kLengthBits) - 1}));
     }
     key = ShortOrder::sorted(n * 32 + lane).key;
+    count = up_to(spread.is_queued() ? (1 << kLengthBits) - 1 : kWarpElements);
   }
   /// How many rows have at most n elements.
   __device__ __forceinline__ int up_to(int n) const {
@@ -123,6 +128,7 @@ struct WarpRows {
         __syncwarp();
       }
     }
+    for (i = stop; i < count; ++i) results.left |= 1U << i;
 #pragma unroll 1
     while (results.left != 0) {
       const int one = __ffs(static_cast<int>(results.left)) - 1;
@@ -132,61 +138,101 @@ struct WarpRows {
       __syncwarp();
     }
     if constexpr (kLeaves == RaggedLeaves::row) {
-      if (lane < stop) write_row<float>(p, first + key % 32, results.state);
+      if (lane < count) write_row<float>(p, first + key % 32, results.state);
     }
   }
 };
 
-/// Looks among the block's rows for those beyond kWarpElements, and takes each with all warps.
+/// The rows that a block takes with all its warps: from the queue, which blocks take from as they come to it, or those
+/// beyond kWarpElements that it finds among its own.
+class LongRows {
+ public:
+  static constexpr int kThreads = 32 * kRaggedWarps;
+  struct Storage {
+    int found[kThreads], count;
+    std::int64_t next;
+  };
+
+  __device__ __forceinline__ LongRows(const RowProblem& p, const RaggedSpread& spread, Storage& storage)
+      : p_(p), spread_(spread), storage_(storage) {
+    if (spread.is_queued() && threadIdx.x == 0) take_ = spread.queue.take();
+  }
+  /// One after another, then -1. By all threads.
+  __device__ __forceinline__ std::int64_t next() {
+    if (spread_.is_queued()) return next_of_queue();
+    while (at_ == count_) {
+      if (base_ >= spread_.long_rows) return -1;
+      look();
+    }
+    return spread_.long_row(base_ - kThreads + storage_.found[at_++]);
+  }
+
+ private:
+  /// What it takes next is on its way meanwhile.
+  __device__ __forceinline__ std::int64_t next_of_queue() {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      storage_.next = spread_.queue.row(take_);
+      if (storage_.next >= 0) take_ = spread_.queue.take();
+    }
+    __syncthreads();
+    return storage_.next;
+  }
+  /// Among the next ones, a thread each.
+  __device__ __forceinline__ void look() {
+    __syncthreads();
+    if (threadIdx.x == 0) storage_.count = 0;
+    __syncthreads();
+    const std::int64_t i = base_ + threadIdx.x, own = spread_.long_row(i);
+    if (i < spread_.long_rows && own < p_.rows && ragged_row(p_, own).n > kWarpElements)
+      storage_.found[atomicAdd(&storage_.count, 1)] = static_cast<int>(threadIdx.x);
+    __syncthreads();
+    count_ = storage_.count, at_ = 0, base_ += kThreads;
+  }
+
+  const RowProblem& p_;
+  const RaggedSpread& spread_;
+  Storage& storage_;
+  std::int64_t base_ = 0;   ///< rows that have been looked at
+  int at_ = 0, count_ = 0;  ///< of what was found among the last of them
+  unsigned take_ = 0;       ///< of the queue, in its first thread
+};
+
+/// Long rows, one after another; of those that no block is to take alone it makes a list.
 template <class E, RaggedLeaves kLeaves>
 __device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSpread& spread,
                                           typename RaggedTeam<E, kLeaves, kRaggedWarps>::Storage& storage,
                                           RaggedParking& parking, AnyStorage& any) {
-  constexpr int kThreads = 32 * kRaggedWarps;
   using Team = RaggedTeam<E, kLeaves, kRaggedWarps>;
-  __shared__ int found[kThreads], count;
+  __shared__ LongRows::Storage of_rows;
   const lift::Factor common(fold::make_scale<float>(p.scale).c);
-  if (spread.left != nullptr && !spread.apart) {  // mostly all is done
-    const std::int64_t begin = spread.long_row(0), end = min(begin + spread.long_rows, p.rows);
-    bool some = false;
-    for (std::int64_t word = begin / kMarked + threadIdx.x; word * kMarked < end; word += kThreads)
-      some |= spread.left[word] != 0;
-    if (__syncthreads_or(static_cast<int>(some)) == 0) return;
-  }
-  for (std::int64_t base = 0; base < spread.long_rows; base += kThreads) {
-    const std::int64_t at = base + threadIdx.x, own = spread.long_row(at);
-    const bool takes = at < spread.long_rows && own < p.rows && spread.takes(own);
-    if (threadIdx.x == 0) count = 0;
-    if (__syncthreads_or(static_cast<int>(takes)) == 0) continue;
-    if (takes) {
-      const std::int64_t n = ragged_row(p, own).n;
-      if (n > kWarpElements && !spread.stay.takes(n)) found[atomicAdd(&count, 1)] = static_cast<int>(threadIdx.x);
-    }
-    __syncthreads();
+  LongRows rows(p, spread, of_rows);
+  // Those that a block would read twice are all blocks' if they are too few for these.
+  const bool few = spread.is_queued() && spread.queue.has_few(2 * gridDim.x);
+  const std::int64_t longest = few ? RaggedQueue::kLong : kBlockElements;
+  const auto fetch = [&](const RaggedRow& r) {
+    if (threadIdx.x == 0) fetch_ahead<E>(p, r, 0, Team::kAhead * kRaggedWarps * lift::kChunk);
+  };
+  std::int64_t row = rows.next();
+  if (row >= 0) fetch(ragged_row(p, row));
 #pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      const std::int64_t row = spread.long_row(base + found[i]);
-      const RaggedRow r = ragged_row(p, row);
-      if (r.n > kBlockElements && spread.list.append(row, r.n)) continue;
-      if (threadIdx.x == 0) {
-        constexpr int kMost = Team::kAhead * kRaggedWarps * lift::kChunk;
-        if (i == 0) fetch_ahead<E>(p, r, 0, kMost);
-        if (i + 1 < count) fetch_ahead<E>(p, ragged_row(p, spread.long_row(base + found[i + 1])), 0, kMost);
-      }
-      const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
-      lift::Node node{lift::kFar, 0.F};
-      // Between what this row leaves in `storage` and what the next one puts there lies a barrier of the loop's.
-      if (factor.plain && !p[Slot::mask].given) node = Team(p, r, factor.c, storage, parking).run();
-      fold::LogSumExp<float>::State state;
-      if (node.z == lift::kFar) {
-        __syncthreads();
-        state = any_row<E, kLeaves>(p, row, any, kRaggedWarps);
-      } else {
-        state = lift::state_of(node);
-      }
-      if (kLeaves == RaggedLeaves::row && threadIdx.x == 0) write_row<float>(p, row, state);
+  for (std::int64_t following; row >= 0; row = following) {
+    following = rows.next();
+    if (following >= 0) fetch(ragged_row(p, following));
+    const RaggedRow r = ragged_row(p, row);
+    if (r.n > longest && spread.list.append(row, r.n)) continue;
+    const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
+    lift::Node node{lift::kFar, 0.F};
+    // Between what this row leaves in `storage` and what the next one puts there lies a barrier of the loop's.
+    if (factor.plain && !p[Slot::mask].given) node = Team(p, r, factor.c, storage, parking).run();
+    fold::LogSumExp<float>::State state;
+    if (node.z == lift::kFar) {
       __syncthreads();
+      state = any_row<E, kLeaves>(p, row, any, kRaggedWarps);
+    } else {
+      state = lift::state_of(node);
     }
+    if (kLeaves == RaggedLeaves::row && threadIdx.x == 0) write_row<float>(p, row, state);
     __syncthreads();
   }
 }
@@ -208,21 +254,30 @@ __global__ void __launch_bounds__(32 * kRaggedWarps, kRaggedBlocks)
   __shared__ typename RaggedTeam<E, kLeaves, 1>::Storage of_warp[kRaggedWarps];
   __shared__ AnyStorage any[kRaggedWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (blockIdx.x < spread.long_blocks) return long_rows<E, kLeaves>(p, spread, of_block, parking[warp], any[0]);
-  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) - spread.long_blocks) * kRaggedWarps + warp;
-  const std::int64_t begin = item * spread.warp_rows, end = min(begin + spread.warp_rows, p.rows);
-  // Lanes look for words of marks that hold some.
-  const std::int64_t own = begin + threadIdx.x % 32 * kMarked;
-  const bool some = own < end && (spread.left == nullptr || spread.left[own / kMarked] != 0);
-  unsigned words = __ballot_sync(lift::kWholeWarp, some);
+  const bool in_front = blockIdx.x < spread.long_blocks;
+  if (in_front || spread.is_queued()) long_rows<E, kLeaves>(p, spread, of_block, parking[warp], any[0]);
+  if (in_front || spread.warp_rows == 0) return;
+  __syncthreads();  // the block's memory is the warps' now
+  const std::int64_t rest = static_cast<std::int64_t>(gridDim.x) - spread.long_blocks;
+  const std::int64_t step = rest * kRaggedWarps * spread.warp_rows;
+  std::int64_t begin =
+      ((static_cast<std::int64_t>(blockIdx.x) - spread.long_blocks) * kRaggedWarps + warp) * spread.warp_rows;
 #pragma unroll 1
-  for (; words != 0; words &= words - 1) {
-    const std::int64_t first = begin + (__ffs(static_cast<int>(words)) - 1) * kMarked;
-    const auto count = static_cast<int>(min(end - first, std::int64_t{kMarked}));
-    if constexpr (kLeaves == RaggedLeaves::row)
-      WarpRows<E, kLeaves>(p, spread, first, count).run(of_warp[warp], parking[warp], any[warp]);
-    else
-      warp_rows<E, kLeaves>(p, spread, first, count, of_warp[warp], parking[warp], any[warp]);
+  for (; begin < p.rows; begin += step) {
+    const std::int64_t end = min(begin + spread.warp_rows, p.rows);
+    // Lanes look for words of marks that hold some.
+    const std::int64_t own = begin + threadIdx.x % 32 * kMarked;
+    const bool some = own < end && (spread.left == nullptr || spread.left[own / kMarked] != 0);
+    unsigned words = __ballot_sync(lift::kWholeWarp, some);
+#pragma unroll 1
+    for (; words != 0; words &= words - 1) {
+      const std::int64_t first = begin + (__ffs(static_cast<int>(words)) - 1) * kMarked;
+      const auto count = static_cast<int>(min(end - first, std::int64_t{kMarked}));
+      if constexpr (kLeaves == RaggedLeaves::row)
+        WarpRows<E, kLeaves>(p, spread, first, count).run(of_warp[warp], parking[warp], any[warp]);
+      else
+        warp_rows<E, kLeaves>(p, spread, first, count, of_warp[warp], parking[warp], any[warp]);
+    }
   }
 }
 

@@ -28,12 +28,10 @@ struct RaggedList {
   unsigned long long* taken;  ///< groups, also such as had no room
   long long capacity;         ///< 0: no row can be so long
 
-  /// Groups of rows that do not overlap.
+  /// Groups of rows that do not overlap, of lengths from RaggedQueue::kLong on.
   static constexpr long long most_groups(std::int64_t elements) {
-    return elements <= kBlockElements ? 0 : elements / (kGroup * lift::kChunk) + elements / kBlockElements;
-  }
-  static constexpr std::size_t bytes(std::int64_t elements) {
-    return static_cast<std::size_t>(most_groups(elements)) * (sizeof(Group) + sizeof(State)) + 16;
+    static_assert(2 * RaggedQueue::kLong > kGroup * lift::kChunk);
+    return elements <= kBlockElements ? 0 : 2 * elements / (kGroup * lift::kChunk);
   }
   static __device__ __forceinline__ std::int64_t groups_of(std::int64_t n) {
     return (lift::chunk_count(n) + kGroup - 1) >> kLevel;

@@ -13,6 +13,41 @@ namespace cuda {
 /// Warps of a block, and blocks of a processor.
 inline constexpr int kPackWarps = 8, kPackBlocks = 4;
 
+/// What a row costs besides its elements, as so many more.
+inline constexpr std::int64_t kPackRow = 16;
+
+/// Of rows that are worth `each` together the share-th, [begin, end): by a warp. Where offsets are in order, rows are
+/// ordered by what those before them are worth; whatever they are, a later share begins no earlier, for halves of warps
+/// search for either end as those beside them do, so that each row is of one share.
+struct PackShare {
+  int begin, end;
+
+  static __device__ __forceinline__ PackShare find(const RowProblem& p, std::int64_t share, std::int64_t each) {
+    constexpr int kCuts = 16;  // looked at at a time
+    const Operand& o = p[Slot::offsets];
+    const int lane = static_cast<int>(threadIdx.x) % 32, half = lane / kCuts;
+    const std::int64_t worth = (share + half) * each;
+    auto low = 0, high = static_cast<int>(p.rows);  // the row lies there
+#pragma unroll 1
+    while (__any_sync(lift::kWholeWarp, low < high)) {
+      const int step = (high - low + kCuts - 1) / kCuts;
+      const std::int64_t row = low + std::int64_t{lane % kCuts} * step;
+      bool before = false;
+      if (row < high) {
+        const std::int64_t first = integer_at(o.dtype, o.data + row * o.strides[0]);
+        before = clamp(first, p.ragged_elements) + row * kPackRow < worth;
+      }
+      // (Of a reduction in half a warp the compiler takes nothing behind it to be the same in all lanes.)
+      const int count = __popc(__ballot_sync(lift::kWholeWarp, before) >> kCuts * half & ((1U << kCuts) - 1U));
+      high = count == 0 ? low : min(low + count * step, high);
+      low = count == 0 ? low : low + (count - 1) * step + 1;
+    }
+    return {__reduce_min_sync(lift::kWholeWarp, low), __reduce_max_sync(lift::kWholeWarp, low)};
+  }
+  /// What all are worth.
+  static std::int64_t of_all(const RowProblem& p) { return p.ragged_elements + p.rows * kPackRow; }
+};
+
 /// Up to 32 neighbouring rows, one a lane, by a warp; not for states.
 template <class E, RaggedLeaves kLeaves>
 struct RaggedPacks {
@@ -232,19 +267,27 @@ struct RaggedPacks {
   }
 };
 
-/// A warp takes `rows` neighbouring rows, and sets the marks of those that it leaves.
+/// A block takes neighbouring rows that are worth `each`, its warps an equal number of them, and sets the marks of
+/// those that it leaves.
 template <class E, RaggedLeaves kLeaves>
 __global__ void __launch_bounds__(32 * kPackWarps, kPackBlocks)
-    ragged_packs(const __grid_constant__ RowProblem p, unsigned* left, int rows) {
+    ragged_packs(const __grid_constant__ RowProblem p, unsigned* left, std::int64_t each) {
   begin_in_order();
   __shared__ RaggedValues<E> values[kPackWarps];
+  __shared__ PackShare share;
   // As a reduction's result, which the compiler knows to be the same in all lanes: uniform registers take what follows.
-  const int warp = __reduce_max_sync(lift::kWholeWarp, static_cast<int>(threadIdx.x) / 32);
-  const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) * kPackWarps + warp) * rows;
-  const std::int64_t stop = min(begin + rows, p.rows);
+  const auto uniform = [](int a) { return __reduce_max_sync(lift::kWholeWarp, a); };
+  const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
+  if (warp == 0) {
+    const PackShare found = PackShare::find(p, blockIdx.x, each);
+    if (threadIdx.x == 0) share = found;
+  }
+  __syncthreads();
+  const int rows = (share.end - share.begin + kPackWarps - 1) / kPackWarps;
+  const int begin = uniform(share.begin + warp * rows), stop = uniform(min(begin + rows, share.end));
 #pragma unroll 1
-  for (std::int64_t first = begin; first < stop;)
-    first += __reduce_max_sync(lift::kWholeWarp, RaggedPacks<E, kLeaves>(p, values[warp], first, stop).run(left));
+  for (int first = begin; first < stop;)
+    first += uniform(RaggedPacks<E, kLeaves>(p, values[warp], first, stop).run(left));
 }
 
 }  // namespace cuda

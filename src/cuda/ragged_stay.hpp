@@ -13,10 +13,12 @@ struct RaggedStay {
   constexpr bool takes(std::int64_t n) const { return n > 0 && n <= longest; }
 };
 
+struct RaggedQueue;
+
 /// None where clusters cannot take rows, or are as slow or slower than others for such as these on average.
 RaggedStay stays_for_ragged(const RowProblem& p);
-/// softmax or log_softmax of these rows; the others' elements are not touched.
-void launch_ragged_stays(const RowProblem& p, const RaggedStay& stay, Stream stream);
+/// softmax or log_softmax of these rows; those that are longer go to the queue, which has room for all rows.
+void launch_ragged_stays(const RowProblem& p, const RaggedStay& stay, const RaggedQueue& queue, Stream stream);
 
 }  // namespace cuda
 }  // namespace v0

@@ -3,6 +3,7 @@
 
 #include "cuda/cut_tile.cuh"
 #include "cuda/ragged_any.cuh"
+#include "cuda/ragged_queue.cuh"
 #include "cuda/ragged_stay.hpp"
 
 namespace softfold {

@@ -37,6 +37,7 @@ struct RaggedTiles {
   };
 
   const RowProblem& p;
+  const RaggedQueue& queue;  ///< for longer rows than warps take alone
   TileStorage<E>& storage;
   int warp;    ///< as a reduction's result, which the compiler knows to be the same in all lanes
   int before;  ///< chunks of the rows before the lane's
@@ -44,14 +45,17 @@ struct RaggedTiles {
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  __device__ __forceinline__ RaggedTiles(const RowProblem& p_, TileStorage<E>& storage_, std::int64_t first,
-                                         unsigned todo)
+  /// `left` loses the rows of `todo` that are empty or go to the queue, the lane's at the bit-th place from `bit` on.
+  __device__ __forceinline__ RaggedTiles(const RowProblem& p_, const RaggedQueue& queue_, TileStorage<E>& storage_,
+                                         std::int64_t first, unsigned todo, unsigned& left, int bit)
       : p(p_),
+        queue(queue_),
         storage(storage_),
         warp(__reduce_max_sync(lift::kWholeWarp, static_cast<int>(threadIdx.x) / 32)),
         before(0),
         behind(0) {
     int chunks = 0;
+    bool gone = false;
     if ((todo >> lane() & 1U) != 0 && first + lane() < p.rows) {
       const RaggedRow own = ragged_row(p, first + lane());
       if (own.n <= kTileElements) chunks = static_cast<int>(lift::chunk_count(own.n));
@@ -59,8 +63,11 @@ struct RaggedTiles {
         storage.rows[lane()] = own;
         if (kLeaves == RaggedLeaves::row && own.n == 0)
           write_row<float>(p, own.index, fold::LogSumExp<float>::identity());
+        gone = own.n == 0 || (own.n > kTileElements && queue.append(own.index, own.n));
       }
     }
+    const unsigned all_gone = __ballot_sync(lift::kWholeWarp, gone);
+    if (all_gone != 0 && lane() == 0) atomicAnd(&left, ~(all_gone << bit));
     behind = chunks;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
@@ -77,7 +84,7 @@ struct RaggedTiles {
     const int end = __shfl_sync(lift::kWholeWarp, behind, max(row, 0)) - base;
     return {end <= kTileWarps ? row : -1, first, warp - first, end - first};
   }
-  /// All tiles; `left` loses the rows that are done, the lane's at the bit-th place from `bit` on.
+  /// All tiles; `left` loses the rows that are done, too, or go to the queue.
   __device__ __forceinline__ void run(int& parity, unsigned& left, int bit) const {
     __syncthreads();
     const int all = __shfl_sync(lift::kWholeWarp, behind, 31);
@@ -111,17 +118,19 @@ struct RaggedTiles {
   };
 
   /// The vectors of a span. What is not of the chunk is something that lies beside it.
-  __device__ __forceinline__ void gather(uint4 (&raw)[kVectors], const uint4* x, const Span& span) const {
+  __device__ __forceinline__ void gather(uint4 (&raw)[kVectors], const char* x, const Span& span) const {
     const int last = (span.end - 1) / kWidth;
+    storage.values[warp].vectors_of(x, last, extent_of(p), [&](const auto& vector) {
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      raw[j] = raw[0];
-      if (j == 0 || 32 * j <= last) raw[j] = x[min(lane() + 32 * j, last)];
-    }
-    if (span.end > lift::kChunk) {
-      const uint4 behind_last = x[lift::kChunk / kWidth];
-      if (lane() == 0) raw[0] = joined(raw[0], behind_last, (span.end - lift::kChunk) * kSize);
-    }
+      for (int j = 0; j < kVectors; ++j) {
+        raw[j] = raw[0];
+        if (j == 0 || 32 * j <= last) raw[j] = vector(min(lane() + 32 * j, last));
+      }
+      if (span.end > lift::kChunk) {
+        const uint4 behind_last = vector(lift::kChunk / kWidth);
+        if (lane() == 0) raw[0] = joined(raw[0], behind_last, (span.end - lift::kChunk) * kSize);
+      }
+    });
   }
   /// Terms to 0 in slots without an element.
   __device__ __forceinline__ void cut(float (&v)[lift::kPerLane], const Span& span) const {
@@ -146,10 +155,8 @@ struct RaggedTiles {
     const float c = fold::make_scale<float>(p.scale).c;
     const Span span(p, r, chunk);
     const char* x = p[Slot::x].data + span.at;
-    const Extent memory = extent_of(p);
-    if (x < memory.begin || x + (span.end + kWidth - 1) / kWidth * 16 > memory.end) return {lift::kFar, 0.F};
     uint4 raw[kVectors];
-    gather(raw, reinterpret_cast<const uint4*>(x), span);
+    gather(raw, x, span);
     if constexpr (kLeaves != RaggedLeaves::softmax) fill(raw, span);
     const RaggedFrame frame(Packed<E>::extremes(raw), c);
     if (!frame.near) return {lift::kFar, 0.F};
@@ -201,12 +208,13 @@ struct RaggedTiles {
     const Unit u = this->unit(base);
     if (u.row < 0) return;
     const lift::Node root = lift::merge_run<1>([&](int i) { return nodes[u.first + i]; }, u.count);
-    if (root.z == lift::kFar) return;
     const RaggedRow& r = storage.rows[u.row];
+    const bool far = root.z == lift::kFar;
     if (u.index == 0 && lane() == 0) {
-      atomicAnd(&left, ~(1U << (bit + u.row)));
-      if (kLeaves == RaggedLeaves::row) write_row<float>(p, r.index, lift::state_of(root));
+      if (!far || (r.n > kWarpElements && queue.append(r.index, r.n))) atomicAnd(&left, ~(1U << (bit + u.row)));
+      if (kLeaves == RaggedLeaves::row && !far) write_row<float>(p, r.index, lift::state_of(root));
     }
+    if (far) return;
     if constexpr (kLeaves != RaggedLeaves::row) {
       const Span span(p, r, u.index);
       char* y = p[Slot::y].data + span.at;
@@ -230,7 +238,8 @@ struct RaggedTiles {
 /// for parts of which something is left.
 template <class E, RaggedLeaves kLeaves>
 __global__ void __launch_bounds__(32 * kTileWarps, kTileBlocks)
-    ragged_tiles(const __grid_constant__ RowProblem p, unsigned* left, int rows) {
+    ragged_tiles(const __grid_constant__ RowProblem p, unsigned* left, const __grid_constant__ RaggedQueue queue,
+                 int rows) {
   begin_in_order();
   __shared__ TileStorage<E> storage;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -247,7 +256,9 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTileBlocks)
       const int i = __ffs(static_cast<int>(some)) - 1;
       const std::int64_t first = base + i * step;
       const unsigned todo = __shfl_sync(lift::kWholeWarp, marks, i);
-      RaggedTiles<E, kLeaves>(p, storage, first, todo).run(parity, left[first / kMarked], first % kMarked);
+      unsigned& word = left[first / kMarked];
+      const int bit = first % kMarked;
+      RaggedTiles<E, kLeaves>(p, queue, storage, first, todo, word, bit).run(parity, word, bit);
     }
   }
 }

@@ -36,10 +36,15 @@ const char* refuses(const RowProblem& p, const Context&) {
 }
 
 template <bool kLog, bool kAnywhere>
-void launch_rows(const RowProblem& p, const RaggedStay& ragged, const StaySpread& s, Stream stream) {
+void launch_rows(const RowProblem& p, const RaggedStay& ragged, const RaggedQueue& queue, const StaySpread& s,
+                 Stream stream) {
   const auto scale = fold::make_scale<float>(p.scale);
-  const LengthRows rows{p, scale, lift::Factor(scale.c),
-                        fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa, ragged};
+  const LengthRows rows{p,
+                        scale,
+                        lift::Factor(scale.c),
+                        fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa,
+                        ragged,
+                        queue};
   with_element(p[Slot::x].dtype, [&]<class E>() {
     using Unit = LengthUnit<E, kAnywhere>;
     const int shared = s.warps * Unit::kStages * Unit::kBytes + 2 * StayBox::bytes(s.blocks * s.warps * Unit::kChunks);
@@ -50,8 +55,8 @@ void launch_rows(const RowProblem& p, const RaggedStay& ragged, const StaySpread
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const StaySpread s = spread(lift::chunk_count(p.n));
-  if (p.op == Op::log_softmax) return launch_rows<true, false>(p, {}, s, stream_of(context));
-  launch_rows<false, false>(p, {}, s, stream_of(context));
+  if (p.op == Op::log_softmax) return launch_rows<true, false>(p, {}, {}, s, stream_of(context));
+  launch_rows<false, false>(p, {}, {}, s, stream_of(context));
 }
 
 constexpr std::int64_t kUnit = LengthUnit<float, true>::kElements;
@@ -83,10 +88,10 @@ RaggedStay stays_for_ragged(const RowProblem& p) {
   return {s.blocks * s.warps * kUnit};
 }
 
-void launch_ragged_stays(const RowProblem& p, const RaggedStay& stay, Stream stream) {
+void launch_ragged_stays(const RowProblem& p, const RaggedStay& stay, const RaggedQueue& queue, Stream stream) {
   const StaySpread s{static_cast<int>(stay.longest / (kRaggedStayWarps * kUnit)), kRaggedStayWarps};
-  if (p.op == Op::log_softmax) return launch_rows<true, true>(p, stay, s, stream);
-  launch_rows<false, true>(p, stay, s, stream);
+  if (p.op == Op::log_softmax) return launch_rows<true, true>(p, stay, queue, s, stream);
+  launch_rows<false, true>(p, stay, queue, s, stream);
 }
 
 const RowKernel softmax_lengths_stay_kernel{"softmax_lengths_stay", refuses, run, nullptr};

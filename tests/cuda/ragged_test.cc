@@ -1,6 +1,8 @@
 // cpu == cuda, bit for bit: ragged rows.
 #include "cuda/operations.hpp"
 
+#include <numeric>
+
 namespace softfold_test {
 namespace {
 
@@ -8,6 +10,19 @@ using softfold::DType;
 using softfold::Op;
 
 class CudaRagged : public CudaBoth {};
+
+/// Where rows of these lengths begin, and the last one ends.
+struct Offsets : Tensor {
+  explicit Offsets(const std::vector<std::int64_t>& sizes, DType t = DType::int64)
+      : Tensor(t, {static_cast<std::int64_t>(sizes.size()) + 1}) {
+    std::int64_t at = 0;
+    fill(
+        [&](std::int64_t i) { return static_cast<double>(i == 0 ? 0 : at += sizes[static_cast<std::size_t>(i - 1)]); });
+  }
+};
+std::int64_t total_of(const std::vector<std::int64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+}
 
 /// Rows of all sizes side by side; many short ones; one that is huge; those at the edges of what a few lanes, a warp,
 /// and a block hold.
@@ -35,12 +50,9 @@ TEST_F(CudaRagged, Rows) {
   for (const auto& sizes : ragged_sizes())
     for (const DType t : {DType::float32, DType::float64, DType::float16, DType::bfloat16})
       for (const bool masked : {false, true}) {
-        const auto rows = static_cast<std::int64_t>(sizes.size());
-        std::int64_t total = 0;
-        std::vector<std::int64_t> at{0};
-        for (const auto s : sizes) at.push_back(total += s);
-        Tensor offsets(DType::int32, {rows + 1}), mask(DType::boolean, {total});
-        offsets.fill([&](std::int64_t i) { return static_cast<double>(at[static_cast<std::size_t>(i)]); });
+        const auto rows = static_cast<std::int64_t>(sizes.size()), total = total_of(sizes);
+        Offsets offsets(sizes, DType::int32);
+        Tensor mask(DType::boolean, {total});
         mask.fill([](std::int64_t i) { return static_cast<double>(i % 5 != 3 && i / 64 % 7 != 5); });
         Tensor x(t, {total}), y(t, {total}), lse(DType::float32, {rows}), states(DType::float64, {rows, 4});
         x.fill([&](std::int64_t i) {
@@ -65,13 +77,9 @@ TEST_F(CudaRagged, RowsOfAnyValues) {
   for (const auto& sizes : ragged_sizes())
     for (const DType t : {DType::float32, DType::float16, DType::bfloat16})
       for (const Values kind : {Values::specials, Values::wide}) {
-        const auto rows = static_cast<std::int64_t>(sizes.size());
-        std::vector<double> at{0};
-        for (const auto s : sizes) at.push_back(at.back() + static_cast<double>(s));
-        const auto total = static_cast<std::int64_t>(at.back());
-        Tensor offsets(DType::int64, {rows + 1}), x(t, {total}, {}, 3), y(t, {total}, {}, 3),
-            lse(DType::float32, {rows});
-        offsets.fill([&](std::int64_t i) { return at[static_cast<std::size_t>(i)]; });
+        const auto rows = static_cast<std::int64_t>(sizes.size()), total = total_of(sizes);
+        Offsets offsets(sizes);
+        Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3), lse(DType::float32, {rows});
         x.fill([&](std::int64_t i) { return value_of(i / 3000 % 2 == 0 ? kind : Values::normal, i, i % 1500, 1500); });
         for (const double scale : {1., -2.5, 0.}) {
           softfold::RowOptions cpu, cuda;
@@ -94,19 +102,18 @@ TEST_F(CudaRagged, LongRowsToStayFor) {
   for (const std::int64_t mean : {8000, 30000, 100000})
     for (const DType t : {DType::float32, DType::float16, DType::bfloat16})
       for (const auto& [v, scale] : {std::pair{Values::drift, 1.}, {Values::specials, -0.5}}) {
-        std::vector<double> at{0};
+        std::vector<std::int64_t> sizes;
         Random random(static_cast<std::uint64_t>(mean));
-        while (at.back() < 7e6) {
-          const auto row = static_cast<std::int64_t>(at.size());
-          const std::int64_t n = row % 40 < 15 && row < 80 ? edges[static_cast<std::size_t>(row % 40)]
-                                 : row % 9 == 4            ? random.below(3) - 1 + 1024 * (1 + random.below(4))
-                                                           : random.below(2 * mean + mean / 4);
-          at.push_back(at.back() + static_cast<double>(n));
+        for (std::int64_t total = 0; total < 7000000; total += sizes.back()) {
+          const auto row = static_cast<std::int64_t>(sizes.size()) + 1;
+          sizes.push_back(row % 40 < 15 && row < 80 ? edges[static_cast<std::size_t>(row % 40)]
+                          : row % 9 == 4            ? random.below(3) - 1 + 1024 * (1 + random.below(4))
+                                                    : random.below(2 * mean + mean / 4));
         }
-        at.push_back(at.back() + 300001);
-        const auto rows = static_cast<std::int64_t>(at.size()) - 1, total = static_cast<std::int64_t>(at.back());
-        Tensor offsets(DType::int64, {rows + 1}), x(t, {total}, {}, 3), y(t, {total}, {}, 3);
-        offsets.fill([&](std::int64_t i) { return at[static_cast<std::size_t>(i)]; });
+        sizes.push_back(300001);
+        const std::int64_t total = total_of(sizes);
+        Offsets offsets(sizes);
+        Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3);
         x.fill_by_threads([&](std::int64_t i) { return value_of(v, i / 5000, i % 5000, 5000); });
         softfold::RowOptions cpu, cuda;
         cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
@@ -118,22 +125,23 @@ TEST_F(CudaRagged, LongRowsToStayFor) {
       }
 }
 
-/// Rows in order of length, of a mean by which blocks look for long ones among rows that are no neighbours: with marks,
-/// one and more a block, beside clusters that stay, alone (logsumexp), and such as are longer than a block holds.
+/// Rows in order of length: short ones, whose blocks have equal shares of elements; of a mean by which blocks look for
+/// long ones among rows that are no neighbours; with long ones on a queue, few and many, beside clusters that stay,
+/// alone (logsumexp), and such as are longer than a block holds.
 TEST_F(CudaRagged, RowsInOrderOfLength) {
   struct Order {
     std::int64_t rows, longest, more;  ///< more: of the last ones
   };
   for (const auto& [rows, longest, more] :
-       {Order{1401, 9000, 20000}, Order{2901, 11000, 20000}, Order{36001, 4500, 20000}, Order{1000, 30000, 60000}})
+       {Order{60001, 300, 0}, Order{9001, 2500, 9000}, Order{1401, 9000, 20000}, Order{2901, 11000, 20000},
+        Order{36001, 4500, 20000}, Order{1000, 30000, 60000}})
     for (const DType t : {DType::bfloat16, DType::float32}) {
       if (rows > 10000 && t == DType::float32) continue;
-      std::vector<double> at{0};
-      for (std::int64_t i = 0; i < rows; ++i)
-        at.push_back(at.back() + static_cast<double>(i * longest / rows + (i > rows - 50 ? more : 0)));
-      const auto total = static_cast<std::int64_t>(at.back());
-      Tensor offsets(DType::int64, {rows + 1}), x(t, {total}, {}, 3), y(t, {total}, {}, 3), lse(DType::float32, {rows});
-      offsets.fill([&](std::int64_t i) { return at[static_cast<std::size_t>(i)]; });
+      std::vector<std::int64_t> sizes;
+      for (std::int64_t i = 0; i < rows; ++i) sizes.push_back(i * longest / rows + (i > rows - 50 ? more : 0));
+      const std::int64_t total = total_of(sizes);
+      Offsets offsets(sizes);
+      Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3), lse(DType::float32, {rows});
       x.fill_by_threads([&](std::int64_t i) { return value_of(Values::drift, i / 5000, i % 5000, 5000); });
       softfold::RowOptions cpu, cuda;
       cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
@@ -142,6 +150,25 @@ TEST_F(CudaRagged, RowsInOrderOfLength) {
       expect_same(Op::logsumexp, {&x}, {&lse}, cpu, cuda, what);
       if (HasFatalFailure()) return;
     }
+}
+
+/// Hardly any row has elements; x's memory ends inside a vector, at every place in turn.
+TEST_F(CudaRagged, RowsMostlyEmpty) {
+  for (const DType t : {DType::bfloat16, DType::float32})
+    for (std::int64_t more = 0; more < 8; ++more)
+      for (const std::int64_t longer : {0, 3000}) {
+        std::vector<std::int64_t> sizes(more % 4 == 0 ? 200000 : 2000);
+        for (std::size_t i = 0; i < 200; ++i) sizes[7 + 9 * i] = 400 + longer;
+        sizes.back() = 33 + more + longer;
+        const std::int64_t total = total_of(sizes);
+        Offsets offsets(sizes);
+        Tensor x(t, {total}), y(t, {total});
+        x.fill([&](std::int64_t i) { return value_of(Values::normal, i / 500, i % 500, 500); });
+        softfold::RowOptions cpu, cuda;
+        cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
+        for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, "mostly empty rows");
+        if (HasFatalFailure()) return;
+      }
 }
 
 /// What only the device can read is clamped: no memory outside x is touched, and rows that run backwards are empty.
@@ -174,7 +201,7 @@ TEST_F(CudaRagged, RowsAndOffsetsOutside) {
       Tensor lying(DType::int64, {rows + 1}), clamped(DType::int64, {rows + 1});
       const auto regular = [&](std::int64_t i) { return static_cast<double>(std::min(i * n, total)); };
       lying.fill([&](std::int64_t i) { return i <= regular_ones ? regular(i) : said[i - regular_ones - 1]; });
-      clamped.fill([&](std::int64_t i) { return i < rows ? regular(i) : total; });
+      clamped.fill([&](std::int64_t i) { return i < rows ? regular(i) : static_cast<double>(total); });
       Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3);
       x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, 1, i, total); });
       softfold::RowOptions cpu, cuda;
@@ -185,32 +212,30 @@ TEST_F(CudaRagged, RowsAndOffsetsOutside) {
     }
 }
 
-/// Long rows that lie over each other are more than the list of such rows has room for.
+/// Long rows that lie over each other are more than the list of such rows has room for, or the queue.
 TEST_F(CudaRagged, RowsOverEachOther) {
-  const std::int64_t total = 200000, rows = 6;
-  for (const DType t : {DType::float32, DType::bfloat16}) {
-    Tensor over(DType::int64, {rows + 1}), once(DType::int64, {rows + 1}), x(t, {total}), y(t, {total});
-    over.fill([&](std::int64_t i) { return i % 2 == 0 ? 0. : static_cast<double>(total); });
-    once.fill([&](std::int64_t i) { return i == 0 ? 0. : static_cast<double>(total); });
-    x.fill([&](std::int64_t i) { return value_of(Values::normal, 1, i, total); });
-    softfold::RowOptions cpu, cuda;
-    cpu.offsets = once.cpu();
-    cuda.offsets = over.cuda();
-    for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, "rows over each other");
-    if (HasFatalFailure()) return;
-  }
+  const std::int64_t total = 200000;
+  for (const std::int64_t rows : {6, 300})
+    for (const DType t : {DType::float32, DType::bfloat16}) {
+      Tensor over(DType::int64, {rows + 1}), once(DType::int64, {rows + 1}), x(t, {total}), y(t, {total});
+      over.fill([&](std::int64_t i) { return i % 2 == 0 ? 0. : static_cast<double>(total); });
+      once.fill([&](std::int64_t i) { return i == 0 ? 0. : static_cast<double>(total); });
+      x.fill([&](std::int64_t i) { return value_of(Values::normal, 1, i, total); });
+      softfold::RowOptions cpu, cuda;
+      cpu.offsets = once.cpu();
+      cuda.offsets = over.cuda();
+      for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, "rows over each other");
+      if (HasFatalFailure()) return;
+    }
 }
 
 /// Rows of more groups of chunks than are merged at a time, with something far from all else, and beside them.
 TEST_F(CudaRagged, RowsOfMillions) {
-  const std::int64_t sizes[] = {70000, 0, 9000000, 100, 65536, 65537}, rows = 6;
+  const std::vector<std::int64_t> sizes{70000, 0, 9000000, 100, 65536, 65537};
   for (const DType t : {DType::float32, DType::bfloat16})
     for (const Values kind : {Values::normal, Values::wide, Values::specials}) {
-      Tensor offsets(DType::int64, {rows + 1});
-      std::vector<double> at{0};
-      for (const auto s : sizes) at.push_back(at.back() + static_cast<double>(s));
-      offsets.fill([&](std::int64_t i) { return at[static_cast<std::size_t>(i)]; });
-      const auto total = static_cast<std::int64_t>(at.back());
+      const auto rows = static_cast<std::int64_t>(sizes.size()), total = total_of(sizes);
+      Offsets offsets(sizes);
       Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3), lse(DType::float32, {rows});
       x.fill([&](std::int64_t i) { return value_of(kind, i / 5000000, i % 5000000, 5000000); });
       softfold::RowOptions cpu, cuda;
@@ -227,12 +252,9 @@ TEST_F(CudaRagged, RowsWithScales) {
   for (const auto& sizes : ragged_sizes())
     for (const DType t : {DType::float32, DType::bfloat16})
       for (const Values kind : {Values::wide, Values::huge, Values::masked_tail, Values::tiny}) {
-        const auto rows = static_cast<std::int64_t>(sizes.size());
-        std::int64_t total = 0;
-        std::vector<std::int64_t> at{0};
-        for (const auto s : sizes) at.push_back(total += s);
-        Tensor offsets(DType::int64, {rows + 1}), scales(DType::float32, {rows});
-        offsets.fill([&](std::int64_t i) { return static_cast<double>(at[static_cast<std::size_t>(i)]); });
+        const auto rows = static_cast<std::int64_t>(sizes.size()), total = total_of(sizes);
+        Offsets offsets(sizes);
+        Tensor scales(DType::float32, {rows});
         scales.fill([](std::int64_t i) { return i % 11 == 3 ? 0. : i % 5 == 2 ? -0.75 : 1.5; });
         Tensor x(t, {total}, {}, 5), y(t, {total}, {}, 5), lse(DType::float32, {rows});
         x.fill([&](std::int64_t i) { return value_of(kind, i / 1500, i % 1500, 1500); });
