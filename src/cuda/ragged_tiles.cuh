@@ -1,5 +1,5 @@
-// Ragged rows of a few chunks. The warps of a block take the chunks of as many neighbouring rows as they have room for,
-// one each, and read them once; a row's warps meet in shared memory. Rows of another kind stay marked for ragged_rows.
+// Ragged rows of a few chunks. The warps of a block take the chunks of neighbouring rows by turns, and read them once;
+// a row's warps meet in shared memory, those of others go on. Rows of another kind stay marked for ragged_rows.
 #pragma once
 
 #include "cuda/in_order.cuh"
@@ -14,12 +14,14 @@ inline constexpr int kTileWarps = 8;
 inline constexpr std::int64_t kTileElements = std::int64_t{kTileWarps} * lift::kChunk;
 inline constexpr int kTileBlocks = 4;  ///< of a processor
 
-/// What a block shares: its rows, its warps' values, and nodes of their chunks, of one tile and the next.
+/// What a block shares: its rows, its warps' values, and the nodes of all chunks.
 template <class E>
 struct TileStorage {
   RaggedValues<E> values[kTileWarps];
+  uint4 edges[kTileWarps][2];
   RaggedRow rows[kMarked];
-  lift::Node nodes[2][kTileWarps];
+  lift::Node nodes[kMarked * kTileWarps];
+  CopyBarrier whole[kMarked];  ///< a row has all of its nodes; each completes a phase each turn
 };
 
 /// Up to kMarked neighbouring rows, one a lane, as every warp of a block sees them. Registers are for terms: what is
@@ -29,11 +31,11 @@ struct RaggedTiles {
   using S = fold::Scalar<float>;
   static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = lift::kPerLane / kWidth;
   static constexpr bool kLog = kLeaves == RaggedLeaves::log_softmax;
+  static constexpr bool kAhead = kSize == 2;  ///< registers hold a chunk's vectors while the one before is finished
 
-  /// A warp's chunk: `index` of a row's `count`, whose first is the warp `first`'s.
+  /// A chunk: `index` of a row's `count`.
   struct Unit {
-    int row;  ///< -1: none
-    int first, index, count;
+    int row, index, count;
   };
 
   const RowProblem& p;
@@ -66,6 +68,7 @@ struct RaggedTiles {
         gone = own.n == 0 || (own.n > kTileElements && queue.append(own.index, own.n));
       }
     }
+    if (warp == 0 && chunks == 0) storage.whole[lane()].arrive(kTileWarps);
     const unsigned all_gone = __ballot_sync(lift::kWholeWarp, gone);
     if (all_gone != 0 && lane() == 0) atomicAnd(&left, ~(all_gone << bit));
     behind = chunks;
@@ -77,28 +80,31 @@ struct RaggedTiles {
     before = behind - chunks;
   }
 
-  /// The warp's, where the tile's first chunk is the base-th of all rows; rows that do not end in the tile wait.
-  __device__ __forceinline__ Unit unit(int base) const {
-    const int row = __ffs(static_cast<int>(__ballot_sync(lift::kWholeWarp, behind > base + warp))) - 1;
-    const int first = __shfl_sync(lift::kWholeWarp, before, max(row, 0)) - base;
-    const int end = __shfl_sync(lift::kWholeWarp, behind, max(row, 0)) - base;
-    return {end <= kTileWarps ? row : -1, first, warp - first, end - first};
+  /// The at-th chunk of all rows.
+  __device__ __forceinline__ Unit unit(int at) const {
+    const int row = __ffs(static_cast<int>(__ballot_sync(lift::kWholeWarp, behind > at))) - 1;
+    const int first = __shfl_sync(lift::kWholeWarp, before, row), end = __shfl_sync(lift::kWholeWarp, behind, row);
+    return {row, at - first, end - first};
   }
-  /// All tiles; `left` loses the rows that are done, too, or go to the queue.
-  __device__ __forceinline__ void run(int& parity, unsigned& left, int bit) const {
+  /// All chunks; `left` loses the rows that are done, too, or go to the queue. Warps wait for those with earlier chunks
+  /// at most, and for others' of the same row, which no warp has two of.
+  __device__ __forceinline__ void run(int turn, unsigned& left, int bit) const {
     __syncthreads();
     const int all = __shfl_sync(lift::kWholeWarp, behind, 31);
+    Vectors ahead;
+    if (kAhead && warp < all) fetch(ahead, warp);
 #pragma unroll 1
-    for (int base = 0; base < all;) {
-      const int next = __reduce_max_sync(lift::kWholeWarp, behind - base <= kTileWarps ? behind : 0);
-      if (next < all) {
-        const Unit u = unit(next);
-        if (lane() == 0 && u.row >= 0)
-          fetch_ahead<E>(p, storage.rows[u.row], std::int64_t{u.index} * lift::kChunk, lift::kChunk);
+    for (int at = warp; at < all; at += kTileWarps) {
+      float unit;
+      if constexpr (kAhead) {
+        unit = fold(ahead, at);
+        if (at + kTileWarps < all) fetch(ahead, at + kTileWarps);
+      } else {
+        Vectors own;
+        fetch(own, at);
+        unit = fold(own, at);
       }
-      tile(base, storage.nodes[parity], left, bit);
-      parity ^= 1;
-      base = next;
+      finish(unit, at, static_cast<unsigned>(turn) % 2, left, bit);
     }
     __syncthreads();
   }
@@ -117,20 +123,37 @@ struct RaggedTiles {
     }
   };
 
-  /// The vectors of a span. What is not of the chunk is something that lies beside it.
-  __device__ __forceinline__ void gather(uint4 (&raw)[kVectors], const char* x, const Span& span) const {
+  /// A chunk's vectors. What is not of the chunk is something that lies beside it.
+  struct Vectors {
+    uint4 of[kVectors];
+    uint4 behind;  ///< the first lane's, of a chunk that reaches beyond its last slot
+  };
+  /// Asks for them; complete() once they have come.
+  __device__ __forceinline__ void fetch(Vectors& raw, int at) const {
+    if (at + kTileWarps < __shfl_sync(lift::kWholeWarp, behind, 31)) {
+      const Unit next = unit(at + kTileWarps);
+      if (lane() == 0) fetch_ahead<E>(p, storage.rows[next.row], std::int64_t{next.index} * lift::kChunk, lift::kChunk);
+    }
+    const Unit u = unit(at);
+    const Span span(p, storage.rows[u.row], u.index);
     const int last = (span.end - 1) / kWidth;
-    storage.values[warp].vectors_of(x, last, extent_of(p), [&](const auto& vector) {
+    const auto read = [&](const auto& vector) {
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) {
-        raw[j] = raw[0];
-        if (j == 0 || 32 * j <= last) raw[j] = vector(min(lane() + 32 * j, last));
+        if (!kAhead) raw.of[j] = raw.of[0];  // here it spares registers, but it waits for the first
+        if (j == 0 || 32 * j <= last) raw.of[j] = vector(min(lane() + 32 * j, last));
       }
-      if (span.end > lift::kChunk) {
-        const uint4 behind_last = vector(lift::kChunk / kWidth);
-        if (lane() == 0) raw[0] = joined(raw[0], behind_last, (span.end - lift::kChunk) * kSize);
-      }
-    });
+      if (span.end > lift::kChunk && lane() == 0) raw.behind = vector(lift::kChunk / kWidth);
+      if (!kAhead) complete(raw, span);
+    };
+    RaggedValues<E>::vectors_of(p[Slot::x].data + span.at, last, extent_of(p), storage.edges[warp], read);
+  }
+  static __device__ __forceinline__ void complete(Vectors& raw, const Span& span) {
+#pragma unroll
+    for (int j = 1; j < kVectors; ++j)
+      if (kAhead && 32 * j > (span.end - 1) / kWidth) raw.of[j] = raw.of[0];
+    if (span.end > lift::kChunk && lane() == 0)
+      raw.of[0] = joined(raw.of[0], raw.behind, (span.end - lift::kChunk) * kSize);
   }
   /// Terms to 0 in slots without an element.
   __device__ __forceinline__ void cut(float (&v)[lift::kPerLane], const Span& span) const {
@@ -149,15 +172,25 @@ struct RaggedTiles {
         if (32 * kWidth * j + k >= rest) v[kWidth * j + k] = 0.F;
     }
   }
-  /// Folds the warp's chunk, whose terms, or elements, become its values. A frame that is not the chunk's own will do
-  /// for probabilities: what lies beside the chunk counts in it.
-  __device__ __forceinline__ lift::Node fold(float& unit, const RaggedRow& r, int chunk) const {
+  /// Folds a chunk, whose terms, or elements, become values. A frame that is not the chunk's own will do for
+  /// probabilities: what lies beside the chunk counts in it.
+  __device__ __forceinline__ float fold(Vectors& raw, int at) const {
+    __syncwarp();  // the values of the chunk before have been read
+    const Unit u = this->unit(at);
+    const Span span(p, storage.rows[u.row], u.index);
+    if (kAhead) complete(raw, span);
+    if constexpr (kLeaves != RaggedLeaves::softmax) fill(raw.of, span);
+    float unit = 1.F;
+    const lift::Node node = fold(unit, raw.of, span);
+    if (lane() == 0) {
+      storage.nodes[at] = node;
+      storage.whole[u.row].arrive(u.index == 0 ? kTileWarps + 1 - u.count : 1);
+    }
+    return unit;
+  }
+  __device__ __forceinline__ lift::Node fold(float& unit, const uint4 (&raw)[kVectors], const Span& span) const {
+    auto& values = storage.values[warp];
     const float c = fold::make_scale<float>(p.scale).c;
-    const Span span(p, r, chunk);
-    const char* x = p[Slot::x].data + span.at;
-    uint4 raw[kVectors];
-    gather(raw, x, span);
-    if constexpr (kLeaves != RaggedLeaves::softmax) fill(raw, span);
     const RaggedFrame frame(Packed<E>::extremes(raw), c);
     if (!frame.near) return {lift::kFar, 0.F};
     const lift::FrameTerms terms(c, frame.m());
@@ -168,10 +201,10 @@ struct RaggedTiles {
       for (int k = 0; k < kWidth; ++k) v[kWidth * j + k] = 0.F;
       if (32 * kWidth * j >= span.end) continue;
       Packed<E>::unpack(raw[j], v + kWidth * j);
-      if constexpr (kLog) storage.values[warp].put(lane() + 32 * j, v + kWidth * j);
+      if constexpr (kLog) values.put(lane() + 32 * j, v + kWidth * j);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) v[kWidth * j + k] = terms.template term<false>(v[kWidth * j + k]);
-      if constexpr (kLeaves == RaggedLeaves::softmax) storage.values[warp].put(lane() + 32 * j, v + kWidth * j);
+      if constexpr (kLeaves == RaggedLeaves::softmax) values.put(lane() + 32 * j, v + kWidth * j);
     }
     if (span.end != lift::kChunk || span.head != 0) cut(v, span);
     unit = terms.unit;
@@ -193,21 +226,12 @@ struct RaggedTiles {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) raw[j] = joined(filler, raw[j], (span.end - kWidth * (lane() + 32 * j)) * kSize);
   }
-  __device__ __forceinline__ void tile(int base, lift::Node (&nodes)[kTileWarps], unsigned& left, int bit) const {
-    __syncwarp();  // the values of the tile before have been read
-    float unit = 1.F;
-    lift::Node node{lift::kFar, 0.F};
-    {
-      const Unit u = this->unit(base);
-      if (u.row >= 0) {
-        node = fold(unit, storage.rows[u.row], u.index);
-        if (lane() == 0) nodes[warp] = node;
-      }
-    }
-    __syncthreads();
-    const Unit u = this->unit(base);
-    if (u.row < 0) return;
-    const lift::Node root = lift::merge_run<1>([&](int i) { return nodes[u.first + i]; }, u.count);
+  /// The results of a chunk.
+  __device__ __forceinline__ void finish(float unit, int at, unsigned parity, unsigned& left, int bit) const {
+    const Unit u = this->unit(at);
+    storage.whole[u.row].wait(parity);
+    const lift::Node* nodes = storage.nodes + (at - u.index);
+    const lift::Node root = lift::merge_run<1>([&](int i) { return nodes[i]; }, u.count);
     const RaggedRow& r = storage.rows[u.row];
     const bool far = root.z == lift::kFar;
     if (u.index == 0 && lane() == 0) {
@@ -223,7 +247,7 @@ struct RaggedTiles {
         const fold::LogNormaliser<float> norm(lift::state_of(root), fold::make_scale<float>(p.scale));
         values.collect(y, span.head, span.end, [&](float x) { return fast_log_probability(norm, x); });
       } else {
-        const float multiplier = S::mul(lift::near_multiplier(root, node), unit);
+        const float multiplier = S::mul(lift::near_multiplier(root, storage.nodes[at]), unit);
         // Terms are at least 2^-62: so are none of the results that small.
         if (multiplier >= 0x1p-60F)
           return values.collect(y, span.head, span.end, [&](float t) { return S::mul(t, multiplier); });
@@ -242,9 +266,11 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTileBlocks)
                  int rows) {
   begin_in_order();
   __shared__ TileStorage<E> storage;
+  int turn = 0;
+  if (threadIdx.x < kMarked) storage.whole[threadIdx.x].init(kTileWarps);
+  __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t step = std::int64_t{gridDim.x} * rows;
-  int parity = 0;
 #pragma unroll 1
   for (std::int64_t base = std::int64_t{blockIdx.x} * rows; base < p.rows; base += 32 * step) {
     const std::int64_t own = base + lane * step;
@@ -258,7 +284,7 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTileBlocks)
       const unsigned todo = __shfl_sync(lift::kWholeWarp, marks, i);
       unsigned& word = left[first / kMarked];
       const int bit = first % kMarked;
-      RaggedTiles<E, kLeaves>(p, queue, storage, first, todo, word, bit).run(parity, word, bit);
+      RaggedTiles<E, kLeaves>(p, queue, storage, first, todo, word, bit).run(turn++, word, bit);
     }
   }
 }

@@ -15,10 +15,10 @@ struct RaggedValues {
   float4 vectors[lift::kChunk / 4];
 
   /// Calls read(vector), where vector(i) is the i-th from x on, of last + 1. Where the first or the last one reaches
-  /// out of x's memory, that which is nearest stands for what is not there, and the vector waits in the place of
-  /// values.
+  /// out of x's memory, that which is nearest stands for what is not there; they are put together in `edges`.
   template <class Read>
-  __device__ __forceinline__ void vectors_of(const char* x, int last, const Extent& memory, const Read& read) {
+  static __device__ __forceinline__ void vectors_of(const char* x, int last, const Extent& memory, uint4 (&edges)[2],
+                                                    const Read& read) {
     const uint4* from = reinterpret_cast<const uint4*>(x);
     if (x >= memory.begin && x + (last + 1) * 16 <= memory.end) return read([&](int i) { return from[i]; });
     const int lane = static_cast<int>(threadIdx.x) % 32, k = lane % kWidth;
@@ -26,10 +26,9 @@ struct RaggedValues {
       const char* own = x + (lane < kWidth ? 0 : last) * 16 + k * kSize;
       const char* end = memory.end - kSize;
       const char* nearest = own < memory.begin ? memory.begin : own > end ? end : own;
-      reinterpret_cast<E*>(vectors)[lane] = *reinterpret_cast<const E*>(nearest);
+      reinterpret_cast<E*>(edges)[lane] = *reinterpret_cast<const E*>(nearest);
     }
     __syncwarp();
-    const uint4* edges = reinterpret_cast<const uint4*>(vectors);
     read([&](int i) { return i == 0 ? edges[0] : i == last ? edges[1] : from[i]; });
     __syncwarp();
   }

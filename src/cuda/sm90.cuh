@@ -43,6 +43,10 @@ struct CopyBarrier {
   __device__ __forceinline__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&word)) : "memory");
   }
+  /// As so many.
+  __device__ __forceinline__ void arrive(int count) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&word)), "r"(count) : "memory");
+  }
   /// Returns once the phase of this parity is complete.
   __device__ __forceinline__ void wait(unsigned parity) {
     asm volatile(
