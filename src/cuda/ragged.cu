@@ -16,7 +16,8 @@ namespace {
 
 /// Elements for a warp, so that what it does once counts little, and for a block that looks for long rows.
 constexpr std::int64_t kElementsOfWarp = 16384, kElementsOfBlock = 32768;
-/// Mean length from which long rows are many enough to have blocks by the number of elements.
+/// Mean length from which rows are too long for ragged_packs, and long ones are many enough to have blocks by the
+/// number of elements; a queue has room for as many rows as there are of that length.
 constexpr std::int64_t kMeanOfLong = 2048;
 /// Mean length up to which rows of a few chunks are worth a kernel.
 constexpr std::int64_t kMeanOfTiles = 6144;
@@ -95,11 +96,11 @@ RaggedSpread spread_rows(const RowProblem& p, const RaggedMemory& memory, int pr
   if (spread.queue.rows != nullptr) {
     // Most rows may be gone, and a word of marks is looked at for little.
     if (memory.left != nullptr)
-      spread.warp_rows = std::bit_ceil(static_cast<unsigned>(std::clamp<std::int64_t>(at_once, 1, 32 * kMarked)));
+      spread.warp_rows = std::bit_ceil(static_cast<unsigned>(std::min<std::int64_t>(at_once, 32 * kMarked)));
     return spread;
   }
-  spread.warp_rows = static_cast<int>(std::clamp<std::int64_t>(
-      kElementsOfWarp / mean, 1, std::min<std::int64_t>(std::max<std::int64_t>(at_once, 1), kMarked)));
+  spread.warp_rows =
+      static_cast<int>(std::clamp<std::int64_t>(kElementsOfWarp / mean, 1, std::min<std::int64_t>(at_once, kMarked)));
   spread.apart = mean >= kMeanOfLong;
   spread.long_rows = std::max<std::int64_t>(spread.apart ? kElementsOfBlock / mean : ceil_div(p.rows, blocks), 1);
   spread.long_blocks = ceil_div(p.rows, spread.long_rows);
@@ -128,8 +129,8 @@ void launch_marked(const RowProblem& p, const RaggedMemory& memory, int processo
       std::bit_floor(static_cast<unsigned>(std::clamp<std::int64_t>(kElementsOfTiles / mean, 2, kMarked)));
   const std::int64_t most = mean < kMeanOfFewTiles ? 8 : 32;  // a processor
   const std::int64_t blocks = std::min<std::int64_t>(ceil_div(p.rows, rows), most * processors);
-  launch("ragged_tiles", ragged_tiles<E, kLeaves>, {blocks, 32 * kTileWarps}, stream, p, memory.left, memory.queue,
-         static_cast<int>(rows));
+  launch("ragged_tiles", ragged_tiles<E, kLeaves>, {blocks, 32 * kRaggedTileWarps}, stream, p, memory.left,
+         memory.queue, static_cast<int>(rows));
 }
 
 template <class E, RaggedLeaves kLeaves>

@@ -1,7 +1,8 @@
 // Ragged rows, whose lengths only the device knows. Of many the short ones are taken first (ragged_packs.cuh), then
 // those of a few chunks (ragged_tiles.cuh), and here what they leave; or all rows. Rows of up to a few chunks are taken
 // by warps, each some neighbouring rows in order of length: short ones a few lanes each, the others a warp. Longer ones
-// are taken by blocks of their own, and those too long for a block by all of them (ragged_long.cuh).
+// are taken by blocks, from a queue where kernels before have found them, and those too long for a block by all of them
+// (ragged_long.cuh).
 #pragma once
 
 #include "cuda/in_order.cuh"
@@ -20,7 +21,7 @@ namespace cuda {
 struct RaggedSpread {
   std::int64_t long_blocks, long_rows;
   bool apart;  ///< a block's long rows are long_blocks apart: neighbours are equally long where rows are in that order
-  int warp_rows;         ///< divides kMarked or is up to 32 times it; 0: warps have none
+  int warp_rows;         ///< with marks divides kMarked or is up to 32 times it; 0: warps have none
   RaggedList list;       ///< of rows that are too long for a block
   RaggedQueue queue;     ///< of long rows that are left
   const unsigned* left;  ///< with a queue a mark a row: the others to take
@@ -197,6 +198,9 @@ class LongRows {
   int at_ = 0, count_ = 0;  ///< of what was found among the last of them
   unsigned take_ = 0;       ///< of the queue, in its first thread
 };
+
+// Those that a block would read twice.
+static_assert(RaggedQueue::kLong == kRaggedWarps * kWarpElements);
 
 /// Long rows, one after another; of those that no block is to take alone it makes a list.
 template <class E, RaggedLeaves kLeaves>

@@ -1,6 +1,6 @@
-// Ragged rows that are too long for a block. Whoever finds one puts it on a list, in groups of 32 chunks; two kernels
-// whose blocks share the groups follow: from elements to a state a group, and from the states to results, with a second
-// read. Lengths stay on the device.
+// Ragged rows that are too long for a block, or long and few. Whoever finds one puts it on a list, in groups of 32
+// chunks; two kernels whose blocks share the groups follow: from elements to a state a group, and from the states to
+// results, with a second read. Lengths stay on the device.
 #pragma once
 
 #include "cuda/generic.cuh"
@@ -26,7 +26,7 @@ struct RaggedList {
   Group* groups;
   State* states;              ///< a group
   unsigned long long* taken;  ///< groups, also such as had no room
-  long long capacity;         ///< 0: no row can be so long
+  long long capacity;         ///< 0: no row is to be on it
 
   /// Groups of rows that do not overlap, of lengths from RaggedQueue::kLong on.
   static constexpr long long most_groups(std::int64_t elements) {

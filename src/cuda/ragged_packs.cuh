@@ -37,7 +37,7 @@ struct PackShare {
         const std::int64_t first = integer_at(o.dtype, o.data + row * o.strides[0]);
         before = clamp(first, p.ragged_elements) + row * kPackRow < worth;
       }
-      // (Of a reduction in half a warp the compiler takes nothing behind it to be the same in all lanes.)
+      // (A reduction in half a warp makes the compiler give up uniform registers behind it.)
       const int count = __popc(__ballot_sync(lift::kWholeWarp, before) >> kCuts * half & ((1U << kCuts) - 1U));
       high = count == 0 ? low : min(low + count * step, high);
       low = count == 0 ? low : low + (count - 1) * step + 1;

@@ -12,6 +12,8 @@ namespace cuda {
 /// Their numbers, in the workspace. The longest are given first, or at the end few blocks would still have one.
 struct RaggedQueue {
   static constexpr int kClasses = 3;
+  static constexpr std::int64_t kLong =
+      24 * 1024;  ///< of the first class are longer ones, of the last those up to half
 
   int* rows;           ///< `capacity` of each class; null: there is no queue
   unsigned* taken;     ///< rows, also such as there are not
@@ -44,8 +46,6 @@ struct RaggedQueue {
   __device__ __forceinline__ bool has_few(unsigned most) const {
     return appended[0] <= most && appended[1] <= most && appended[2] <= most;
   }
-
-  static constexpr std::int64_t kLong = 24 * 1024;
 };
 
 }  // namespace cuda

@@ -10,17 +10,17 @@ inline namespace v0 {
 namespace cuda {
 
 /// Warps of a block, which are the chunks of the longest row.
-inline constexpr int kTileWarps = 8;
-inline constexpr std::int64_t kTileElements = std::int64_t{kTileWarps} * lift::kChunk;
-inline constexpr int kTileBlocks = 4;  ///< of a processor
+inline constexpr int kRaggedTileWarps = 8;
+inline constexpr std::int64_t kTileElements = std::int64_t{kRaggedTileWarps} * lift::kChunk;
+inline constexpr int kRaggedTileBlocks = 4;  ///< of a processor
 
 /// What a block shares: its rows, its warps' values, and the nodes of all chunks.
 template <class E>
 struct TileStorage {
-  RaggedValues<E> values[kTileWarps];
-  uint4 edges[kTileWarps][2];
+  RaggedValues<E> values[kRaggedTileWarps];
+  uint4 edges[kRaggedTileWarps][2];
   RaggedRow rows[kMarked];
-  lift::Node nodes[kMarked * kTileWarps];
+  lift::Node nodes[kMarked * kRaggedTileWarps];
   CopyBarrier whole[kMarked];  ///< a row has all of its nodes; each completes a phase each turn
 };
 
@@ -41,23 +41,24 @@ struct RaggedTiles {
   const RowProblem& p;
   const RaggedQueue& queue;  ///< for longer rows than warps take alone
   TileStorage<E>& storage;
-  int warp;    ///< as a reduction's result, which the compiler knows to be the same in all lanes
-  int before;  ///< chunks of the rows before the lane's
-  int behind;  ///< and of those up to it
+  int warp;       ///< as a reduction's result, which the compiler knows to be the same in all lanes
+  int before;     ///< chunks of the rows before the lane's
+  int behind;     ///< and of those up to it
+  unsigned gone;  ///< the first warp's: rows that are empty, or on the queue
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  /// `left` loses the rows of `todo` that are empty or go to the queue, the lane's at the bit-th place from `bit` on.
   __device__ __forceinline__ RaggedTiles(const RowProblem& p_, const RaggedQueue& queue_, TileStorage<E>& storage_,
-                                         std::int64_t first, unsigned todo, unsigned& left, int bit)
+                                         std::int64_t first, unsigned todo)
       : p(p_),
         queue(queue_),
         storage(storage_),
         warp(__reduce_max_sync(lift::kWholeWarp, static_cast<int>(threadIdx.x) / 32)),
         before(0),
-        behind(0) {
+        behind(0),
+        gone(0) {
     int chunks = 0;
-    bool gone = false;
+    bool is_gone = false;
     if ((todo >> lane() & 1U) != 0 && first + lane() < p.rows) {
       const RaggedRow own = ragged_row(p, first + lane());
       if (own.n <= kTileElements) chunks = static_cast<int>(lift::chunk_count(own.n));
@@ -65,12 +66,11 @@ struct RaggedTiles {
         storage.rows[lane()] = own;
         if (kLeaves == RaggedLeaves::row && own.n == 0)
           write_row<float>(p, own.index, fold::LogSumExp<float>::identity());
-        gone = own.n == 0 || (own.n > kTileElements && queue.append(own.index, own.n));
+        is_gone = own.n == 0 || (own.n > kTileElements && queue.append(own.index, own.n));
       }
     }
-    if (warp == 0 && chunks == 0) storage.whole[lane()].arrive(kTileWarps);
-    const unsigned all_gone = __ballot_sync(lift::kWholeWarp, gone);
-    if (all_gone != 0 && lane() == 0) atomicAnd(&left, ~(all_gone << bit));
+    if (warp == 0 && chunks == 0) storage.whole[lane()].arrive(kRaggedTileWarps);
+    gone = __ballot_sync(lift::kWholeWarp, is_gone);
     behind = chunks;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
@@ -86,19 +86,21 @@ struct RaggedTiles {
     const int first = __shfl_sync(lift::kWholeWarp, before, row), end = __shfl_sync(lift::kWholeWarp, behind, row);
     return {row, at - first, end - first};
   }
-  /// All chunks; `left` loses the rows that are done, too, or go to the queue. Warps wait for those with earlier chunks
-  /// at most, and for others' of the same row, which no warp has two of.
+  /// All chunks; `left` loses the rows that are done or on the queue, the first one's at the bit-th place. turn: how
+  /// often the block has been here. A warp waits for others' chunks of its row, which are up to 7 further on; what
+  /// those wait for before them is earlier than its own.
   __device__ __forceinline__ void run(int turn, unsigned& left, int bit) const {
-    __syncthreads();
+    __syncthreads();  // all warps have read the marks, too
+    if (gone != 0 && lane() == 0) atomicAnd(&left, ~(gone << bit));
     const int all = __shfl_sync(lift::kWholeWarp, behind, 31);
     Vectors ahead;
     if (kAhead && warp < all) fetch(ahead, warp);
 #pragma unroll 1
-    for (int at = warp; at < all; at += kTileWarps) {
+    for (int at = warp; at < all; at += kRaggedTileWarps) {
       float unit;
       if constexpr (kAhead) {
         unit = fold(ahead, at);
-        if (at + kTileWarps < all) fetch(ahead, at + kTileWarps);
+        if (at + kRaggedTileWarps < all) fetch(ahead, at + kRaggedTileWarps);
       } else {
         Vectors own;
         fetch(own, at);
@@ -130,8 +132,8 @@ struct RaggedTiles {
   };
   /// Asks for them; complete() once they have come.
   __device__ __forceinline__ void fetch(Vectors& raw, int at) const {
-    if (at + kTileWarps < __shfl_sync(lift::kWholeWarp, behind, 31)) {
-      const Unit next = unit(at + kTileWarps);
+    if (at + kRaggedTileWarps < __shfl_sync(lift::kWholeWarp, behind, 31)) {
+      const Unit next = unit(at + kRaggedTileWarps);
       if (lane() == 0) fetch_ahead<E>(p, storage.rows[next.row], std::int64_t{next.index} * lift::kChunk, lift::kChunk);
     }
     const Unit u = unit(at);
@@ -182,9 +184,10 @@ struct RaggedTiles {
     if constexpr (kLeaves != RaggedLeaves::softmax) fill(raw.of, span);
     float unit = 1.F;
     const lift::Node node = fold(unit, raw.of, span);
+    __syncwarp();  // which values are behind
     if (lane() == 0) {
       storage.nodes[at] = node;
-      storage.whole[u.row].arrive(u.index == 0 ? kTileWarps + 1 - u.count : 1);
+      storage.whole[u.row].arrive(u.index == 0 ? kRaggedTileWarps + 1 - u.count : 1);
     }
     return unit;
   }
@@ -261,13 +264,13 @@ struct RaggedTiles {
 /// A block takes `rows` neighbouring rows at a time, a part of kMarked, of those that are left. Its lanes look ahead
 /// for parts of which something is left.
 template <class E, RaggedLeaves kLeaves>
-__global__ void __launch_bounds__(32 * kTileWarps, kTileBlocks)
+__global__ void __launch_bounds__(32 * kRaggedTileWarps, kRaggedTileBlocks)
     ragged_tiles(const __grid_constant__ RowProblem p, unsigned* left, const __grid_constant__ RaggedQueue queue,
                  int rows) {
   begin_in_order();
   __shared__ TileStorage<E> storage;
   int turn = 0;
-  if (threadIdx.x < kMarked) storage.whole[threadIdx.x].init(kTileWarps);
+  if (threadIdx.x < kMarked) storage.whole[threadIdx.x].init(kRaggedTileWarps);
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t step = std::int64_t{gridDim.x} * rows;
@@ -283,8 +286,8 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTileBlocks)
       const std::int64_t first = base + i * step;
       const unsigned todo = __shfl_sync(lift::kWholeWarp, marks, i);
       unsigned& word = left[first / kMarked];
-      const int bit = first % kMarked;
-      RaggedTiles<E, kLeaves>(p, queue, storage, first, todo, word, bit).run(turn++, word, bit);
+      const auto bit = static_cast<int>(first % kMarked);
+      RaggedTiles<E, kLeaves>(p, queue, storage, first, todo).run(turn++, word, bit);
     }
   }
 }

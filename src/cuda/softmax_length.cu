@@ -76,7 +76,7 @@ StaySpread spread_ragged(std::int64_t mean) {
 RaggedStay stays_for_ragged(const RowProblem& p) {
   // Measured: where rows are shorter on average, ragged_tiles is as fast or faster.
   const std::int64_t mean = p.ragged_elements / std::max<std::int64_t>(p.rows, 1),
-                     least = size_of(p[Slot::x].dtype) == 4 ? 3072 : 6144;
+                     least = size_of(p[Slot::x].dtype) == 4 ? 3072 : 4800;
   if (mean <= least || (p.op != Op::softmax && p.op != Op::log_softmax)) return {};
   if (p[Slot::mask].given || p[Slot::scales].given) return {};
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return {};

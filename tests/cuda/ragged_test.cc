@@ -133,8 +133,8 @@ TEST_F(CudaRagged, RowsInOrderOfLength) {
     std::int64_t rows, longest, more;  ///< more: of the last ones
   };
   for (const auto& [rows, longest, more] :
-       {Order{60001, 300, 0}, Order{9001, 2500, 9000}, Order{1401, 9000, 20000}, Order{2901, 11000, 20000},
-        Order{36001, 4500, 20000}, Order{1000, 30000, 60000}})
+       {Order{60001, 300, 0}, Order{9001, 2500, 9000}, Order{3001, 9100, 60000}, Order{1401, 9000, 20000},
+        Order{2901, 11000, 20000}, Order{36001, 4500, 20000}, Order{1000, 30000, 60000}})
     for (const DType t : {DType::bfloat16, DType::float32}) {
       if (rows > 10000 && t == DType::float32) continue;
       std::vector<std::int64_t> sizes;
@@ -148,6 +148,7 @@ TEST_F(CudaRagged, RowsInOrderOfLength) {
       const std::string what = "in order, " + std::to_string(rows) + " rows";
       expect_same(Op::softmax, {&x}, {&y}, cpu, cuda, what);
       expect_same(Op::logsumexp, {&x}, {&lse}, cpu, cuda, what);
+      expect_same(Op::softmax, {&x}, {&x}, cpu, cuda, what + " in place");
       if (HasFatalFailure()) return;
     }
 }
@@ -167,8 +168,29 @@ TEST_F(CudaRagged, RowsMostlyEmpty) {
         softfold::RowOptions cpu, cuda;
         cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
         for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, "mostly empty rows");
+        expect_same(Op::softmax, {&x}, {&x}, cpu, cuda, "mostly empty rows, in place");
         if (HasFatalFailure()) return;
       }
+}
+
+/// Nine of ten rows are empty, most others are so long that they stand on the queue: of many parts nothing else is
+/// left.
+TEST_F(CudaRagged, RowsEmptyOrLong) {
+  for (const std::int64_t longest : {30000, 21000})
+    for (const DType t : {DType::bfloat16, DType::float32}) {
+      std::vector<std::int64_t> sizes(3001);
+      for (std::size_t i = 0; i < sizes.size(); i += 10) sizes[i] = i % 70 == 0 ? 5000 : longest;
+      const auto rows = static_cast<std::int64_t>(sizes.size()), total = total_of(sizes);
+      Offsets offsets(sizes);
+      Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3), lse(DType::float32, {rows});
+      x.fill_by_threads([&](std::int64_t i) { return value_of(Values::drift, i / 5000, i % 5000, 5000); });
+      softfold::RowOptions cpu, cuda;
+      cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
+      for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, "empty or long rows");
+      expect_same(Op::logsumexp, {&x}, {&lse}, cpu, cuda, "empty or long rows");
+      expect_same(Op::softmax, {&x}, {&x}, cpu, cuda, "empty or long rows, in place");
+      if (HasFatalFailure()) return;
+    }
 }
 
 /// What only the device can read is clamped: no memory outside x is touched, and rows that run backwards are empty.
@@ -210,6 +232,31 @@ TEST_F(CudaRagged, RowsAndOffsetsOutside) {
       for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, "offsets outside x");
       if (HasFatalFailure()) return;
     }
+}
+
+/// Offsets that run back and forth in the middle of many rows: those before and behind are each done once, in place.
+TEST_F(CudaRagged, OffsetsThatJump) {
+  const std::int64_t n = 100, rows = 9000, total = rows * n, from = 4000, to = 4100, far = 8000;
+  for (const DType t : {DType::float32, DType::bfloat16}) {
+    Tensor jumping(DType::int64, {rows + 1}), straight(DType::int64, {rows + 1}), x(t, {total}), y(t, {total});
+    jumping.fill([&](std::int64_t i) {
+      return static_cast<double>(n * (i < from || i >= to ? i : i % 2 == 0 ? far : from));
+    });
+    straight.fill([&](std::int64_t i) { return static_cast<double>(n * i); });
+    x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / 5000, i % 5000, 5000); });
+    softfold::RowOptions cpu, cuda;
+    cpu.offsets = straight.cpu(), cuda.offsets = jumping.cuda();
+    softfold::plan(Op::softmax, std::vector{x.cpu()}, std::vector{y.cpu()}, cpu).run();
+    softfold::plan(Op::softmax, std::vector{x.cuda()}, std::vector{x.cuda()}, cuda).run();
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const auto got = x.download();
+    const auto part = [&](const std::vector<unsigned char>& of, std::int64_t first, std::int64_t last) {
+      const auto at = [&](std::int64_t row) { return of.begin() + row * n * static_cast<std::int64_t>(x.size()); };
+      return std::vector<unsigned char>(at(first), at(last));
+    };
+    ASSERT_EQ(part(y.host(), 0, from - 1), part(got, 0, from - 1));
+    ASSERT_EQ(part(y.host(), far, rows), part(got, far, rows));
+  }
 }
 
 /// Long rows that lie over each other are more than the list of such rows has room for, or the queue.
