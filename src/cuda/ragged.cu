@@ -52,38 +52,37 @@ bool has_packs(const RowProblem& p) { return mean_of(p) < kMeanOfLong; }
 
 /// Where things lie in the workspace: a list and a queue of long rows, and a mark a row.
 struct RaggedMemory {
-  static constexpr int kCounters = 3 + RaggedQueue::kClasses;  ///< the list's first, which takes two places
-  unsigned* counters = nullptr;
+  struct Counters {
+    unsigned long long groups;                        ///< RaggedList::taken
+    unsigned taken, appended[RaggedQueue::kClasses];  ///< RaggedQueue's
+  };
+  Counters* counters = nullptr;  ///< marks stand behind them
   RaggedList list{};
   RaggedQueue queue{};
   unsigned* left = nullptr;
-  std::int64_t words = 0;  ///< of marks
+  std::size_t marks = 0;  ///< bytes
 
   RaggedMemory(const RowProblem& p, const RaggedStay& stay, Parts& parts) {
     list.capacity = RaggedList::most_groups(p.ragged_elements);
     if (list.capacity == 0) return;
     const bool marked = has_marks(p, stay);
-    words = marked ? ceil_div(p.rows, kMarked) : 0;
-    counters = parts.take<unsigned>(kCounters + words);
-    left = marked ? counters + kCounters : nullptr;
-    list.taken = reinterpret_cast<unsigned long long*>(counters);
+    marks = marked ? static_cast<std::size_t>(ceil_div(p.rows, kMarked)) * sizeof(*left) : 0;
+    counters = parts.bytes_for<Counters>(sizeof(Counters) + marks);
+    left = marked ? reinterpret_cast<unsigned*>(counters + 1) : nullptr;
+    list.taken = &counters->groups;
     list.states = parts.take<RaggedList::State>(list.capacity);
     list.groups = parts.take<RaggedList::Group>(list.capacity);
     if (!marked && stay.longest == 0) return;
-    queue.taken = counters + 2;
-    queue.appended = queue.taken + 1;
+    queue.taken = &counters->taken;
+    queue.appended = counters->appended;
     queue.capacity = static_cast<unsigned>(RaggedQueue::most(p.rows, p.ragged_elements, kMeanOfLong));
     queue.rows = parts.take<int>(std::int64_t{RaggedQueue::kClasses} * queue.capacity);
   }
   /// Nothing is on them, and of marks all or none are set.
   void clear(bool sets, Stream stream) const {
-    const auto fill = [&](unsigned* from, int byte, std::int64_t count) {
-      if (count > 0)
-        check(cudaMemsetAsync(from, byte, static_cast<std::size_t>(count) * sizeof(unsigned), stream), "ragged_rows");
-    };
     if (counters == nullptr) return;
-    fill(counters, 0, sets ? kCounters : kCounters + words);
-    if (sets) fill(left, 0xFF, words);
+    check(cudaMemsetAsync(counters, 0, sizeof(Counters) + (sets ? 0 : marks), stream), "ragged_rows");
+    if (sets && marks > 0) check(cudaMemsetAsync(left, 0xFF, marks, stream), "ragged_rows");
   }
 };
 
@@ -93,7 +92,7 @@ RaggedSpread spread_rows(const RowProblem& p, const RaggedMemory& memory, int pr
   const std::int64_t at_once = ceil_div(p.rows, blocks * kRaggedWarps);
   RaggedSpread spread{};
   spread.list = memory.list, spread.queue = memory.queue, spread.left = memory.left;
-  if (spread.queue.rows != nullptr) {
+  if (spread.queue.given()) {
     // Most rows may be gone, and a word of marks is looked at for little.
     if (memory.left != nullptr)
       spread.warp_rows = std::bit_ceil(static_cast<unsigned>(std::min<std::int64_t>(at_once, 32 * kMarked)));
@@ -145,7 +144,7 @@ void launch_rows(const RowProblem& p, const RaggedMemory& memory, const RaggedSt
     stream = stream.following();
   }
   const RaggedSpread spread = spread_rows(p, memory, processors);
-  const std::int64_t blocks = memory.queue.rows != nullptr
+  const std::int64_t blocks = spread.queue.given()
                                   ? std::int64_t{kRaggedBlocks} * processors
                                   : spread.long_blocks + ceil_div(p.rows, spread.warp_rows * kRaggedWarps);
   const int shared = kLeaves == RaggedLeaves::row ? 0 : kRaggedWarps * static_cast<int>(sizeof(RaggedParking));

@@ -33,7 +33,6 @@ struct RaggedSpread {
   __device__ __forceinline__ bool takes(std::int64_t row) const {
     return left == nullptr || (left[row / kMarked] >> row % kMarked & 1U) != 0;
   }
-  __device__ __forceinline__ bool is_queued() const { return queue.rows != nullptr; }
 };
 
 /// Up to 32 neighbouring rows, one a lane, in order of length. Rows beyond kWarpElements are left to others; with a
@@ -68,7 +67,7 @@ struct WarpRows {
       n = static_cast<int>(min(r.n, std::int64_t{(1 << kLengthBits) - 1}));
     }
     key = ShortOrder::sorted(n * 32 + lane).key;
-    count = up_to(spread.is_queued() ? (1 << kLengthBits) - 1 : kWarpElements);
+    count = up_to(spread.queue.given() ? (1 << kLengthBits) - 1 : kWarpElements);
   }
   /// How many rows have at most n elements.
   __device__ __forceinline__ int up_to(int n) const {
@@ -156,11 +155,11 @@ class LongRows {
 
   __device__ __forceinline__ LongRows(const RowProblem& p, const RaggedSpread& spread, Storage& storage)
       : p_(p), spread_(spread), storage_(storage) {
-    if (spread.is_queued() && threadIdx.x == 0) take_ = spread.queue.take();
+    if (spread.queue.given() && threadIdx.x == 0) take_ = spread.queue.take();
   }
   /// One after another, then -1. By all threads.
   __device__ __forceinline__ std::int64_t next() {
-    if (spread_.is_queued()) return next_of_queue();
+    if (spread_.queue.given()) return next_of_queue();
     while (at_ == count_) {
       if (base_ >= spread_.long_rows) return -1;
       look();
@@ -212,7 +211,7 @@ __device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSprea
   const lift::Factor common(fold::make_scale<float>(p.scale).c);
   LongRows rows(p, spread, of_rows);
   // Those that a block would read twice are all blocks' if they are too few for these.
-  const bool few = spread.is_queued() && spread.queue.has_few(2 * gridDim.x);
+  const bool few = spread.queue.given() && spread.queue.has_few(2 * gridDim.x);
   const std::int64_t longest = few ? RaggedQueue::kLong : kBlockElements;
   const auto fetch = [&](const RaggedRow& r) {
     if (threadIdx.x == 0) fetch_ahead<E>(p, r, 0, Team::kAhead * kRaggedWarps * lift::kChunk);
@@ -259,7 +258,7 @@ __global__ void __launch_bounds__(32 * kRaggedWarps, kRaggedBlocks)
   __shared__ AnyStorage any[kRaggedWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool in_front = blockIdx.x < spread.long_blocks;
-  if (in_front || spread.is_queued()) long_rows<E, kLeaves>(p, spread, of_block, parking[warp], any[0]);
+  if (in_front || spread.queue.given()) long_rows<E, kLeaves>(p, spread, of_block, parking[warp], any[0]);
   if (in_front || spread.warp_rows == 0) return;
   __syncthreads();  // the block's memory is the warps' now
   const std::int64_t rest = static_cast<std::int64_t>(gridDim.x) - spread.long_blocks;

@@ -32,11 +32,7 @@ struct PackShare {
     while (__any_sync(lift::kWholeWarp, low < high)) {
       const int step = (high - low + kCuts - 1) / kCuts;
       const std::int64_t row = low + std::int64_t{lane % kCuts} * step;
-      bool before = false;
-      if (row < high) {
-        const std::int64_t first = integer_at(o.dtype, o.data + row * o.strides[0]);
-        before = clamp(first, p.ragged_elements) + row * kPackRow < worth;
-      }
+      const bool before = row < high && offset_at(p, o.data + row * o.strides[0]) + row * kPackRow < worth;
       // (A reduction in half a warp makes the compiler give up uniform registers behind it.)
       const int count = __popc(__ballot_sync(lift::kWholeWarp, before) >> kCuts * half & ((1U << kCuts) - 1U));
       high = count == 0 ? low : min(low + count * step, high);

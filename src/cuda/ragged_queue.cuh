@@ -12,8 +12,8 @@ namespace cuda {
 /// Their numbers, in the workspace. The longest are given first, or at the end few blocks would still have one.
 struct RaggedQueue {
   static constexpr int kClasses = 3;
-  static constexpr std::int64_t kLong =
-      24 * 1024;  ///< of the first class are longer ones, of the last those up to half
+  /// Of the first class are longer ones, of the last those up to half of it.
+  static constexpr std::int64_t kLong = 24 * 1024;
 
   int* rows;           ///< `capacity` of each class; null: there is no queue
   unsigned* taken;     ///< rows, also such as there are not
@@ -24,6 +24,7 @@ struct RaggedQueue {
   static constexpr std::int64_t most(std::int64_t rows, std::int64_t elements, std::int64_t mean) {
     return std::min(rows, elements / mean + 1);
   }
+  SOFTFOLD_HD bool given() const { return rows != nullptr; }
   /// n: its length. False if there is no room.
   __device__ __forceinline__ bool append(std::int64_t row, std::int64_t n) const {
     const unsigned of = n > kLong ? 0 : n > kLong / 2 ? 1 : 2, at = atomicAdd(appended + of, 1U);
@@ -42,9 +43,12 @@ struct RaggedQueue {
     }
     return -1;
   }
-  /// At most so many are given.
+  /// At most so many of each class are given.
   __device__ __forceinline__ bool has_few(unsigned most) const {
-    return appended[0] <= most && appended[1] <= most && appended[2] <= most;
+#pragma unroll
+    for (int of = 0; of < kClasses; ++of)
+      if (appended[of] > most) return false;
+    return true;
   }
 };
 

@@ -75,11 +75,13 @@ struct RaggedRow {
 };
 
 /// What an offset says is clamped, so that no memory outside x is touched.
+__device__ __forceinline__ std::int64_t offset_at(const RowProblem& p, const char* at) {
+  return clamp(integer_at(p[Slot::offsets].dtype, at), p.ragged_elements);
+}
 __device__ __forceinline__ RaggedRow ragged_row(const RowProblem& p, std::int64_t row) {
   const Operand& o = p[Slot::offsets];
   const char* at = o.data + row * o.strides[0];
-  const std::int64_t begin = clamp(integer_at(o.dtype, at), p.ragged_elements);
-  const std::int64_t end = clamp(integer_at(o.dtype, at + o.strides[0]), p.ragged_elements);
+  const std::int64_t begin = offset_at(p, at), end = offset_at(p, at + o.strides[0]);
   return {row, begin, max(end - begin, std::int64_t{0})};
 }
 
