@@ -132,6 +132,9 @@ void refuse_foreign(std::string_view verb, const std::string& name, std::string_
   };
   if ((name == "--top-k" || name == "--topk" || name == "--k") && has("-k") && !has("--top-k"))
     refuse(fmt::format("-k {}", is_number<std::int64_t>(value) ? value : "1"));
+  const bool of_rows = name == "--offsets" || name == "--lengths" || name == "--length";
+  if (of_rows && !has(name) && verb != "attention")
+    refuse("leave it out: a file's rows have one length; C++, C and Python take lengths and offsets of ragged rows");
   const bool scaled = has("--scale") && !has("--temperature") && verb != "attention" && verb != "explain";
   if (!scaled || (name != "--temperature" && name != "--temp")) return;
   double t = 0;

@@ -100,7 +100,9 @@ struct RowOptions {
   double scale = 1;     ///< every element is multiplied by it; 1/temperature
   View scales{};        ///< float32 or float64, one a row: multiplies `scale`
   View length{};        ///< int32 or int64, one a row: only the first `length` elements exist
-  View offsets{};       ///< int32 or int64, [rows + 1], ascending: x is 1-D and row i is x[offsets[i] .. offsets[i+1])
+  /// int32 or int64, [rows + 1], ascending: x is 1-D and row i is x[offsets[i] .. offsets[i+1]). Rows need not cover x:
+  /// its other elements are not read, and a result of x's shape holds 0 there (log_softmax: -inf), a gradient 0.
+  View offsets{};
   View mask{};          ///< boolean, broadcasts to x: only elements where it is true exist
   bool causal = false;  ///< x is (..., T, S), axis -1: row i has its first i + 1 + S - T elements
   Empty empty = Empty::zero;

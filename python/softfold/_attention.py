@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import operator
 
 import numpy as np
@@ -21,6 +22,17 @@ def result_shapes(q_shape, v_shape, layout) -> tuple[tuple, tuple]:
     if layout == "bthd" and len(rows) > 1:
         rows = (*rows[:-2], rows[-1], rows[-2])
     return (*q_shape[:-1], v_shape[-1]), rows
+
+
+def hide_rows(out, lse, state):
+    """New results hold what a query that sees nothing gets: what lies in no packed sequence stays so."""
+    if out is not None:
+        out[...] = 0
+    if lse is not None:
+        lse[...] = -math.inf
+    if state is not None:
+        state[...] = 0
+        state[..., 0] = -math.inf
 
 
 def results(out, lse, state):
@@ -97,8 +109,9 @@ def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0
     index: int32 or int64, [B]: k and v are a cache, sequence b's keys are k[index[b]]; not of packed sequences.
     q_offsets, kv_offsets: int32 or int64, [B + 1], ascending (cu_seqlens of others): B sequences packed one after the
     other. q is then (H, total T, D), k and v (Hkv, total S, D); layout="bthd": (total T, H, D), (total S, Hkv, D).
-    Tokens of no sequence are neither read nor written. max_q, max_kv: no sequence has more tokens, 0 if not known; on
-    the CPU they are checked, on CUDA believed. bias and mask are then (B, H, max_q, max_kv).
+    Tokens of no sequence are neither read nor, in out=, written; new results hold 0 there, lse -inf. max_q, max_kv:
+    no sequence has more tokens, 0 if not known; on the CPU they are checked, on CUDA believed. bias and mask are then
+    (B, H, max_q, max_kv).
     out: where to write, q's shape with v's last axis. Returns out; with return_lse, return_state a tuple: (out, lse),
     (out, state), (out, lse, state). lse: the natural logarithm of each query's sum of exponentials, (B, H, T) in either
     layout, of packed sequences (H, total T), float32 (float64 for float64). state: lse's shape + (2 + Dv,), of lse's
@@ -120,10 +133,13 @@ def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0
     if isinstance(slopes, (list, tuple)):
         options["slopes"] = np.asarray(slopes, np.float32)
     shape, rows = result_shapes(np.shape(q), np.shape(v), layout)
-    if out is None:
+    fresh = out is None
+    if fresh:
         out = _empty_like(q, shape)
     dtype = _lse_dtype(q, library)
     lse = _empty_like(q, rows, dtype) if return_lse else None
     state = _empty_like(q, (*rows, 2 + shape[-1]), dtype) if return_state else None
+    if q_offsets is not None:
+        hide_rows(out if fresh else None, lse, state)
     _route.run_into(_core.attention_into, q, k, v, out, lse, state=state, **options)
     return results(out, lse, state)

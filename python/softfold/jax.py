@@ -96,8 +96,8 @@ def _backward_bwd(call, saved, g):
     def total(values):
         if offsets is None:
             return values.sum(call.axis, keepdims=True)
-        rows = _row_of(y, offsets)
-        return jax.ops.segment_sum(values, rows, offsets.shape[0] - 1)[rows]
+        places = _ragged_place(y, offsets)
+        return jax.ops.segment_sum(values, places, offsets.shape[0] + 1)[places]
 
     if call.op == "softmax_backward":
         t = total(h * y)
@@ -127,7 +127,7 @@ def _reduce_bwd(call, saved, dlse):
     if offsets is None and not call.keepdims:
         dlse = jnp.expand_dims(dlse, call.axis)
     if offsets is not None:
-        dlse = dlse[_row_of(x, offsets)]
+        dlse = _spread(call, dlse, x, offsets)
     g = dlse * call.scale * (1 if scales is None else _spread(call, scales.astype(dlse.dtype), x, offsets))
     return (p * g).astype(x.dtype), None
 
@@ -135,17 +135,22 @@ def _reduce_bwd(call, saved, dlse):
 _reduce.defvjp(_reduce_fwd, _reduce_bwd)
 
 
-def _row_of(x, offsets):
-    return jnp.searchsorted(offsets, jnp.arange(x.shape[0]), side="right") - 1
+def _ragged_place(x, offsets):
+    """Where each element lies: 1 + its row; 0 before the first row, rows + 1 behind the last one."""
+    return jnp.searchsorted(offsets, jnp.arange(x.shape[0]), side="right")
 
 
 def _spread(call, rows, x, offsets):
-    return rows[_row_of(x, offsets)] if offsets is not None else jnp.expand_dims(rows, call.axis)
+    """One value a row, over the row's elements; 0 where no ragged row is."""
+    return jnp.expand_dims(rows, call.axis) if offsets is None else jnp.pad(rows, 1)[_ragged_place(x, offsets)]
 
 
 def _exists(call, x, options):
-    _, lengths, _, mask = options
+    _, lengths, offsets, mask = options
     exists = True if mask is None else mask
+    if offsets is not None:
+        at = jnp.arange(x.shape[0])
+        exists = exists & (at >= offsets[0]) & (at < offsets[-1])
     if lengths is not None:
         at = jnp.arange(x.shape[call.axis]).reshape((-1,) + (1,) * (-call.axis - 1))
         exists = exists & (at < jnp.expand_dims(lengths, call.axis))

@@ -87,7 +87,8 @@ axis: None (the default, as in SciPy) folds the whole array, else an integer or 
 out: where to write, of x's shape; may be x itself. dtype: of the result, x's by default; not together with out.
 scale: every element is multiplied by it (1/temperature); scales: the same, one float32 or float64 a row, on top.
 lengths: int32 or int64, one a row: only the first `length` elements exist.
-offsets: int32 or int64, [rows + 1]: x is 1-D and row i is x[offsets[i]:offsets[i + 1]].
+offsets: int32 or int64, [rows + 1], ascending: x is 1-D and row i is x[offsets[i]:offsets[i + 1]]. Elements of no row
+   are not read, and 0 in the result (of log_softmax -inf).
 mask: bool, broadcasts to x: only elements where it is True exist. causal: x is (..., T, S) with axis=-1, and row i
    has its first i + 1 + S - T elements.
 empty: "zero" makes a row with nothing in it (no elements, all masked, all -inf) 0, "nan" makes it NaN as SciPy does.

@@ -137,16 +137,16 @@ bool is_numpy(nb::handle x) { return nb::handle(reinterpret_cast<PyObject*>(Py_T
 }  // namespace
 
 void OpenRowOptions::open_options(const RowArguments& a) {
-  const auto open = [](Array& to, nb::handle from, const char* name) {
-    if (!from.is_none()) to.need(from, name);
+  const auto open = [](Array& to, nb::handle from, const char* name, const char* dtypes) {
+    if (!from.is_none()) to.need(from, name, Access::read, dtypes);
   };
   options.scale = number_of(a.scale, "scale");
   options.causal = truth_of(a.causal);
   options.empty = empty_of(a.empty);
-  open(scales, a.scales, "scales");
-  open(lengths, a.lengths, "lengths");
-  open(offsets, a.offsets, "offsets");
-  open(mask, a.mask, "mask");
+  open(scales, a.scales, "scales", "float32, float64");
+  open(lengths, a.lengths, "lengths", "int32, int64");
+  open(offsets, a.offsets, "offsets", "int32, int64");
+  open(mask, a.mask, "mask", "bool");
 }
 
 void OpenRowOptions::view_options() {

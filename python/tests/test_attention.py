@@ -87,7 +87,7 @@ def test_layouts_ranks_strides_and_out(rng):
 
 @pytest.mark.parametrize("layout", ["bhtd", "bthd"])
 def test_packed_sequences(rng, layout):
-    """Each as if it were alone, to the bit; gaps stay as they were."""
+    """Each as if it were alone, to the bit; gaps stay as they were, in new results as what sees nothing."""
     t, s = [3, 0, 5, 1], [4, 2, 0, 9]
     q_offsets, kv_offsets = np.cumsum([1, *t]), np.cumsum([0, *s]).astype(np.int32)
     q = rng.standard_normal((H, q_offsets[-1] + 2, D)).astype(np.float32)
@@ -104,6 +104,12 @@ def test_packed_sequences(rng, layout):
         alone = softfold.attention(q[:, rows], k[:, keys], v[:, keys], causal=True, return_lse=True, return_state=True)
         for whole, part in zip((got, lse, state), alone):
             assert bits(np.ascontiguousarray(whole[:, rows])) == bits(part)
+    again = softfold.attention(*turned, q_offsets=q_offsets, kv_offsets=kv_offsets, causal=True, layout=layout)
+    again = again.transpose(1, 0, 2) if layout == "bthd" else again
+    for gap in (slice(0, 1), slice(-2, None)):
+        assert not again[:, gap].any() and (lse[:, gap] == -np.inf).all()
+        assert (state[:, gap, 0] == -np.inf).all() and not state[:, gap, 1:].any()
+    assert bits(np.ascontiguousarray(again[:, 1:-2])) == bits(np.ascontiguousarray(got[:, 1:-2]))
     lengths, starts = np.array([4, 1, 0, 9]), np.array([1, 1, 0, 3], np.int32)
     got = softfold.attention(q, k, v, q_offsets=q_offsets, kv_offsets=kv_offsets, lengths=lengths, starts=starts)
     rows, keys = slice(q_offsets[3], q_offsets[4]), slice(kv_offsets[3] + 3, kv_offsets[4])

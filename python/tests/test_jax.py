@@ -76,8 +76,9 @@ def test_first_and_second_gradients(rng, name, options):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ragged_rows(rng, name):
-    x, offsets = jnp.asarray(rng.standard_normal(9)), jnp.array([0, 4, 4, 9])
+@pytest.mark.parametrize("at", [[0, 4, 4, 9], [2, 4, 4, 7], [3]], ids=str)
+def test_ragged_rows(rng, name, at):
+    x, offsets = jnp.asarray(rng.standard_normal(9)), jnp.array(at)
     got = getattr(sf, name)(x, 0, offsets=offsets)
     assert bits(got) == bits(getattr(softfold, name)(np.asarray(x), offsets=np.asarray(offsets)))
 

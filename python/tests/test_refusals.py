@@ -37,6 +37,7 @@ REFUSED = {
     "lengths too long": (lambda: softfold.softmax(X, -1, lengths=[3, 4]), "data", "length 4"),
     "lengths of floats": (lambda: softfold.softmax(X, -1, lengths=[3.0, 1.0]), "dtype", "float64"),
     "offsets descending": (lambda: softfold.softmax(X.ravel(), offsets=[0, 4, 2]), "data", "offsets[2]"),
+    "length too long": (lambda: softfold.softmax(X, -1, lengths=[9, 1]), "data", "length 9 for row 0"),
     "masked logits": (lambda: softfold.topk(np.ma.masked_array(X), 1), "dtype", "masked"),
     "masked targets": (lambda: softfold.cross_entropy(X, np.ma.masked_array([0, 1])), "dtype", "masked"),
     "masked weights": (lambda: softfold.cross_entropy(X, [0, 1], weight=np.ma.masked_array(X[0])), "dtype", "masked"),
@@ -100,6 +101,19 @@ def test_refused(case):
     error = caught.value
     assert error.code == code and words in error.got and error.allowed
     assert str(error).startswith("softfold: got ")
+
+
+def test_options_of_another_dtype_meet_those_that_are_taken():
+    taken = {"offsets": "int32, int64", "lengths": "int32, int64", "scales": "float32, float64", "mask": "bool"}
+    for name, dtypes in taken.items():
+        with pytest.raises(softfold.DTypeError, match=f"{name} of dtype uint64; allowed: {dtypes}; try"):
+            softfold.softmax(X.ravel(), **{name: np.array([0, 6], np.uint64)})
+    for name in ("q_offsets", "index", "lengths", "starts"):
+        both = {"kv_offsets": np.array([0])} if name == "q_offsets" else {}
+        with pytest.raises(softfold.DTypeError, match=f"{name} of dtype uint64; allowed: int32, int64; try"):
+            softfold.attention(X, X, X, **{name: np.array([0], np.uint64)}, **both)
+    with pytest.raises(softfold.Error, match=r"offsets float64 \[0\].*try: give \[0\] for no row"):
+        softfold.softmax(X.ravel(), offsets=[])
 
 
 def test_targets_of_another_dtype_meet_those_that_are_taken():

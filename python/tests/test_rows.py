@@ -135,6 +135,25 @@ def test_options(rng):
     assert bits(softfold.softmax(x, lengths=[24])) == bits(softfold.softmax(x))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_ragged_rows_that_do_not_cover_x(rng, dtype):
+    x, offsets = rng.standard_normal(12).astype(dtype), np.array([2, 5, 5, 9])
+    covered = dict(offsets=offsets - 2)
+    for name, outside in (("softmax", 0), ("log_softmax", -np.inf)):
+        for soil in range(2):  # what new memory holds is what was freed before
+            np.full(12, 7 + soil, dtype)
+            y = getattr(softfold, name)(x, offsets=offsets)
+            assert bits(y[2:9]) == bits(getattr(softfold, name)(x[2:9], **covered))
+            assert (y[:2] == outside).all() and (y[9:] == outside).all()
+    assert bits(softfold.logsumexp(x, offsets=offsets)) == bits(softfold.logsumexp(x[2:9], **covered))
+    assert not softfold.softmax(x, offsets=[4]).any() and softfold.softmax(x, offsets=[12, 12]).shape == (12,)
+    _, gradient = softfold.entropy(x, offsets=offsets, return_gradient=True)
+    assert not gradient[:2].any() and not gradient[9:].any() and gradient[2:5].any()
+    whole = x.copy()
+    assert softfold.softmax(whole, offsets=offsets, out=whole) is whole
+    assert bits(whole) == bits(softfold.softmax(x, offsets=offsets))
+
+
 def test_bits_depend_on_the_row_alone(rng):
     x = rng.standard_normal((5, 3000)).astype(np.float32)
     whole = softfold.softmax(x, -1)

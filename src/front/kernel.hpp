@@ -18,6 +18,8 @@ struct Kernel {
   void (*run)(const Problem&, const Context&);
   /// Bytes of Context::workspace that run() needs; null is none.
   std::size_t (*workspace)(const Problem&, const Context&);
+  /// Of ragged rows, run() also writes what a result holds where no row is (outside.hpp); else plan.cc has it written.
+  bool fills_outside = false;
 };
 
 /// The CPU's kernels for an operation on rows; empty if it has none.

@@ -5,6 +5,7 @@
 #include "front/choice.hpp"
 #include "front/kl_problem.hpp"
 #include "front/linear_problem.hpp"
+#include "front/outside.hpp"
 #include "front/plan_build.hpp"
 #include "softfold/float_env.hpp"
 
@@ -60,6 +61,29 @@ std::span<const Kernel<Problem>> kernels_for(Op op, Device device) {
   return {};
 #endif
 }
+
+/// Whether rows are ragged, which need not cover all of x.
+template <class Problem>
+bool is_ragged(const Problem& p) {
+  constexpr bool may_be =
+      std::is_same_v<Problem, RowProblem> || std::is_same_v<Problem, LossProblem> || std::is_same_v<Problem, KlProblem>;
+  if constexpr (may_be) return p[Slot::offsets].given;
+  return false;
+}
+/// The rest of a result of x's shape, which no kernel of theirs comes to.
+void fill_outside(const RowProblem& p, [[maybe_unused]] Device device, [[maybe_unused]] const Context& context) {
+  if (!p[Slot::y].given) return;
+#if defined(SOFTFOLD_WITH_CUDA)
+  if (is_on_cuda(device)) return cuda_fill_outside(p, context);
+#endif
+  cpu_fill_outside(p);
+}
+void fill_outside(const KlProblem& p, Device device, const Context& context) {
+  fill_outside(static_cast<const RowProblem&>(p), device, context);
+  fill_outside(rows_of_q(p), device, context);
+}
+template <class Problem>
+void fill_outside(const Problem&, Device, const Context&) requires(!std::is_base_of_v<RowProblem, Problem>) {}
 
 /// What a Plan holds behind its opaque bytes.
 template <class Problem>
@@ -279,12 +303,15 @@ Plan plan(Op op, std::span<const View> inputs, std::span<const View> outputs, co
 void Plan::run() const {
   PlanAccess::visit(*this, [](const auto& b) {
     // Of no rows there is still a sum, and a status.
-    if (b.problem.rows == 0 && !is_cross_entropy(b.op) && b.op != Op::linear_cross_entropy) return;
+    const bool has_work = b.problem.rows > 0 || is_cross_entropy(b.op) || b.op == Op::linear_cross_entropy;
+    const bool ragged = is_ragged(b.problem);
+    if (!has_work && !ragged) return;
     const FloatEnv exact;  // of CUDA, too, scales and their like are found on the host
 #if defined(SOFTFOLD_WITH_CUDA)
     if (b.device.kind != DeviceKind::cpu) check_cuda_memory(b.device, b.problem);
 #endif
-    b.kernel->run(b.problem, b.context);
+    if (ragged && !(has_work && b.kernel->fills_outside)) fill_outside(b.problem, b.device, b.context);
+    if (has_work) b.kernel->run(b.problem, b.context);
   });
 }
 

@@ -187,13 +187,15 @@ void Builder::offsets(VectorOperand& to, const View& v, const char* what, std::i
     const std::int64_t at = integer_at(to, i);
     if (at < last || at > tokens)
       throw Error(Code::data, std::string(what) + "[" + std::to_string(i) + "] = " + std::to_string(at),
-                  "ascending offsets from 0 to the " + std::to_string(tokens) + " tokens that there are");
+                  "ascending offsets from 0 to the " + std::to_string(tokens) + " tokens that there are",
+                  "the running sum of the sequences' lengths, 0 first");
     if (i > 0) longest = std::max(longest, at - last);
     last = at;
   }
   if (given > 0 && longest > given)
     throw Error(Code::data, "a sequence of " + std::to_string(longest) + " tokens in " + what,
-                "no more than " + std::string(given_name) + " = " + std::to_string(given));
+                "no more than " + std::string(given_name) + " = " + std::to_string(given),
+                "give 0: it is then looked up");
   if (given == 0) *most = longest;
 }
 

@@ -41,10 +41,12 @@ void set_outer(RowProblem& p, std::span<const std::int64_t> shape, int axis) {
 void set_ragged(RowProblem& p, const View& x, const RowOptions& o) {
   checks::check_view(o.offsets, "offsets");
   checks::check_device(x, o.offsets, "offsets");
-  checks::check_integer(o.offsets, "offsets");
-  if (x.rank() != 1 || o.offsets.rank() != 1 || o.offsets.shape[0] < 1)
+  const bool is_vector = o.offsets.rank() == 1;
+  if (x.rank() != 1 || !is_vector || o.offsets.shape[0] < 1)
     throw Error(Code::shape, "offsets " + describe(o.offsets) + " with x " + describe(x),
-                "x of rank 1 and offsets of shape [rows + 1]", "flatten x; offsets count its elements");
+                "x of rank 1 and offsets of shape [rows + 1]",
+                is_vector && o.offsets.shape[0] == 0 ? "give [0] for no row" : "flatten x; offsets count its elements");
+  checks::check_integer(o.offsets, "offsets");
   if (o.length.given() || o.causal)
     throw Error(Code::option, "offsets together with length or causal", "one way to say how long a row is");
   p.outer_rank = 1;
@@ -59,7 +61,8 @@ void set_ragged(RowProblem& p, const View& x, const RowOptions& o) {
     const std::int64_t at = integer_at(o.offsets, i);
     if (at < last || at > x.shape[0])
       throw Error(Code::data, "offsets[" + std::to_string(i) + "] = " + std::to_string(at),
-                  "ascending offsets from 0 to x's length " + std::to_string(x.shape[0]));
+                  "ascending offsets from 0 to x's length " + std::to_string(x.shape[0]),
+                  "the running sum of the rows' lengths, 0 first");
     if (i > 0) p.n = std::max(p.n, at - last);
     last = at;
   }
@@ -77,7 +80,7 @@ void check_lengths(const RowProblem& p) {
                                                    : *reinterpret_cast<const std::int64_t*>(at_row);
     if (n < 0 || n > p.n)
       throw Error(Code::data, "length " + std::to_string(n) + " for row " + std::to_string(r),
-                  "0 .. " + std::to_string(p.n));
+                  "0 .. " + std::to_string(p.n), n < 0 ? "0 for a row without elements" : "clip it to x's axis");
     for (int i = p.outer_rank - 1; i >= 0; --i) {
       if (++at[static_cast<std::size_t>(i)] < p.outer[static_cast<std::size_t>(i)]) break;
       at[static_cast<std::size_t>(i)] = 0;
@@ -120,7 +123,10 @@ void RowBuilder::full(Operand& o, const char* name, const View& v, bool broadcas
   if (!fits)
     throw Error(Code::shape, std::string(name) + " of shape " + describe(v.shape),
                 std::string(broadcast ? "a shape that broadcasts to " : "x's shape ") + describe(shape) +
-                    (axis_size >= 0 ? " with " + std::to_string(axis_size) + " along the axis" : ""));
+                    (axis_size >= 0 ? " with " + std::to_string(axis_size) + " along the axis" : ""),
+                !broadcast ? ""
+                : lead < 0 ? "drop its leading axes"
+                           : "size 1 where it is the same for all");
   begin(o, v);
   o.strides[0] = 0;  // ragged rows are reached through their offsets
   for (int i = 0, j = 0; i < rank; ++i) {

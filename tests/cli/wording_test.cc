@@ -178,6 +178,11 @@ TEST_F(Wording, NamesOfElsewhereMeetTheOptionAndItsValue) {
   expect_refused(Code::usage, "try: --scale 4 --probabilities\n", topk({"--temperature=0.25"}));
 }
 
+TEST_F(Wording, RaggedRowsAreNotAFiles) {
+  for (const char* option : {"--offsets", "--lengths"})
+    expect_try(Code::usage, "a file's rows have one length", {"softmax", "@x.npy", "@o.npy", option, "0,2"});
+}
+
 TEST_F(Wording, AnOutputOfferedAsAnOptionMeetsTheUsage) {
   for (const Words& words :
        {Words{"entropy", "@x.npy"}, Words{"kl-divergence", "@x.npy", "@x.npy"},

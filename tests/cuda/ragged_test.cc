@@ -93,13 +93,13 @@ TEST_F(CudaRagged, RowsOfAnyValues) {
       }
 }
 
-/// So many long rows that clusters stay for them: all lengths around a chunk and a unit of two, rows without elements,
-/// such as are longer than a cluster holds and longer than a block, at any place of a vector, beside rows of any
-/// values.
+/// So many long rows that clusters stay for them, for all or for those on a queue: all lengths around a chunk and a
+/// unit of two, rows without elements, such as are longer than a cluster holds and longer than a block, at any place of
+/// a vector, beside rows of any values.
 TEST_F(CudaRagged, LongRowsToStayFor) {
   const std::vector<std::int64_t> edges{0,    1,    7,    1023, 1024,  1025,  2047, 2048,
                                         2049, 3072, 4096, 0,    32768, 40001, 70001};
-  for (const std::int64_t mean : {8000, 30000, 100000})
+  for (const std::int64_t mean : {1800, 4000, 8000, 30000, 100000})
     for (const DType t : {DType::float32, DType::float16, DType::bfloat16})
       for (const auto& [v, scale] : {std::pair{Values::drift, 1.}, {Values::specials, -0.5}}) {
         std::vector<std::int64_t> sizes;
@@ -113,13 +113,15 @@ TEST_F(CudaRagged, LongRowsToStayFor) {
         sizes.push_back(300001);
         const std::int64_t total = total_of(sizes);
         Offsets offsets(sizes);
-        Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3);
+        const auto rows = static_cast<std::int64_t>(sizes.size());
+        Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3), states(DType::float64, {rows, 4});
         x.fill_by_threads([&](std::int64_t i) { return value_of(v, i / 5000, i % 5000, 5000); });
         softfold::RowOptions cpu, cuda;
         cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
         cpu.scale = cuda.scale = scale;
         const std::string what = "ragged, mean " + std::to_string(mean) + " " + std::string(name_of(t));
         for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, what);
+        expect_same(Op::state, {&x}, {&states}, cpu, cuda, what);
         expect_same(Op::softmax, {&x}, {&x}, cpu, cuda, what + " in place");
         if (HasFatalFailure()) return;
       }
@@ -310,6 +312,60 @@ TEST_F(CudaRagged, RowsWithScales) {
         cuda.offsets = offsets.cuda(), cuda.scales = scales.cuda();
         for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, "ragged, scales");
         expect_same(Op::logsumexp, {&x}, {&lse}, cpu, cuda, "ragged, scales");
+        if (HasFatalFailure()) return;
+      }
+}
+
+/// Rows that do not cover x: what is before the first and behind the last, little or much of it, at any place of a
+/// vector, of no row at all, and with gaps between elements.
+TEST_F(CudaRagged, RowsThatDoNotCoverX) {
+  struct Kind {
+    std::int64_t before;
+    std::vector<std::int64_t> sizes;
+    std::int64_t behind, stride;
+  };
+  const Kind kinds[] = {{3, {5, 0, 1000, 7}, 9, 1},
+                        {0, {700, 30}, 1, 1},
+                        {0, {3, 40}, 0, 1},
+                        {70001, {5, 3000}, 300007, 1},
+                        {11, {}, 100, 1},
+                        {5, {0, 0}, 6, 1},
+                        {13, {5, 70, 1500}, 4099, 2},
+                        {1, std::vector<std::int64_t>(3000, 40), 77, 1},
+                        {2, {30000, 40000, 1}, 50000, 1},
+                        {1, {1, 1, 2000}, 2, -1}};
+  for (const Kind& kind : kinds)
+    for (const DType t : {DType::float32, DType::float64, DType::float16, DType::bfloat16})
+      for (const std::int64_t at : {0, 5}) {
+        const auto rows = static_cast<std::int64_t>(kind.sizes.size());
+        const std::int64_t n = kind.before + total_of(kind.sizes) + kind.behind;
+        std::vector<std::int64_t> sizes = kind.sizes;
+        sizes.insert(sizes.begin(), kind.before);
+        Tensor offsets(at == 0 ? DType::int64 : DType::int32, {rows + 1});
+        std::int64_t sum = 0;
+        offsets.fill([&](std::int64_t i) { return static_cast<double>(sum += sizes[static_cast<std::size_t>(i)]); });
+        Tensor x(t, {n}, {kind.stride}, at), dy(t, {n}, {kind.stride}, at), y(t, {n}, {kind.stride}, at),
+            dq(t, {n}, {kind.stride}, at + 1), states(DType::float64, {rows, 4}), row(t, {rows}),
+            targets(DType::int64, {rows}), one(t, {});
+        x.fill([](std::int64_t i) { return value_of(Values::normal, i / 1500, i % 1500, 1500); });
+        dy.fill([](std::int64_t i) { return value_of(Values::normal, 1 + i / 1500, i % 1500, 1500); });
+        row.fill([](std::int64_t i) { return 0.5 * static_cast<double>(i % 3); });
+        targets.fill([&](std::int64_t r) { return sizes[static_cast<std::size_t>(r) + 1] > 0 ? 0. : -100.; });
+        one.fill([](std::int64_t) { return 1.; });
+        softfold::RowOptions cpu, cuda;
+        cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
+        const std::string what = "outside " + std::to_string(n) + " " + std::string(name_of(t));
+        expect_same(Op::state, {&x}, {&states}, cpu, cuda, what);
+        for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, what);
+        for (const Op op : {Op::softmax_backward, Op::log_softmax_backward})
+          expect_same(op, {&x, &dy}, {&y}, cpu, cuda, what);
+        for (const Op op : {Op::finish_softmax, Op::finish_log_softmax})
+          expect_same(op, {&x, &states}, {&y}, cpu, cuda, what);
+        for (const Op op : {Op::logsumexp_backward, Op::entropy_backward})
+          expect_same(op, {&x, &states, &row}, {&y}, cpu, cuda, what);
+        expect_same(Op::cross_entropy_backward, {&x, &targets, &states, &one}, {&y}, cpu, cuda, what);
+        expect_same(Op::kl_divergence_backward, {&x, &x, &states, &states, &row}, {&y, &dq}, cpu, cuda, what);
+        expect_same(Op::softmax, {&x}, {&x}, cpu, cuda, what + " in place");
         if (HasFatalFailure()) return;
       }
 }

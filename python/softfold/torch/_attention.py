@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from softfold import _core
-from softfold._attention import checked_options, result_shapes, results
+from softfold._attention import checked_options, hide_rows, result_shapes, results
 from softfold._errors import DTypeError, UnsupportedError
 from softfold.torch._ops import _operation, current_stream, is_eager, needs_grad, viewable, writable
 
@@ -35,6 +35,8 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], causal: 
                q_offsets: Optional[Tensor], kv_offsets: Optional[Tensor], max_q: int, max_kv: int, with_state: bool,
                layout: str) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     out, lse, state = _results(q, v, with_state, layout)
+    if q_offsets is not None:
+        hide_rows(out, lse, state if with_state else None)
     _into(q, k, v, out, lse, state if with_state else None, scale=scale, causal=causal, window=(left, right),
           softcap=softcap, sink=sink, bias=bias, mask=mask, slopes=slopes, lengths=lengths, starts=starts, index=index,
           q_offsets=q_offsets, kv_offsets=kv_offsets, max_q=max_q, max_kv=max_kv, layout=layout)  # fmt: skip
@@ -86,6 +88,8 @@ def run_attention(q, k, v, out, return_lse, return_state, *, scale, causal, wind
         _check_tensor("out", out)
         _, lse, state = _results(q, v, return_state, layout)
         lse, state = lse if return_lse else None, state if return_state else None
+        if operands["q_offsets"] is not None:
+            hide_rows(None, lse, state)
         _into(q, k, v, out, lse, state, scale=scale, causal=causal, window=window, softcap=softcap, max_q=max_q,
               max_kv=max_kv, layout=layout, **operands)  # fmt: skip
         return results(out, lse, state)

@@ -199,10 +199,15 @@ def _(x, dim, keepdim, scale, scales, lengths, offsets, mask, causal, dtype):
 # Gradients. The backward operations have gradients of their own, written in differentiable terms. ----------------
 
 
+def _ragged_place(offsets: Tensor, n: int) -> Tensor:
+    """Where each of n elements lies: 1 + its row; 0 before the first row, rows + 1 behind the last one."""
+    return torch.searchsorted(offsets, torch.arange(n, device=offsets.device, dtype=offsets.dtype), right=True)
+
+
 def _spread(rows: Tensor, like: Tensor, dim, keepdim: bool, offsets):
-    """One value a row, over the row's elements."""
+    """One value a row, over the row's elements; 0 where no ragged row is."""
     if offsets is not None:
-        return torch.repeat_interleave(rows, torch.diff(offsets), output_size=like.shape[0])
+        return torch.nn.functional.pad(rows, (1, 1))[_ragged_place(offsets, like.shape[0])]
     if not keepdim:
         for d in sorted(d % like.dim() for d in dim):
             rows = rows.unsqueeze(d)
@@ -213,18 +218,20 @@ def _sum(values: Tensor, like: Tensor, dim, offsets):
     """The sum over each row, spread over the row again."""
     if offsets is None:
         return values.sum(dim, keepdim=True)
-    rows = torch.repeat_interleave(torch.arange(offsets.shape[0] - 1, device=like.device), torch.diff(offsets))
-    sums = values.new_zeros(offsets.shape[0] - 1).index_add(0, rows, values)
-    return sums[rows]
+    places = _ragged_place(offsets, like.shape[0])
+    return values.new_zeros(offsets.shape[0] + 1).index_add(0, places, values)[places]
 
 
-def _exists(y: Tensor, dim, lengths, mask, causal) -> Optional[Tensor]:
-    """A mask of the elements that lengths, mask and causal leave, or None for all of them."""
+def _exists(y: Tensor, dim, lengths, offsets, mask, causal) -> Optional[Tensor]:
+    """A mask of the elements that lengths, offsets, mask and causal leave, or None for all of them."""
     folded = {d % y.dim() for d in dim}
     sizes = [n if i in folded else 1 for i, n in enumerate(y.shape)]
     at = torch.arange(math.prod(sizes), device=y.device).reshape(sizes)
     if lengths is not None:
         kept = at < _spread(lengths, y, dim, lengths.dim() == y.dim(), None)
+        mask = kept if mask is None else mask & kept
+    if offsets is not None:
+        kept = (at >= offsets[0]) & (at < offsets[-1])
         mask = kept if mask is None else mask & kept
     if causal:
         kept = at <= torch.arange(y.shape[-2], device=y.device)[:, None] + (y.shape[-1] - y.shape[-2])
@@ -269,7 +276,7 @@ def _double_operands(ctx, g):
     """y, dy and h = c g, with what does not exist as 0, and the sum over rows."""
     y, dy, scales, lengths, offsets, mask = ctx.saved_tensors
     h = g * _row_scale(ctx, y, scales, offsets)
-    exists = _exists(y, ctx.dim, lengths, mask, ctx.causal)
+    exists = _exists(y, ctx.dim, lengths, offsets, mask, ctx.causal)
     if exists is not None:
         h, dy = torch.where(exists, h, 0), torch.where(exists, dy, 0)
     return y, dy, h, lambda values: _sum(values, y, ctx.dim, offsets)
