@@ -36,7 +36,8 @@ struct LengthRows {
   lift::Factor factor;  ///< of scale.c; plain
   float two_kappa;      ///< LogNormaliser's, which takes a division in double
   RaggedStay ragged;
-  RaggedQueue queue;  ///< for longer ones
+  RaggedQueue source;  ///< if given, of the rows on it, else of all
+  RaggedQueue queue;   ///< for longer ones
 };
 
 /// Where one row lies, and how much of it exists.
@@ -97,18 +98,24 @@ __device__ __forceinline__ void arrange(LengthPage& page, int count) {
 
 /// The next page of ragged rows, of those that clusters stay for; longer ones to the queue, by one warp of a cluster.
 template <class Unit>
-__device__ __noinline__ void turn_ragged(const RowProblem& p, const RaggedStay& stay, const RaggedQueue& queue,
-                                         int clusters, LengthPage& page) {
+__device__ __noinline__ void turn_ragged(const LengthRows& rows, int clusters, LengthPage& page) {
+  const RowProblem& p = rows.p;
+  const RaggedStay& stay = rows.ragged;
+  const RaggedQueue &source = rows.source, &queue = rows.queue;
+  const std::int64_t all = source.given() ? source.count() : p.rows;
   const int lane = lane_index();
   const char* x = p[Slot::x].data;
   char* y = p[Slot::y].data;
   std::int64_t first = page.next;
   int count = 0;
 #pragma unroll 1
-  while (count < 32 && first < p.rows) {
-    const std::int64_t own = first + static_cast<std::int64_t>(lane) * clusters;
+  while (count < 32 && first < all) {
+    std::int64_t own = first + static_cast<std::int64_t>(lane) * clusters;
     RaggedRow r{own, 0, 0};
-    if (own < p.rows) r = ragged_row(p, own);
+    if (own < all) {
+      if (source.given()) own = source.row(static_cast<unsigned>(own));
+      r = ragged_row(p, own);
+    }
     const bool takes = stay.takes(r.n);
     const unsigned found = __ballot_sync(lift::kWholeWarp, takes);
     const int at = count + __popc(found & ((1U << lane) - 1U));
@@ -155,7 +162,7 @@ struct LengthDealer {
     const RowProblem& p = rows.p;
     if (page.from == page.to) {
       if constexpr (Unit::kAnywhere)
-        turn_ragged<Unit>(p, rows.ragged, rows.queue, clusters, page);
+        turn_ragged<Unit>(rows, clusters, page);
       else
         turn(p, clusters, page);
     }

@@ -5,6 +5,7 @@
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
+#include "cuda/outside.cuh"
 #include "cuda/states.hpp"
 
 #include <bit>
@@ -19,14 +20,21 @@ constexpr std::int64_t kElementsOfWarp = 16384, kElementsOfBlock = 32768;
 /// Mean length from which rows are too long for ragged_packs, and long ones are many enough to have blocks by the
 /// number of elements; a queue has room for as many rows as there are of that length.
 constexpr std::int64_t kMeanOfLong = 2048;
-/// Mean length up to which rows of a few chunks are worth a kernel.
-constexpr std::int64_t kMeanOfTiles = 6144;
-/// Mean length up to which ragged_packs leaves few of them.
-constexpr std::int64_t kMeanOfFewTiles = 512;
-/// Elements that a block of ragged_tiles takes at a time.
-constexpr std::int64_t kElementsOfTiles = 65536;
+/// Mean length from which ragged_packs, which looks at all rows and takes the shortest, is not worth its time.
+constexpr std::int64_t kMeanOfPacks = 500;
+/// Mean length up to which rows of a few chunks are worth a kernel, where clusters stay for the longer ones, or for
+/// none.
+constexpr std::int64_t kMeanOfTiles = 8000;
+/// The same for states, whose rows may be longer, and the mean from which they are: of short rows ragged_rows finds
+/// them faster.
+constexpr std::int64_t kMeanOfStateTiles = 40000;
+constexpr std::int64_t least_mean_of_state_tiles(std::size_t size) { return size == 2 ? 700 : 500; }
+/// Elements that a block of ragged_tiles takes at a time. Measured: of 16 bit, whose next chunk is on its way while one
+/// is finished, many; else three to each warp.
+constexpr std::int64_t elements_of_tiles(std::size_t size) { return size == 2 ? 73728 : 23040; }
+constexpr std::int64_t kElementsOfStates = 98304;  ///< of states, which fill less than half of the places for nodes
 /// What a block of ragged_packs takes, about, and at least.
-constexpr std::int64_t kWorthOfPacks = 81920, kLeastWorthOfPacks = 16384;
+constexpr std::int64_t kWorthOfPacks = 81920, kLeastWorthOfPacks = 2048;
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic) return "another rung is asked for";
@@ -38,36 +46,42 @@ const char* refuses(const RowProblem& p, const Context&) {
 std::int64_t mean_of(const RowProblem& p) {
   return std::max<std::int64_t>(p.ragged_elements / std::max<std::int64_t>(p.rows, 1), 1);
 }
+
+/// Where marks are those that ragged_packs sets; else all rows have one at first.
+bool has_packs(const RowProblem& p) { return mean_of(p) < kMeanOfPacks; }
+
 /// Whether most rows can be taken by kernels for plain ones, which leave the others marked. Few elements are not worth
-/// the launches, and states of short rows are found faster without.
+/// the launches.
 bool has_marks(const RowProblem& p, const RaggedStay& stay) {
   if (p[Slot::mask].given || p[Slot::scales].given || !lift::Factor(fold::make_scale<float>(p.scale).c).plain)
     return false;
-  if (stay.longest > 0) return false;
+  if (stay.longest > 0 && !stay.of_queue) return false;
+  if (p.ragged_elements <= kBlockElements) return false;
   const bool of_row = p.op != Op::softmax && p.op != Op::log_softmax;
-  return p.ragged_elements > kBlockElements && mean_of(p) <= kMeanOfTiles && !(of_row && mean_of(p) < kMeanOfLong);
+  if (!of_row) return mean_of(p) <= kMeanOfTiles;
+  return mean_of(p) >= least_mean_of_state_tiles(size_of(p[Slot::x].dtype)) && mean_of(p) <= kMeanOfStateTiles;
 }
-/// Where marks are those that ragged_packs sets; else all rows have one at first.
-bool has_packs(const RowProblem& p) { return mean_of(p) < kMeanOfLong; }
 
 /// Where things lie in the workspace: a list and a queue of long rows, and a mark a row.
 struct RaggedMemory {
   struct Counters {
     unsigned long long groups;                        ///< RaggedList::taken
-    unsigned taken, appended[RaggedQueue::kClasses];  ///< RaggedQueue's
+    unsigned taken, appended[RaggedQueue::kClasses];  ///< queue's
+    unsigned staying[RaggedQueue::kClasses];          ///< staying's
   };
   Counters* counters = nullptr;  ///< marks stand behind them
   RaggedList list{};
-  RaggedQueue queue{};
+  RaggedQueue queue{};    ///< for ragged_rows
+  RaggedQueue staying{};  ///< for clusters that stay, before that
   unsigned* left = nullptr;
-  std::size_t marks = 0;  ///< bytes
+  std::int64_t words = 0;  ///< of marks
 
   RaggedMemory(const RowProblem& p, const RaggedStay& stay, Parts& parts) {
     list.capacity = RaggedList::most_groups(p.ragged_elements);
     if (list.capacity == 0) return;
     const bool marked = has_marks(p, stay);
-    marks = marked ? static_cast<std::size_t>(ceil_div(p.rows, kMarked)) * sizeof(*left) : 0;
-    counters = parts.bytes_for<Counters>(sizeof(Counters) + marks);
+    words = marked ? ceil_div(p.rows, kMarked) : 0;
+    counters = parts.bytes_for<Counters>(sizeof(Counters) + static_cast<std::size_t>(words) * sizeof(*left));
     left = marked ? reinterpret_cast<unsigned*>(counters + 1) : nullptr;
     list.taken = &counters->groups;
     list.states = parts.take<RaggedList::State>(list.capacity);
@@ -76,15 +90,37 @@ struct RaggedMemory {
     queue.taken = &counters->taken;
     queue.appended = counters->appended;
     queue.capacity = static_cast<unsigned>(RaggedQueue::most(p.rows, p.ragged_elements, kMeanOfLong));
-    queue.rows = parts.take<int>(std::int64_t{RaggedQueue::kClasses} * queue.capacity);
-  }
-  /// Nothing is on them, and of marks all or none are set.
-  void clear(bool sets, Stream stream) const {
-    if (counters == nullptr) return;
-    check(cudaMemsetAsync(counters, 0, sizeof(Counters) + (sets ? 0 : marks), stream), "ragged_rows");
-    if (sets && marks > 0) check(cudaMemsetAsync(left, 0xFF, marks, stream), "ragged_rows");
+    const std::int64_t places = std::int64_t{RaggedQueue::kClasses} * queue.capacity;
+    queue.rows = parts.take<int>(places);
+    if (!stay.of_queue) return;
+    staying = queue;
+    staying.appended = counters->staying, staying.taken = nullptr, staying.rows = parts.take<int>(places);
   }
 };
+
+constexpr int kBeginThreads = 256;
+
+/// Nothing is on the list and the queue, all marks are `mark`, and where no row is the result is as if hidden.
+template <class S>
+__global__ void __launch_bounds__(kBeginThreads)
+    ragged_begin(const __grid_constant__ RowProblem p, const __grid_constant__ RaggedMemory memory, unsigned mark,
+                 S outside) {
+  begin_in_order();
+  const std::int64_t own = std::int64_t{blockIdx.x} * kBeginThreads + threadIdx.x;
+  if (own == 0 && memory.counters != nullptr) *memory.counters = {};
+  for (std::int64_t i = own; i < memory.words; i += std::int64_t{gridDim.x} * kBeginThreads) memory.left[i] = mark;
+  if (p[Slot::y].given) fill_outside_rows(p, outside);
+}
+
+/// What comes next begins when it has ended: earlier, it is slower where rows are few (measured: by a tenth).
+void launch_begin(const RowProblem& p, const RaggedMemory& memory, int processors, Stream stream) {
+  const unsigned mark = has_packs(p) ? 0 : ~0U;
+  const auto run = [&]<class S>(S outside) {
+    launch("ragged_begin", ragged_begin<S>, {processors, kBeginThreads}, stream, p, memory, mark, outside);
+  };
+  if (p[Slot::y].given) return with_outside_bits(p, run);
+  if (memory.counters != nullptr) run(std::uint16_t{});
+}
 
 /// For rows of their mean length; any other lengths are right, too.
 RaggedSpread spread_rows(const RowProblem& p, const RaggedMemory& memory, int processors) {
@@ -124,12 +160,15 @@ void launch_marked(const RowProblem& p, const RaggedMemory& memory, int processo
       stream = stream.following();
     }
   }
-  const auto rows =
-      std::bit_floor(static_cast<unsigned>(std::clamp<std::int64_t>(kElementsOfTiles / mean, 2, kMarked)));
-  const std::int64_t most = mean < kMeanOfFewTiles ? 8 : 32;  // a processor
+  // Few rows are for all blocks that find a place.
+  const std::int64_t at_once = p.rows / (std::int64_t{kRaggedTileBlocks} * processors);
+  const std::int64_t elements = kLeaves == RaggedLeaves::row ? kElementsOfStates : elements_of_tiles(sizeof(E));
+  const std::int64_t wanted = std::min(elements / mean, at_once);
+  const auto rows = std::bit_floor(static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 2, kMarked)));
+  const std::int64_t most = has_packs(p) ? 8 : 32;  // a processor; packs leave few rows
   const std::int64_t blocks = std::min<std::int64_t>(ceil_div(p.rows, rows), most * processors);
   launch("ragged_tiles", ragged_tiles<E, kLeaves>, {blocks, 32 * kRaggedTileWarps}, stream, p, memory.left,
-         memory.queue, static_cast<int>(rows));
+         memory.staying.given() ? memory.staying : memory.queue, static_cast<int>(rows));
 }
 
 template <class E, RaggedLeaves kLeaves>
@@ -140,7 +179,7 @@ void launch_rows(const RowProblem& p, const RaggedMemory& memory, const RaggedSt
     stream = stream.following();
   }
   if (stay.longest > 0) {
-    if constexpr (kLeaves != RaggedLeaves::row) launch_ragged_stays(p, stay, memory.queue, stream);
+    if constexpr (kLeaves != RaggedLeaves::row) launch_ragged_stays(p, stay, memory.staying, memory.queue, stream);
     stream = stream.following();
   }
   const RaggedSpread spread = spread_rows(p, memory, processors);
@@ -166,7 +205,7 @@ void run(const RowProblem& p, const Context& context) {
   const Scratch scratch(workspace(p, context), context);
   Parts parts(scratch.data());
   const RaggedMemory memory(p, stay, parts);
-  memory.clear(!has_packs(p), stream);
+  launch_begin(p, memory, processors, stream);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     switch (p.op) {
       case Op::softmax: launch_rows<E, RaggedLeaves::softmax>(p, memory, stay, processors, stream); break;
@@ -182,8 +221,8 @@ void run(const RowProblem& p, const Context& context) {
 
 }  // namespace
 
-const RowKernel softmax_ragged_rows_kernel{"softmax_ragged_rows", refuses, run, workspace};
-const RowKernel fold_ragged_rows_kernel{"fold_ragged_rows", refuses, run, workspace};
+const RowKernel softmax_ragged_rows_kernel{"softmax_ragged_rows", refuses, run, workspace, true};
+const RowKernel fold_ragged_rows_kernel{"fold_ragged_rows", refuses, run, workspace, true};
 
 }  // namespace cuda
 }  // namespace v0

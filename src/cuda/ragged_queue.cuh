@@ -43,6 +43,13 @@ struct RaggedQueue {
     }
     return -1;
   }
+  /// How many numbers have a row.
+  __device__ __forceinline__ std::int64_t count() const {
+    std::int64_t all = 0;
+#pragma unroll
+    for (int of = 0; of < kClasses; ++of) all += min(appended[of], capacity);
+    return all;
+  }
   /// At most so many of each class are given.
   __device__ __forceinline__ bool has_few(unsigned most) const {
 #pragma unroll

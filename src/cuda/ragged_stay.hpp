@@ -10,6 +10,7 @@ namespace cuda {
 /// The longest of them, and so all shorter ones; 0: none.
 struct RaggedStay {
   std::int64_t longest = 0;
+  bool of_queue = false;  ///< of those that kernels before leave; else of all rows
   constexpr bool takes(std::int64_t n) const { return n > 0 && n <= longest; }
 };
 
@@ -17,8 +18,10 @@ struct RaggedQueue;
 
 /// None where clusters cannot take rows, or are as slow or slower than others for such as these on average.
 RaggedStay stays_for_ragged(const RowProblem& p);
-/// softmax or log_softmax of these rows; those that are longer go to the queue, which has room for all rows.
-void launch_ragged_stays(const RowProblem& p, const RaggedStay& stay, const RaggedQueue& queue, Stream stream);
+/// softmax or log_softmax of these rows; those that are longer go to the queue, which has room for all rows. source: if
+/// of_queue.
+void launch_ragged_stays(const RowProblem& p, const RaggedStay& stay, const RaggedQueue& source,
+                         const RaggedQueue& queue, Stream stream);
 
 }  // namespace cuda
 }  // namespace v0

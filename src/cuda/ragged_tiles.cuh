@@ -1,5 +1,6 @@
 // Ragged rows of a few chunks. The warps of a block take the chunks of neighbouring rows by turns, and read them once;
-// a row's warps meet in shared memory, those of others go on. Rows of another kind stay marked for ragged_rows.
+// a row's warps meet in shared memory, those of others go on. Of states alone all go on, and rows may be longer. Rows
+// of another kind stay marked for ragged_rows.
 #pragma once
 
 #include "cuda/in_order.cuh"
@@ -9,18 +10,20 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Warps of a block, which are the chunks of the longest row.
-inline constexpr int kRaggedTileWarps = 8;
-inline constexpr std::int64_t kTileElements = std::int64_t{kRaggedTileWarps} * lift::kChunk;
+inline constexpr int kRaggedTileWarps = 8;   ///< of a block
 inline constexpr int kRaggedTileBlocks = 4;  ///< of a processor
+/// Chunks of the longest row: its warps meet; of states alone, two to a lane of the warp that merges them.
+template <RaggedLeaves kLeaves>
+inline constexpr int kTileChunks = kLeaves == RaggedLeaves::row ? 64 : kRaggedTileWarps;
 
-/// What a block shares: its rows, its warps' values, and the nodes of all chunks.
-template <class E>
+/// What a block shares: its rows, its warps' values (of states alone none), and the nodes of all chunks.
+template <class E, RaggedLeaves kLeaves>
 struct TileStorage {
-  RaggedValues<E> values[kRaggedTileWarps];
+  static constexpr int kNodes = kMarked * kRaggedTileWarps;
+  RaggedValues<E> values[kLeaves == RaggedLeaves::row ? 1 : kRaggedTileWarps];
   uint4 edges[kRaggedTileWarps][2];
   RaggedRow rows[kMarked];
-  lift::Node nodes[kMarked * kRaggedTileWarps];
+  lift::Node nodes[kNodes];
   CopyBarrier whole[kMarked];  ///< a row has all of its nodes; each completes a phase each turn
 };
 
@@ -31,7 +34,11 @@ struct RaggedTiles {
   using S = fold::Scalar<float>;
   static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = lift::kPerLane / kWidth;
   static constexpr bool kLog = kLeaves == RaggedLeaves::log_softmax;
-  static constexpr bool kAhead = kSize == 2;  ///< registers hold a chunk's vectors while the one before is finished
+  static constexpr bool kStates = kLeaves == RaggedLeaves::row;
+  static constexpr std::int64_t kLongest = std::int64_t{kTileChunks<kLeaves>} * lift::kChunk;
+  /// Registers hold a chunk's vectors while the one before is finished. float32 has none free for that.
+  static constexpr bool kAhead = kSize == 2;
+  using Storage = TileStorage<E, kLeaves>;
 
   /// A chunk: `index` of a row's `count`.
   struct Unit {
@@ -40,7 +47,7 @@ struct RaggedTiles {
 
   const RowProblem& p;
   const RaggedQueue& queue;  ///< for longer rows than warps take alone
-  TileStorage<E>& storage;
+  Storage& storage;
   int warp;       ///< as a reduction's result, which the compiler knows to be the same in all lanes
   int before;     ///< chunks of the rows before the lane's
   int behind;     ///< and of those up to it
@@ -48,7 +55,7 @@ struct RaggedTiles {
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  __device__ __forceinline__ RaggedTiles(const RowProblem& p_, const RaggedQueue& queue_, TileStorage<E>& storage_,
+  __device__ __forceinline__ RaggedTiles(const RowProblem& p_, const RaggedQueue& queue_, Storage& storage_,
                                          std::int64_t first, unsigned todo)
       : p(p_),
         queue(queue_),
@@ -57,26 +64,21 @@ struct RaggedTiles {
         before(0),
         behind(0),
         gone(0) {
-    int chunks = 0;
+    RaggedRow own{first + lane(), 0, 0};
+    const bool has_row = (todo >> lane() & 1U) != 0 && own.index < p.rows;
+    if (has_row) own = ragged_row(p, own.index);
+    int chunks = own.n <= kLongest ? static_cast<int>(lift::chunk_count(own.n)) : 0;
+    behind = up_to(chunks);
+    if (kStates && behind > Storage::kNodes) chunks = 0;  // this one, and those behind it
     bool is_gone = false;
-    if ((todo >> lane() & 1U) != 0 && first + lane() < p.rows) {
-      const RaggedRow own = ragged_row(p, first + lane());
-      if (own.n <= kTileElements) chunks = static_cast<int>(lift::chunk_count(own.n));
-      if (warp == 0) {
-        storage.rows[lane()] = own;
-        if (kLeaves == RaggedLeaves::row && own.n == 0)
-          write_row<float>(p, own.index, fold::LogSumExp<float>::identity());
-        is_gone = own.n == 0 || (own.n > kTileElements && queue.append(own.index, own.n));
-      }
+    if (warp == 0 && has_row) {
+      storage.rows[lane()] = own;
+      if (kStates && own.n == 0) write_row<float>(p, own.index, fold::LogSumExp<float>::identity());
+      is_gone = own.n == 0 || (chunks == 0 && own.n > kWarpElements && queue.append(own.index, own.n));
     }
-    if (warp == 0 && chunks == 0) storage.whole[lane()].arrive(kRaggedTileWarps);
+    if (!kStates && warp == 0 && chunks == 0) storage.whole[lane()].arrive(kRaggedTileWarps);
     gone = __ballot_sync(lift::kWholeWarp, is_gone);
-    behind = chunks;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const int other = __shfl_up_sync(lift::kWholeWarp, behind, distance);
-      if (lane() >= distance) behind += other;
-    }
+    if (kStates) behind = up_to(chunks);
     before = behind - chunks;
   }
 
@@ -106,12 +108,25 @@ struct RaggedTiles {
         fetch(own, at);
         unit = fold(own, at);
       }
-      finish(unit, at, static_cast<unsigned>(turn) % 2, left, bit);
+      if constexpr (!kStates) finish(unit, at, static_cast<unsigned>(turn) % 2, left, bit);
     }
     __syncthreads();
+    if constexpr (kStates) {
+      finish_states(left, bit);
+      __syncthreads();
+    }
   }
 
  private:
+  /// The sum of the lanes' counts up to the lane's own.
+  static __device__ __forceinline__ int up_to(int count) {
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int other = __shfl_up_sync(lift::kWholeWarp, count, distance);
+      if (lane() >= distance) count += other;
+    }
+    return count;
+  }
   /// A chunk: its vectors, and of which slots it is; those beyond the last lie in the first ones.
   struct Span {
     std::int64_t at;  ///< bytes in x and y
@@ -187,12 +202,12 @@ struct RaggedTiles {
     __syncwarp();  // which values are behind
     if (lane() == 0) {
       storage.nodes[at] = node;
-      storage.whole[u.row].arrive(u.index == 0 ? kRaggedTileWarps + 1 - u.count : 1);
+      if (!kStates) storage.whole[u.row].arrive(u.index == 0 ? kRaggedTileWarps + 1 - u.count : 1);
     }
     return unit;
   }
   __device__ __forceinline__ lift::Node fold(float& unit, const uint4 (&raw)[kVectors], const Span& span) const {
-    auto& values = storage.values[warp];
+    auto& values = storage.values[kStates ? 0 : warp];
     const float c = fold::make_scale<float>(p.scale).c;
     const RaggedFrame frame(Packed<E>::extremes(raw), c);
     if (!frame.near) return {lift::kFar, 0.F};
@@ -216,6 +231,7 @@ struct RaggedTiles {
   }
   /// Some element of the chunk in slots without one.
   __device__ __forceinline__ void fill(uint4 (&raw)[kVectors], const Span& span) const {
+    if (span.end - span.head == lift::kChunk) return;
     const E one = reinterpret_cast<const E*>(p[Slot::x].data + span.at)[span.head];
     E ones[kWidth];
 #pragma unroll
@@ -227,7 +243,25 @@ struct RaggedTiles {
       raw[0] = joined(joined(own, filler, span.head * kSize), own, (span.end - lift::kChunk) * kSize);
     }
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) raw[j] = joined(filler, raw[j], (span.end - kWidth * (lane() + 32 * j)) * kSize);
+    for (int j = 0; j < kVectors; ++j)
+      if (span.end < 32 * kWidth * (j + 1))
+        raw[j] = joined(filler, raw[j], (span.end - kWidth * (lane() + 32 * j)) * kSize);
+  }
+  /// The states of all rows, a warp each, once all nodes are there.
+  __device__ __forceinline__ void finish_states(unsigned& left, int bit) const {
+#pragma unroll 1
+    for (int row = warp; row < kMarked; row += kRaggedTileWarps) {
+      const int first = __shfl_sync(lift::kWholeWarp, before, row),
+                count = __shfl_sync(lift::kWholeWarp, behind, row) - first;
+      if (count == 0) continue;
+      const lift::Node root =
+          lift::merge_run<kTileChunks<kLeaves> / 32>([&](int i) { return storage.nodes[first + i]; }, count);
+      if (lane() != 0) continue;
+      const RaggedRow& r = storage.rows[row];
+      const bool far = root.z == lift::kFar;
+      if (!far) write_row<float>(p, r.index, lift::state_of(root));
+      if (!far || (r.n > kWarpElements && queue.append(r.index, r.n))) atomicAnd(&left, ~(1U << (bit + row)));
+    }
   }
   /// The results of a chunk.
   __device__ __forceinline__ void finish(float unit, int at, unsigned parity, unsigned& left, int bit) const {
@@ -239,24 +273,21 @@ struct RaggedTiles {
     const bool far = root.z == lift::kFar;
     if (u.index == 0 && lane() == 0) {
       if (!far || (r.n > kWarpElements && queue.append(r.index, r.n))) atomicAnd(&left, ~(1U << (bit + u.row)));
-      if (kLeaves == RaggedLeaves::row && !far) write_row<float>(p, r.index, lift::state_of(root));
     }
     if (far) return;
-    if constexpr (kLeaves != RaggedLeaves::row) {
-      const Span span(p, r, u.index);
-      char* y = p[Slot::y].data + span.at;
-      auto& values = storage.values[warp];
-      if constexpr (kLog) {
-        const fold::LogNormaliser<float> norm(lift::state_of(root), fold::make_scale<float>(p.scale));
-        values.collect(y, span.head, span.end, [&](float x) { return fast_log_probability(norm, x); });
-      } else {
-        const float multiplier = S::mul(lift::near_multiplier(root, storage.nodes[at]), unit);
-        // Terms are at least 2^-62: so are none of the results that small.
-        if (multiplier >= 0x1p-60F)
-          return values.collect(y, span.head, span.end, [&](float t) { return S::mul(t, multiplier); });
-        values.collect(y, span.head, span.end,
-                       [&](float t) { return fold::Normaliser<float>::probability(t, multiplier); });
-      }
+    const Span span(p, r, u.index);
+    char* y = p[Slot::y].data + span.at;
+    auto& values = storage.values[warp];
+    if constexpr (kLog) {
+      const fold::LogNormaliser<float> norm(lift::state_of(root), fold::make_scale<float>(p.scale));
+      values.collect(y, span.head, span.end, [&](float x) { return fast_log_probability(norm, x); });
+    } else {
+      const float multiplier = S::mul(lift::near_multiplier(root, storage.nodes[at]), unit);
+      // Terms are at least 2^-62: so are none of the results that small.
+      if (multiplier >= 0x1p-60F)
+        return values.collect(y, span.head, span.end, [&](float t) { return S::mul(t, multiplier); });
+      values.collect(y, span.head, span.end,
+                     [&](float t) { return fold::Normaliser<float>::probability(t, multiplier); });
     }
   }
 };
@@ -268,7 +299,7 @@ __global__ void __launch_bounds__(32 * kRaggedTileWarps, kRaggedTileBlocks)
     ragged_tiles(const __grid_constant__ RowProblem p, unsigned* left, const __grid_constant__ RaggedQueue queue,
                  int rows) {
   begin_in_order();
-  __shared__ TileStorage<E> storage;
+  __shared__ TileStorage<E, kLeaves> storage;
   int turn = 0;
   if (threadIdx.x < kMarked) storage.whole[threadIdx.x].init(kRaggedTileWarps);
   __syncthreads();
