@@ -229,23 +229,32 @@ class Bench:
         elif case == "length":
             given["length"] = torch.randint(0, n + 1, (rows,), device="cuda", dtype=torch.int32)
             need = (x.numel() + int(given["length"].sum())) * x.element_size() + 4 * rows
-        elif case.startswith("ragged"):  # n is the mean
-            if case == "ragged":
-                sizes = torch.randint(0, 2 * n + 1, (rows,), device="cuda")
-            else:  # most rows short, a few a thousand times longer
-                sizes = torch.rand(rows, device="cuda", dtype=torch.float64).pow_(-1 / 1.2).clamp_(max=4096)
-                sizes = (sizes * (n / sizes.mean())).long()
-            given["offsets"] = torch.zeros(rows + 1, device="cuda", dtype=torch.int64)
-            given["offsets"][1:] = sizes.cumsum(0)
-            total = int(given["offsets"][-1])
-            x = torch.randn(total, device="cuda").mul_(3).to(dtype)
-            y, need = torch.empty_like(x), 2 * total * x.element_size() + 8 * rows
         run = self.softfold.plan("softmax", [x], y, self.stream, **given)
         candidates = {f"softfold:{run.kernel}": run}
         if case == "mask" and "torch" in self.args.peers:
             keep = given["mask"]
             candidates[label("torch") + " masked_fill"] = lambda: torch.softmax(x.masked_fill(~keep, -torch.inf), -1)
         self.point("softmax", dtype, (rows, n), case, candidates, need)
+
+    def ragged(self, dtype, n, case, op="softmax"):
+        """Rows of a mean length n. The bytes are those that they need, the offsets' too."""
+        rows = (1 << 27) // n
+        if case == "ragged":
+            sizes = torch.randint(0, 2 * n + 1, (rows,), device="cuda")
+        elif case == "ragged zipf":  # most rows short, a few a thousand times longer
+            sizes = torch.rand(rows, device="cuda", dtype=torch.float64).pow_(-1 / 1.2).clamp_(max=4096)
+            sizes = (sizes * (n / sizes.mean())).long()
+        else:
+            sizes = torch.empty(rows, device="cuda").exponential_().mul_(n).long()
+            sizes = sizes.sort().values if case == "ragged in order" else sizes
+        offsets = torch.zeros(rows + 1, device="cuda", dtype=torch.int64)
+        offsets[1:] = sizes.cumsum(0)
+        x = torch.randn(int(offsets[-1]), device="cuda").mul_(3).to(dtype)
+        read_only = op == "logsumexp"
+        y = torch.empty(rows, device="cuda") if read_only else torch.empty_like(x)
+        run = self.softfold.plan(op, [x], y, self.stream, offsets=offsets)
+        need = (1 if read_only else 2) * x.numel() * x.element_size() + 8 * rows
+        self.point(op, dtype, (rows, n), case, {f"softfold:{run.kernel}": run}, need, read_only=read_only)
 
     def outer_axis(self, dtype, batch, n, inner):
         x = torch.randn(batch, n, inner, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
@@ -302,13 +311,21 @@ def measure(b, only):
                 b.backward(dtype, max(1, (1 << 28) // n), n)
         b.backward(torch.bfloat16, 8192, 32768, op="log_softmax_backward")
     if "options" in only:
-        lengths = {"mask": (128, 1024, 4096, 32768, 131072, 50257, 128256), "length": (128, 1024, 4096, 32768, 131072),
-                   "ragged": (64, 128, 256, 512, 1024, 2048, 4096, 8192, 32768, 131072),
-                   "ragged zipf": (64, 256, 1024, 4096)}
+        lengths = {"mask": (128, 1024, 4096, 32768, 131072, 50257, 128256), "length": (128, 1024, 4096, 32768, 131072)}
         for case, ns in lengths.items():
             for dtype in (torch.float32, torch.bfloat16):
                 for n in ns:
                     b.options(dtype, max(1, (1 << 27) // n), n, case)
+    if "ragged" in only:
+        means = {"ragged": (64, 128, 256, 512, 1024, 2048, 4096, 8192, 32768, 131072),
+                 "ragged exponential": (64, 256, 1024, 2048, 4096, 8192), "ragged in order": (128, 1024, 4096),
+                 "ragged zipf": (64, 256, 1024, 4096)}
+        for dtype in (torch.float32, torch.bfloat16):
+            for case, ns in means.items():
+                for n in ns:
+                    b.ragged(dtype, n, case)
+            for n in (64, 512, 1024, 2048, 4096, 8192, 32768):
+                b.ragged(dtype, n, "ragged", "logsumexp")
     if "outer" in only:
         for dtype in (torch.float32, torch.bfloat16):
             for batch, n, inner in ((16, 21, 1 << 18), (16, 64, 1 << 17), (64, 512, 4096), (1, 1024, 1 << 17),
@@ -321,7 +338,7 @@ def main():
     add_options(parser)
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
     parser.add_argument("--peers", type=peer_names(PEERS), default="torch", help=",".join(PEERS))
-    parser.add_argument("--only", default="softmax,short,between,log_softmax,long,few,logsumexp,backward,options,outer")
+    parser.add_argument("--only", default="softmax,short,between,log_softmax,long,few,logsumexp,backward,options,ragged,outer")
     args = parser.parse_args()
     bench = Bench(args, Records(args.out, args.commit, args.limit, args.resume))
     run_points(lambda: measure(bench, args.only.split(",")))

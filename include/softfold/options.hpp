@@ -96,10 +96,10 @@ enum class LogBase : std::uint8_t { natural, two };
 /// broadcast to it. On the CPU, length and offsets are checked when a plan is made and read again when it runs: in
 /// between they may not change (if they do, no memory outside x is touched, and the rows are those that fit).
 struct RowOptions {
-  int axis = -1;        ///< the axis that is folded; negative counts from the end
-  double scale = 1;     ///< every element is multiplied by it; 1/temperature
-  View scales{};        ///< float32 or float64, one a row: multiplies `scale`
-  View length{};        ///< int32 or int64, one a row: only the first `length` elements exist
+  int axis = -1;     ///< the axis that is folded; negative counts from the end
+  double scale = 1;  ///< every element is multiplied by it; 1/temperature
+  View scales{};     ///< float32 or float64, one a row: multiplies `scale`
+  View length{};     ///< int32 or int64, one a row: only the first `length` elements exist
   /// int32 or int64, [rows + 1], ascending: x is 1-D and row i is x[offsets[i] .. offsets[i+1]). Rows need not cover x:
   /// its other elements are not read, and a result of x's shape holds 0 there (log_softmax: -inf), a gradient 0.
   View offsets{};

@@ -25,10 +25,10 @@ constexpr std::int64_t kMeanOfPacks = 500;
 /// Mean length up to which rows of a few chunks are worth a kernel, where clusters stay for the longer ones, or for
 /// none.
 constexpr std::int64_t kMeanOfTiles = 8000;
-/// The same for states, whose rows may be longer, and the mean from which they are: of short rows ragged_rows finds
-/// them faster.
+/// The same for states, whose rows may be longer.
 constexpr std::int64_t kMeanOfStateTiles = 40000;
-constexpr std::int64_t least_mean_of_state_tiles(std::size_t size) { return size == 2 ? 700 : 500; }
+constexpr std::int64_t kFewForStates = std::int64_t{1}
+                                       << 22;  ///< elements of which ragged_rows alone finds them faster
 /// Elements that a block of ragged_tiles takes at a time. Measured: of 16 bit, whose next chunk is on its way while one
 /// is finished, many; else three to each warp.
 constexpr std::int64_t elements_of_tiles(std::size_t size) { return size == 2 ? 73728 : 23040; }
@@ -56,10 +56,9 @@ bool has_marks(const RowProblem& p, const RaggedStay& stay) {
   if (p[Slot::mask].given || p[Slot::scales].given || !lift::Factor(fold::make_scale<float>(p.scale).c).plain)
     return false;
   if (stay.longest > 0 && !stay.of_queue) return false;
-  if (p.ragged_elements <= kBlockElements) return false;
   const bool of_row = p.op != Op::softmax && p.op != Op::log_softmax;
-  if (!of_row) return mean_of(p) <= kMeanOfTiles;
-  return mean_of(p) >= least_mean_of_state_tiles(size_of(p[Slot::x].dtype)) && mean_of(p) <= kMeanOfStateTiles;
+  if (p.ragged_elements <= (of_row ? kFewForStates : kBlockElements)) return false;
+  return mean_of(p) <= (of_row ? kMeanOfStateTiles : kMeanOfTiles);
 }
 
 /// Where things lie in the workspace: a list and a queue of long rows, and a mark a row.
@@ -154,11 +153,9 @@ void launch_packs(const RowProblem& p, unsigned* left, int processors, Stream st
 template <class E, RaggedLeaves kLeaves>
 void launch_marked(const RowProblem& p, const RaggedMemory& memory, int processors, Stream stream) {
   const std::int64_t mean = mean_of(p);
-  if constexpr (kLeaves != RaggedLeaves::row) {
-    if (has_packs(p)) {
-      launch_packs<E, kLeaves>(p, memory.left, processors, stream);
-      stream = stream.following();
-    }
+  if (has_packs(p)) {
+    launch_packs<E, kLeaves>(p, memory.left, processors, stream);
+    stream = stream.following();
   }
   // Few rows are for all blocks that find a place.
   const std::int64_t at_once = p.rows / (std::int64_t{kRaggedTileBlocks} * processors);

@@ -44,15 +44,14 @@ struct PackShare {
   static std::int64_t of_all(const RowProblem& p) { return p.ragged_elements + p.rows * kPackRow; }
 };
 
-/// Up to 32 neighbouring rows, one a lane, by a warp; not for states.
+/// Up to 32 neighbouring rows, one a lane, by a warp.
 template <class E, RaggedLeaves kLeaves>
 struct RaggedPacks {
-  using Lse = fold::LogSumExp<float>;
   using S = fold::Scalar<float>;
   static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = lift::kPerLane / kWidth;
   static constexpr int kLongest = lift::kChunk - kWidth + 1;  ///< that fits wherever it begins
   static constexpr int kFar = 1 << 30;                        ///< where rows cannot be told apart any more
-  static constexpr bool kTerms = kLeaves == RaggedLeaves::softmax;
+  static constexpr bool kTerms = kLeaves == RaggedLeaves::softmax, kStates = kLeaves == RaggedLeaves::row;
 
   const RowProblem& p;
   RaggedValues<E>& values;
@@ -64,6 +63,7 @@ struct RaggedPacks {
   int begin;            ///< of the lane's row, from there
   int n;                ///< its length, if it is at most kLongest
   bool apart;           ///< some rows do not lie side by side: offsets run backwards
+  lift::NearState state{-fold::infinity<float>(), 0.F};  ///< of states alone, the lane's row's once it is folded
 
   __device__ __forceinline__ RaggedPacks(const RowProblem& p_, RaggedValues<E>& values_, std::int64_t first_,
                                          std::int64_t stop_)
@@ -114,6 +114,10 @@ struct RaggedPacks {
       if (!pack(i, 32 - __clz(static_cast<int>(these)), from)) rest |= these & todo;
       todo &= ~these;
     }
+    if constexpr (kStates) {
+      const bool has_state = lane < done && first + lane < stop && (rest >> lane & 1U) == 0;
+      if (has_state) write_row<float>(p, first + lane, {static_cast<double>(state.m), state.d});
+    }
     if (rest != 0 && lane == 0) {
       const auto bit = static_cast<int>(first % kMarked);
       unsigned* word = left + first / kMarked;
@@ -138,12 +142,20 @@ struct RaggedPacks {
       const int its = row + (lane >> level), from_lane = min(its, end_row - 1);
       const int its_start = __shfl_sync(lift::kWholeWarp, start, from_lane);
       const int its_n = __shfl_sync(lift::kWholeWarp, n, from_lane);
-      fold_row(its_start, its < end_row ? its_n : 0, level);
+      const lift::NearState folded = fold_row(its_start, its < end_row ? its_n : 0, level);
+      __syncwarp();
+      if constexpr (kStates) {
+        const int group = (lane - row) << level;
+        const lift::NearState own{__shfl_sync(lift::kWholeWarp, folded.m, group),
+                                  __shfl_sync(lift::kWholeWarp, folded.d, group)};
+        if (group >= 0 && group < 32 && lane < end_row) state = own;
+      }
+    }
+    if constexpr (!kStates) {
+      values.collect(p[Slot::y].data + at, __shfl_sync(lift::kWholeWarp, start, i),
+                     __shfl_sync(lift::kWholeWarp, start + n, end_row - 1), [](float v) { return v; });
       __syncwarp();
     }
-    values.collect(p[Slot::y].data + at, __shfl_sync(lift::kWholeWarp, start, i),
-                   __shfl_sync(lift::kWholeWarp, start + n, end_row - 1), [](float v) { return v; });
-    __syncwarp();
     return true;
   }
 
@@ -176,8 +188,8 @@ struct RaggedPacks {
     return true;
   }
 
-  /// A row of a group of 2^level lanes: its values from `start` on to its results. n = 0: no row's.
-  __device__ __forceinline__ void fold_row(int start, int its_n, int level) {
+  /// A row of a group of 2^level lanes: its values from `start` on to its results, or its state. n = 0: no row's.
+  __device__ __forceinline__ lift::NearState fold_row(int start, int its_n, int level) {
     const int lanes = 1 << level, g = lane & (lanes - 1);
     // Of the lane's values the first so many exist, but for those before the row.
     const int end = its_n == 0 ? 0 : (start & 3) + its_n, reach = max(end - 4 * g, 0);
@@ -199,9 +211,14 @@ struct RaggedPacks {
       // The unit is a power of two, and a part of the reciprocal as of the sum.
       const float multiplier = S::div(1.F, sum(level, [&](int i) { return (there & 1U << i) != 0 ? v[i] : 0.F; }));
       put(v, there, at, lanes, [&](float t) { return S::mul(t, multiplier); });
+      return {};
     } else {
-      const fold::LogNormaliser<float> norm(own_state(v, there, level), scale);
-      put(v, there, at, lanes, [&](float x) { return fast_log_probability(norm, x); });
+      const lift::NearState own = own_state(v, there, level);
+      if constexpr (!kStates) {
+        const fold::LogNormaliser<float> norm({static_cast<double>(own.m), own.d}, scale);
+        put(v, there, at, lanes, [&](float x) { return fast_log_probability(norm, x); });
+      }
+      return own;
     }
   }
 
@@ -223,7 +240,8 @@ struct RaggedPacks {
   }
 
   /// The state in the row's own frame.
-  __device__ __forceinline__ Lse::State own_state(const float (&v)[lift::kPerLane], unsigned there, int level) const {
+  __device__ __forceinline__ lift::NearState own_state(const float (&v)[lift::kPerLane], unsigned there,
+                                                       int level) const {
     float most = -fold::infinity<float>();
     const float sign = c > 0.F ? 1.F : -1.F;
 #pragma unroll
@@ -236,7 +254,7 @@ struct RaggedPacks {
     const float m = S::sub(S::fma(S::mul(most, sign), c, kMagic), kMagic);
     const lift::FrameTerms terms(c, most == -fold::infinity<float>() ? 0.F : m);
     const float d = sum(level, [&](int i) { return (there & 1U << i) != 0 ? terms.template term<false>(v[i]) : 0.F; });
-    return {static_cast<double>(m), S::mul(d, terms.unit)};
+    return {m, S::mul(d, terms.unit)};
   }
 
   /// A row's results in the place of its values, `lanes` vectors apart.

@@ -127,6 +127,31 @@ TEST_F(CudaRagged, LongRowsToStayFor) {
       }
 }
 
+/// States of so many short rows that they are folded with their neighbours: ordinary ones, and some of any values.
+TEST_F(CudaRagged, StatesOfManyShortRows) {
+  for (const std::size_t of : {std::size_t{0}, std::size_t{5}, std::size_t{6}})
+    for (const DType t : {DType::float32, DType::float16, DType::bfloat16})
+      for (const Values kind : {Values::specials, Values::wide}) {
+        std::vector<std::int64_t> sizes;
+        for (std::int64_t total = 0; total < 4500000;)
+          for (const std::int64_t n : ragged_sizes()[of])
+            if (n <= 1100) total += n, sizes.push_back(n);
+        const auto rows = static_cast<std::int64_t>(sizes.size()), total = total_of(sizes);
+        Offsets offsets(sizes);
+        Tensor x(t, {total}, {}, 3), lse(DType::float32, {rows}), states(DType::float64, {rows, 4});
+        x.fill_by_threads(
+            [&](std::int64_t i) { return value_of(i / 3000 % 4 == 0 ? kind : Values::normal, i, i % 1500, 1500); });
+        for (const double scale : {1., -0.5}) {
+          softfold::RowOptions cpu, cuda;
+          cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
+          cpu.scale = cuda.scale = scale;
+          expect_same(Op::logsumexp, {&x}, {&lse}, cpu, cuda, "many short rows");
+          expect_same(Op::state, {&x}, {&states}, cpu, cuda, "many short rows");
+          if (HasFatalFailure()) return;
+        }
+      }
+}
+
 /// Rows in order of length: short ones, whose blocks have equal shares of elements; of a mean by which blocks look for
 /// long ones among rows that are no neighbours; with long ones on a queue, few and many, beside clusters that stay,
 /// alone (logsumexp), and such as are longer than a block holds.
