@@ -132,8 +132,10 @@ void refuse_foreign(std::string_view verb, const std::string& name, std::string_
   };
   if ((name == "--top-k" || name == "--topk" || name == "--k") && has("-k") && !has("--top-k"))
     refuse(fmt::format("-k {}", is_number<std::int64_t>(value) ? value : "1"));
-  const bool of_rows = name == "--offsets" || name == "--lengths" || name == "--length";
-  if (of_rows && !has(name) && verb != "attention")
+  constexpr std::string_view of_rows[] = {"softmax",       "log-softmax", "logsumexp",
+                                          "cross-entropy", "entropy",     "kl-divergence"};
+  if ((name == "--offsets" || name == "--lengths" || name == "--length") &&
+      std::ranges::find(of_rows, verb) != std::end(of_rows))
     refuse("leave it out: a file's rows have one length; C++, C and Python take lengths and offsets of ragged rows");
   const bool scaled = has("--scale") && !has("--temperature") && verb != "attention" && verb != "explain";
   if (!scaled || (name != "--temperature" && name != "--temp")) return;

@@ -142,7 +142,9 @@ def _ragged_place(x, offsets):
 
 def _spread(call, rows, x, offsets):
     """One value a row, over the row's elements; 0 where no ragged row is."""
-    return jnp.expand_dims(rows, call.axis) if offsets is None else jnp.pad(rows, 1)[_ragged_place(x, offsets)]
+    if offsets is None:
+        return jnp.expand_dims(rows, call.axis)
+    return jnp.pad(jnp.broadcast_to(rows, (offsets.shape[0] - 1,)), 1)[_ragged_place(x, offsets)]
 
 
 def _exists(call, x, options):

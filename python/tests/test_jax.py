@@ -87,6 +87,13 @@ def test_ragged_rows(rng, name, at):
         return jnp.where(jnp.isfinite(y), y, 0)
 
     check_grads(function, (x,), order=2, modes=["rev"], atol=1e-5, rtol=1e-5)
+    for scales in (2.0, [2.0], [2.0, 0.5, 1.0][: len(at) - 1]):
+
+        def scaled(x):
+            y = getattr(sf, name)(x, 0, offsets=offsets, scales=jnp.asarray(scales))
+            return jnp.where(jnp.isfinite(y), y, 0)
+
+        check_grads(scaled, (x,), order=2, modes=["rev"], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("options", [o for o in OPTIONS])

@@ -51,6 +51,10 @@ def test_gradients_of_ragged_rows(device, name, at):
         return torch.where(torch.isfinite(y), y, 0)
 
     assert torch.autograd.gradcheck(function, (x,)) and torch.autograd.gradgradcheck(function, (x,))
+    for scales in (2.0, [2.0], [2.0, 0.5, 1.0][: len(at) - 1]):
+        scales = torch.tensor(scales, dtype=torch.float64, device=device)
+        assert torch.autograd.gradcheck(lambda x: torch.where(torch.isfinite(
+            y := mine(name, x, 0, offsets=offsets, scales=scales)), y, 0), (x,))  # fmt: skip
 
 
 def test_gradient_dtypes_follow_the_input(device):

@@ -4,6 +4,8 @@
 #include "cuda/in_order.cuh"
 #include "cuda/launch.hpp"
 
+#include <algorithm>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {

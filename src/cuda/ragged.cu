@@ -17,8 +17,8 @@ namespace {
 
 /// Elements for a warp, so that what it does once counts little, and for a block that looks for long rows.
 constexpr std::int64_t kElementsOfWarp = 16384, kElementsOfBlock = 32768;
-/// Mean length from which rows are too long for ragged_packs, and long ones are many enough to have blocks by the
-/// number of elements; a queue has room for as many rows as there are of that length.
+/// Mean length from which long rows are many enough to have blocks by the number of elements; a queue has room for as
+/// many rows as there are of that length.
 constexpr std::int64_t kMeanOfLong = 2048;
 /// Mean length from which ragged_packs, which looks at all rows and takes the shortest, is not worth its time.
 constexpr std::int64_t kMeanOfPacks = 500;
@@ -60,8 +60,13 @@ bool has_marks(const RowProblem& p, const RaggedStay& stay) {
   if (p.ragged_elements <= (of_row ? kFewForStates : kBlockElements)) return false;
   return mean_of(p) <= (of_row ? kMeanOfStateTiles : kMeanOfTiles);
 }
+/// Clusters of a queue want kernels before them that fill it.
+RaggedStay stay_for(const RowProblem& p) {
+  const RaggedStay stay = stays_for_ragged(p);
+  return stay.of_queue && !has_marks(p, stay) ? RaggedStay{} : stay;
+}
 
-/// Where things lie in the workspace: a list and a queue of long rows, and a mark a row.
+/// Where things lie in the workspace: a list and two queues of long rows, and a mark a row.
 struct RaggedMemory {
   struct Counters {
     unsigned long long groups;                        ///< RaggedList::taken
@@ -99,7 +104,7 @@ struct RaggedMemory {
 
 constexpr int kBeginThreads = 256;
 
-/// Nothing is on the list and the queue, all marks are `mark`, and where no row is the result is as if hidden.
+/// Nothing is on the list and the queues, all marks are `mark`, and where no row is the result is as if hidden.
 template <class S>
 __global__ void __launch_bounds__(kBeginThreads)
     ragged_begin(const __grid_constant__ RowProblem p, const __grid_constant__ RaggedMemory memory, unsigned mark,
@@ -111,7 +116,8 @@ __global__ void __launch_bounds__(kBeginThreads)
   if (p[Slot::y].given) fill_outside_rows(p, outside);
 }
 
-/// What comes next begins when it has ended: earlier, it is slower where rows are few (measured: by a tenth).
+/// What comes next is not asked to begin before it has ended: it would be slower where rows are few (measured: by a
+/// tenth).
 void launch_begin(const RowProblem& p, const RaggedMemory& memory, int processors, Stream stream) {
   const unsigned mark = has_packs(p) ? 0 : ~0U;
   const auto run = [&]<class S>(S outside) {
@@ -189,7 +195,7 @@ void launch_rows(const RowProblem& p, const RaggedMemory& memory, const RaggedSt
 
 std::size_t workspace(const RowProblem& p, const Context&) {
   Parts parts(nullptr);
-  (void)RaggedMemory(p, stays_for_ragged(p), parts);
+  (void)RaggedMemory(p, stay_for(p), parts);
   return parts.used();
 }
 
@@ -198,7 +204,7 @@ void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const int processors = traits_of(device.device()).processors;
   const Stream stream = stream_of(context);
-  const RaggedStay stay = stays_for_ragged(p);
+  const RaggedStay stay = stay_for(p);
   const Scratch scratch(workspace(p, context), context);
   Parts parts(scratch.data());
   const RaggedMemory memory(p, stay, parts);
@@ -219,7 +225,7 @@ void run(const RowProblem& p, const Context& context) {
 }  // namespace
 
 const RowKernel softmax_ragged_rows_kernel{"softmax_ragged_rows", refuses, run, workspace, true};
-const RowKernel fold_ragged_rows_kernel{"fold_ragged_rows", refuses, run, workspace, true};
+const RowKernel fold_ragged_rows_kernel{"fold_ragged_rows", refuses, run, workspace};
 
 }  // namespace cuda
 }  // namespace v0

@@ -1,4 +1,4 @@
-// Ragged rows that kernels leave to blocks of the one behind them.
+// Ragged rows that kernels leave to blocks, or clusters, of the one behind them.
 #pragma once
 
 #include "cuda/launch.hpp"

@@ -16,7 +16,7 @@ inline constexpr int kRaggedTileBlocks = 4;  ///< of a processor
 template <RaggedLeaves kLeaves>
 inline constexpr int kTileChunks = kLeaves == RaggedLeaves::row ? 64 : kRaggedTileWarps;
 
-/// What a block shares: its rows, its warps' values (of states alone none), and the nodes of all chunks.
+/// What a block shares: its rows, its warps' values (of states alone nobody has any), and the nodes of all chunks.
 template <class E, RaggedLeaves kLeaves>
 struct TileStorage {
   static constexpr int kNodes = kMarked * kRaggedTileWarps;
@@ -24,7 +24,7 @@ struct TileStorage {
   uint4 edges[kRaggedTileWarps][2];
   RaggedRow rows[kMarked];
   lift::Node nodes[kNodes];
-  CopyBarrier whole[kMarked];  ///< a row has all of its nodes; each completes a phase each turn
+  CopyBarrier whole[kMarked];  ///< a row has all of its nodes; each completes a phase each turn, but for states
 };
 
 /// Up to kMarked neighbouring rows, one a lane, as every warp of a block sees them. Registers are for terms: what is

@@ -11,13 +11,14 @@ using softfold::Op;
 
 class CudaRagged : public CudaBoth {};
 
-/// Where rows of these lengths begin, and the last one ends.
+/// Where rows of these lengths begin, `before` elements behind x's first, and the last one ends.
 struct Offsets : Tensor {
-  explicit Offsets(const std::vector<std::int64_t>& sizes, DType t = DType::int64)
+  explicit Offsets(const std::vector<std::int64_t>& sizes, DType t = DType::int64, std::int64_t before = 0)
       : Tensor(t, {static_cast<std::int64_t>(sizes.size()) + 1}) {
-    std::int64_t at = 0;
-    fill(
-        [&](std::int64_t i) { return static_cast<double>(i == 0 ? 0 : at += sizes[static_cast<std::size_t>(i - 1)]); });
+    std::int64_t at = before;
+    fill([&](std::int64_t i) {
+      return static_cast<double>(i == 0 ? at : at += sizes[static_cast<std::size_t>(i - 1)]);
+    });
   }
 };
 std::int64_t total_of(const std::vector<std::int64_t>& sizes) {
@@ -111,8 +112,8 @@ TEST_F(CudaRagged, LongRowsToStayFor) {
                                                     : random.below(2 * mean + mean / 4));
         }
         sizes.push_back(300001);
-        const std::int64_t total = total_of(sizes);
-        Offsets offsets(sizes);
+        const std::int64_t before = 5, total = before + total_of(sizes) + 100;  // what no row is of, at both ends
+        Offsets offsets(sizes, DType::int64, before);
         const auto rows = static_cast<std::int64_t>(sizes.size());
         Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3), states(DType::float64, {rows, 4});
         x.fill_by_threads([&](std::int64_t i) { return value_of(v, i / 5000, i % 5000, 5000); });
@@ -133,8 +134,9 @@ TEST_F(CudaRagged, StatesOfManyShortRows) {
     for (const DType t : {DType::float32, DType::float16, DType::bfloat16})
       for (const Values kind : {Values::specials, Values::wide}) {
         std::vector<std::int64_t> sizes;
+        const std::vector<std::int64_t> some = ragged_sizes()[of];
         for (std::int64_t total = 0; total < 4500000;)
-          for (const std::int64_t n : ragged_sizes()[of])
+          for (const std::int64_t n : some)
             if (n <= 1100) total += n, sizes.push_back(n);
         const auto rows = static_cast<std::int64_t>(sizes.size()), total = total_of(sizes);
         Offsets offsets(sizes);
@@ -364,18 +366,14 @@ TEST_F(CudaRagged, RowsThatDoNotCoverX) {
       for (const std::int64_t at : {0, 5}) {
         const auto rows = static_cast<std::int64_t>(kind.sizes.size());
         const std::int64_t n = kind.before + total_of(kind.sizes) + kind.behind;
-        std::vector<std::int64_t> sizes = kind.sizes;
-        sizes.insert(sizes.begin(), kind.before);
-        Tensor offsets(at == 0 ? DType::int64 : DType::int32, {rows + 1});
-        std::int64_t sum = 0;
-        offsets.fill([&](std::int64_t i) { return static_cast<double>(sum += sizes[static_cast<std::size_t>(i)]); });
+        Offsets offsets(kind.sizes, at == 0 ? DType::int64 : DType::int32, kind.before);
         Tensor x(t, {n}, {kind.stride}, at), dy(t, {n}, {kind.stride}, at), y(t, {n}, {kind.stride}, at),
             dq(t, {n}, {kind.stride}, at + 1), states(DType::float64, {rows, 4}), row(t, {rows}),
             targets(DType::int64, {rows}), one(t, {});
         x.fill([](std::int64_t i) { return value_of(Values::normal, i / 1500, i % 1500, 1500); });
         dy.fill([](std::int64_t i) { return value_of(Values::normal, 1 + i / 1500, i % 1500, 1500); });
         row.fill([](std::int64_t i) { return 0.5 * static_cast<double>(i % 3); });
-        targets.fill([&](std::int64_t r) { return sizes[static_cast<std::size_t>(r) + 1] > 0 ? 0. : -100.; });
+        targets.fill([&](std::int64_t r) { return kind.sizes[static_cast<std::size_t>(r)] > 0 ? 0. : -100.; });
         one.fill([](std::int64_t) { return 1.; });
         softfold::RowOptions cpu, cuda;
         cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();

@@ -207,7 +207,8 @@ def _ragged_place(offsets: Tensor, n: int) -> Tensor:
 def _spread(rows: Tensor, like: Tensor, dim, keepdim: bool, offsets):
     """One value a row, over the row's elements; 0 where no ragged row is."""
     if offsets is not None:
-        return torch.nn.functional.pad(rows, (1, 1))[_ragged_place(offsets, like.shape[0])]
+        rows = torch.nn.functional.pad(rows.expand(offsets.shape[0] - 1), (1, 1))
+        return rows.index_select(0, _ragged_place(offsets, like.shape[0]))
     if not keepdim:
         for d in sorted(d % like.dim() for d in dim):
             rows = rows.unsqueeze(d)
@@ -219,7 +220,7 @@ def _sum(values: Tensor, like: Tensor, dim, offsets):
     if offsets is None:
         return values.sum(dim, keepdim=True)
     places = _ragged_place(offsets, like.shape[0])
-    return values.new_zeros(offsets.shape[0] + 1).index_add(0, places, values)[places]
+    return values.new_zeros(offsets.shape[0] + 1).index_add(0, places, values).index_select(0, places)
 
 
 def _exists(y: Tensor, dim, lengths, offsets, mask, causal) -> Optional[Tensor]:
