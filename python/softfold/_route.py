@@ -70,11 +70,19 @@ def _kept_shape(shape: tuple, axis, keepdims: bool) -> tuple:
     return tuple(n for i, n in enumerate(shape) if i not in folded)
 
 
+def _ragged_rows(offsets) -> int:
+    shape = getattr(offsets, "shape", None)
+    if shape is None or len(shape) != 1 or shape[0] < 1:
+        got = f", a {type(offsets).__name__}" if shape is None else f" of shape {list(shape)}"
+        raise Error("shape", f"offsets{got}", "an array of shape [rows + 1]", "offsets=[0] for no row")
+    return shape[0] - 1
+
+
 def result_shape(op: str, shape: tuple, axis, keepdims: bool, offsets) -> tuple:
     """The shape of op's result on an x of the given shape."""
     if op not in _ROW_RESULTS:
         return tuple(shape)
-    kept = (offsets.shape[0] - 1,) if offsets is not None else _kept_shape(tuple(shape), axis, keepdims)
+    kept = (_ragged_rows(offsets),) if offsets is not None else _kept_shape(tuple(shape), axis, keepdims)
     return kept + _ROW_RESULTS[op]
 
 

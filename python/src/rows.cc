@@ -1,6 +1,7 @@
 #include "rows.hpp"
 #include "pieces.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -127,7 +128,8 @@ nb::object allocate(Op op, const Operands& o, nb::handle x, const Axes& axes, co
   if (!o.offsets.tensor.given)
     return names().empty(row_shape(t, axes, a.keepdims, role == Role::states ? 4 : 0), dtype);
   nb::list shape;
-  shape.append(o.offsets.tensor.rank == 1 ? o.offsets.tensor.size(0) - 1 : 0);
+  // Offsets that are none are refused later, with the rest.
+  shape.append(o.offsets.tensor.rank == 1 ? std::max<std::int64_t>(o.offsets.tensor.size(0) - 1, 0) : 0);
   if (role == Role::states) shape.append(4);
   return names().empty(nb::tuple(shape), dtype);
 }

@@ -112,8 +112,12 @@ def test_options_of_another_dtype_meet_those_that_are_taken():
         both = {"kv_offsets": np.array([0])} if name == "q_offsets" else {}
         with pytest.raises(softfold.DTypeError, match=f"{name} of dtype uint64; allowed: int32, int64; try"):
             softfold.attention(X, X, X, **{name: np.array([0], np.uint64)}, **both)
-    with pytest.raises(softfold.Error, match=r"offsets float64 \[0\].*try: give \[0\] for no row"):
-        softfold.softmax(X.ravel(), offsets=[])
+    for operation in (softfold.softmax, softfold.logsumexp, softfold.state, softfold.entropy):
+        for none in ([], np.array(3), np.array([[0, 3]])):
+            with pytest.raises(softfold.Error, match="offsets .*rows . 1"):
+                operation(X.ravel(), offsets=none)
+    with pytest.raises(softfold.Error, match="offsets, a int"):
+        softfold.entropy(X.ravel(), offsets=3)
 
 
 def test_targets_of_another_dtype_meet_those_that_are_taken():

@@ -145,7 +145,8 @@ void check_floating(const View& v, const char* what) {
 
 void check_integer(const View& v, const char* what) {
   if (v.dtype != DType::int32 && v.dtype != DType::int64)
-    throw Error(Code::dtype, std::string(what) + " of dtype " + std::string(name_of(v.dtype)), "int32, int64");
+    throw Error(Code::dtype, std::string(what) + " of dtype " + std::string(name_of(v.dtype)), "int32, int64",
+                "convert it to int64");
 }
 
 void check_device(const View& reference, const View& v, const char* what) {

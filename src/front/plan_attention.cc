@@ -65,7 +65,8 @@ Sizes set_tensor(AttentionTensor& to, const View& v, const char* what, Layout la
 void check_integer(const View& v, const char* what, std::int64_t count) {
   checks::check_view(v, what);
   if (v.dtype != DType::int32 && v.dtype != DType::int64)
-    throw Error(Code::dtype, std::string(what) + " of dtype " + std::string(name_of(v.dtype)), "int32, int64");
+    throw Error(Code::dtype, std::string(what) + " of dtype " + std::string(name_of(v.dtype)), "int32, int64",
+                "convert it to int64");
   if (v.rank() != 1 || (count >= 0 && size(v, 0) != count))
     throw Error(Code::shape, std::string(what) + " of shape " + describe(v.shape),
                 count >= 0 ? "[" + std::to_string(count) + "]" : std::string("[B + 1]"));
@@ -174,9 +175,9 @@ void Builder::tensors(std::span<const View> inputs, const View& out) {
 /// One of Varlen's offsets; `most` becomes the longest sequence that may come.
 void Builder::offsets(VectorOperand& to, const View& v, const char* what, std::int64_t tokens, std::int64_t given,
                       const char* given_name, std::int64_t* most) {
-  check_integer(v, what, -1);
-  if (size(v, 0) < 1)
+  if (v.rank() == 1 && size(v, 0) < 1)
     throw Error(Code::shape, std::string(what) + " of shape [0]", "[B + 1]", "give [0] for no sequence");
+  check_integer(v, what, -1);
   to = vector_of(v, 0);
   if (given < 0)
     throw Error(Code::option, std::string(given_name) + " = " + std::to_string(given), "0 (not known) or more");
@@ -186,9 +187,11 @@ void Builder::offsets(VectorOperand& to, const View& v, const char* what, std::i
   for (std::int64_t i = 0, last = 0; i < size(v, 0); ++i) {
     const std::int64_t at = integer_at(to, i);
     if (at < last || at > tokens)
-      throw Error(Code::data, std::string(what) + "[" + std::to_string(i) + "] = " + std::to_string(at),
+      throw Error(Code::data,
+                  std::string(what) + "[" + std::to_string(i) + "] = " + std::to_string(at) +
+                      (at < last && i > 0 ? " behind " + std::to_string(last) : ""),
                   "ascending offsets from 0 to the " + std::to_string(tokens) + " tokens that there are",
-                  "the running sum of the sequences' lengths, 0 first");
+                  "the running sum of the sequences' lengths");
     if (i > 0) longest = std::max(longest, at - last);
     last = at;
   }

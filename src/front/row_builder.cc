@@ -45,7 +45,9 @@ void set_ragged(RowProblem& p, const View& x, const RowOptions& o) {
   if (x.rank() != 1 || !is_vector || o.offsets.shape[0] < 1)
     throw Error(Code::shape, "offsets " + describe(o.offsets) + " with x " + describe(x),
                 "x of rank 1 and offsets of shape [rows + 1]",
-                is_vector && o.offsets.shape[0] == 0 ? "give [0] for no row" : "flatten x; offsets count its elements");
+                x.rank() != 1 ? "flatten x; offsets count its elements"
+                : is_vector   ? "give [0] for no row"
+                              : "one axis of offsets");
   checks::check_integer(o.offsets, "offsets");
   if (o.length.given() || o.causal)
     throw Error(Code::option, "offsets together with length or causal", "one way to say how long a row is");
@@ -60,9 +62,11 @@ void set_ragged(RowProblem& p, const View& x, const RowOptions& o) {
   for (std::int64_t i = 0, last = 0; i <= p.rows; ++i) {
     const std::int64_t at = integer_at(o.offsets, i);
     if (at < last || at > x.shape[0])
-      throw Error(Code::data, "offsets[" + std::to_string(i) + "] = " + std::to_string(at),
+      throw Error(Code::data,
+                  "offsets[" + std::to_string(i) + "] = " + std::to_string(at) +
+                      (at < last && i > 0 ? " behind " + std::to_string(last) : ""),
                   "ascending offsets from 0 to x's length " + std::to_string(x.shape[0]),
-                  "the running sum of the rows' lengths, 0 first");
+                  "the running sum of the rows' lengths");
     if (i > 0) p.n = std::max(p.n, at - last);
     last = at;
   }
