@@ -1,5 +1,6 @@
 // What a result of x's shape holds where no ragged row is.
 #include "front/outside.hpp"
+#include "cpu/operand_at.hpp"
 #include "cpu/row.hpp"
 #include "cpu/sink.hpp"
 
@@ -9,10 +10,7 @@ inline namespace v0 {
 void cpu_fill_outside(const RowProblem& p) {
   const Operand& o = p[Slot::offsets];
   const auto offset = [&](std::int64_t i) {
-    const char* at = o.data + i * o.strides[0];
-    const std::int64_t value = o.dtype == DType::int32 ? *reinterpret_cast<const std::int32_t*>(at)
-                                                       : *reinterpret_cast<const std::int64_t*>(at);
-    return std::clamp<std::int64_t>(value, 0, p.ragged_elements);
+    return std::clamp<std::int64_t>(cpu::integer_at(o, o.data + i * o.strides[0]), 0, p.ragged_elements);
   };
   cpu::Row all{};
   all.y = p[Slot::y].data;

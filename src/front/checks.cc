@@ -149,6 +149,15 @@ void check_integer(const View& v, const char* what) {
                 "convert it to int64");
 }
 
+void check_offset(const OffsetWords& words, std::int64_t i, std::int64_t at, std::int64_t last, std::int64_t most) {
+  if (at >= last && at <= most) return;
+  throw Error(Code::data,
+              std::string(words.what) + "[" + std::to_string(i) + "] = " + std::to_string(at) +
+                  (at < last && i > 0 ? " behind " + std::to_string(last) : ""),
+              std::string("ascending offsets from 0 to ") + words.before + std::to_string(most) + words.behind,
+              "the running sum of the " + std::string(words.parts) + "' lengths");
+}
+
 void check_device(const View& reference, const View& v, const char* what) {
   if (!(v.device == reference.device))
     throw Error(Code::device, std::string(what) + " on another device than the first operand",

@@ -20,6 +20,13 @@ std::string describe(std::span<const std::int64_t> shape);
 void check_view(const View& v, const char* what);
 void check_floating(const View& v, const char* what);
 void check_integer(const View& v, const char* what);
+/// The words for offsets: their name, what stands before and behind the largest that they may be, and what lies between
+/// two of them.
+struct OffsetWords {
+  const char *what, *before, *behind, *parts;
+};
+/// Refuses (Code::data) the i-th offset, `at`, unless last <= at <= most.
+void check_offset(const OffsetWords& words, std::int64_t i, std::int64_t at, std::int64_t last, std::int64_t most);
 /// All given operands on one device that this build can reach.
 void check_device(const View& reference, const View& v, const char* what);
 

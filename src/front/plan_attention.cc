@@ -64,9 +64,7 @@ Sizes set_tensor(AttentionTensor& to, const View& v, const char* what, Layout la
 
 void check_integer(const View& v, const char* what, std::int64_t count) {
   checks::check_view(v, what);
-  if (v.dtype != DType::int32 && v.dtype != DType::int64)
-    throw Error(Code::dtype, std::string(what) + " of dtype " + std::string(name_of(v.dtype)), "int32, int64",
-                "convert it to int64");
+  checks::check_integer(v, what);
   if (v.rank() != 1 || (count >= 0 && size(v, 0) != count))
     throw Error(Code::shape, std::string(what) + " of shape " + describe(v.shape),
                 count >= 0 ? "[" + std::to_string(count) + "]" : std::string("[B + 1]"));
@@ -186,12 +184,7 @@ void Builder::offsets(VectorOperand& to, const View& v, const char* what, std::i
   std::int64_t longest = 0;
   for (std::int64_t i = 0, last = 0; i < size(v, 0); ++i) {
     const std::int64_t at = integer_at(to, i);
-    if (at < last || at > tokens)
-      throw Error(Code::data,
-                  std::string(what) + "[" + std::to_string(i) + "] = " + std::to_string(at) +
-                      (at < last && i > 0 ? " behind " + std::to_string(last) : ""),
-                  "ascending offsets from 0 to the " + std::to_string(tokens) + " tokens that there are",
-                  "the running sum of the sequences' lengths");
+    checks::check_offset({what, "the ", " tokens that there are", "sequences"}, i, at, last, tokens);
     if (i > 0) longest = std::max(longest, at - last);
     last = at;
   }

@@ -61,12 +61,7 @@ void set_ragged(RowProblem& p, const View& x, const RowOptions& o) {
   p.n = 0;
   for (std::int64_t i = 0, last = 0; i <= p.rows; ++i) {
     const std::int64_t at = integer_at(o.offsets, i);
-    if (at < last || at > x.shape[0])
-      throw Error(Code::data,
-                  "offsets[" + std::to_string(i) + "] = " + std::to_string(at) +
-                      (at < last && i > 0 ? " behind " + std::to_string(last) : ""),
-                  "ascending offsets from 0 to x's length " + std::to_string(x.shape[0]),
-                  "the running sum of the rows' lengths");
+    checks::check_offset({"offsets", "x's length ", "", "rows"}, i, at, last, x.shape[0]);
     if (i > 0) p.n = std::max(p.n, at - last);
     last = at;
   }
