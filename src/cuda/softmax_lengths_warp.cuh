@@ -1,5 +1,5 @@
 // softmax of rows up to 1024 that lie on vectors and that a length or a causal limit cuts short: straight from memory
-// to registers and back, a warp's next rows on their way while it folds these.
+// to registers and back, a warp's next rows on their way while it folds these; of 16 bit those behind them, too.
 #pragma once
 
 #include "cuda/in_order.cuh"
@@ -12,13 +12,16 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// How a warp takes rows of up to 32 * kLanes elements: kRuns sets of them, a row for each group of kLanes lanes.
-/// Measured: float32 wants few bytes on their way and short blocks; 16 bit, of which a processor has more rows to fold,
-/// more rows a warp, whose order by length then leaves out more. Neither wants more warps than fit without spilling.
+/// How a warp takes rows of up to 32 * kLanes elements: kRuns sets of them, a row for each group of kLanes lanes; the
+/// elements of kAhead sets are in registers or on their way there. Measured: float32 wants few bytes on their way and
+/// short blocks; 16 bit, of which a processor has more rows to fold, more rows a warp, whose order by length then
+/// leaves out more. Neither wants more warps than fit without spilling.
 template <class E_, int kLanes_>
 struct LengthsWarp {
   using E = E_;
-  static constexpr int kLanes = kLanes_, kRuns = sizeof(E) == 2 ? 4 : 2, kWarps = 4, kBlocks = sizeof(E) == 2 ? 6 : 5;
+  static constexpr int kLanes = kLanes_, kRuns = sizeof(E) == 2 ? 4 : 2, kAhead = sizeof(E) == 2 ? 2 : 1, kWarps = 4,
+                       kBlocks = 5;
+  static_assert(kRuns % kAhead == 0);
   static constexpr int kWidth = 16 / static_cast<int>(sizeof(E)), kVectors = lift::kPerLane / kWidth;
   static constexpr int kRows = 32 / kLanes, kPlaces = kRuns * kRows;  ///< rows of a set, and of a warp
   /// A lane's elements in four steps, which are left out where no row of a set reaches so far.
@@ -165,7 +168,7 @@ __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
   using S = fold::Scalar<float>;
   constexpr int kLanes = Shape::kLanes, kWidth = Shape::kWidth, kVectors = Shape::kVectors, kRows = Shape::kRows,
                 kPlaces = Shape::kPlaces, kSteps = Shape::kSteps, kOfStep = Shape::kOfStep, kEach = Shape::kEach,
-                kElements = Shape::kElements;
+                kElements = Shape::kElements, kAhead = Shape::kAhead;
   __shared__ CutRow found[Shape::kWarps][kPlaces];
   __shared__ VectorMasks<E> masks;
   const RowProblem& p = rows.p;
@@ -176,29 +179,32 @@ __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
   if (base >= p.rows) return;
   find_rows<Shape>(p, base, found[warp]);
   const CutRow* row = found[warp] + lane / kLanes;
-  uint4 raw[kVectors];
+  uint4 ahead[kAhead][kVectors];
   // Of the vectors that a row has, those of a step; the others keep what they hold.
-  const auto fetch = [&](const char* x, int length, int step) {
+  const auto fetch = [&](uint4(&raw)[kVectors], const char* x, int length, int step) {
 #pragma unroll
     for (int j = step * kOfStep; j < (step + 1) * kOfStep; ++j)
       if (kWidth * kLanes * j < length) raw[j] = *reinterpret_cast<const uint4*>(x + 16 * kLanes * j);
   };
   const auto x_of = [&](const CutRow* of) { return p[Slot::x].data + settled(of->x + 16 * place); };
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) fetch(x_of(row), row->length - kWidth * place, step);
+  for (int set = 0; set < kAhead; ++set) {
+    const CutRow* of = row + set * kRows;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) fetch(ahead[set], x_of(of), of->length - kWidth * place, step);
+  }
   const unsigned mask_at = settled(shared_address(&masks));
   unsigned left = 0;
-#pragma unroll 1
-  for (int run = 0; run < Shape::kRuns; ++run, row += kRows) {
-    // A set: how far its rows reach, and where its next one lies.
+  const auto fold_set = [&](uint4(&raw)[kVectors], int run) {
+    // A set: how far its rows reach, and where the one lies that takes its registers.
     const int length = row->length;
     const int longest = __reduce_max_sync(lift::kWholeWarp, length),
               least = __reduce_min_sync(lift::kWholeWarp, length);
-    const bool has_next = run + 1 < Shape::kRuns;
-    const CutRow* next = row + (has_next ? kRows : 0);
+    const bool has_next = run + kAhead < Shape::kRuns;
+    const CutRow* next = row + (has_next ? kAhead * kRows : 0);
     const char* next_x = x_of(next);
     const int next_length = has_next ? next->length - kWidth * place : 0;
-    // Elements to terms, step by step; as soon as a step's registers are free, the next set's elements are asked for.
+    // Elements to terms, step by step; as soon as a step's registers are free, that set's elements are asked for.
     const FirstFrame<E> frame(__shfl_sync(lift::kWholeWarp, length > 0 ? raw[0].x : 0U, lane / kLanes * kLanes),
                               rows.factor.c);
     const auto terms = frame.terms();
@@ -231,12 +237,12 @@ __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
 #pragma unroll
         for (int i = 0; i < kEach; ++i) own[i] = 0.F;
       }
-      fetch(next_x, next_length, step);
+      fetch(raw, next_x, next_length, step);
     }
     const float d = lift::add_tree<kWidth, kLanes, float>([&](int j, int k) { return v[j * kWidth + k]; });
     if (!__all_sync(lift::kWholeWarp, frame.holds(extremes.all()))) {
       left |= 1U << run;
-      continue;
+      return;
     }
     // Terms to results; zeros behind what exists.
     const float multiplier = length > 0 ? reciprocal_of_normal(d) : 0.F;
@@ -249,6 +255,11 @@ __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
       const uint4 result = Packed<E>::pack(v + j * kWidth);
       if (kWidth * kLanes * j < room) *reinterpret_cast<uint4*>(y + 16 * kLanes * j) = result;
     }
+  };
+#pragma unroll 1
+  for (int run = 0; run < Shape::kRuns; run += kAhead) {
+#pragma unroll
+    for (int set = 0; set < kAhead; ++set, row += kRows) fold_set(ahead[set], run + set);
   }
   row = found[warp] + lane / kLanes;
 #pragma unroll 1
