@@ -21,11 +21,9 @@ constexpr std::int64_t kElementsOfWarp = 16384, kElementsOfBlock = 32768;
 /// many rows as there are of that length.
 constexpr std::int64_t kMeanOfLong = 2048;
 /// Mean length from which ragged_packs, which looks at all rows and takes the shortest, is not worth its time.
-constexpr std::int64_t kMeanOfPacks = 500;
-/// Mean length up to which rows of a few chunks are worth a kernel, where clusters stay for the longer ones, or for
-/// none.
-constexpr std::int64_t kMeanOfTiles = 8000;
-/// The same for states, whose rows may be longer.
+constexpr std::int64_t kMeanOfPacks = 400;
+/// Mean length of states up to which ragged_tiles takes them, whose rows may be longer than most_mean_of_tiles has
+/// them.
 constexpr std::int64_t kMeanOfStateTiles = 40000;
 constexpr std::int64_t kFewForStates = std::int64_t{1}
                                        << 22;  ///< elements of which ragged_rows alone finds them faster
@@ -33,6 +31,10 @@ constexpr std::int64_t kFewForStates = std::int64_t{1}
 /// is finished, many; else three to each warp.
 constexpr std::int64_t elements_of_tiles(std::size_t size) { return size == 2 ? 73728 : 23040; }
 constexpr std::int64_t kElementsOfStates = 98304;  ///< of states, which fill less than half of the places for nodes
+/// Warps of a block of ragged_tiles, and so chunks of the longest row that it takes: these, twice and four times as
+/// many from a mean length on. Measured: by more of them than most rows have chunks, uniform lengths lose 4 percent.
+constexpr int kFewTileWarps = 8;
+constexpr std::int64_t kMeanOfMoreWarps = 3000, kMeanOfMostWarps = 8000;
 /// What a block of ragged_packs takes, about, and at least.
 constexpr std::int64_t kWorthOfPacks = 81920, kLeastWorthOfPacks = 2048;
 
@@ -58,7 +60,7 @@ bool has_marks(const RowProblem& p, const RaggedStay& stay) {
   if (stay.longest > 0 && !stay.of_queue) return false;
   const bool of_row = p.op != Op::softmax && p.op != Op::log_softmax;
   if (p.ragged_elements <= (of_row ? kFewForStates : kBlockElements)) return false;
-  return mean_of(p) <= (of_row ? kMeanOfStateTiles : kMeanOfTiles);
+  return mean_of(p) <= (of_row ? kMeanOfStateTiles : most_mean_of_tiles(size_of(p[Slot::x].dtype)));
 }
 /// Clusters of a queue want kernels before them that fill it.
 RaggedStay stay_for(const RowProblem& p) {
@@ -156,6 +158,21 @@ void launch_packs(const RowProblem& p, unsigned* left, int processors, Stream st
   launch("ragged_packs", ragged_packs<E, kLeaves>, {ceil_div(worth, taken), 32 * kPackWarps}, stream, p, left, taken);
 }
 
+template <class E, RaggedLeaves kLeaves, int kWarps>
+void launch_tiles(const RowProblem& p, const RaggedMemory& memory, int processors, Stream stream) {
+  // Few rows are for all blocks that find a place.
+  const std::int64_t places = std::int64_t{kRaggedTileWarps / kWarps} * processors;
+  const std::int64_t elements =
+      kLeaves == RaggedLeaves::row ? kElementsOfStates : elements_of_tiles(sizeof(E)) * (kWarps / kFewTileWarps);
+  const std::int64_t wanted = std::min(elements / mean_of(p), p.rows / places);
+  const auto rows = std::bit_floor(static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 2, kMarked)));
+  const std::int64_t most = has_packs(p) ? 2 : 8;  // of all places; packs leave few rows
+  const std::int64_t blocks = std::min<std::int64_t>(ceil_div(p.rows, rows), most * places);
+  launch("ragged_tiles", ragged_tiles<E, kLeaves, kWarps>,
+         {blocks, 32 * kWarps, 1, static_cast<int>(sizeof(TileStorage<E, kLeaves, kWarps>))}, stream, p, memory.left,
+         memory.staying.given() ? memory.staying : memory.queue, static_cast<int>(rows));
+}
+
 template <class E, RaggedLeaves kLeaves>
 void launch_marked(const RowProblem& p, const RaggedMemory& memory, int processors, Stream stream) {
   const std::int64_t mean = mean_of(p);
@@ -163,15 +180,12 @@ void launch_marked(const RowProblem& p, const RaggedMemory& memory, int processo
     launch_packs<E, kLeaves>(p, memory.left, processors, stream);
     stream = stream.following();
   }
-  // Few rows are for all blocks that find a place.
-  const std::int64_t at_once = p.rows / (std::int64_t{kRaggedTileBlocks} * processors);
-  const std::int64_t elements = kLeaves == RaggedLeaves::row ? kElementsOfStates : elements_of_tiles(sizeof(E));
-  const std::int64_t wanted = std::min(elements / mean, at_once);
-  const auto rows = std::bit_floor(static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 2, kMarked)));
-  const std::int64_t most = has_packs(p) ? 8 : 32;  // a processor; packs leave few rows
-  const std::int64_t blocks = std::min<std::int64_t>(ceil_div(p.rows, rows), most * processors);
-  launch("ragged_tiles", ragged_tiles<E, kLeaves>, {blocks, 32 * kRaggedTileWarps}, stream, p, memory.left,
-         memory.staying.given() ? memory.staying : memory.queue, static_cast<int>(rows));
+  if constexpr (kLeaves != RaggedLeaves::row) {
+    if constexpr (sizeof(E) == 2)
+      if (mean > kMeanOfMostWarps) return launch_tiles<E, kLeaves, 4 * kFewTileWarps>(p, memory, processors, stream);
+    if (mean > kMeanOfMoreWarps) return launch_tiles<E, kLeaves, 2 * kFewTileWarps>(p, memory, processors, stream);
+  }
+  launch_tiles<E, kLeaves, kFewTileWarps>(p, memory, processors, stream);
 }
 
 template <class E, RaggedLeaves kLeaves>

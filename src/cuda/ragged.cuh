@@ -258,7 +258,8 @@ __global__ void __launch_bounds__(32 * kRaggedWarps, kRaggedBlocks)
   __shared__ AnyStorage any[kRaggedWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool in_front = blockIdx.x < spread.long_blocks;
-  if (in_front || spread.queue.given()) long_rows<E, kLeaves>(p, spread, of_block, parking[warp], any[0]);
+  const bool has_queue = spread.queue.given() && spread.queue.count() > 0;
+  if (in_front || has_queue) long_rows<E, kLeaves>(p, spread, of_block, parking[warp], any[0]);
   if (in_front || spread.warp_rows == 0) return;
   __syncthreads();  // the block's memory is the warps' now
   const std::int64_t rest = static_cast<std::int64_t>(gridDim.x) - spread.long_blocks;

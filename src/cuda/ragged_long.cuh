@@ -76,7 +76,7 @@ struct RaggedGroup {
   /// Whether a chunk's elements can be read as vectors, and none of them is hidden.
   __device__ __forceinline__ bool is_plain(std::int64_t chunk, const lift::Factor& factor) const {
     const char* x = view().x(chunk * lift::kChunk);
-    return factor.plain && !p[Slot::mask].given && Tile(x, length_of(chunk)).inside(x, extent_of(p));
+    return factor.plain && !p[Slot::mask].given && Tile(x, length_of(chunk)).inside(x, extent_of<E>(p));
   }
 
   __device__ __forceinline__ State state(std::int64_t chunk, const lift::Factor& factor) const {

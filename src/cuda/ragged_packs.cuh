@@ -5,6 +5,7 @@
 
 #include "cuda/in_order.cuh"
 #include "cuda/ragged_values.cuh"
+#include "cuda/reciprocal.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -163,14 +164,11 @@ struct RaggedPacks {
   /// are. False if some lie too far apart, or a vector is not in memory whole.
   __device__ __forceinline__ bool spread(const char* x, int end) {
     const int last = (end - 1) / kWidth;
-    const Extent memory = extent_of(p);
+    const Extent memory = extent_of<E>(p);
     if (x < memory.begin || x + (last + 1) * 16 > memory.end) return false;
     uint4 raw[kVectors];
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      raw[j] = raw[0];
-      if (j == 0 || 32 * j <= last) raw[j] = reinterpret_cast<const uint4*>(x)[min(lane + 32 * j, last)];
-    }
+    for (int j = 0; j < kVectors; ++j) raw[j] = reinterpret_cast<const uint4*>(x)[min(lane + 32 * j, last)];
     const RaggedFrame frame(Packed<E>::extremes(raw), c);
     if (!frame.near) return false;
     const lift::FrameTerms terms(c, frame.m());
@@ -183,7 +181,7 @@ struct RaggedPacks {
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) v[k] = terms.template term<false>(v[k]);
       }
-      values.put(lane + 32 * j, v);
+      values.put(j, v);
     }
     return true;
   }
@@ -208,8 +206,9 @@ struct RaggedPacks {
       }
     }
     if constexpr (kTerms) {
-      // The unit is a power of two, and a part of the reciprocal as of the sum.
-      const float multiplier = S::div(1.F, sum(level, [&](int i) { return (there & 1U << i) != 0 ? v[i] : 0.F; }));
+      // The unit is a power of two, and a part of the reciprocal as of the sum, which lies between 2^-62 and 2^11.
+      const float multiplier =
+          reciprocal_of_normal(sum(level, [&](int i) { return (there & 1U << i) != 0 ? v[i] : 0.F; }));
       put(v, there, at, lanes, [&](float t) { return S::mul(t, multiplier); });
       return {};
     } else {

@@ -16,6 +16,10 @@ struct RaggedStay {
 
 struct RaggedQueue;
 
+/// Mean length up to which ragged_tiles is the fastest for most rows of softmax and log_softmax; what it leaves as too
+/// long is a queue's. Measured for uniform and exponential lengths.
+constexpr std::int64_t most_mean_of_tiles(std::size_t size) { return size == 4 ? 9000 : 20000; }
+
 /// None where clusters cannot take rows, or are as slow or slower than others for such as these on average.
 RaggedStay stays_for_ragged(const RowProblem& p);
 /// softmax or log_softmax of these rows; those that are longer go to the queue, which has room for all rows. source: if

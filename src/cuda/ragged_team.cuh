@@ -64,9 +64,11 @@ struct TeamStorage {
   }
 };
 
+/// The memory of x, of elements E.
+template <class E>
 __device__ __forceinline__ Extent extent_of(const RowProblem& p) {
-  const Operand& x = p[Slot::x];
-  return {x.data, x.data + p.ragged_elements * static_cast<std::int64_t>(size_of(x.dtype))};
+  const char* x = p[Slot::x].data;
+  return {x, x + p.ragged_elements * static_cast<std::int64_t>(sizeof(E))};
 }
 
 /// A row: few words, for registers are short.
@@ -108,18 +110,20 @@ struct RaggedView {
   }
 };
 
-/// By one lane: asks for up to `most` of a row's elements from the given one on to be brought to the L2 cache.
+/// By one lane: asks for whole vectors to be brought to the L2 cache.
+__device__ __forceinline__ void fetch_ahead(const char* x, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(x), "r"(bytes) : "memory");
+}
+/// The same of up to `most` of a row's elements from the given one on.
 template <class E>
 __device__ __forceinline__ void fetch_ahead(const RowProblem& p, const RaggedRow& r, std::int64_t from,
                                             int most = kWarpElements) {
   if (from >= r.n) return;
-  const auto x = reinterpret_cast<std::uintptr_t>(p[Slot::x].data);
-  const std::uintptr_t begin = (x + static_cast<std::uintptr_t>(r.begin + from) * sizeof(E) + 15) & ~std::uintptr_t{15};
-  const std::uintptr_t end =
-      (x + static_cast<std::uintptr_t>(r.begin + min(r.n, from + most)) * sizeof(E)) & ~std::uintptr_t{15};
-  if (begin >= end) return;
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(begin), "r"(static_cast<unsigned>(end - begin))
-               : "memory");
+  const char* x = p[Slot::x].data;
+  const auto whole = [](const char* at) { return reinterpret_cast<std::uintptr_t>(at) & ~std::uintptr_t{15}; };
+  const std::uintptr_t begin = whole(x + (r.begin + from) * static_cast<std::int64_t>(sizeof(E)) + 15),
+                       end = whole(x + (r.begin + min(r.n, from + most)) * static_cast<std::int64_t>(sizeof(E)));
+  if (begin < end) fetch_ahead(reinterpret_cast<const char*>(begin), static_cast<int>(end - begin));
 }
 
 /// A team of kWarps warps (a warp, or a block) on one row, a chunk a warp at a time.
@@ -167,7 +171,7 @@ struct RaggedTeam {
   __device__ __forceinline__ lift::Node fold_chunk(float (&v)[lift::kPerLane], float& unit, std::int64_t chunk) const {
     const char* first = view().x(chunk * lift::kChunk);
     const Cut tile(first, length_of(chunk));
-    if (!tile.inside(first, extent_of(p))) return {lift::kFar, 0.F};
+    if (!tile.inside(first, extent_of<E>(p))) return {lift::kFar, 0.F};
     uint4 raw[Cut::kVectors];
     typename Cut::Fold::Folded own;
     tile.template gather<kLeaves != RaggedLeaves::softmax>(raw, first);
@@ -276,7 +280,7 @@ __device__ __forceinline__ lift::Node ragged_group(const RowProblem& p, const Ra
   const RaggedView<E> view{p, r};
   const char* first = view.x(0);
   const Cut cut(first, static_cast<int>(r.n));
-  if (!cut.inside(first, extent_of(p))) return {lift::kFar, 0.F};
+  if (!cut.inside(first, extent_of<E>(p))) return {lift::kFar, 0.F};
   float v[lift::kPerLane];
   typename Cut::Fold::Folded own;
   uint4 raw[Cut::kVectors];

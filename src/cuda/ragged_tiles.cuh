@@ -5,45 +5,64 @@
 
 #include "cuda/in_order.cuh"
 #include "cuda/ragged_values.cuh"
+#include "cuda/reciprocal.cuh"
+#include "cuda/vector_masks.cuh"
+
+#include <bit>
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-inline constexpr int kRaggedTileWarps = 8;   ///< of a block
-inline constexpr int kRaggedTileBlocks = 4;  ///< of a processor
+inline constexpr int kRaggedTileWarps = 32;  ///< of a processor
 /// Chunks of the longest row: its warps meet; of states alone, two to a lane of the warp that merges them.
-template <RaggedLeaves kLeaves>
-inline constexpr int kTileChunks = kLeaves == RaggedLeaves::row ? 64 : kRaggedTileWarps;
+template <RaggedLeaves kLeaves, int kWarps>
+inline constexpr int kTileChunks = kLeaves == RaggedLeaves::row ? 64 : kWarps;
 
-/// What a block shares: its rows, its warps' values (of states alone nobody has any), and the nodes of all chunks.
-template <class E, RaggedLeaves kLeaves>
+/// A chunk of a row, as all warps of a block need it: found once, by one thread.
+struct alignas(16) TileChunk {
+  std::int64_t at = 0;    ///< bytes in x and y, to the vector that the first element lies in
+  std::uint16_t end = 0;  ///< slots from there to the last element's end; those beyond the last slot are the first ones
+  std::uint8_t head = 0;  ///< of them before the first element
+  bool inside = false;    ///< all of its vectors lie in x's memory whole
+  std::uint8_t row = 0, index = 0, count = 0;  ///< the block's row, of whose `count` chunks it is this one
+
+  /// As it lies in shared memory: one load.
+  static __device__ __forceinline__ TileChunk load(const TileChunk& from) {
+    return std::bit_cast<TileChunk>(reinterpret_cast<const uint4&>(from));
+  }
+  __device__ __forceinline__ bool full() const { return end - head == lift::kChunk; }
+  /// Elements behind the last slot.
+  __device__ __forceinline__ int wrapped() const { return max(end - lift::kChunk, 0); }
+};
+static_assert(sizeof(TileChunk) == 16);
+
+/// What a block shares: its rows and their chunks, its warps' values (of states alone nobody has any), and the nodes of
+/// all chunks.
+template <class E, RaggedLeaves kLeaves, int kWarps>
 struct TileStorage {
-  static constexpr int kNodes = kMarked * kRaggedTileWarps;
-  RaggedValues<E> values[kLeaves == RaggedLeaves::row ? 1 : kRaggedTileWarps];
-  uint4 edges[kRaggedTileWarps][2];
+  static constexpr int kNodes = kMarked * kWarps;
+  RaggedValues<E, true> values[kLeaves == RaggedLeaves::row ? 1 : kWarps];
+  uint4 edges[kWarps][2];
+  VectorMasks<E> masks;
+  TileChunk chunks[kNodes + kWarps];  ///< behind the block's some of no elements
   RaggedRow rows[kMarked];
   lift::Node nodes[kNodes];
   CopyBarrier whole[kMarked];  ///< a row has all of its nodes; each completes a phase each turn, but for states
 };
 
 /// Up to kMarked neighbouring rows, one a lane, as every warp of a block sees them. Registers are for terms: what is
-/// known of a row lies in shared memory, and whose chunk the warp has is found again.
-template <class E, RaggedLeaves kLeaves>
+/// known of a row or a chunk lies in shared memory.
+template <class E, RaggedLeaves kLeaves, int kWarps>
 struct RaggedTiles {
   using S = fold::Scalar<float>;
   static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = lift::kPerLane / kWidth;
   static constexpr bool kLog = kLeaves == RaggedLeaves::log_softmax;
   static constexpr bool kStates = kLeaves == RaggedLeaves::row;
-  static constexpr std::int64_t kLongest = std::int64_t{kTileChunks<kLeaves>} * lift::kChunk;
+  static constexpr std::int64_t kLongest = std::int64_t{kTileChunks<kLeaves, kWarps>} * lift::kChunk;
   /// Registers hold a chunk's vectors while the one before is finished. float32 has none free for that.
   static constexpr bool kAhead = kSize == 2;
-  using Storage = TileStorage<E, kLeaves>;
-
-  /// A chunk: `index` of a row's `count`.
-  struct Unit {
-    int row, index, count;
-  };
+  using Storage = TileStorage<E, kLeaves, kWarps>;
 
   const RowProblem& p;
   const RaggedQueue& queue;  ///< for longer rows than warps take alone
@@ -51,6 +70,7 @@ struct RaggedTiles {
   int warp;       ///< as a reduction's result, which the compiler knows to be the same in all lanes
   int before;     ///< chunks of the rows before the lane's
   int behind;     ///< and of those up to it
+  int all;        ///< of all rows
   unsigned gone;  ///< the first warp's: rows that are empty, or on the queue
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
@@ -63,6 +83,7 @@ struct RaggedTiles {
         warp(__reduce_max_sync(lift::kWholeWarp, static_cast<int>(threadIdx.x) / 32)),
         before(0),
         behind(0),
+        all(0),
         gone(0) {
     RaggedRow own{first + lane(), 0, 0};
     const bool has_row = (todo >> lane() & 1U) != 0 && own.index < p.rows;
@@ -76,33 +97,28 @@ struct RaggedTiles {
       if (kStates && own.n == 0) write_row<float>(p, own.index, fold::LogSumExp<float>::identity());
       is_gone = own.n == 0 || (chunks == 0 && own.n > kWarpElements && queue.append(own.index, own.n));
     }
-    if (!kStates && warp == 0 && chunks == 0) storage.whole[lane()].arrive(kRaggedTileWarps);
+    if (!kStates && warp == 0 && chunks == 0) storage.whole[lane()].arrive(kWarps);
     gone = __ballot_sync(lift::kWholeWarp, is_gone);
     if (kStates) behind = up_to(chunks);
     before = behind - chunks;
+    all = __shfl_sync(lift::kWholeWarp, behind, 31);
+    storage.chunks[threadIdx.x] = chunk_of(own, static_cast<int>(threadIdx.x));
   }
 
-  /// The at-th chunk of all rows.
-  __device__ __forceinline__ Unit unit(int at) const {
-    const int row = __ffs(static_cast<int>(__ballot_sync(lift::kWholeWarp, behind > at))) - 1;
-    const int first = __shfl_sync(lift::kWholeWarp, before, row), end = __shfl_sync(lift::kWholeWarp, behind, row);
-    return {row, at - first, end - first};
-  }
   /// All chunks; `left` loses the rows that are done or on the queue, the first one's at the bit-th place. turn: how
   /// often the block has been here. A warp waits for others' chunks of its row, which are up to 7 further on; what
   /// those wait for before them is earlier than its own.
   __device__ __forceinline__ void run(int turn, unsigned& left, int bit) const {
     __syncthreads();  // all warps have read the marks, too
     if (gone != 0 && lane() == 0) atomicAnd(&left, ~(gone << bit));
-    const int all = __shfl_sync(lift::kWholeWarp, behind, 31);
     Vectors ahead;
     if (kAhead && warp < all) fetch(ahead, warp);
 #pragma unroll 1
-    for (int at = warp; at < all; at += kRaggedTileWarps) {
+    for (int at = warp; at < all; at += kWarps) {
       float unit;
       if constexpr (kAhead) {
         unit = fold(ahead, at);
-        if (at + kRaggedTileWarps < all) fetch(ahead, at + kRaggedTileWarps);
+        if (at + kWarps < all) fetch(ahead, at + kWarps);
       } else {
         Vectors own;
         fetch(own, at);
@@ -127,63 +143,83 @@ struct RaggedTiles {
     }
     return count;
   }
-  /// A chunk: its vectors, and of which slots it is; those beyond the last lie in the first ones.
-  struct Span {
-    std::int64_t at;  ///< bytes in x and y
-    int head, end;
-    __device__ __forceinline__ Span(const RowProblem& p, const RaggedRow& r, int chunk) {
-      at = (r.begin + std::int64_t{chunk} * lift::kChunk) * kSize;
-      const auto low = static_cast<int>((reinterpret_cast<std::uintptr_t>(p[Slot::x].data) + at) % 16);
-      at -= low;
-      head = low / kSize;
-      end = head + static_cast<int>(min(r.n - std::int64_t{chunk} * lift::kChunk, std::int64_t{lift::kChunk}));
-    }
-  };
+  /// The at-th chunk of all rows, of which every lane has its own; by all lanes.
+  __device__ __forceinline__ TileChunk chunk_of(const RaggedRow& lanes, int at) const {
+    int row = 0;  // the first whose chunks do not all lie before this one
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2)
+      if (__shfl_sync(lift::kWholeWarp, behind, row + step - 1) <= at) row += step;
+    const int first = __shfl_sync(lift::kWholeWarp, before, row), end = __shfl_sync(lift::kWholeWarp, behind, row);
+    const std::int64_t passed = std::int64_t{at - first} * lift::kChunk;
+    const std::int64_t begin = __shfl_sync(lift::kWholeWarp, lanes.begin, row) + passed,
+                       rest = __shfl_sync(lift::kWholeWarp, lanes.n, row) - passed;
+    TileChunk chunk;
+    if (at >= all) return chunk;
+    const Extent x = extent_of<E>(p);
+    chunk.at = begin * kSize;
+    const auto low = static_cast<int>((reinterpret_cast<std::uintptr_t>(x.begin) + chunk.at) % 16);
+    chunk.at -= low;
+    chunk.head = static_cast<std::uint8_t>(low / kSize);
+    chunk.end = static_cast<std::uint16_t>(low / kSize + min(rest, std::int64_t{lift::kChunk}));
+    chunk.inside = chunk.at >= 0 && x.begin + chunk.at + (last_of(chunk) + 1) * 16 <= x.end;
+    chunk.row = static_cast<std::uint8_t>(row);
+    chunk.index = static_cast<std::uint8_t>(at - first), chunk.count = static_cast<std::uint8_t>(end - first);
+    return chunk;
+  }
+  __device__ __forceinline__ TileChunk chunk(int at) const { return TileChunk::load(storage.chunks[at]); }
+  /// Its last vector.
+  static __device__ __forceinline__ int last_of(const TileChunk& chunk) {
+    return (chunk.end + kWidth - 1) / kWidth - 1;
+  }
 
-  /// A chunk's vectors. What is not of the chunk is something that lies beside it.
+  /// A chunk's vectors, and for more lanes than those the last one again. What is not of the chunk is something that
+  /// lies beside it.
   struct Vectors {
     uint4 of[kVectors];
-    uint4 behind;  ///< the first lane's, of a chunk that reaches beyond its last slot
+    uint4 behind;  ///< the vector behind the last slot, of a chunk that reaches beyond it
   };
-  /// Asks for them; complete() once they have come.
+  /// Asks for them, and where that is not done ahead, for those of the warp's next chunk into the L2 cache; complete()
+  /// once they have come.
   __device__ __forceinline__ void fetch(Vectors& raw, int at) const {
-    if (at + kRaggedTileWarps < __shfl_sync(lift::kWholeWarp, behind, 31)) {
-      const Unit next = unit(at + kRaggedTileWarps);
-      if (lane() == 0) fetch_ahead<E>(p, storage.rows[next.row], std::int64_t{next.index} * lift::kChunk, lift::kChunk);
+    if (!kAhead && lane() == 0) {
+      const TileChunk next = chunk(at + kWarps);
+      if (next.inside) fetch_ahead(p[Slot::x].data + next.at, 16 * (last_of(next) + 1));
     }
-    const Unit u = unit(at);
-    const Span span(p, storage.rows[u.row], u.index);
-    const int last = (span.end - 1) / kWidth;
+    const TileChunk own = chunk(at);
+    const char* x = p[Slot::x].data + own.at;
+    const int last = last_of(own);
     const auto read = [&](const auto& vector) {
 #pragma unroll
-      for (int j = 0; j < kVectors; ++j) {
-        if (!kAhead) raw.of[j] = raw.of[0];  // here it spares registers, but it waits for the first
-        if (j == 0 || 32 * j <= last) raw.of[j] = vector(min(lane() + 32 * j, last));
-      }
-      if (span.end > lift::kChunk && lane() == 0) raw.behind = vector(lift::kChunk / kWidth);
-      if (!kAhead) complete(raw, span);
+      for (int j = 0; j < kVectors; ++j) raw.of[j] = vector(min(lane() + 32 * j, last));
+      if (own.wrapped() > 0) raw.behind = vector(last);
     };
-    RaggedValues<E>::vectors_of(p[Slot::x].data + span.at, last, extent_of(p), storage.edges[warp], read);
+    if (own.inside) {
+      read([&](int i) { return reinterpret_cast<const uint4*>(x)[i]; });
+    } else {
+      uint4(&edges)[2] = storage.edges[warp];
+      RaggedValues<E, true>::put_edges(edges, x, last, extent_of<E>(p));
+      read([&](int i) { return i == 0 ? edges[0] : i == last ? edges[1] : reinterpret_cast<const uint4*>(x)[i]; });
+      __syncwarp();
+    }
+    if (!kAhead) complete(raw, own);
   }
-  static __device__ __forceinline__ void complete(Vectors& raw, const Span& span) {
-#pragma unroll
-    for (int j = 1; j < kVectors; ++j)
-      if (kAhead && 32 * j > (span.end - 1) / kWidth) raw.of[j] = raw.of[0];
-    if (span.end > lift::kChunk && lane() == 0)
-      raw.of[0] = joined(raw.of[0], raw.behind, (span.end - lift::kChunk) * kSize);
+  __device__ __forceinline__ void complete(Vectors& raw, const TileChunk& chunk) const {
+    if (chunk.wrapped() == 0) return;
+    const uint4 mask = storage.masks.of_first[lane() == 0 ? chunk.wrapped() : 0];
+    raw.of[0] = chosen(mask, raw.behind, raw.of[0]);
   }
   /// Terms to 0 in slots without an element.
-  __device__ __forceinline__ void cut(float (&v)[lift::kPerLane], const Span& span) const {
-    const int none = span.end > lift::kChunk ? span.end - lift::kChunk : 0;
-    if (span.head > none) {
+  __device__ __forceinline__ void cut(float (&v)[lift::kPerLane], const TileChunk& chunk) const {
+    if (chunk.head > chunk.wrapped()) {
+      const unsigned hole = lane() == 0 ? (1U << chunk.head) - (1U << chunk.wrapped()) : 0U;
 #pragma unroll
       for (int k = 0; k < kWidth; ++k)
-        if (lane() == 0 && k >= none && k < span.head) v[k] = 0.F;
+        if ((hole >> k & 1U) != 0) v[k] = 0.F;
     }
-    const int rest = span.end - kWidth * lane();
+    const int rest = chunk.end - kWidth * lane();
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
-      if (span.end >= 32 * kWidth * (j + 1) || span.end <= 32 * kWidth * j) continue;
+      if (chunk.end >= 32 * kWidth * (j + 1) || chunk.end <= 32 * kWidth * j) continue;
 #pragma unroll
       for (int k = 0; k < kWidth; ++k)
         if (32 * kWidth * j + k >= rest) v[kWidth * j + k] = 0.F;
@@ -193,20 +229,20 @@ struct RaggedTiles {
   /// probabilities: what lies beside the chunk counts in it.
   __device__ __forceinline__ float fold(Vectors& raw, int at) const {
     __syncwarp();  // the values of the chunk before have been read
-    const Unit u = this->unit(at);
-    const Span span(p, storage.rows[u.row], u.index);
-    if (kAhead) complete(raw, span);
-    if constexpr (kLeaves != RaggedLeaves::softmax) fill(raw.of, span);
+    const TileChunk own = chunk(at);
+    if (kAhead) complete(raw, own);
+    if constexpr (kLeaves != RaggedLeaves::softmax) fill(raw.of, own);
     float unit = 1.F;
-    const lift::Node node = fold(unit, raw.of, span);
+    const lift::Node node = fold(unit, raw.of, own);
     __syncwarp();  // which values are behind
     if (lane() == 0) {
       storage.nodes[at] = node;
-      if (!kStates) storage.whole[u.row].arrive(u.index == 0 ? kRaggedTileWarps + 1 - u.count : 1);
+      if (!kStates) storage.whole[own.row].arrive(own.index == 0 ? kWarps + 1 - own.count : 1);
     }
+    __syncwarp();
     return unit;
   }
-  __device__ __forceinline__ lift::Node fold(float& unit, const uint4 (&raw)[kVectors], const Span& span) const {
+  __device__ __forceinline__ lift::Node fold(float& unit, const uint4 (&raw)[kVectors], const TileChunk& chunk) const {
     auto& values = storage.values[kStates ? 0 : warp];
     const float c = fold::make_scale<float>(p.scale).c;
     const RaggedFrame frame(Packed<E>::extremes(raw), c);
@@ -217,45 +253,44 @@ struct RaggedTiles {
     for (int j = 0; j < kVectors; ++j) {
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) v[kWidth * j + k] = 0.F;
-      if (32 * kWidth * j >= span.end) continue;
+      if (32 * kWidth * j >= chunk.end) continue;
       Packed<E>::unpack(raw[j], v + kWidth * j);
-      if constexpr (kLog) values.put(lane() + 32 * j, v + kWidth * j);
+      if constexpr (kLog) values.put(j, v + kWidth * j);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) v[kWidth * j + k] = terms.template term<false>(v[kWidth * j + k]);
-      if constexpr (kLeaves == RaggedLeaves::softmax) values.put(lane() + 32 * j, v + kWidth * j);
+      if constexpr (kLeaves == RaggedLeaves::softmax) values.put(j, v + kWidth * j);
     }
-    if (span.end != lift::kChunk || span.head != 0) cut(v, span);
+    if (!chunk.full()) cut(v, chunk);
     unit = terms.unit;
     const float d = lift::add_tree<kWidth, 32, float>([&](int j, int k) { return v[kWidth * j + k]; });
     return {__float_as_int(frame.top), S::mul(d, unit)};
   }
   /// Some element of the chunk in slots without one.
-  __device__ __forceinline__ void fill(uint4 (&raw)[kVectors], const Span& span) const {
-    if (span.end - span.head == lift::kChunk) return;
-    const E one = reinterpret_cast<const E*>(p[Slot::x].data + span.at)[span.head];
+  __device__ __forceinline__ void fill(uint4 (&raw)[kVectors], const TileChunk& chunk) const {
+    if (chunk.full()) return;
+    const E one = reinterpret_cast<const E*>(p[Slot::x].data + chunk.at)[chunk.head];
     E ones[kWidth];
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) ones[k] = one;
     const uint4 filler = Packed<E>::join(ones);
-    if (lane() == 0 && span.end <= lift::kChunk) raw[0] = joined(raw[0], filler, span.head * kSize);
-    if (lane() == 0 && span.end > lift::kChunk && span.end - lift::kChunk < span.head) {
+    if (lane() == 0 && chunk.wrapped() < chunk.head) {
       const uint4 own = raw[0];
-      raw[0] = joined(joined(own, filler, span.head * kSize), own, (span.end - lift::kChunk) * kSize);
+      raw[0] = joined(joined(own, filler, chunk.head * kSize), own, chunk.wrapped() * kSize);
     }
 #pragma unroll
     for (int j = 0; j < kVectors; ++j)
-      if (span.end < 32 * kWidth * (j + 1))
-        raw[j] = joined(filler, raw[j], (span.end - kWidth * (lane() + 32 * j)) * kSize);
+      if (chunk.end < 32 * kWidth * (j + 1))
+        raw[j] = joined(filler, raw[j], (chunk.end - kWidth * (lane() + 32 * j)) * kSize);
   }
   /// The states of all rows, a warp each, once all nodes are there.
   __device__ __forceinline__ void finish_states(unsigned& left, int bit) const {
 #pragma unroll 1
-    for (int row = warp; row < kMarked; row += kRaggedTileWarps) {
+    for (int row = warp; row < kMarked; row += kWarps) {
       const int first = __shfl_sync(lift::kWholeWarp, before, row),
                 count = __shfl_sync(lift::kWholeWarp, behind, row) - first;
       if (count == 0) continue;
       const lift::Node root =
-          lift::merge_run<kTileChunks<kLeaves> / 32>([&](int i) { return storage.nodes[first + i]; }, count);
+          lift::merge_run<kTileChunks<kLeaves, kWarps> / 32>([&](int i) { return storage.nodes[first + i]; }, count);
       if (lane() != 0) continue;
       const RaggedRow& r = storage.rows[row];
       const bool far = root.z == lift::kFar;
@@ -265,28 +300,33 @@ struct RaggedTiles {
   }
   /// The results of a chunk.
   __device__ __forceinline__ void finish(float unit, int at, unsigned parity, unsigned& left, int bit) const {
-    const Unit u = this->unit(at);
-    storage.whole[u.row].wait(parity);
-    const lift::Node* nodes = storage.nodes + (at - u.index);
-    const lift::Node root = lift::merge_run<1>([&](int i) { return nodes[i]; }, u.count);
-    const RaggedRow& r = storage.rows[u.row];
+    const TileChunk own = chunk(at);
+    lift::Node root = storage.nodes[at];
+    const int z = root.z;
+    if (own.count > 1) {
+      storage.whole[own.row].wait(parity);
+      const lift::Node* nodes = storage.nodes + (at - own.index);
+      root = lift::merge_run<1>([&](int i) { return nodes[i]; }, own.count);
+    }
     const bool far = root.z == lift::kFar;
-    if (u.index == 0 && lane() == 0) {
-      if (!far || (r.n > kWarpElements && queue.append(r.index, r.n))) atomicAnd(&left, ~(1U << (bit + u.row)));
+    if (own.index == 0 && lane() == 0) {
+      const RaggedRow& r = storage.rows[own.row];
+      if (!far || (r.n > kWarpElements && queue.append(r.index, r.n))) atomicAnd(&left, ~(1U << (bit + own.row)));
     }
     if (far) return;
-    const Span span(p, r, u.index);
-    char* y = p[Slot::y].data + span.at;
+    char* y = p[Slot::y].data + own.at;
     auto& values = storage.values[warp];
     if constexpr (kLog) {
       const fold::LogNormaliser<float> norm(lift::state_of(root), fold::make_scale<float>(p.scale));
-      values.collect(y, span.head, span.end, [&](float x) { return fast_log_probability(norm, x); });
+      values.collect(y, own.head, own.end, [&](float x) { return fast_log_probability(norm, x); });
     } else {
-      const float multiplier = S::mul(lift::near_multiplier(root, storage.nodes[at]), unit);
+      // As lift::near_multiplier, of terms that are at least 2^-62.
+      const int reciprocal = __float_as_int(reciprocal_of_normal(root.d));
+      const float multiplier = S::mul(__int_as_float(reciprocal + ((z - root.z) << 23)), unit);
       // Terms are at least 2^-62: so are none of the results that small.
       if (multiplier >= 0x1p-60F)
-        return values.collect(y, span.head, span.end, [&](float t) { return S::mul(t, multiplier); });
-      values.collect(y, span.head, span.end,
+        return values.collect(y, own.head, own.end, [&](float t) { return S::mul(t, multiplier); });
+      values.collect(y, own.head, own.end,
                      [&](float t) { return fold::Normaliser<float>::probability(t, multiplier); });
     }
   }
@@ -294,14 +334,18 @@ struct RaggedTiles {
 
 /// A block takes `rows` neighbouring rows at a time, a part of kMarked, of those that are left. Its lanes look ahead
 /// for parts of which something is left.
-template <class E, RaggedLeaves kLeaves>
-__global__ void __launch_bounds__(32 * kRaggedTileWarps, kRaggedTileBlocks)
+template <class E, RaggedLeaves kLeaves, int kWarps>
+__global__ void __launch_bounds__(32 * kWarps, kRaggedTileWarps / kWarps)
     ragged_tiles(const __grid_constant__ RowProblem p, unsigned* left, const __grid_constant__ RaggedQueue queue,
                  int rows) {
   begin_in_order();
-  __shared__ TileStorage<E, kLeaves> storage;
+  using Storage = TileStorage<E, kLeaves, kWarps>;
+  extern __shared__ __align__(16) char tile_memory[];
+  Storage& storage = *reinterpret_cast<Storage*>(tile_memory);
   int turn = 0;
-  if (threadIdx.x < kMarked) storage.whole[threadIdx.x].init(kRaggedTileWarps);
+  if (threadIdx.x < kMarked) storage.whole[threadIdx.x].init(kWarps);
+  if (threadIdx.x < kWarps) storage.chunks[Storage::kNodes + threadIdx.x] = {};
+  storage.masks.make();
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t step = std::int64_t{gridDim.x} * rows;
@@ -318,7 +362,7 @@ __global__ void __launch_bounds__(32 * kRaggedTileWarps, kRaggedTileBlocks)
       const unsigned todo = __shfl_sync(lift::kWholeWarp, marks, i);
       unsigned& word = left[first / kMarked];
       const auto bit = static_cast<int>(first % kMarked);
-      RaggedTiles<E, kLeaves>(p, queue, storage, first, todo).run(turn++, word, bit);
+      RaggedTiles<E, kLeaves, kWarps>(p, queue, storage, first, todo).run(turn++, word, bit);
     }
   }
 }

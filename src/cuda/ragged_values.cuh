@@ -7,20 +7,18 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// The slots count from a 16-byte boundary; of elements behind the last slot the values lie in the first ones.
-template <class E>
+/// The slots count from a 16-byte boundary; of elements behind the last slot the values lie in the first ones. Of
+/// 16-bit elements a lane has two vectors of values: in every other group of four lanes they are `swapped`, or lanes
+/// four apart would meet in the same banks.
+template <class E, bool kSwapped = false>
 struct RaggedValues {
   static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = lift::kPerLane / kWidth;
 
   float4 vectors[lift::kChunk / 4];
 
-  /// Calls read(vector), where vector(i) is the i-th from x on, of last + 1. Where the first or the last one reaches
-  /// out of x's memory, that which is nearest stands for what is not there; they are put together in `edges`.
-  template <class Read>
-  static __device__ __forceinline__ void vectors_of(const char* x, int last, const Extent& memory, uint4 (&edges)[2],
-                                                    const Read& read) {
-    const uint4* from = reinterpret_cast<const uint4*>(x);
-    if (x >= memory.begin && x + (last + 1) * 16 <= memory.end) return read([&](int i) { return from[i]; });
+  /// What stands for the first and the last of the vectors from x on, of last + 1, where they reach out of x's memory:
+  /// of what is not there, that which is nearest.
+  static __device__ __forceinline__ void put_edges(uint4 (&edges)[2], const char* x, int last, const Extent& memory) {
     const int lane = static_cast<int>(threadIdx.x) % 32, k = lane % kWidth;
     if (lane < 2 * kWidth) {
       const char* own = x + (lane < kWidth ? 0 : last) * 16 + k * kSize;
@@ -29,22 +27,32 @@ struct RaggedValues {
       reinterpret_cast<E*>(edges)[lane] = *reinterpret_cast<const E*>(nearest);
     }
     __syncwarp();
-    read([&](int i) { return i == 0 ? edges[0] : i == last ? edges[1] : from[i]; });
-    __syncwarp();
   }
 
-  /// A lane's vector of elements.
-  __device__ __forceinline__ void put(int vector, const float* v) {
+  /// Where half h of a vector of elements lies, and a slot's value.
+  static __device__ __forceinline__ int place(int vector, int h) {
+    if constexpr (kSize == 4) return vector;
+    return 2 * vector + (kSwapped ? h ^ (vector >> 2 & 1) : h);
+  }
+  __device__ __forceinline__ float value(int slot) const {
+    const auto i = static_cast<unsigned>(slot) % lift::kChunk;
+    return reinterpret_cast<const float*>(vectors)[kSwapped && kSize == 2 ? i ^ (i >> 3 & 4U) : i];
+  }
+
+  /// A lane's vector of elements, the j-th of the lane.
+  __device__ __forceinline__ void put(int j, const float* v) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int h = 0; h < kWidth / 4; ++h)
-      vectors[vector * (kWidth / 4) + h] = {v[4 * h], v[4 * h + 1], v[4 * h + 2], v[4 * h + 3]};
+      (vectors + place(lane, h))[32 * j * (kWidth / 4)] = {v[4 * h], v[4 * h + 1], v[4 * h + 2], v[4 * h + 3]};
   }
 
   /// The results of what lies in slots [head, end) to y, by all lanes of a warp.
   template <class Result>
   __device__ __forceinline__ void collect(char* y, int head, int end, const Result& result) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, first = (head + kWidth - 1) / kWidth, last = end / kWidth;
-    const float4* from = vectors + lane * (kWidth / 4);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const auto rounded_down = [](int slot) { return slot & ~(kWidth - 1); };
+    const int first = rounded_down(head + kWidth - 1) / kWidth, last = rounded_down(end) / kWidth;
     uint4* to = reinterpret_cast<uint4*>(y) + lane;
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
@@ -52,17 +60,16 @@ struct RaggedValues {
       float v[kWidth];
 #pragma unroll
       for (int h = 0; h < kWidth / 4; ++h) {
-        const float4 a = from[32 * j * (kWidth / 4) + h];
+        const float4 a = (vectors + place(lane, h))[32 * j * (kWidth / 4)];
         v[4 * h] = result(a.x), v[4 * h + 1] = result(a.y), v[4 * h + 2] = result(a.z), v[4 * h + 3] = result(a.w);
       }
       if (32 * j + lane >= first && 32 * j + lane < last) to[32 * j] = Packed<E>::pack(v);
     }
     // What lies in vectors that are a neighbour's, too.
-    const int whole = min((head + kWidth - 1) / kWidth * kWidth, end), tail = max(end / kWidth * kWidth, whole);
+    const int whole = min(rounded_down(head + kWidth - 1), end), tail = max(rounded_down(end), whole);
     const int i = lane < 16 ? head + lane : tail + lane - 16;
     if (i < (lane < 16 ? whole : end)) {
-      const float value = reinterpret_cast<const float*>(vectors)[i % lift::kChunk];
-      reinterpret_cast<E*>(y)[i] = Packed<E>::narrow(result(value));
+      reinterpret_cast<E*>(y)[i] = Packed<E>::narrow(result(value(i)));
     }
   }
 };

@@ -63,10 +63,8 @@ void run(const RowProblem& p, const Context& context) {
 constexpr std::int64_t kUnit = LengthUnit<float, true>::kElements;
 /// Warps of a block for ragged rows.
 constexpr int kRaggedStayWarps = 8;
-/// Mean lengths of which ragged_tiles is faster for most rows, and enough others are longer. Measured for uniform and
-/// exponential lengths; 16 bit of 8000 loses 3 percent by it in uniform ones, and wins a tenth in exponential ones.
+/// Mean length from which enough rows are longer than ragged_tiles takes. Measured for uniform and exponential lengths.
 constexpr std::int64_t kLeastMeanOfQueue = 1400;
-constexpr std::int64_t most_mean_of_queue(std::size_t size) { return size == 4 ? 5000 : 8000; }
 /// For those: rows of up to 65536. Clusters for half or twice as long ones are slower.
 constexpr StaySpread kSpreadOfQueue{4, kRaggedStayWarps};
 
@@ -82,7 +80,7 @@ StaySpread spread_ragged(std::int64_t mean) {
 
 RaggedStay stays_for_ragged(const RowProblem& p) {
   const std::int64_t mean = p.ragged_elements / std::max<std::int64_t>(p.rows, 1);
-  const bool of_queue = mean <= most_mean_of_queue(size_of(p[Slot::x].dtype));
+  const bool of_queue = mean <= most_mean_of_tiles(size_of(p[Slot::x].dtype));
   if (mean < kLeastMeanOfQueue || (p.op != Op::softmax && p.op != Op::log_softmax)) return {};
   if (p[Slot::mask].given || p[Slot::scales].given) return {};
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return {};

@@ -191,6 +191,7 @@ template <class Unit, bool kLog>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_lengths_stay(const __grid_constant__ LengthRows rows, int clusters) {
   begin_in_order();
+  if (Unit::kAnywhere && rows.source.given() && rows.source.count() == 0) return;
   using Cluster = lift::Cluster;
   constexpr int kStages = Unit::kStages, kJobs = 2 * kStages;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   if (threadIdx.x < 2 && !alone) arrived[threadIdx.x].expect(mail_bytes);
   __syncwarp();
   const LengthDealer<Unit, kLog> dealer;
-  const Extent memory_of_x = Unit::kAnywhere ? extent_of(rows.p) : Extent{};
+  const Extent memory_of_x = Unit::kAnywhere ? extent_of<typename Unit::E>(rows.p) : Extent{};
   dealer.begin(pages[warp]);
   const auto job_of = [&](int step) -> LengthJob& { return jobs[warp][step % kJobs]; };
   const auto place_of = [&](int step) {

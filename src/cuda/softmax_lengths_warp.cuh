@@ -5,6 +5,7 @@
 #include "cuda/in_order.cuh"
 #include "cuda/reciprocal.cuh"
 #include "cuda/short_place.cuh"
+#include "cuda/vector_masks.cuh"
 
 #include <type_traits>
 
@@ -19,8 +20,9 @@ namespace cuda {
 template <class E_, int kLanes_>
 struct LengthsWarp {
   using E = E_;
-  static constexpr int kLanes = kLanes_, kRuns = sizeof(E) == 2 ? 4 : 2, kAhead = sizeof(E) == 2 ? 2 : 1, kWarps = 4,
-                       kBlocks = 5;
+  static constexpr bool kNarrow = sizeof(E) == 2;
+  static constexpr int kLanes = kLanes_, kRuns = kNarrow ? 4 : 2, kAhead = kNarrow ? 2 : 1, kWarps = kNarrow ? 2 : 4,
+                       kBlocks = kNarrow ? 10 : 5;
   static_assert(kRuns % kAhead == 0);
   static constexpr int kWidth = 16 / static_cast<int>(sizeof(E)), kVectors = lift::kPerLane / kWidth;
   static constexpr int kRows = 32 / kLanes, kPlaces = kRuns * kRows;  ///< rows of a set, and of a warp
@@ -33,18 +35,6 @@ struct LengthsWarp {
 struct alignas(16) CutRow {
   std::int64_t x, y;
   int length;
-};
-
-/// Which bits of a vector belong to its first 0, 1, ... elements: in shared memory, made by all threads of a block.
-template <class E>
-struct VectorMasks {
-  static constexpr int kWidth = 16 / static_cast<int>(sizeof(E));
-  uint4 of_first[kWidth + 1];
-  __device__ __forceinline__ void make() {
-    const int i = static_cast<int>(threadIdx.x);
-    const uint4 all{0xFFFFFFFFU, 0xFFFFFFFFU, 0xFFFFFFFFU, 0xFFFFFFFFU};
-    if (i <= kWidth) of_first[i] = joined({}, all, i * static_cast<int>(sizeof(E)));
-  }
 };
 
 /// 16 bytes of shared memory that nobody writes any more.
@@ -118,8 +108,7 @@ struct FirstFrame {
   }
   /// Leaves the bits of a vector that the mask has; the others become the first element's.
   __device__ __forceinline__ void fill(uint4& raw, const uint4& mask) const {
-    const auto pick = [&](unsigned& a, unsigned m) { a = (a & m) | (filler & ~m); };
-    pick(raw.x, mask.x), pick(raw.y, mask.y), pick(raw.z, mask.z), pick(raw.w, mask.w);
+    raw = chosen(mask, raw, {filler, filler, filler, filler});
   }
   __device__ __forceinline__ bool holds(const lift::Extremes& e) const {
     const float far = lift::most(fabsf(S::fma(e.high, c, -s)), fabsf(S::fma(e.low, c, -s)));

@@ -100,7 +100,7 @@ TEST_F(CudaRagged, RowsOfAnyValues) {
 TEST_F(CudaRagged, LongRowsToStayFor) {
   const std::vector<std::int64_t> edges{0,    1,    7,    1023, 1024,  1025,  2047, 2048,
                                         2049, 3072, 4096, 0,    32768, 40001, 70001};
-  for (const std::int64_t mean : {1800, 4000, 8000, 30000, 100000})
+  for (const std::int64_t mean : {1800, 4000, 8000, 12000, 30000, 100000})
     for (const DType t : {DType::float32, DType::float16, DType::bfloat16})
       for (const auto& [v, scale] : {std::pair{Values::drift, 1.}, {Values::specials, -0.5}}) {
         std::vector<std::int64_t> sizes;
