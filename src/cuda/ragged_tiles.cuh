@@ -1,6 +1,6 @@
-// Ragged rows of a few chunks. The warps of a block take the chunks of neighbouring rows by turns, and read them once;
-// a row's warps meet in shared memory, those of others go on. Of states alone all go on, and rows may be longer. Rows
-// of another kind stay marked for ragged_rows.
+// Ragged rows of a few chunks, and rows on vectors that lengths cut short. The warps of a block take the chunks of
+// neighbouring rows by turns, and read them once; a row's warps meet in shared memory, those of others go on. Of states
+// alone all go on, and rows may be longer. Rows of another kind stay marked for a kernel behind this one.
 #pragma once
 
 #include "cuda/in_order.cuh"
@@ -49,11 +49,20 @@ struct TileStorage {
   RaggedRow rows[kMarked];
   lift::Node nodes[kNodes];
   CopyBarrier whole[kMarked];  ///< a row has all of its nodes; each completes a phase each turn, but for states
+
+  /// By the whole block, before anything else.
+  __device__ __forceinline__ void make() {
+    if (threadIdx.x < kMarked) whole[threadIdx.x].init(kWarps);
+    if (threadIdx.x < kWarps) chunks[kNodes + threadIdx.x] = {};
+    masks.make();
+    __syncthreads();
+  }
 };
 
 /// Up to kMarked neighbouring rows, one a lane, as every warp of a block sees them. Registers are for terms: what is
 /// known of a row or a chunk lies in shared memory.
-template <class E, RaggedLeaves kLeaves, int kWarps>
+/// kCut: not ragged rows, but such as lengths cut short, at one stride in x and y.
+template <class E, RaggedLeaves kLeaves, int kWarps, bool kCut = false>
 struct RaggedTiles {
   using S = fold::Scalar<float>;
   static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = lift::kPerLane / kWidth;
@@ -67,6 +76,7 @@ struct RaggedTiles {
   const RowProblem& p;
   const RaggedQueue& queue;  ///< for longer rows than warps take alone
   Storage& storage;
+  unsigned rows;  ///< lanes that have one
   int warp;       ///< as a reduction's result, which the compiler knows to be the same in all lanes
   int before;     ///< chunks of the rows before the lane's
   int behind;     ///< and of those up to it
@@ -80,6 +90,7 @@ struct RaggedTiles {
       : p(p_),
         queue(queue_),
         storage(storage_),
+        rows(todo),
         warp(__reduce_max_sync(lift::kWholeWarp, static_cast<int>(threadIdx.x) / 32)),
         before(0),
         behind(0),
@@ -87,7 +98,7 @@ struct RaggedTiles {
         gone(0) {
     RaggedRow own{first + lane(), 0, 0};
     const bool has_row = (todo >> lane() & 1U) != 0 && own.index < p.rows;
-    if (has_row) own = ragged_row(p, own.index);
+    if (has_row) own = row_of(own.index);
     int chunks = own.n <= kLongest ? static_cast<int>(lift::chunk_count(own.n)) : 0;
     behind = up_to(chunks);
     if (kStates && behind > Storage::kNodes) chunks = 0;  // this one, and those behind it
@@ -95,7 +106,7 @@ struct RaggedTiles {
     if (warp == 0 && has_row) {
       storage.rows[lane()] = own;
       if (kStates && own.n == 0) write_row<float>(p, own.index, fold::LogSumExp<float>::identity());
-      is_gone = own.n == 0 || (chunks == 0 && own.n > kWarpElements && queue.append(own.index, own.n));
+      is_gone = own.n == 0 || (chunks == 0 && goes_to_queue(own));
     }
     if (!kStates && warp == 0 && chunks == 0) storage.whole[lane()].arrive(kWarps);
     gone = __ballot_sync(lift::kWholeWarp, is_gone);
@@ -106,13 +117,14 @@ struct RaggedTiles {
   }
 
   /// All chunks; `left` loses the rows that are done or on the queue, the first one's at the bit-th place. turn: how
-  /// often the block has been here. A warp waits for others' chunks of its row, which are up to 7 further on; what
+  /// often the block has been here. A warp waits for others' chunks of its row, each the next one of another warp; what
   /// those wait for before them is earlier than its own.
   __device__ __forceinline__ void run(int turn, unsigned& left, int bit) const {
     __syncthreads();  // all warps have read the marks, too
     if (gone != 0 && lane() == 0) atomicAnd(&left, ~(gone << bit));
     Vectors ahead;
     if (kAhead && warp < all) fetch(ahead, warp);
+    if constexpr (kCut) hide();
 #pragma unroll 1
     for (int at = warp; at < all; at += kWarps) {
       float unit;
@@ -127,13 +139,20 @@ struct RaggedTiles {
       if constexpr (!kStates) finish(unit, at, static_cast<unsigned>(turn) % 2, left, bit);
     }
     __syncthreads();
-    if constexpr (kStates) {
-      finish_states(left, bit);
-      __syncthreads();
-    }
+    if constexpr (kStates) finish_states(left, bit);
+    if constexpr (kStates) __syncthreads();
   }
 
  private:
+  __device__ __forceinline__ RaggedRow row_of(std::int64_t index) const {
+    if constexpr (!kCut) return ragged_row(p, index);
+    const Row r = row_at(p, RowPlace(p, index));
+    return {index, (r.x - p[Slot::x].data) / kSize, r.length};
+  }
+  /// Whether a row that is not done here is the queue's.
+  __device__ __forceinline__ bool goes_to_queue(const RaggedRow& r) const {
+    return !kCut && r.n > kWarpElements && queue.append(r.index, r.n);
+  }
   /// The sum of the lanes' counts up to the lane's own.
   static __device__ __forceinline__ int up_to(int count) {
 #pragma unroll
@@ -161,7 +180,7 @@ struct RaggedTiles {
     chunk.at -= low;
     chunk.head = static_cast<std::uint8_t>(low / kSize);
     chunk.end = static_cast<std::uint16_t>(low / kSize + min(rest, std::int64_t{lift::kChunk}));
-    chunk.inside = chunk.at >= 0 && x.begin + chunk.at + (last_of(chunk) + 1) * 16 <= x.end;
+    chunk.inside = kCut || (chunk.at >= 0 && x.begin + chunk.at + (last_of(chunk) + 1) * 16 <= x.end);
     chunk.row = static_cast<std::uint8_t>(row);
     chunk.index = static_cast<std::uint8_t>(at - first), chunk.count = static_cast<std::uint8_t>(end - first);
     return chunk;
@@ -191,9 +210,9 @@ struct RaggedTiles {
     const auto read = [&](const auto& vector) {
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) raw.of[j] = vector(min(lane() + 32 * j, last));
-      if (own.wrapped() > 0) raw.behind = vector(last);
+      if (!kCut && own.wrapped() > 0) raw.behind = vector(last);
     };
-    if (own.inside) {
+    if (kCut || own.inside) {
       read([&](int i) { return reinterpret_cast<const uint4*>(x)[i]; });
     } else {
       uint4(&edges)[2] = storage.edges[warp];
@@ -204,13 +223,13 @@ struct RaggedTiles {
     if (!kAhead) complete(raw, own);
   }
   __device__ __forceinline__ void complete(Vectors& raw, const TileChunk& chunk) const {
-    if (chunk.wrapped() == 0) return;
+    if (kCut || chunk.wrapped() == 0) return;
     const uint4 mask = storage.masks.of_first[lane() == 0 ? chunk.wrapped() : 0];
     raw.of[0] = chosen(mask, raw.behind, raw.of[0]);
   }
   /// Terms to 0 in slots without an element.
   __device__ __forceinline__ void cut(float (&v)[lift::kPerLane], const TileChunk& chunk) const {
-    if (chunk.head > chunk.wrapped()) {
+    if (!kCut && chunk.head > chunk.wrapped()) {
       const unsigned hole = lane() == 0 ? (1U << chunk.head) - (1U << chunk.wrapped()) : 0U;
 #pragma unroll
       for (int k = 0; k < kWidth; ++k)
@@ -273,7 +292,7 @@ struct RaggedTiles {
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) ones[k] = one;
     const uint4 filler = Packed<E>::join(ones);
-    if (lane() == 0 && chunk.wrapped() < chunk.head) {
+    if (!kCut && lane() == 0 && chunk.wrapped() < chunk.head) {
       const uint4 own = raw[0];
       raw[0] = joined(joined(own, filler, chunk.head * kSize), own, chunk.wrapped() * kSize);
     }
@@ -295,8 +314,33 @@ struct RaggedTiles {
       const RaggedRow& r = storage.rows[row];
       const bool far = root.z == lift::kFar;
       if (!far) write_row<float>(p, r.index, lift::state_of(root));
-      if (!far || (r.n > kWarpElements && queue.append(r.index, r.n))) atomicAnd(&left, ~(1U << (bit + row)));
+      if (!far || goes_to_queue(r)) atomicAnd(&left, ~(1U << (bit + row)));
     }
+  }
+  /// Nothing in what lies behind the last chunks with elements, a chunk a warp.
+  __device__ __forceinline__ void hide() const {
+    const auto chunks = static_cast<int>(lift::chunk_count(p.n));
+    const int hidden = up_to((rows >> lane() & 1U) != 0 ? chunks - (behind - before) : 0);
+    const int most = __shfl_sync(lift::kWholeWarp, hidden, 31);
+#pragma unroll 1
+    for (int at = warp; at < most; at += kWarps) {
+      const int row = __ffs(static_cast<int>(__ballot_sync(lift::kWholeWarp, hidden > at))) - 1;
+      const int index = chunks + at - __shfl_sync(lift::kWholeWarp, hidden, row);
+      uint4* to = reinterpret_cast<uint4*>(p[Slot::y].data + (storage.rows[row].begin + index * lift::kChunk) * kSize);
+#pragma unroll
+      for (int j = 0; j < kVectors; ++j)
+        if (kWidth * (lane() + 32 * j) < room_at(index)) to[lane() + 32 * j] = none();
+    }
+  }
+  /// Elements that a row has in a chunk, whether they exist or not.
+  __device__ __forceinline__ int room_at(int index) const {
+    return static_cast<int>(min(p.n - std::int64_t{index} * lift::kChunk, std::int64_t{lift::kChunk}));
+  }
+  static __device__ __forceinline__ uint4 none() {
+    float nones[kWidth];
+#pragma unroll
+    for (float& one : nones) one = nothing<kLog>();
+    return Packed<E>::pack(nones);
   }
   /// The results of a chunk.
   __device__ __forceinline__ void finish(float unit, int at, unsigned parity, unsigned& left, int bit) const {
@@ -311,23 +355,24 @@ struct RaggedTiles {
     const bool far = root.z == lift::kFar;
     if (own.index == 0 && lane() == 0) {
       const RaggedRow& r = storage.rows[own.row];
-      if (!far || (r.n > kWarpElements && queue.append(r.index, r.n))) atomicAnd(&left, ~(1U << (bit + own.row)));
+      if (!far || goes_to_queue(r)) atomicAnd(&left, ~(1U << (bit + own.row)));
     }
     if (far) return;
-    char* y = p[Slot::y].data + own.at;
-    auto& values = storage.values[warp];
+    const auto put = [&](const auto& result) {
+      char* y = p[Slot::y].data + own.at;
+      if (!kCut || own.full()) return storage.values[warp].collect(y, own.head, own.end, result);
+      storage.values[warp].collect_and_hide(y, own.end, room_at(own.index), storage.masks, none(), result);
+    };
     if constexpr (kLog) {
       const fold::LogNormaliser<float> norm(lift::state_of(root), fold::make_scale<float>(p.scale));
-      values.collect(y, own.head, own.end, [&](float x) { return fast_log_probability(norm, x); });
+      put([&](float x) { return fast_log_probability(norm, x); });
     } else {
       // As lift::near_multiplier, of terms that are at least 2^-62.
       const int reciprocal = __float_as_int(reciprocal_of_normal(root.d));
       const float multiplier = S::mul(__int_as_float(reciprocal + ((z - root.z) << 23)), unit);
       // Terms are at least 2^-62: so are none of the results that small.
-      if (multiplier >= 0x1p-60F)
-        return values.collect(y, own.head, own.end, [&](float t) { return S::mul(t, multiplier); });
-      values.collect(y, own.head, own.end,
-                     [&](float t) { return fold::Normaliser<float>::probability(t, multiplier); });
+      if (multiplier >= 0x1p-60F) return put([&](float t) { return S::mul(t, multiplier); });
+      put([&](float t) { return fold::Normaliser<float>::probability(t, multiplier); });
     }
   }
 };
@@ -342,11 +387,8 @@ __global__ void __launch_bounds__(32 * kWarps, kRaggedTileWarps / kWarps)
   using Storage = TileStorage<E, kLeaves, kWarps>;
   extern __shared__ __align__(16) char tile_memory[];
   Storage& storage = *reinterpret_cast<Storage*>(tile_memory);
+  storage.make();
   int turn = 0;
-  if (threadIdx.x < kMarked) storage.whole[threadIdx.x].init(kWarps);
-  if (threadIdx.x < kWarps) storage.chunks[Storage::kNodes + threadIdx.x] = {};
-  storage.masks.make();
-  __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t step = std::int64_t{gridDim.x} * rows;
 #pragma unroll 1

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/ragged_team.cuh"
+#include "cuda/vector_masks.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -70,6 +71,27 @@ struct RaggedValues {
     const int i = lane < 16 ? head + lane : tail + lane - 16;
     if (i < (lane < 16 ? whole : end)) {
       reinterpret_cast<E*>(y)[i] = Packed<E>::narrow(result(value(i)));
+    }
+  }
+
+  /// The same of a row on vectors that has `room` for so many elements, of which those up to `end` exist.
+  template <class Result>
+  __device__ __forceinline__ void collect_and_hide(char* y, int end, int room, const VectorMasks<E>& masks,
+                                                   const uint4& none, const Result& result) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    uint4* to = reinterpret_cast<uint4*>(y) + lane;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      if (32 * kWidth * j >= room) break;
+      const int rest = end - kWidth * (lane + 32 * j);
+      float v[kWidth];
+#pragma unroll
+      for (int h = 0; h < kWidth / 4; ++h) {
+        const float4 a = (vectors + place(lane, h))[32 * j * (kWidth / 4)];
+        v[4 * h] = result(a.x), v[4 * h + 1] = result(a.y), v[4 * h + 2] = result(a.z), v[4 * h + 3] = result(a.w);
+      }
+      const uint4 own = chosen(masks.of_first[max(0, min(rest, kWidth))], Packed<E>::pack(v), none);
+      if (kWidth * (lane + 32 * j) < room) to[32 * j] = own;
     }
   }
 };

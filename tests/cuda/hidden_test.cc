@@ -181,6 +181,56 @@ TEST_F(CudaHidden, ShortRowsOfBatches) {
       }
 }
 
+/// Rows on vectors, of a few chunks, whose blocks take several; also in place.
+TEST_F(CudaHidden, RowsOfAFewChunksOnVectors) {
+  for (const DType t : kNarrow)
+    for (const std::int64_t n : {2056, 3072, 4096, 8192, 8200, 16384, 16392, 32768})
+      for (const auto& [scale, like] : {std::pair{1., Rows::any}, {-0.7, Rows::near}}) {
+        if (t == DType::float32 && n > 3072) continue;
+        const std::int64_t rows = 6600 * 1024 / n + 1;
+        Tensor cpu_length(DType::int32, {rows}), length(scale < 0 ? DType::int64 : DType::int32, {rows}),
+            x(t, {rows, n});
+        const auto any = [&](std::int64_t row) { return any_length(row, n, length.dtype()); };
+        const auto clamped = [&](std::int64_t row) { return std::clamp(any(row), 0., static_cast<double>(n)); };
+        cpu_length.fill(clamped);
+        length.fill(any);
+        x.fill_by_threads(
+            [&, like = like](std::int64_t at) { return value_in(like, at / n, at % n, n, clamped(at / n)); });
+        softfold::RowOptions cpu, cuda;
+        cpu.length = cpu_length.cpu(), cuda.length = length.cuda();
+        cpu.scale = cuda.scale = scale;
+        const std::string what = std::to_string(rows) + " rows of " + std::to_string(n);
+        expect_same(x, cpu, cuda, what);
+        if (HasFatalFailure()) return;
+        std::string kernel;
+        for (const bool gpu : {false, true}) {
+          const softfold::View both = x.view(gpu);
+          const auto plan = softfold::plan(Op::softmax, {&both, 1}, {&both, 1}, gpu ? cuda : cpu);
+          plan.run();
+          kernel = plan.kernel();
+        }
+        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
+        ASSERT_EQ(kernel, "softmax_lengths_tiles") << what;
+        ASSERT_EQ(difference(x.host(), x.download(), x.size()), "") << what << " in place";
+      }
+}
+
+/// The same of several outer axes, with a causal limit, lengths of a batch, or both.
+TEST_F(CudaHidden, RowsOfAFewChunksOfBatches) {
+  for (const int limits : {1, 2, 3}) {
+    const std::int64_t n = 4096, queries = 300;
+    Tensor length(DType::int64, {2, 3, queries}, {1, 0, 0}), x(DType::bfloat16, {2, 3, queries, n});
+    const bool causal = (limits & 1) != 0, has_length = (limits & 2) != 0;
+    length.fill([&](std::int64_t i) { return static_cast<double>(i / (3 * queries) * n / 2 + 7); });
+    x.fill_by_threads([&](std::int64_t at) { return value_in(Rows::near, at / n, at % n, n, static_cast<double>(n)); });
+    softfold::RowOptions cpu, cuda;
+    if (has_length) cpu.length = length.cpu(), cuda.length = length.cuda();
+    cpu.causal = cuda.causal = causal;
+    expect_same(x, cpu, cuda, "limits " + std::to_string(limits) + " of " + std::to_string(n));
+    if (HasFatalFailure()) return;
+  }
+}
+
 /// Rows enough for clusters to stay.
 TEST_F(CudaHidden, ManyLongRows) {
   struct Some {
