@@ -181,8 +181,12 @@ void launch_marked(const RowProblem& p, const RaggedMemory& memory, int processo
     stream = stream.following();
   }
   if constexpr (kLeaves != RaggedLeaves::row) {
-    if constexpr (sizeof(E) == 2)
-      if (mean > kMeanOfMostWarps) return launch_tiles<E, kLeaves, 4 * kFewTileWarps>(p, memory, processors, stream);
+    if constexpr (sizeof(E) == 2) {
+      constexpr std::size_t shared = sizeof(TileStorage<E, kLeaves, 4 * kFewTileWarps>);
+      const int most = traits_of(DeviceOf(p[Slot::x].data).device()).shared_bytes;
+      if (mean > kMeanOfMostWarps && shared <= static_cast<std::size_t>(most))
+        return launch_tiles<E, kLeaves, 4 * kFewTileWarps>(p, memory, processors, stream);
+    }
     if (mean > kMeanOfMoreWarps) return launch_tiles<E, kLeaves, 2 * kFewTileWarps>(p, memory, processors, stream);
   }
   launch_tiles<E, kLeaves, kFewTileWarps>(p, memory, processors, stream);

@@ -52,10 +52,13 @@ struct RaggedPacks {
   static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = lift::kPerLane / kWidth;
   static constexpr int kLongest = lift::kChunk - kWidth + 1;  ///< that fits wherever it begins
   static constexpr int kFar = 1 << 30;                        ///< where rows cannot be told apart any more
+  static constexpr int kLevels = 6;                           ///< numbers of lanes that a row may need: powers of two
+  static constexpr int kFewPasses = 3;                        ///< over a pack's rows; more are worth an order
   static constexpr bool kTerms = kLeaves == RaggedLeaves::softmax, kStates = kLeaves == RaggedLeaves::row;
 
   const RowProblem& p;
   RaggedValues<E>& values;
+  std::uint8_t* order;       ///< a place for 32 lanes
   std::int64_t first, stop;  ///< its rows
   int lane;
   fold::Scale<float> scale;
@@ -66,10 +69,11 @@ struct RaggedPacks {
   bool apart;           ///< some rows do not lie side by side: offsets run backwards
   lift::NearState state{-fold::infinity<float>(), 0.F};  ///< of states alone, the lane's row's once it is folded
 
-  __device__ __forceinline__ RaggedPacks(const RowProblem& p_, RaggedValues<E>& values_, std::int64_t first_,
-                                         std::int64_t stop_)
+  __device__ __forceinline__ RaggedPacks(const RowProblem& p_, RaggedValues<E>& values_, std::uint8_t* order_,
+                                         std::int64_t first_, std::int64_t stop_)
       : p(p_),
         values(values_),
+        order(order_),
         first(first_),
         stop(stop_),
         lane(static_cast<int>(threadIdx.x) % 32),
@@ -135,21 +139,32 @@ struct RaggedPacks {
     const std::int64_t at = (origin + from - shift()) * kSize;
     if (!spread(p[Slot::x].data + at, __shfl_sync(lift::kWholeWarp, start + n, end_row - 1))) return false;
     __syncwarp();
-    // A group's row, wherever it begins, lies in the slots of its 32 values a lane.
-    const int longest = __reduce_max_sync(lift::kWholeWarp, lane >= i && lane < end_row ? n : 0);
-    const int level = longest <= 29 ? 0 : 32 - __clz((longest + 2) >> 5);
+    // A group's row, wherever it begins, lies in the slots of its 32 values a lane. All rows by as many lanes as the
+    // longest asks for, or, where that takes long, in the order of the lanes that they need.
+    const bool has_row = lane >= i && lane < end_row;
+    const int longest = level_of(__reduce_max_sync(lift::kWholeWarp, has_row ? n : 0));
+    int rows = end_row - i, level = longest, place = lane - i;
+    const bool sorts = rows > kFewPasses * (32 >> longest);
+    const int own_level = has_row && n > 0 ? level_of(n) : kLevels;
+    if (sorts) rows = put_in_order(own_level, place), level = 0;
+    int done = 0;
 #pragma unroll 1
-    for (int row = i; row < end_row; row += 32 >> level) {
-      const int its = row + (lane >> level), from_lane = min(its, end_row - 1);
-      const int its_start = __shfl_sync(lift::kWholeWarp, start, from_lane);
-      const int its_n = __shfl_sync(lift::kWholeWarp, n, from_lane);
-      const lift::NearState folded = fold_row(its_start, its < end_row ? its_n : 0, level);
-      __syncwarp();
-      if constexpr (kStates) {
-        const int group = (lane - row) << level;
-        const lift::NearState own{__shfl_sync(lift::kWholeWarp, folded.m, group),
-                                  __shfl_sync(lift::kWholeWarp, folded.d, group)};
-        if (group >= 0 && group < 32 && lane < end_row) state = own;
+    for (; done < rows; ++level) {
+      // Of each number of lanes as many rows as fill the warp; what is left, with those that need more.
+      const int behind = sorts ? __popc(__ballot_sync(lift::kWholeWarp, own_level <= level)) : rows;
+#pragma unroll 1
+      for (; done < rows && (behind - done >= 32 >> level || behind == rows); done += 32 >> level) {
+        const int its = done + (lane >> level), own = min(its, rows - 1), from_lane = sorts ? order[own] : i + own;
+        const int its_start = __shfl_sync(lift::kWholeWarp, start, from_lane);
+        const int its_n = __shfl_sync(lift::kWholeWarp, n, from_lane);
+        const lift::NearState folded = fold_row(its_start, its < rows ? its_n : 0, level);
+        __syncwarp();
+        if constexpr (kStates) {
+          const int group = place < 32 ? (place - done) << level : 32;
+          const lift::NearState its_state{__shfl_sync(lift::kWholeWarp, folded.m, group),
+                                          __shfl_sync(lift::kWholeWarp, folded.d, group)};
+          if (has_row && place >= done && group < 32) state = its_state;
+        }
       }
     }
     if constexpr (!kStates) {
@@ -158,6 +173,23 @@ struct RaggedPacks {
       __syncwarp();
     }
     return true;
+  }
+
+  /// The logarithm of the lanes that a row needs.
+  static __device__ __forceinline__ int level_of(int n) { return n <= 29 ? 0 : 32 - __clz((n + 2) >> 5); }
+  /// The lanes' rows by own_level, kLevels: none. Returns how many there are, and where the lane's is among them.
+  __device__ __forceinline__ int put_in_order(int own_level, int& place) {
+    int rows = 0;
+    place = kFar;
+#pragma unroll
+    for (int level = 0; level < kLevels; ++level) {
+      const unsigned these = __ballot_sync(lift::kWholeWarp, own_level == level);
+      if (own_level == level) place = rows + __popc(these & ((1U << lane) - 1U));
+      rows += __popc(these);
+    }
+    if (own_level < kLevels) order[place] = static_cast<std::uint8_t>(lane);
+    __syncwarp();
+    return rows;
   }
 
   /// The elements of the vectors from x on, up to the end-th element, to their terms in a frame for all, or as they
@@ -206,7 +238,7 @@ struct RaggedPacks {
       }
     }
     if constexpr (kTerms) {
-      // The unit is a power of two, and a part of the reciprocal as of the sum, which lies between 2^-62 and 2^11.
+      // The unit is a power of two, and a part of the reciprocal as of the sum, which lies between 2^-62 and 2^12.
       const float multiplier =
           reciprocal_of_normal(sum(level, [&](int i) { return (there & 1U << i) != 0 ? v[i] : 0.F; }));
       put(v, there, at, lanes, [&](float t) { return S::mul(t, multiplier); });
@@ -287,6 +319,7 @@ __global__ void __launch_bounds__(32 * kPackWarps, kPackBlocks)
     ragged_packs(const __grid_constant__ RowProblem p, unsigned* left, std::int64_t each) {
   begin_in_order();
   __shared__ RaggedValues<E> values[kPackWarps];
+  __shared__ std::uint8_t order[kPackWarps][32];
   __shared__ PackShare share;
   // As a reduction's result, which the compiler knows to be the same in all lanes: uniform registers take what follows.
   const auto uniform = [](int a) { return __reduce_max_sync(lift::kWholeWarp, a); };
@@ -300,7 +333,7 @@ __global__ void __launch_bounds__(32 * kPackWarps, kPackBlocks)
   const int begin = uniform(share.begin + warp * rows), stop = uniform(min(begin + rows, share.end));
 #pragma unroll 1
   for (int first = begin; first < stop;)
-    first += uniform(RaggedPacks<E, kLeaves>(p, values[warp], first, stop).run(left));
+    first += uniform(RaggedPacks<E, kLeaves>(p, values[warp], order[warp], first, stop).run(left));
 }
 
 }  // namespace cuda

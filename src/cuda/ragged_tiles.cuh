@@ -113,6 +113,7 @@ struct RaggedTiles {
     if (kStates) behind = up_to(chunks);
     before = behind - chunks;
     all = __shfl_sync(lift::kWholeWarp, behind, 31);
+    static_assert(Storage::kNodes == 32 * kWarps);
     storage.chunks[threadIdx.x] = chunk_of(own, static_cast<int>(threadIdx.x));
   }
 
@@ -250,7 +251,7 @@ struct RaggedTiles {
     __syncwarp();  // the values of the chunk before have been read
     const TileChunk own = chunk(at);
     if (kAhead) complete(raw, own);
-    if constexpr (kLeaves != RaggedLeaves::softmax) fill(raw.of, own);
+    if constexpr (kCut || kLeaves != RaggedLeaves::softmax) fill(raw.of, own);
     float unit = 1.F;
     const lift::Node node = fold(unit, raw.of, own);
     __syncwarp();  // which values are behind
@@ -284,10 +285,17 @@ struct RaggedTiles {
     const float d = lift::add_tree<kWidth, 32, float>([&](int j, int k) { return v[kWidth * j + k]; });
     return {__float_as_int(frame.top), S::mul(d, unit)};
   }
-  /// Some element of the chunk in slots without one.
+  /// Some element of the chunk in slots without one; of a row on vectors in those of its last vector, which is that of
+  /// the lanes behind it, too.
   __device__ __forceinline__ void fill(uint4 (&raw)[kVectors], const TileChunk& chunk) const {
-    if (chunk.full()) return;
-    const E one = reinterpret_cast<const E*>(p[Slot::x].data + chunk.at)[chunk.head];
+    if (kCut ? chunk.end % kWidth == 0 : chunk.full()) return;
+    E one;
+    if constexpr (kCut) {
+      const unsigned first = __shfl_sync(lift::kWholeWarp, raw[0].x, 0);
+      one = reinterpret_cast<const E&>(first);
+    } else {
+      one = reinterpret_cast<const E*>(p[Slot::x].data + chunk.at)[chunk.head];
+    }
     E ones[kWidth];
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) ones[k] = one;
@@ -297,9 +305,11 @@ struct RaggedTiles {
       raw[0] = joined(joined(own, filler, chunk.head * kSize), own, chunk.wrapped() * kSize);
     }
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j)
+    for (int j = 0; j < kVectors; ++j) {
+      const int rest = chunk.end - kWidth * (lane() + 32 * j);
       if (chunk.end < 32 * kWidth * (j + 1))
-        raw[j] = joined(filler, raw[j], (chunk.end - kWidth * (lane() + 32 * j)) * kSize);
+        raw[j] = chosen(storage.masks.of_first[max(0, min(rest, kWidth))], raw[j], filler);
+    }
   }
   /// The states of all rows, a warp each, once all nodes are there.
   __device__ __forceinline__ void finish_states(unsigned& left, int bit) const {

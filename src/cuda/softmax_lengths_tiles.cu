@@ -66,6 +66,9 @@ const char* refuses(const RowProblem& p, const Context&) {
     if (x.strides[static_cast<std::size_t>(i)] != y.strides[static_cast<std::size_t>(i)])
       return "rows lie differently in x and y";
   const DeviceTraits& traits = traits_of(DeviceOf(x.data).device());
+  constexpr std::size_t shared = sizeof(TileStorage<fold::BFloat16, RaggedLeaves::softmax, kMostWarps>);
+  if (p.n > 2 * kFewWarps * lift::kChunk && shared > static_cast<std::size_t>(traits.shared_bytes))
+    return "the device has too little shared memory for blocks of so many warps";
   return p.rows * lift::chunk_count(p.n) < kFewestStayChunks * traits.processors ? "too few rows for all blocks"
                                                                                  : nullptr;
 }

@@ -128,6 +128,21 @@ TEST_F(CudaRagged, LongRowsToStayFor) {
       }
 }
 
+/// More rows of several chunks than blocks that begin take at a time.
+TEST_F(CudaRagged, LongRowsByTurns) {
+  constexpr std::int64_t mean = 9000;
+  std::vector<std::int64_t> sizes;
+  Random random(7);
+  while (sizes.size() < 36000) sizes.push_back(random.below(2 * mean));
+  Offsets offsets(sizes, DType::int64);
+  const std::int64_t total = total_of(sizes);
+  Tensor x(DType::bfloat16, {total}, {}, 3), y(DType::bfloat16, {total}, {}, 3);
+  x.fill_by_threads([&](std::int64_t i) { return static_cast<double>(i * 7919 % 2003) / 200.; });
+  softfold::RowOptions cpu, cuda;
+  cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
+  expect_same(Op::softmax, {&x}, {&y}, cpu, cuda, "long ragged rows by turns");
+}
+
 /// States of so many short rows that they are folded with their neighbours: ordinary ones, and some of any values.
 TEST_F(CudaRagged, StatesOfManyShortRows) {
   for (const std::size_t of : {std::size_t{0}, std::size_t{5}, std::size_t{6}})
