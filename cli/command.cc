@@ -134,9 +134,11 @@ void refuse_foreign(std::string_view verb, const std::string& name, std::string_
     refuse(fmt::format("-k {}", is_number<std::int64_t>(value) ? value : "1"));
   constexpr std::string_view of_rows[] = {"softmax",       "log-softmax", "logsumexp",
                                           "cross-entropy", "entropy",     "kl-divergence"};
-  if ((name == "--offsets" || name == "--lengths" || name == "--length") &&
-      std::ranges::find(of_rows, verb) != std::end(of_rows))
+  const bool folds_rows = std::ranges::find(of_rows, verb) != std::end(of_rows);
+  if (folds_rows && (name == "--offsets" || name == "--lengths" || name == "--length"))
     refuse("leave it out: a file's rows have one length; C++, C and Python take lengths and offsets of ragged rows");
+  if (folds_rows && verb != "kl-divergence" && name == "--mask")
+    refuse("leave it out: what is -inf in a file counts as hidden; C++, C and Python take a mask");
   const bool scaled = has("--scale") && !has("--temperature") && verb != "attention" && verb != "explain";
   if (!scaled || (name != "--temperature" && name != "--temp")) return;
   double t = 0;

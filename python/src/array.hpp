@@ -41,6 +41,7 @@ struct Tensor {
 
 enum class Access : std::uint8_t { read, write };
 inline constexpr const char* kDTypes = "float64, float32, float16, bfloat16, bool, int32, int64";
+inline constexpr const char* kIntegerDTypes = "int32, int64";
 
 /// Holds the exporter's buffer for as long as the view is in use.
 class Array {

@@ -19,8 +19,8 @@ void pack(AttentionOptions& o, OpenArrays& operands, nb::handle q_offsets, nb::h
     throw Error(Code::option, q_offsets.is_none() ? "kv_offsets without q_offsets" : "q_offsets without kv_offsets",
                 "both, of packed sequences, or neither");
   if (!q_offsets.is_none()) {
-    o.kv = Varlen{operands.open(q_offsets, "q_offsets", Access::read, "int32, int64"),
-                  operands.open(kv_offsets, "kv_offsets", Access::read, "int32, int64"), max_q, max_kv};
+    o.kv = Varlen{operands.open(q_offsets, "q_offsets", Access::read, kIntegerDTypes),
+                  operands.open(kv_offsets, "kv_offsets", Access::read, kIntegerDTypes), max_q, max_kv};
   } else if (max_q != 0 || max_kv != 0) {
     throw Error(Code::option, "max_q or max_kv without q_offsets and kv_offsets", "them with packed sequences");
   }
@@ -42,9 +42,9 @@ void attention_into(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb
   o.bias = operands.open(bias, "bias");
   o.mask = operands.open(mask, "mask", Access::read, "bool");
   o.slopes = operands.open(slopes, "slopes");
-  o.kv_lengths = operands.open(lengths, "lengths", Access::read, "int32, int64");
-  o.kv_starts = operands.open(starts, "starts", Access::read, "int32, int64");
-  o.kv_index = operands.open(index, "index", Access::read, "int32, int64");
+  o.kv_lengths = operands.open(lengths, "lengths", Access::read, kIntegerDTypes);
+  o.kv_starts = operands.open(starts, "starts", Access::read, kIntegerDTypes);
+  o.kv_index = operands.open(index, "index", Access::read, kIntegerDTypes);
   pack(o, operands, q_offsets, kv_offsets, max_q, max_kv);
   o.lse = operands.open_result(lse, "lse");
   o.state = operands.open_result(state, "state");

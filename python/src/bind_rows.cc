@@ -107,7 +107,8 @@ constexpr const char* kLogsumexp = R"(ln sum exp(scale a) along axis, as scipy.s
 a, axis, scale, scales, lengths, offsets, mask, causal: as in softmax.
 b: weights that broadcast to a, also negative ones: ln sum b exp(scale a). Computed in float64 through arrays of a's
    size, and NaN where that sum is negative, unless return_sign.
-keepdims: keep the folded axes with size 1. return_sign: return (ln |sum|, sign of the sum).
+keepdims: keep the folded axes with size 1; with offsets results are one a row all the same.
+return_sign: return (ln |sum|, sign of the sum).
 out, dtype: of the result, whose shape is a's without the folded axes; a's dtype by default.
 Returns an array, or a scalar if no axis is left. A row with nothing in it is -inf.
 Error: absolute, at most u |lse| + (8 + 3 ln n) u.)";

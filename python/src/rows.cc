@@ -146,8 +146,8 @@ void OpenRowOptions::open_options(const RowArguments& a) {
   options.causal = truth_of(a.causal);
   options.empty = empty_of(a.empty);
   open(scales, a.scales, "scales", "float32, float64");
-  open(lengths, a.lengths, "lengths", "int32, int64");
-  open(offsets, a.offsets, "offsets", "int32, int64");
+  open(lengths, a.lengths, "lengths", kIntegerDTypes);
+  open(offsets, a.offsets, "offsets", kIntegerDTypes);
   open(mask, a.mask, "mask", "bool");
 }
 
@@ -167,7 +167,7 @@ View OpenArrays::open(nb::handle object, const char* name, Access access, const 
 View OpenArrays::open_target(nb::handle object, bool takes_probabilities) {
   return open(object, "target", Access::read,
               takes_probabilities ? "int32, int64; of class probabilities float64, float32, float16, bfloat16"
-                                  : "int32, int64");
+                                  : kIntegerDTypes);
 }
 
 Op op_of(std::string_view name) {

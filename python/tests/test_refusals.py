@@ -103,6 +103,11 @@ def test_refused(case):
     assert str(error).startswith("softfold: got ")
 
 
+def test_a_row_without_classes_has_no_target():
+    with pytest.raises(softfold.Error, match="got target 1 for row 1; allowed: ignore_index -100, as the row has no"):
+        softfold.cross_entropy(np.arange(6.0), [0, 1, 0], offsets=[0, 3, 3, 6])
+
+
 def test_options_of_another_dtype_meet_those_that_are_taken():
     taken = {"offsets": "int32, int64", "lengths": "int32, int64", "scales": "float32, float64", "mask": "bool"}
     for name, dtypes in taken.items():

@@ -36,10 +36,11 @@ inline void check_targets(const LossProblem& p) {
   for (std::int64_t r = 0; r < p.rows; ++r) {
     const std::int64_t t = integer_at(targets, p.at(targets, r)), n = ragged ? cursor.row().n : p.classes();
     if (ragged) cursor.next();
-    if (t != p.ignore_index && (t < 0 || t >= n))
-      throw Error(Code::data, "target " + std::to_string(t) + " for row " + std::to_string(r),
-                  "0 .. " + std::to_string(n - 1) + ", or ignore_index " + std::to_string(p.ignore_index),
-                  "set ignore_index to the target of rows that do not count");
+    if (t == p.ignore_index || (t >= 0 && t < n)) continue;
+    const std::string ignored = "ignore_index " + std::to_string(p.ignore_index);
+    throw Error(Code::data, "target " + std::to_string(t) + " for row " + std::to_string(r),
+                n > 0 ? "0 .. " + std::to_string(n - 1) + ", or " + ignored : ignored + ", as the row has no classes",
+                "set ignore_index to the target of rows that do not count");
   }
 }
 

@@ -181,6 +181,7 @@ TEST_F(Wording, NamesOfElsewhereMeetTheOptionAndItsValue) {
 TEST_F(Wording, RaggedRowsAreNotAFiles) {
   for (const char* option : {"--offsets", "--lengths"})
     expect_try(Code::usage, "a file's rows have one length", {"softmax", "@x.npy", "@o.npy", option, "0,2"});
+  expect_try(Code::usage, "take a mask", {"softmax", "@x.npy", "@o.npy", "--mask", "@x.npy"});
 }
 
 TEST_F(Wording, AnOutputOfferedAsAnOptionMeetsTheUsage) {
