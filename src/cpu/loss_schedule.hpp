@@ -40,7 +40,7 @@ inline void check_targets(const LossProblem& p) {
     const std::string ignored = "ignore_index " + std::to_string(p.ignore_index);
     throw Error(Code::data, "target " + std::to_string(t) + " for row " + std::to_string(r),
                 n > 0 ? "0 .. " + std::to_string(n - 1) + ", or " + ignored : ignored + ", as the row has no classes",
-                "set ignore_index to the target of rows that do not count");
+                ignored + " for a row that is not to count");
   }
 }
 

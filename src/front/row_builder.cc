@@ -153,14 +153,18 @@ void RowBuilder::per_row(Operand& o, const char* name, const View& v, int traili
     throw Error(Code::shape, std::string(name) + " of shape " + describe(v.shape),
                 "one " + (trailing != 0 ? "contiguous vector of " + std::to_string(trailing) : std::string("value")) +
                     " a row: " + describe(std::span(p.outer.data(), static_cast<std::size_t>(p.outer_rank))) +
-                    (trailing != 0 ? " + [" + std::to_string(trailing) + "]" : ""));
+                    (trailing != 0 ? " + [" + std::to_string(trailing) + "]" : ""),
+                p.outer_rank == 0 && trailing == 0
+                    ? "a single value: all of x is one row (in Python axis=None folds all axes)"
+                    : "");
 }
 
 void RowBuilder::add_options(const RowOptions& o) {
   if (o.scales.given()) {
     checks::check_view(o.scales, "scales");
     if (o.scales.dtype != DType::float32 && o.scales.dtype != DType::float64)
-      throw Error(Code::dtype, "scales of dtype " + std::string(name_of(o.scales.dtype)), "float32, float64");
+      throw Error(Code::dtype, "scales of dtype " + std::string(name_of(o.scales.dtype)), "float32, float64",
+                  "convert them to float32");
     per_row(p[Slot::scales], "scales", o.scales, 0, true);
   }
   if (o.mask.given()) {
