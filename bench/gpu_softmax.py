@@ -281,9 +281,11 @@ def measure(b, only):
                 b.softmax(dtype, (1 << 28) // torch.empty((), dtype=dtype).element_size() // n, n, "short")
     if "between" in only:
         for dtype in (torch.float32, torch.bfloat16):
-            for n in (3000, 5000, 8000, 10000, 12001, 15000, 20000, 30001):
+            for n in (1032, 1280, 1500, 1536, 2560, 3000, 3584, 5000, 8000, 10000, 12001, 15000, 20000, 30001):
                 size = torch.empty((), dtype=dtype).element_size()
                 b.softmax(dtype, (1 << 29) // size // n, n, "between")
+            for n in (1280, 3072, 5120, 7000, 10000):
+                b.softmax(dtype, (1 << 29) // size // n, n, "between", op="log_softmax")
     if "log_softmax" in only:
         for dtype in (torch.float32, torch.bfloat16):
             for n in (128, 1024, 4096, 8192, 32768, 50257, 128256, 262144):

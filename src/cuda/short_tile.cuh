@@ -22,6 +22,9 @@ struct ShortRows {
   }
 };
 
+/// Of a problem without a mask.
+ShortRows short_rows(const RowProblem& p);
+
 /// The first n > 0 elements of a group's kCount * kLanes slots, in the layout of Tile: whole vectors are read, which
 /// lie in memory or in shared memory, and what in them is not the row's is replaced. Groups of less than a warp hold
 /// rows that end before the last slot: shift + n <= kSlots. Nothing here branches by a lane's own slots: terms stay in

@@ -8,18 +8,6 @@
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
-namespace {
-
-constexpr int kThreads = 256;
-constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
-/// Chunks from which on rows fill the device also where a warp has more than one.
-constexpr std::int64_t kChunksAtOnce = 4096;
-
-const char* refuses_rung(const RowProblem& p) {
-  return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
-}
-
-/// A problem without a mask, and the memory of its rows.
 ShortRows short_rows(const RowProblem& p) {
   const Operand& x = p[Slot::x];
   const char *begin = x.data, *end = x.data + p.n * static_cast<std::int64_t>(size_of(x.dtype));
@@ -30,6 +18,17 @@ ShortRows short_rows(const RowProblem& p) {
   }
   const auto scale = fold::make_scale<float>(p.scale);
   return {p, {begin, end}, scale, lift::Factor(scale.c)};
+}
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
+/// Chunks from which on rows fill the device also where a warp has more than one.
+constexpr std::int64_t kChunksAtOnce = 4096;
+
+const char* refuses_rung(const RowProblem& p) {
+  return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
 }
 
 const char* refuses_warp_rows(const RowProblem& p, const Context&) {

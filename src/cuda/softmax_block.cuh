@@ -61,7 +61,11 @@ struct BlockChunks {
   template <int kLanes, class Folded>
   __device__ __forceinline__ void put(const Folded& own, int chunks) {
     const auto chunk = static_cast<int>(thread_index() / kLanes);
-    if (thread_index() % kLanes != 0 || chunk >= chunks) return;
+    if (thread_index() % kLanes == 0 && chunk < chunks) put(own, chunk);
+  }
+  /// By one lane.
+  template <class Folded>
+  __device__ __forceinline__ void put(const Folded& own, int chunk) {
     const bool is_far = own.node.z == lift::kFar;
     nodes[chunk] = {own.node.z, is_far ? own.state.d : own.node.d};
     far[chunk] = own.state.m;

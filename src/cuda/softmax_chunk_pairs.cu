@@ -1,0 +1,97 @@
+// softmax_chunk_pairs: what it takes, and how it is launched.
+#include "cuda/softmax_chunk_pairs.cuh"
+
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/kernels.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+/// Chunks from which on a block a row fills the device.
+constexpr std::int64_t kFewestChunks = 4096;
+
+bool rows_on_vectors(const PlainRows& p, std::int64_t size) { return p.joined && p.n * size % 16 == 0; }
+
+/// Measured: where others are slower, or level.
+bool pays(const PlainRows& p, Op op, std::int64_t size) {
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  const bool on_vectors = rows_on_vectors(p, size);
+  if (size == 4) return p.n <= (op == Op::log_softmax ? 1900 : 1600);
+  if (on_vectors && p.n % (2 * lift::kChunk) == 0) return false;
+  if (op == Op::log_softmax) return true;
+  switch (chunks) {
+    case 2:
+    case 3:
+    case 4:
+    case 6: return true;
+    case 5: return !on_vectors || p.n <= 4864;
+    case 7: return !on_vectors && p.n <= 6912;
+    case 9: return !on_vectors || p.n <= 8960;
+    default: return false;
+  }
+}
+
+const char* refuses(const RowProblem& p, const Context&) {
+  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  if (chunks < 2) return "a row fits a warp";
+  if (chunks >= kPairChunks) return "a row is longer than a block holds well (15360)";
+  if (p.rows * chunks < kFewestChunks) return "so few rows are spread over clusters";
+  if (p.rows > 0x7FFFFFFF) return "more rows than a grid has";
+  const float c = fold::make_scale<float>(p.scale).c;
+  if (!(c > 0.F) || !lift::Factor(c).plain) return "a scale that is not positive and finite";
+  if (const char* why = refuses_plain(p)) return why;
+  const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
+  return pays(plain_rows(p), p.op, size) ? nullptr : "rows of this length are as fast by others";
+}
+
+/// Rows a block, on their way together: measured, but fewer where blocks would not fill the device.
+int runs_of(const PlainRows& p, Op op, std::int64_t size, int warps, int processors) {
+  int runs = size == 4 ? 1 : 2;
+  if (size == 2 && op == Op::softmax && !rows_on_vectors(p, size)) {
+    const std::int64_t chunks = lift::chunk_count(p.n);
+    if (p.n <= 1600 || chunks == 5 || chunks >= 7) runs = 4;
+  }
+  while (runs > 1 && p.rows * warps < static_cast<std::int64_t>(runs) * 16 * processors) runs /= 2;
+  return runs;
+}
+
+template <class E, bool kThree, bool kOnVectors>
+void launch_rows(PlainRows p, Op op, int processors, Stream stream) {
+  const int warps = PairShare<kThree>::warps(lift::chunk_count(p.n));
+  const int runs = runs_of(p, op, sizeof(E), warps, processors);
+  p.pitch = PairPlace<E>::bytes(p.n);
+  const Grid grid{(p.rows + runs - 1) / runs, 32 * warps, 1, runs * p.pitch};
+  launch(
+      "softmax_chunk_pairs",
+      op == Op::softmax ? softmax_chunk_pairs<E, kThree, kOnVectors> : log_softmax_chunk_pairs<E, kThree, kOnVectors>,
+      grid, stream, p, runs);
+}
+
+void run(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const int processors = traits_of(device.device()).processors;
+  const Stream stream = stream_of(context);
+  const PlainRows rows = plain_rows(p);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    const bool on_vectors = rows_on_vectors(rows, sizeof(E));
+    if constexpr (sizeof(E) == 2) {  // longer rows of float32 go to others
+      if (lift::chunk_count(p.n) == 3)
+        return on_vectors ? launch_rows<E, true, true>(rows, p.op, processors, stream)
+                          : launch_rows<E, true, false>(rows, p.op, processors, stream);
+    }
+    if (on_vectors) return launch_rows<E, false, true>(rows, p.op, processors, stream);
+    launch_rows<E, false, false>(rows, p.op, processors, stream);
+  });
+}
+
+}  // namespace
+
+const RowKernel softmax_chunk_pairs_kernel{"softmax_chunk_pairs", refuses, run, nullptr};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

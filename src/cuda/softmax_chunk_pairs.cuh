@@ -1,0 +1,376 @@
+// softmax and log_softmax of plain rows of a few chunks that do not fill their warps, or begin inside vectors: a block
+// some rows, one after another, a warp two neighbouring chunks of each, or three, of which it folds no more than there
+// is.
+#pragma once
+
+#include "cuda/chunk_part.cuh"
+#include "cuda/in_order.cuh"
+#include "cuda/short_place.cuh"
+#include "cuda/softmax_block.cuh"
+
+#include <limits>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// A row has at most so many chunks, a block so many rows.
+inline constexpr int kPairChunks = 16, kPairRuns = 4;
+
+/// Where a row lands in shared memory, its elements to 16-byte boundaries as they lie in x.
+template <class E>
+struct PairPlace {
+  static constexpr int kSize = static_cast<int>(sizeof(E));
+  /// Up to the end of the quarter of a chunk that the row ends in, wherever it begins, and a vector behind it.
+  static SOFTFOLD_HD int bytes(std::int64_t n) {
+    constexpr int kQuarter = lift::kChunk / 4;
+    return room_in_sectors((static_cast<int>(n) + 16 / kSize - 1 + kQuarter - 1) / kQuarter * kQuarter * kSize + 16);
+  }
+};
+
+/// How a block's warps share a row: two neighbouring chunks each, but where it has three, which are one warp's: it
+/// finds the terms of the last one anew when it has written the others.
+template <bool kThree>
+struct PairShare {
+  int first, chunks;
+  __device__ __forceinline__ explicit PairShare(int of_row)
+      : first(kThree ? 0 : 2 * warp_index()), chunks(kThree ? 3 : min(of_row - first, 2)) {}
+  static int warps(std::int64_t of_row) { return static_cast<int>(kThree ? 1 : (of_row + 1) / 2); }
+};
+
+/// What the warps of a block tell each other of a row.
+struct PairSums {
+  static constexpr int kMost = kPairChunks / 2;
+  float sums[kMost];  ///< of pairs of chunks; NaN where elements lie too far from the row's first
+  int tops[kMost];    ///< the largest n over the frame, which is above 0
+  float frame;
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) sums[i] = 0.F, tops[i] = 0;
+  }
+  /// The sum in the canonical tree.
+  __device__ __forceinline__ float sum() const {
+    float s[kMost];
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) s[i] = sums[i];
+#pragma unroll
+    for (int step = 1; step < kMost; step *= 2)
+#pragma unroll
+      for (int i = 0; i < kMost; i += 2 * step) s[i] = fold::Scalar<float>::add(s[i], s[i + step]);
+    return s[0];
+  }
+  __device__ __forceinline__ int top() const {
+    int most = tops[0];
+#pragma unroll
+    for (int i = 1; i < kMost; ++i) most = max(most, tops[i]);
+    return most;
+  }
+};
+
+/// A row of a block, on its way to shared memory and there.
+template <class E, bool kOnVectors>
+struct PairRow {
+  const char* first;  ///< its first element in x
+  char* room;         ///< its own in shared memory
+  std::int64_t row;
+
+  __device__ __forceinline__ PairRow(const PlainRows& p, char* memory, int run, int runs)
+      : room(memory + run * p.pitch), row(static_cast<std::int64_t>(blockIdx.x) * runs + run) {
+    first = p.x + row * p.x_stride;
+  }
+  /// Where the first element lands.
+  __device__ __forceinline__ char* x() const {
+    return place_in_sectors(room, first) + (kOnVectors ? 0 : reinterpret_cast<std::uintptr_t>(first) % 16);
+  }
+  /// By one thread; then a barrier of the block.
+  __device__ __forceinline__ void fetch(const PlainRows& p, CopyBarrier& landed) const {
+    landed.init(1);
+    CopyBarrier::publish();
+    const auto n = static_cast<int>(p.n);
+    char* place = place_in_sectors(room, first);
+    if constexpr (kOnVectors) {
+      landed.expect(n * static_cast<int>(sizeof(E)));
+      landed.copy(place, first, n * static_cast<int>(sizeof(E)));
+    } else {
+      fetch_run<E>(place, landed, first, n, {p.x_begin, p.x_end});
+    }
+  }
+  /// By all lanes of a warp. inverse: of c.
+  __device__ __forceinline__ RaisedFrame<E> frame(float c, float inverse) const {
+    float first = fold::widen(*reinterpret_cast<const E*>(x()));
+    if (first == -fold::infinity<float>()) {  // the largest of vectors 1 to 32, which a row has, wherever it begins
+      float v[RaisedFrame<E>::kWidth];
+      Packed<E>::unpack(reinterpret_cast<const uint4*>(place_in_sectors(room, this->first))[lane_index() + 1], v);
+#pragma unroll
+      for (const float e : v) first = fmaxf(first, e);
+#pragma unroll
+      for (int distance = 16; distance > 0; distance /= 2)
+        first = fmaxf(first, __shfl_xor_sync(lift::kWholeWarp, first, distance));
+    }
+    return {first, c, inverse};
+  }
+};
+
+/// Rows of any values, a bit each, by all threads of the block.
+template <class E, bool kLog, bool kThree, bool kOnVectors>
+__device__ __noinline__ void put_any_rows(const PlainRows& p, char* memory, int runs, unsigned rows,
+                                          BlockChunks& chunks, unsigned mask_at) {
+  using Part = ChunkPart<E, kOnVectors>;
+  using Fold = lift::WarpFold<Part::kWidth, 32>;
+  const auto n = static_cast<int>(p.n), count = static_cast<int>(lift::chunk_count(p.n));
+  const PairShare<kThree> share(count);
+  const int full = share.chunks - 1;
+  E nones[Part::kWidth];
+#pragma unroll
+  for (E& e : nones) e = Packed<E>::narrow(lift::absent(p.factor.c));
+  const unsigned none = Packed<E>::join(nones).x;
+#pragma unroll 1
+  for (int run = 0; rows >> run != 0; ++run) {
+    if ((rows >> run & 1U) == 0) continue;
+    const PairRow<E, kOnVectors> row(p, memory, run, runs);
+    const Part part(row.x(), n, share.first, full);
+    const auto end_of = [&](int chunk) { return chunk < full ? part.shift + lift::kChunk : part.end; };
+    typename Part::Chunk front, back;
+    const auto fold = [&](int chunk, typename Part::Chunk& v) {
+      typename Part::Vectors raw;
+      const int end = end_of(chunk);
+      part.gather(chunk, end, raw, none, mask_at);
+#pragma unroll
+      for (int j = 0; j < Part::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Part::kWidth);
+      const auto own = Fold::terms(v, p.factor.c);
+      if (part.lane == 0) chunks.put(own, share.first + chunk);
+    };
+    fold(full, back);
+    if (kThree || full != 0) fold(0, front);
+    if constexpr (kThree) fold(1, back);
+    __syncthreads();
+    const auto root = chunks.merge(count);
+    char* y = p.y + row.row * p.y_stride + share.first * Part::kBytes;
+    uint4 before{};
+    const auto put = [&](int chunk, typename Part::Chunk& v) {
+      const int at = share.first + chunk;
+      const ChunkMultiplier multiplier(root, chunks.nodes[at], chunks.far[at]);
+      const float unit = chunks.units[at];
+      if (!multiplier.regular) {
+        const int length = min(n - at * lift::kChunk, lift::kChunk);
+        return fill<E, kLog>(y + chunk * Part::kBytes, nullptr, 0, part.lane, 32, length, length,
+                             constant_of<kLog>(root.state(), p.empty));
+      }
+      if constexpr (kLog) part.read(chunk, end_of(chunk), v);
+      finish<kLog, lift::kPerLane>(
+          v, unit > 0.F, fold::Scalar<float>::mul(multiplier.value, fabsf(unit)),
+          [&] { return p.log_normaliser(root.state()); }, [](int) {});
+      part.write(chunk, end_of(chunk), chunk == full, y, v, before);
+    };
+    if (kThree || full != 0) put(0, front);
+    if constexpr (kThree) {
+      put(1, back);
+      fold(2, back);
+    }
+    put(full, back);
+    __syncthreads();
+  }
+}
+
+/// The sum of chunks whose elements lie too far from the row's first: NaN.
+inline constexpr float kNotHeld = std::numeric_limits<float>::quiet_NaN();
+
+/// Whether the frame holds a warp's part that reaches so far. By all lanes of a warp.
+template <class E, bool kOnVectors>
+__device__ __forceinline__ bool holds_part(const typename RaisedFrame<E>::Reach& reach,
+                                           const ChunkPart<E, kOnVectors>& part, int full, const RaisedFrame<E>& frame,
+                                           unsigned mask_at) {
+  using Frame = RaisedFrame<E>;
+  if (reach.high > Frame::kHighest || fabsf(frame.s) > Frame::kLargest) return false;
+  if (reach.low >= Frame::kLowest) return Frame::is_near(reach.high, reach.low);
+  if (!frame.has_floor || reach.low != frame.n_of_floor()) return false;
+  // Others may lie between the floor and what has to be seen.
+  typename Frame::AboveFloor others(frame);
+#pragma unroll 1
+  for (int chunk = 0; chunk <= full; ++chunk) {
+    typename ChunkPart<E, kOnVectors>::Vectors raw;
+    part.gather(chunk, chunk < full ? part.shift + lift::kChunk : part.end, raw, frame.filler, mask_at);
+#pragma unroll
+    for (const uint4& vector : raw) others.see(frame.raised(vector));
+  }
+  const int lowest = __reduce_min_sync(lift::kWholeWarp, frame.n(others.lowest()));
+  return lowest >= Frame::kSeen && Frame::is_near(reach.high, lowest);
+}
+
+template <class E, bool kThree, bool kOnVectors>
+__global__ void __maxnreg__(sizeof(E) == 4 || !kOnVectors ? 128 : 112)
+    softmax_chunk_pairs(const __grid_constant__ PlainRows p, int runs) {
+  begin_in_order();
+  using Part = ChunkPart<E, kOnVectors>;
+  using Row = PairRow<E, kOnVectors>;
+  using S = fold::Scalar<float>;
+  using Frame = RaisedFrame<E>;
+  extern __shared__ __align__(kCopyLine) char landing_memory[];
+  __shared__ CopyBarrier landed[kPairRuns];
+  __shared__ VectorMasks<E> masks;
+  __shared__ PairSums sums[kPairRuns];
+  __shared__ BlockChunks any;
+  const auto row_of = [&](int run) { return Row(p, landing_memory, run, runs); };
+  if (const auto run = static_cast<int>(threadIdx.x); run < runs) {
+    if (const Row own = row_of(run); own.row < p.rows) own.fetch(p, landed[run]);
+    sums[run].clear();
+  }
+  masks.make();
+  __syncthreads();
+  const unsigned mask_at = settled(shared_address(&masks));
+  const auto n = static_cast<int>(p.n);
+  const float inverse = __fdividef(1.F, p.factor.c);
+  const PairShare<kThree> share(static_cast<int>(lift::chunk_count(p.n)));
+  const int full = share.chunks - 1;
+  unsigned left = 0;
+#pragma unroll 1
+  for (int run = 0; run < runs; ++run) {
+    const Row row = row_of(run);
+    if (row.row >= p.rows) break;
+    landed[run].wait(0);
+    const Part part(row.x(), n, share.first, full);
+    const Frame frame = row.frame(p.factor.c, inverse);
+    const auto terms = frame.terms();
+    VectorExtremes<E> extremes(frame.filler);
+    const auto see = [&](const uint4& raw) { extremes.see(raw); };
+    typename Part::Chunk front, back;
+    part.find_terms(full, part.end, back, frame, terms, mask_at, see);
+    float sum = Part::sum_of(back);
+    if (kThree || full != 0) {
+      float first = part.fold_full(0, front, frame, terms, see);
+      if constexpr (kThree) first = S::add(first, part.fold_full(1, back, frame, terms, see));
+      sum = S::add(first, sum);
+    }
+    const auto reach = frame.reach(extremes.all());
+    if (!holds_part(reach, part, full, frame, mask_at)) sum = kNotHeld;
+    if (!kThree && blockDim.x > 32) {
+      if (part.lane == 0) sums[run].sums[warp_index()] = sum;
+      __syncthreads();
+      sum = sums[run].sum();
+    }
+    if (!(sum > 0.F)) {
+      left |= 1U << run;
+      continue;
+    }
+    const float multiplier = reciprocal_of_normal(sum);
+    const bool vanishes = Frame::may_vanish(reach.low, sum);
+    const auto scale = [&](typename Part::Chunk& v) {
+#pragma unroll
+      for (float& e : v) e = S::mul(e, multiplier);
+      if (!vanishes) return;
+#pragma unroll
+      for (float& e : v) e = e < fold::Real<float>::kSmallest ? 0.F : e;
+    };
+    char* y = p.y + row.row * p.y_stride + share.first * Part::kBytes;
+    uint4 before{};
+    if (kThree || full != 0) {
+      scale(front);
+      part.write_full(0, y, front, before);
+    }
+    if constexpr (kThree) {
+      scale(back);
+      part.write_full(1, y, back, before);
+      part.find_terms(2, part.end, back, frame, terms, mask_at, [](const uint4&) {});
+    }
+    scale(back);
+    part.write(full, part.end, true, y, back, before);
+  }
+  if (left != 0) put_any_rows<E, false, kThree, kOnVectors>(p, landing_memory, runs, left, any, mask_at);
+}
+
+/// Sums of all of a block's rows, then their logarithms, a row a thread, then their results.
+template <class E, bool kThree, bool kOnVectors>
+__global__ void __maxnreg__(80) log_softmax_chunk_pairs(const __grid_constant__ PlainRows p, int runs) {
+  begin_in_order();
+  using Part = ChunkPart<E, kOnVectors>;
+  using Row = PairRow<E, kOnVectors>;
+  using S = fold::Scalar<float>;
+  using Frame = RaisedFrame<E>;
+  extern __shared__ __align__(kCopyLine) char landing_memory[];
+  __shared__ CopyBarrier landed[kPairRuns];
+  __shared__ VectorMasks<E> masks;
+  __shared__ PairSums sums[kPairRuns];
+  __shared__ __align__(8) char norm_memory[kPairRuns * sizeof(fold::LogNormaliser<float>)];
+  __shared__ BlockChunks any;
+  auto* const norms = reinterpret_cast<fold::LogNormaliser<float>*>(norm_memory);
+  const auto row_of = [&](int run) { return Row(p, landing_memory, run, runs); };
+  if (const auto run = static_cast<int>(threadIdx.x); run < runs) {
+    if (const Row own = row_of(run); own.row < p.rows) own.fetch(p, landed[run]);
+    sums[run].clear();
+  }
+  masks.make();
+  __syncthreads();
+  const unsigned mask_at = settled(shared_address(&masks));
+  const auto n = static_cast<int>(p.n);
+  const float inverse = __fdividef(1.F, p.factor.c);
+  const PairShare<kThree> share(static_cast<int>(lift::chunk_count(p.n)));
+  const int full = share.chunks - 1;
+#pragma unroll 1
+  for (int run = 0; run < runs; ++run) {
+    const Row row = row_of(run);
+    if (row.row >= p.rows) break;
+    landed[run].wait(0);
+    const Part part(row.x(), n, share.first, full);
+    const Frame frame = row.frame(p.factor.c, inverse);
+    const auto terms = frame.terms();
+    VectorExtremes<E> extremes(frame.filler);
+    const auto see = [&](const uint4& raw) { extremes.see(raw); };
+    typename Part::Chunk v;
+    float sum = 0.F;
+#pragma unroll 1
+    for (int chunk = 0; chunk < full; ++chunk) sum = S::add(sum, part.fold_full(chunk, v, frame, terms, see));
+    part.find_terms(full, part.end, v, frame, terms, mask_at, see);
+    sum = S::add(sum, Part::sum_of(v));
+    const auto reach = frame.reach(extremes.all());
+    if (!holds_part(reach, part, full, frame, mask_at)) sum = kNotHeld;
+    if (part.lane == 0) sums[run].sums[warp_index()] = sum, sums[run].tops[warp_index()] = reach.high;
+    if (threadIdx.x == 0) sums[run].frame = frame.s;
+  }
+  __syncthreads();
+  if (const auto run = static_cast<int>(threadIdx.x); run < runs) {
+    // The state is in the frame of the largest element.
+    const int top = sums[run].top();
+    const float sum = sums[run].sum(), m = S::add(sums[run].frame, static_cast<float>(top));
+    if (sum > 0.F)
+      norms[run] = p.log_normaliser({static_cast<double>(m), S::mul(sum, __int_as_float((127 - top) << 23))});
+  }
+  __syncthreads();
+  unsigned left = 0;
+#pragma unroll 1
+  for (int run = 0; run < runs; ++run) {
+    const Row row = row_of(run);
+    if (row.row >= p.rows) break;
+    if (!(sums[run].sum() > 0.F)) {
+      left |= 1U << run;
+      continue;
+    }
+    const Part part(row.x(), n, share.first, full);
+    const float half_c = norms[run].half_c, half_frame = norms[run].half_frame, half_log2_d = norms[run].half_log2_d,
+                two_kappa = norms[run].two_kappa;
+    char* y = p.y + row.row * p.y_stride + share.first * Part::kBytes;
+    uint4 before{};
+    typename Part::Chunk v;
+    const auto finish = [&] {
+#pragma unroll
+      for (float& e : v) e = S::mul(two_kappa, S::sub(S::fma(e, half_c, -half_frame), half_log2_d));
+      if (half_log2_d > 0.5F) return;
+#pragma unroll
+      for (float& e : v) e = S::add(e < 0.F ? e : 0.F, 0.F);  // a result may be 0
+    };
+#pragma unroll 1
+    for (int chunk = 0; chunk < full; ++chunk) {
+      part.read_full(chunk, v);
+      finish();
+      part.write_full(chunk, y, v, before);
+    }
+    part.read(full, part.end, v);
+    finish();
+    part.write(full, part.end, true, y, v, before);
+  }
+  if (left != 0) put_any_rows<E, true, kThree, kOnVectors>(p, landing_memory, runs, left, any, mask_at);
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

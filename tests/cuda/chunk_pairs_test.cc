@@ -1,0 +1,193 @@
+// cpu == cuda, bit for bit: softmax and log_softmax of plain rows of a few chunks that do not fill them, wherever they
+// begin, of any content.
+#include "cuda/both.hpp"
+
+namespace softfold_test {
+namespace {
+
+using softfold::DType;
+using softfold::Op;
+
+class CudaChunkPairs : public Cuda {};
+
+/// What rows hold beside Values: elements about as far apart as a frame holds them, or further; -inf among others, and
+/// in front; the lowest number of a dtype among others, as masks have it.
+enum class Content { near, far, very_far, some_none, none_first, some_lowest, count };
+
+double content_of(Content kind, DType t, std::int64_t row, std::int64_t i, std::int64_t n) {
+  const double own = value_of(Values::normal, row, i, n);  // within +-6
+  const auto picked = [&](std::int64_t of) { return value_of(Values::normal, row + 7, i + n, n) > 6. - 12. / of; };
+  const double none = -std::numeric_limits<double>::infinity();
+  switch (kind) {
+    case Content::near: return own;
+    case Content::far: return own * 6.;
+    case Content::very_far: return own * (row % 3 == 0 ? 14. : 9.);
+    case Content::some_none: return picked(3) ? none : own * (row % 4 == 0 ? 8. : 1.);
+    case Content::none_first: return i < (row % 5 == 0 ? n - 1 : row % 5 == 1 ? 300 : n / 3) ? none : own;
+    default: return picked(2) ? (t == DType::float16 ? -65504. : -3.3895313892515355e38) : own;
+  }
+}
+
+struct Layout {
+  std::int64_t gap, offset;
+  bool in_place;
+};
+constexpr Layout kLayouts[] = {{0, 0, false}, {8, 8, false}, {0, 3, false}, {0, 0, true}, {3, 0, false}, {1, 5, true}};
+
+/// Every so-manieth row of a case is the same.
+constexpr std::int64_t kRows = 61;
+
+/// Both backends' results of one case; adds to `taken` where the kernel is the one.
+void compare(Op op, DType t, std::int64_t rows, std::int64_t n, const Layout& l, double scale, std::int64_t& taken,
+             const std::function<double(std::int64_t, std::int64_t)>& value, const std::string& what) {
+  Tensor x(t, {rows, n}, {n + l.gap, 1}, l.offset), y(t, {rows, n}, {n + l.gap, 1}, l.offset);
+  std::vector<double> values(static_cast<std::size_t>(kRows * n));
+  for (std::int64_t i = 0; i < kRows * n; ++i) values[static_cast<std::size_t>(i)] = value(i / n, i % n);
+  x.fill_by_threads([&](std::int64_t i) { return values[static_cast<std::size_t>(i % (kRows * n))]; });
+  softfold::RowOptions o;
+  o.scale = scale;
+  std::string kernel;
+  for (const bool gpu : {false, true}) {
+    const softfold::View in = x.view(gpu), out = l.in_place ? in : y.view(gpu);
+    const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, o);
+    plan.run();
+    kernel = plan.kernel();
+  }
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  taken += kernel == "softmax_chunk_pairs" ? 1 : 0;
+  Tensor& result = l.in_place ? x : y;
+  ASSERT_EQ(difference(result.host(), result.download(), result.size()), "")
+      << name_of(op) << " " << rows << "x" << n << " " << name_of(t) << " layout " << &l - kLayouts << " " << what
+      << " by " << kernel;
+}
+
+TEST_F(CudaChunkPairs, RowsOfAnyContent) {
+  std::size_t at = 0;
+  std::int64_t taken = 0, all = 0;
+  for (const std::int64_t n : {1025, 1032, 1280, 1281, 1500, 1536, 1792, 2047,  2049,  2056,  2303,  2560, 3001,
+                               3071, 3072, 3073, 3080, 3584, 4095, 4097, 4104,  4864,  5001,  5121,  5600, 6001,
+                               6143, 6501, 8200, 8960, 9001, 7000, 7168, 10000, 11001, 12000, 13001, 15359})
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        // Each kind of content in each layout by turns, over again with the other operation.
+        constexpr auto kinds = static_cast<std::size_t>(Content::count);
+        const auto kind = static_cast<Content>(at % kinds);
+        const Layout& l = kLayouts[at / kinds % std::size(kLayouts)];
+        const Op op = (at / kinds / std::size(kLayouts) + at) % 2 == 0 && n <= 9001 ? Op::softmax : Op::log_softmax;
+        const double scale = at % 7 == 3 ? 0.0625 : at % 11 == 5 ? 1.5 : 1.;
+        const std::int64_t rows = 4096 / (n / 1024 + 1) + 7;
+        compare(
+            op, t, rows, n, l, scale, taken,
+            [&](std::int64_t row, std::int64_t i) { return content_of(kind, t, row, i, n); },
+            "content " + std::to_string(static_cast<int>(kind)));
+        if (HasFatalFailure()) return;
+        ++all;
+        at += 1;
+      }
+  EXPECT_GT(taken, all / 2);
+}
+
+TEST_F(CudaChunkPairs, RowsOfAnyValues) {
+  std::size_t at = 0;
+  std::int64_t taken = 0;
+  for (const std::int64_t n : {1027, 1400, 1536, 2000, 2200, 3000, 3700, 4616, 5900, 8999})
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+      for (int v = 0; v < static_cast<int>(Values::count); ++v, ++at) {
+        const double scale = at % 4 == 1 ? -0.75 : at % 4 == 3 ? 1e-30 : 1.;
+        compare(
+            at % 3 == 0 ? Op::log_softmax : Op::softmax, t, 4096 / (n / 1024 + 1) + 3, n,
+            kLayouts[at / 3 % std::size(kLayouts)], scale, taken,
+            [&](std::int64_t row, std::int64_t i) { return value_of(static_cast<Values>(v), row, i, n); },
+            "values " + std::to_string(v));
+        if (HasFatalFailure()) return;
+      }
+  EXPECT_GT(taken, 120);
+}
+
+/// Terms so far below a chunk's largest that the definition leaves them out, where they would break ties of the tree's
+/// sums one after another up to the last place of the row's.
+TEST_F(CudaChunkPairs, TermsThatBreakTies) {
+  const std::pair<std::int64_t, double> elements[] = {{0, -126}, {64, -126}, {32, -102}, {16, -78}, {8, -54},
+                                                      {4, -30},  {2, -6},    {6, -24},   {1, 0}};
+  std::int64_t taken = 0;
+  for (const Op op : {Op::softmax, Op::log_softmax})
+    for (const DType t : {DType::float32, DType::bfloat16})
+      for (const double others : {-200., -std::numeric_limits<double>::infinity()}) {
+        const auto value = [&](std::int64_t, std::int64_t i) {
+          for (const auto& [place, value] : elements)
+            if (i == 1024 + place) return value;
+          return i < 1024 ? -92. : others;
+        };
+        compare(op, t, 2100, 1152, kLayouts[0], 0.69314718055994531, taken, value, std::to_string(others));
+        if (HasFatalFailure()) return;
+      }
+  EXPECT_EQ(taken, 8);
+}
+
+/// Two and four rows a block, and a number of rows that is not a multiple.
+TEST_F(CudaChunkPairs, ManyRows) {
+  std::int64_t taken = 0;
+  for (const std::int64_t n : {1025, 1500, 1536, 2560, 3001, 5003})
+    for (const std::int64_t rows : {2048, 9003})
+      for (const DType t : {DType::float32, DType::bfloat16})
+        for (const Op op : {Op::softmax, Op::log_softmax})
+          for (const Content kind : {Content::near, Content::very_far}) {
+            compare(
+                op, t, rows, n, kLayouts[0], 1., taken,
+                [&](std::int64_t row, std::int64_t i) {
+                  return content_of(row % 5 == 1 ? kind : Content::near, t, row, i, n);
+                },
+                "many");
+            if (HasFatalFailure()) return;
+          }
+  EXPECT_GE(taken, 40);
+}
+
+/// Rows that lengths, or a causal limit, cut short.
+TEST_F(CudaChunkPairs, RowsCutShort) {
+  std::size_t at = 0;
+  std::int64_t taken = 0, all = 0;
+  for (const std::int64_t n :
+       {513, 700, 777, 1000, 1023, 1025, 1032, 1280, 1281, 1500, 1536, 1792, 2001, 2040, 2047, 2048})
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+      for (const std::int64_t rows : {301, 9001})
+        for (const bool causal : {false, true}) {
+          constexpr auto kinds = static_cast<std::size_t>(Content::count);
+          const auto kind = static_cast<Content>(at % kinds);
+          const Layout& l = kLayouts[at / kinds % std::size(kLayouts)];
+          ++at;
+          const std::int64_t queries = causal ? 43 : rows, batches = rows / queries;
+          const std::vector<std::int64_t> shape{batches, queries, n}, strides{queries * (n + l.gap), n + l.gap, 1};
+          Tensor x(t, shape, strides, l.offset), y(t, shape, strides, l.offset);
+          Tensor lengths(DType::int32, {batches, queries});
+          std::vector<double> values(static_cast<std::size_t>(kRows * n));
+          for (std::int64_t i = 0; i < kRows * n; ++i)
+            values[static_cast<std::size_t>(i)] = content_of(kind, t, i / n, i % n, n);
+          x.fill_by_threads([&](std::int64_t i) { return values[static_cast<std::size_t>(i % (kRows * n))]; });
+          lengths.fill([&](std::int64_t i) {
+            return static_cast<double>(i % 9 == 0 ? 0 : i % 9 == 1 ? n : i * 7919 % n);
+          });
+          softfold::RowOptions o;
+          o.causal = causal;
+          o.scale = at % 4 == 1 ? 0.125 : 1.;
+          std::string kernel;
+          for (const bool gpu : {false, true}) {
+            const softfold::View in = x.view(gpu), out = l.in_place ? in : y.view(gpu);
+            if (!causal || at % 3 != 0) o.length = lengths.view(gpu);
+            const auto plan = softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, o);
+            plan.run();
+            kernel = plan.kernel();
+          }
+          ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+          taken += kernel == "softmax_lengths_pairs" ? 1 : 0;
+          ++all;
+          Tensor& result = l.in_place ? x : y;
+          ASSERT_EQ(difference(result.host(), result.download(), result.size()), "")
+              << batches << "x" << queries << "x" << n << " " << name_of(t) << " layout " << &l - kLayouts
+              << " content " << static_cast<int>(kind) << " by " << kernel;
+        }
+  EXPECT_GT(taken, all / 2);
+}
+
+}  // namespace
+}  // namespace softfold_test
