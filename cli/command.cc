@@ -135,9 +135,12 @@ void refuse_foreign(std::string_view verb, const std::string& name, std::string_
   constexpr std::string_view of_rows[] = {"softmax",       "log-softmax", "logsumexp",
                                           "cross-entropy", "entropy",     "kl-divergence"};
   const bool folds_rows = std::ranges::find(of_rows, verb) != std::end(of_rows);
-  if (folds_rows && (name == "--offsets" || name == "--lengths" || name == "--length"))
+  std::vector<std::string_view> candidates(known.begin(), known.end());
+  candidates.insert(candidates.end(), {"--offsets", "--lengths", "--length", "--mask"});
+  const std::string_view meant = suggestion(name, candidates);
+  if (folds_rows && (meant == "--offsets" || meant == "--lengths" || meant == "--length"))
     refuse("leave it out: a file's rows have one length; C++, C and Python take lengths and offsets of ragged rows");
-  if (folds_rows && verb != "kl-divergence" && name == "--mask")
+  if (folds_rows && verb != "kl-divergence" && meant == "--mask")
     refuse("leave it out: what is -inf in a file counts as hidden; C++, C and Python take a mask");
   const bool scaled = has("--scale") && !has("--temperature") && verb != "attention" && verb != "explain";
   if (!scaled || (name != "--temperature" && name != "--temp")) return;
@@ -339,7 +342,7 @@ void Command::option(const std::string& names, std::optional<std::int64_t>& into
   add_number<std::int64_t>(app_, names, into, help, among, said);
 }
 void Command::flag(const std::string& names, bool& into, const std::string& help) { app_.add_flag(names, into, help); }
-void Command::footer(const std::string& text) { app_.footer(text); }
+void Command::footer(const std::string& text) { app_.footer(text + "\n\n" + kExitCodes); }
 
 Program::Program()
     : app_(std::make_unique<CLI::App>(

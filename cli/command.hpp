@@ -52,7 +52,7 @@ class Command {
               std::optional<Among> among = {}, const Said& said = {});
   /// An option without a value.
   void flag(const std::string& names, bool& into, const std::string& help);
-  /// A paragraph below the verb's help.
+  /// A paragraph below the verb's help, above the exit statuses, which every verb's help has.
   void footer(const std::string& text);
 
  private:

@@ -68,7 +68,7 @@ View Fabricated::add(DType dtype, std::vector<std::int64_t> shape) {
   std::uint64_t bytes = size_of(dtype);
   for (const std::int64_t n : shape)
     if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(n), &bytes) || bytes > (std::uint64_t{1} << 58))
-      throw Error(Code::shape, "the shape " + text_of(shape), "tensors of at most 2^58 bytes");
+      throw Error(Code::shape, "the shape " + text_of(shape), "tensors of at most 2^58 bytes", "smaller sizes");
   shapes_.push_back(std::make_unique<std::vector<std::int64_t>>(std::move(shape)));
   const View view(reinterpret_cast<void*>(next_), dtype, *shapes_.back(), {}, device_);
   next_ += (bytes + 4095) / 4096 * 4096 + 4096;

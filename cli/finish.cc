@@ -31,7 +31,8 @@ struct FinishVerb {
     command.flag("--logsumexp", logsumexp, "the rows' logsumexp, printed or written to OUT");
     command.option("--range", range, "A:B, only these elements of SHARD's last axis");
     command.option("--dtype", dtype, "of the output; default SHARD's");
-    command.option("--empty", empty, "what rows with nothing in them become: zero or nan; default zero");
+    command.option("--empty", empty,
+                   "what rows with nothing in them become: zero or nan; default zero; of --logsumexp -inf");
     reading.declare(command);
     running.declare(command);
     command.footer("PARTIAL is the joined partial of whole rows, as `softfold merge` writes it.");

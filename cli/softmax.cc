@@ -27,7 +27,9 @@ struct Softmax {
     command.option("--axis", axis, "the axis that is folded; negative counts from the end; default -1");
     command.option("--scale", scale, "every element is multiplied by it (1/temperature); default 1");
     command.option("--dtype", dtype, "of the output: float32, float64, float16, bfloat16; default the input's");
-    command.option("--empty", empty, "what rows with nothing in them become: zero or nan; default zero");
+    command.option("--empty", empty,
+                   op == Op::logsumexp ? "zero or nan, without effect: a row with nothing in it is -inf"
+                                       : "what rows with nothing in them become: zero or nan; default zero");
     command.option("--rung", rung, "the algorithm: automatic, naive, safe, online, tiled, fused");
     reading.declare(command);
     running.declare(command);

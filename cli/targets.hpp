@@ -16,7 +16,8 @@ namespace softfold::cli {
 
 /// The shape of the targets: that of `of` without its last axis. Throws Error{Code::shape}.
 inline std::vector<std::int64_t> rows_of_targets(const io::ArrayFile& targets, const io::ArrayFile& of) {
-  if (of.shape().empty()) throw Error(Code::shape, "one number without an axis", "an array (..., n)");
+  if (of.shape().empty())
+    throw Error(Code::shape, "one number without an axis", "an array (..., n)", "x.reshape(1) in NumPy");
   const auto rows = of.shape().first(of.shape().size() - 1);
   if (!std::ranges::equal(targets.shape(), rows))
     throw Error(Code::shape, fmt::format("TARGETS of shape {}", text_of(targets.shape())),

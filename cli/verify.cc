@@ -204,7 +204,8 @@ struct VerifyVerb {
     command.option("--axis", axis, "the axis that is folded; default -1");
     command.option("--scale", scale, "every element is multiplied by it (1/temperature); default 1");
     command.option("--dtype", dtype, "of the output; default the input's");
-    command.option("--empty", empty, "what rows with nothing in them become: zero or nan; default zero");
+    command.option("--empty", empty,
+                   "what rows with nothing in them become: zero or nan; default zero; of logsumexp -inf");
     command.option("--rung", rung, "the algorithm: automatic, naive, safe, online, tiled, fused");
     reading.declare(command);
     result_reading.declare(command, "result");

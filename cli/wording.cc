@@ -9,7 +9,8 @@
 namespace softfold::cli {
 namespace {
 
-/// A field of the library's options, the command's option for it, and what to try where a refusal is about it.
+/// A field of the library's options, the command's option for it, and what to try where a refusal is about it and the
+/// library has no fix, or one that is a value of the field.
 struct Field {
   std::string_view name, option, fix;
 };
@@ -76,7 +77,7 @@ Error in_words_of_the_command(const Error& error, std::string_view verb) {
   for (const Field& field : kFields) {
     if (!begins_with(got, field.name)) continue;
     got.replace(0, field.name.size(), field.option);
-    if (fix.empty()) fix = field.fix;
+    if (!field.fix.empty() && (fix.empty() || begins_with(error.fix, field.name))) fix = field.fix;
     break;
   }
   const bool of_the_call = error.code == Code::dtype || error.code == Code::shape || error.code == Code::option ||

@@ -28,7 +28,7 @@ from softfold._core import (
 )
 from softfold._core import __version__ as __version__
 from softfold._attention import attention
-from softfold._errors import DTypeError, Error, StateError, UnsupportedError
+from softfold._errors import DTypeError, Error, StateError, UnsupportedError, UsageError
 from softfold._linear import linear_cross_entropy
 from softfold._losses import cross_entropy, entropy, kl_divergence
 from softfold._states import finish, finish_logsumexp, merge, merge_attention, merge_blocks
@@ -44,7 +44,7 @@ from softfold._shards import (
 from softfold._topk import topk
 
 __all__ = [
-    "DTypeError", "Error", "StateError", "UnsupportedError",
+    "DTypeError", "Error", "StateError", "UnsupportedError", "UsageError",
     "bits_version", "get_num_threads", "set_num_threads",
     "softmax", "log_softmax", "logsumexp", "attention", "cross_entropy", "linear_cross_entropy", "entropy",
     "kl_divergence",

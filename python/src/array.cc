@@ -115,7 +115,7 @@ bool Array::open_buffer(nb::handle object, const char* name, Access access) {
   if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) != 0) {
     PyErr_Clear();
     if (access == Access::write && !nb::cast<bool>(nb::object(object.attr("flags").attr("writeable"))))
-      throw Error(Code::option, std::string(name) + " that is read-only", "a writable array");
+      throw Error(Code::option, std::string(name) + " that is read-only", "a writable array", "a copy of it");
     // NumPy exports no buffer of a dtype that it does not know itself; the bits of a bfloat16 are a uint16's.
     dtype_name = dtype_text(object);
     is_bfloat16 = dtype_name == "bfloat16";
@@ -168,7 +168,7 @@ bool Array::open_dlpack(nb::handle object, const char* name, Access access) {
   if (access == Access::write) {
     if (!nb::try_cast(object, written_))
       throw Error(Code::option, std::string(name) + ", a " + kind_name(object) + " that is no writable array",
-                  "a writable array with DLPack or the buffer protocol");
+                  "a writable array with DLPack or the buffer protocol", "numpy.empty of the result's shape");
     return adopt(fields_of(written_), object, name);
   }
   if (!nb::try_cast(object, read_))

@@ -9,7 +9,7 @@ namespace {
 Layout layout_of(const std::string& name) {
   if (name == "bhtd") return Layout::bhtd;
   if (name == "bthd") return Layout::bthd;
-  throw Error(Code::option, "layout=\"" + name + "\"", "\"bhtd\" or \"bthd\"");
+  throw Error(Code::option, "layout=\"" + name + "\"", "\"bhtd\" or \"bthd\"", "layout=\"bhtd\"");
 }
 
 /// Offsets of packed sequences, which come in pairs.
@@ -22,7 +22,8 @@ void pack(AttentionOptions& o, OpenArrays& operands, nb::handle q_offsets, nb::h
     o.kv = Varlen{operands.open(q_offsets, "q_offsets", Access::read, kIntegerDTypes),
                   operands.open(kv_offsets, "kv_offsets", Access::read, kIntegerDTypes), max_q, max_kv};
   } else if (max_q != 0 || max_kv != 0) {
-    throw Error(Code::option, "max_q or max_kv without q_offsets and kv_offsets", "them with packed sequences");
+    throw Error(Code::option, "max_q or max_kv without q_offsets and kv_offsets", "them with packed sequences",
+                "leave them out");
   }
 }
 

@@ -9,7 +9,7 @@ std::string text_of(nb::handle value) { return nb::cast<std::string>(nb::repr(va
 nb::object integer_of(nb::handle item, const char* allowed) {
   nb::object number = index_of(item);
   if (number.is_valid()) return number;
-  throw Error(Code::option, "axis " + text_of(item), allowed);
+  throw Error(Code::option, "axis " + text_of(item), allowed, "axis=-1");
 }
 
 int checked_axis(nb::handle number, int rank) {
@@ -18,7 +18,8 @@ int checked_axis(nb::handle number, int rank) {
     throw Error(Code::shape, "axis " + text_of(number),
                 rank == 0
                     ? "axis=None for a 0-dimensional array"
-                    : std::to_string(-rank) + " .. " + std::to_string(rank - 1) + " for rank " + std::to_string(rank));
+                    : std::to_string(-rank) + " .. " + std::to_string(rank - 1) + " for rank " + std::to_string(rank),
+                rank == 0 ? "" : "axis=-1");
   return axis < 0 ? axis + rank : axis;
 }
 
@@ -46,7 +47,7 @@ Axes parse_axes(nb::handle axis, int rank) {
     axes.count = rank;
   } else if (PyTuple_Check(axis.ptr()) || PyList_Check(axis.ptr())) {
     for (const nb::handle item : nb::borrow<nb::sequence>(axis)) add(axes, item);
-    if (axes.count == 0) throw Error(Code::option, "axis ()", "at least one axis to fold");
+    if (axes.count == 0) throw Error(Code::option, "axis ()", "at least one axis to fold", "axis=None for all of them");
   } else {
     add(axes, axis);
   }
@@ -57,7 +58,7 @@ int axis_of(nb::handle axis) {
   const nb::object number = integer_of(axis, "an integer");
   int at = 0;
   if (!nb::try_cast<int>(number, at))
-    throw Error(Code::shape, "axis " + text_of(number), "-rank .. rank - 1 of the input");
+    throw Error(Code::shape, "axis " + text_of(number), "-rank .. rank - 1 of the input", "axis=-1");
   return at;
 }
 

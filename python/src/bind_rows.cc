@@ -11,17 +11,22 @@ using nb::handle;
 /// What every row operation's signature ends with.
 constexpr const char* kKeywords =
     "*, out=None, dtype=None, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False, "
-    "empty='zero')";
+    "empty='zero'";
 
-/// Defines a row operation: its own arguments, then the keywords that all of them take.
+/// Defines a row operation: its own arguments, then the keywords that all of them take. Behind it stands an overload of
+/// whatever else it is called with: such a call is refused in softfold's words, and others do not pass through it.
 template <class Function, class... Leading>
 void def(nb::module_& m, const char* name, Function function, const char* own, const char* doc,
          const Leading&... leading) {
   const nb::none none;
-  const std::string signature = "def " + std::string(name) + "(" + own + ", " + kKeywords;
+  const std::string parameters = std::string(own) + ", " + kKeywords, def = "def " + std::string(name) + "(";
   m.def(name, function, leading..., nb::kw_only(), arg("out") = none, arg("dtype") = none, arg("scale") = 1.0,
         arg("scales") = none, arg("lengths") = none, arg("offsets") = none, arg("mask") = none, arg("causal") = false,
-        arg("empty") = "zero", nb::sig(signature.c_str()), doc);
+        arg("empty") = "zero", nb::sig((def + parameters + ")").c_str()), doc);
+  const auto refuse = [name, parameters](const nb::args& given, const nb::kwargs& keywords) {
+    nb::module_::import_("softfold._errors").attr("refuse_call")(name, parameters, given, keywords);
+  };
+  m.def(name, refuse, nb::sig((def + "anything else): softfold.UsageError").c_str()), doc);
 }
 
 RowArguments arguments(handle axis, handle out, handle dtype, handle scale, handle scales, handle lengths,
@@ -104,7 +109,7 @@ Error: absolute, at most (3 |y| + 8 + 2 d + 5 ln n) u.)";
 
 constexpr const char* kLogsumexp = R"(ln sum exp(scale a) along axis, as scipy.special.logsumexp; natural logarithm.
 
-a, axis, scale, scales, lengths, offsets, mask, causal: as in softmax.
+a, axis, scale, scales, lengths, offsets, mask, causal: as in softmax. empty has no effect.
 b: weights that broadcast to a, also negative ones: ln sum b exp(scale a). Computed in float64 through arrays of a's
    size, and NaN where that sum is negative, unless return_sign.
 keepdims: keep the folded axes with size 1; with offsets results are one a row all the same.

@@ -9,7 +9,7 @@ using nb::handle;
 LinearMode mode_of(const std::string& name) {
   if (name == "fast") return LinearMode::fast;
   if (name == "lean") return LinearMode::lean;
-  throw Error(Code::option, "mode=\"" + name + "\"", "\"fast\" or \"lean\"");
+  throw Error(Code::option, "mode=\"" + name + "\"", "\"fast\" or \"lean\"", "mode=\"fast\"");
 }
 
 /// A refusal's words with Python's name for the weights of the classes.

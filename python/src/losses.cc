@@ -7,7 +7,7 @@ Reduction reduction_of(const std::string& name) {
   if (name == "none") return Reduction::none;
   if (name == "sum") return Reduction::sum;
   if (name == "mean") return Reduction::mean;
-  throw Error(Code::option, "reduction=\"" + name + "\"", "\"none\", \"sum\" or \"mean\"");
+  throw Error(Code::option, "reduction=\"" + name + "\"", "\"none\", \"sum\" or \"mean\"", "reduction=\"mean\"");
 }
 
 namespace {

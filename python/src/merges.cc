@@ -11,13 +11,13 @@ LogBase base_of(nb::handle base) {
   const std::string text = nb::cast<std::string>(nb::steal<nb::object>(PyObject_Str(base.ptr())));
   if (text == "natural") return LogBase::natural;
   if (text == "2" || text == "two") return LogBase::two;
-  throw Error(Code::option, "base=" + text, "\"natural\" or 2");
+  throw Error(Code::option, "base=" + text, "\"natural\" or 2", "base=\"natural\"");
 }
 
 Statistics statistics_of(const std::string& text) {
   if (text == "lse") return Statistics::lse;
   if (text == "max_sum") return Statistics::max_sum;
-  throw Error(Code::option, "statistics=\"" + text + "\"", "\"lse\" or \"max_sum\"");
+  throw Error(Code::option, "statistics=\"" + text + "\"", "\"lse\" or \"max_sum\"", "statistics=\"lse\"");
 }
 
 /// A tuple's arrays, opened and viewed.

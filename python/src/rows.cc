@@ -15,16 +15,18 @@ struct Signature {
   Role in[3];
   const char* names[3];
   Role out;
+  std::string_view result = "y";  ///< what the library calls `out`
 };
 
 Signature signature_of(Op op) {
   switch (op) {
-    case Op::logsumexp: return {{Role::full}, {"a"}, Role::row};
-    case Op::state: return {{Role::full}, {"x"}, Role::states};
+    case Op::logsumexp: return {{Role::full}, {"a"}, Role::row, "lse"};
+    case Op::state: return {{Role::full}, {"x"}, Role::states, "states"};
     case Op::softmax_backward:
-    case Op::log_softmax_backward: return {{Role::full, Role::full}, {"y", "dy"}, Role::full};
-    case Op::logsumexp_backward: return {{Role::full, Role::states, Role::row}, {"x", "states", "dlse"}, Role::full};
-    case Op::finish_logsumexp: return {{Role::states}, {"states"}, Role::row};
+    case Op::log_softmax_backward: return {{Role::full, Role::full}, {"y", "dy"}, Role::full, "dx"};
+    case Op::logsumexp_backward:
+      return {{Role::full, Role::states, Role::row}, {"x", "states", "dlse"}, Role::full, "dx"};
+    case Op::finish_logsumexp: return {{Role::states}, {"states"}, Role::row, "lse"};
     case Op::finish_softmax:
     case Op::finish_log_softmax: return {{Role::full, Role::states}, {"x", "states"}, Role::full};
     default: return {{Role::full}, {"x"}, Role::full};
@@ -35,7 +37,13 @@ Empty empty_of(nb::handle name) {
   std::string_view text = PyUnicode_Check(name.ptr()) ? nb::cast<std::string_view>(name) : std::string_view();
   if (text == "zero") return Empty::zero;
   if (text == "nan") return Empty::nan;
-  throw Error(Code::option, "empty=" + nb::cast<std::string>(nb::repr(name)), "\"zero\" or \"nan\"");
+  throw Error(Code::option, "empty=" + nb::cast<std::string>(nb::repr(name)), "\"zero\" or \"nan\"", "empty=\"zero\"");
+}
+
+/// A refusal that begins with the library's name of the result, with Python's.
+Error in_words_of_python(const Error& error, std::string_view result) {
+  if (!error.got.starts_with(std::string(result) + " ")) return error;
+  return Error(error.code, "out" + error.got.substr(result.size()), error.allowed, error.fix);
 }
 
 double number_of(nb::handle value, const char* name) {
@@ -102,9 +110,13 @@ struct Operands : OpenRowOptions {
     }
     const View inputs[] = {in[0].tensor.view(), in[1].tensor.view(), in[2].tensor.view()};
     const View output[] = {out.tensor.view()};
-    run_plan(in[0].tensor.count(), [&] {
-      return plan(op, {inputs, static_cast<std::size_t>(count)}, output, options, context);
-    });
+    try {
+      run_plan(in[0].tensor.count(), [&] {
+        return plan(op, {inputs, static_cast<std::size_t>(count)}, output, options, context);
+      });
+    } catch (const Error& error) {
+      throw in_words_of_python(error, signature_of(op).result);
+    }
   }
 };
 

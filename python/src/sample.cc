@@ -9,14 +9,14 @@ using nb::handle;
 FilterOrder order_of(const std::string& name) {
   if (name == "min_p_first" || name == "vllm") return FilterOrder::min_p_first;
   if (name == "min_p_last" || name == "hugging_face") return FilterOrder::min_p_last;
-  throw Error(Code::option, "order=\"" + name + "\"",
-              "\"min_p_first\" (\"vllm\") or \"min_p_last\" (\"hugging_face\")");
+  throw Error(Code::option, "order=\"" + name + "\"", "\"min_p_first\" (\"vllm\") or \"min_p_last\" (\"hugging_face\")",
+              "order=\"min_p_first\"");
 }
 
 Distribution distribution_of(const std::string& name) {
   if (name == "raw") return Distribution::raw;
   if (name == "sampled") return Distribution::sampled;
-  throw Error(Code::option, "of=\"" + name + "\"", "\"raw\" or \"sampled\"");
+  throw Error(Code::option, "of=\"" + name + "\"", "\"raw\" or \"sampled\"", "of=\"raw\"");
 }
 
 void sample_into(handle x, handle tokens, handle axis, handle temperature, handle top_k, handle top_p, handle min_p,

@@ -28,7 +28,7 @@ DType stream_dtype(nb::handle dtype) {
   const std::string name = nb::cast<std::string>(nb::object(numpy.attr("name")));
   for (const DType t : {DType::float32, DType::float64, DType::float16, DType::bfloat16})
     if (name == name_of(t)) return t;
-  throw Error(Code::dtype, "a stream of dtype " + name, "float64, float32, float16, bfloat16");
+  throw Error(Code::dtype, "a stream of dtype " + name, "float64, float32, float16, bfloat16", "float32");
 }
 
 nb::bytes bytes_of(const AnyPartial& p) {
@@ -98,7 +98,8 @@ class PyStream {
 
   nb::object finish(bool log, nb::handle x, nb::handle out, const std::string& empty) {
     const Empty rule = empty == "nan" ? Empty::nan : Empty::zero;
-    if (empty != "nan" && empty != "zero") throw Error(Code::option, "empty=\"" + empty + "\"", "\"zero\" or \"nan\"");
+    if (empty != "nan" && empty != "zero")
+      throw Error(Code::option, "empty=\"" + empty + "\"", "\"zero\" or \"nan\"", "empty=\"zero\"");
     Array in, to;
     in.need(x, "x");
     nb::object result = out.is_none() ? names().empty_like(x) : nb::borrow(out);

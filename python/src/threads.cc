@@ -29,7 +29,7 @@ int threads_asked_for() {
   if (error != std::errc() || at != end) threads = -1;
   if (threads < 0)
     throw Error(Code::option, std::string("SOFTFOLD_THREADS=") + text,
-                "a number from 0 to " + std::to_string(kMostThreads));
+                "a number from 0 to " + std::to_string(kMostThreads), "SOFTFOLD_THREADS=0: the machine's");
   return threads;
 }
 

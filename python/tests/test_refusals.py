@@ -146,6 +146,70 @@ def test_the_range_of_threads_is_theirs_not_an_integer_type_s():
             softfold.set_num_threads(threads)
 
 
+A = "x, axis, out, dtype, scale, scales, lengths, offsets, mask, causal, empty"
+CALLS = {
+    "dim": (lambda: softfold.softmax(X, dim=1), "the keyword dim for softmax", A, "axis=1"),
+    "axes": (lambda: softfold.log_softmax(X, axes=(0, 1)), "the keyword axes for log_softmax", A, "axis=(0, 1)"),
+    "keepdims": (lambda: softfold.softmax(X, keepdims=True), "the keyword keepdims for softmax", A, "leave it out, or"),
+    "keepdim": (lambda: softfold.logsumexp(X, keepdim=True), "the keyword keepdim for", "return_sign", "keepdims=True"),
+    "temperature": (lambda: softfold.softmax(X, temperature=2), "the keyword temperature", A, "scale=1/2"),
+    "lengths": (lambda: softfold.softmax(X, length=[1, 2]), "the keyword length for", A, "lengths=..."),
+    "no array": (lambda: softfold.softmax(), "no x for softmax", "an array", "softfold.softmax(x)"),
+    "None": (lambda: softfold.softmax(None), "no x for softmax", "an array", "softfold.softmax(x)"),
+    "one of two": (lambda: softfold.softmax_backward(X), "no dy for", "an array", "softfold.softmax_backward(y, dy)"),
+    "too many": (lambda: softfold.state(X, 1, True, 2), "other arguments than state", "state(x, axis=None, k", "help("),
+    "twice": (lambda: softfold.softmax(X, x=X), "other arguments than softmax", "softmax(x, axis=None, *", "help("),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_a_call_that_no_signature_takes_is_refused(case):
+    call, got, allowed, fix = CALLS[case]
+    with pytest.raises(softfold.UsageError) as caught:
+        call()
+    error = caught.value
+    assert isinstance(error, TypeError) and error.code == "usage"
+    assert got in error.got and allowed in error.allowed and error.fix.startswith(fix)
+
+
+def test_help_says_what_other_calls_meet():
+    lines = softfold.softmax.__doc__.splitlines()
+    assert lines[0].startswith("softmax(x, axis=None, *, out=None")
+    assert lines[1] == "softmax(anything else): softfold.UsageError"
+    assert softfold.softmax.__doc__.count("exp(scale x) / sum") == 1
+
+
+def test_the_result_is_called_out():
+    for call in (
+        lambda: softfold.softmax(X, -1, dtype=np.int32),
+        lambda: softfold.logsumexp(X, -1, dtype=np.int32),
+        lambda: softfold.state(X, -1, dtype=np.float32),
+        lambda: softfold.softmax_backward(X, X, -1, out=np.empty((3, 2))),
+    ):
+        with pytest.raises(softfold.Error, match="got out of (dtype|shape)"):
+            call()
+    with pytest.raises(softfold.Error, match="got dy of shape"):
+        softfold.softmax_backward(X, X[:1], -1)
+    with pytest.raises(softfold.Error, match="got lengths of shape"):
+        softfold.softmax(X, -1, lengths=[1, 2, 3])
+
+
+def test_a_value_that_is_none_of_an_option_s_meets_one_that_is():
+    for call, fix in (
+        (lambda: softfold.softmax(X, 2), "axis=-1"),
+        (lambda: softfold.softmax(X, ()), "axis=None for all of them"),
+        (lambda: softfold.softmax(X, empty="one"), 'empty="zero"'),
+        (lambda: softfold.cross_entropy(X, [0, 1], reduction="avg"), 'reduction="mean"'),
+        (lambda: softfold.cross_entropy(X, [0, 1], label_smoothing=2), "label_smoothing 0.1"),
+        (lambda: softfold.sample(X.astype("f4"), top_p=2), "top_p 0.9"),
+        (lambda: softfold.sample(X.astype("f4"), order="last"), 'order="min_p_first"'),
+        (lambda: softfold.partial_width(3, 0, 6, k=7), "k = 6"),
+    ):
+        with pytest.raises(softfold.Error) as caught:
+            call()
+        assert caught.value.fix == fix
+
+
 def test_errors_are_python_s_own_too():
     with pytest.raises(TypeError):
         softfold.softmax(X.astype(complex))

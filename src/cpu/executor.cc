@@ -263,7 +263,7 @@ int threads_wanted() {
   const auto [end, error] = std::from_chars(text, text + std::strlen(text), threads);
   if (error != std::errc() || *end != '\0' || threads < 0 || threads > kMostThreads)
     throw Error(Code::option, std::string("SOFTFOLD_THREADS=") + text,
-                "a whole number from 0 (the machine's) to " + std::to_string(kMostThreads));
+                "a whole number from 0 (the machine's) to " + std::to_string(kMostThreads), "SOFTFOLD_THREADS=0");
   return threads;
 }
 

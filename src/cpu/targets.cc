@@ -64,7 +64,8 @@ std::size_t first_choice() {
     std::string known;
     for (std::size_t i = 0; i < kTargetCount; ++i)
       if (target_runs(i)) known += (known.empty() ? "" : ", ") + std::string(kNames[i]);
-    throw Error(Code::option, "SOFTFOLD_SIMD=" + std::string(asked), known + " on this machine");
+    throw Error(Code::option, "SOFTFOLD_SIMD=" + std::string(asked), known + " on this machine",
+                "leave it unset: the best of them");
   }
   std::size_t best = 0;
   while (!target_runs(best)) ++best;

@@ -71,7 +71,8 @@ AttentionOptions attention_options_from(const softfold_attention_options* given)
   } else if (o.q_offsets != nullptr || o.kv_offsets != nullptr) {
     a.kv = Varlen{view_from(o.q_offsets), view_from(o.kv_offsets), o.max_q, o.max_kv};
   } else if (o.max_q != 0 || o.max_kv != 0) {
-    throw Error(Code::option, "max_q or max_kv without q_offsets and kv_offsets", "both offsets, or none of the four");
+    throw Error(Code::option, "max_q or max_kv without q_offsets and kv_offsets", "both offsets, or none of the four",
+                "leave them 0");
   }
   a.q_positions = view_from(o.q_positions);
   a.kv_positions = view_from(o.kv_positions);

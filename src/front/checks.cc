@@ -228,7 +228,8 @@ namespace {
 template <class T>
 void check_softcap_of(T softcap) {
   if (softcap == 0 || (softcap >= T(0x1p-60) && softcap <= T(0x1p60))) return;
-  throw Error(Code::option, "softcap " + detail::shown(softcap), "0 (none), or 8.67e-19 (2^-60) to 1.15e18 (2^60)");
+  throw Error(Code::option, "softcap " + detail::shown(softcap), "0 (none), or 8.67e-19 (2^-60) to 1.15e18 (2^60)",
+              "softcap 30");
 }
 
 }  // namespace

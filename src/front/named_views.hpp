@@ -25,7 +25,7 @@ class NamedViews {
   }
   void add_options(const RowOptions& o) {
     add("scales", o.scales, false);
-    add("length", o.length, false);
+    add("lengths", o.length, false);
     add("offsets", o.offsets, false);
     add("mask", o.mask, false);
   }

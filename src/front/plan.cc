@@ -140,7 +140,7 @@ void choose(Bound<Problem>& b) {
 /// elsewhere.
 void refuse_row_options(Op op, const RowOptions& o) {
   const std::pair<bool, const char*> given[] = {{o.axis != -1, "axis"},         {o.scale != 1, "scale"},
-                                                {o.scales.given(), "scales"},   {o.length.given(), "length"},
+                                                {o.scales.given(), "scales"},   {o.length.given(), "lengths"},
                                                 {o.offsets.given(), "offsets"}, {o.mask.given(), "mask"},
                                                 {o.causal, "causal"},           {o.rung != Rung::automatic, "rung"}};
   for (const auto& [is_given, name] : given)

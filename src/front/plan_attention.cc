@@ -178,7 +178,8 @@ void Builder::offsets(VectorOperand& to, const View& v, const char* what, std::i
   check_integer(v, what, -1);
   to = vector_of(v, 0);
   if (given < 0)
-    throw Error(Code::option, std::string(given_name) + " = " + std::to_string(given), "0 (not known) or more");
+    throw Error(Code::option, std::string(given_name) + " = " + std::to_string(given), "0 (not known) or more",
+                std::string(given_name) + " = 0");
   *most = given > 0 ? std::min(given, tokens) : tokens;
   if (!on_host_) return;
   std::int64_t longest = 0;
@@ -246,7 +247,7 @@ void Builder::scores() {
   const auto [left, right] = o_.window;
   if (left < -1 || right < -1)
     throw Error(Code::option, "a window of " + std::to_string(left) + ", " + std::to_string(right),
-                "numbers of keys, or -1 for no limit");
+                "numbers of keys, or -1 for no limit", "a window of -1, -1: none");
   if (o_.causal && right > 0)
     throw Error(Code::option, "causal with window.right = " + std::to_string(right), "window.right = 0 or -1",
                 "leave causal off, or window.right at -1");
@@ -259,7 +260,8 @@ void Builder::scores() {
   }
   if (o_.slopes.given()) {
     if (o_.slopes.dtype != DType::float32)
-      throw Error(Code::dtype, "slopes of dtype " + std::string(name_of(o_.slopes.dtype)), "float32");
+      throw Error(Code::dtype, "slopes of dtype " + std::string(name_of(o_.slopes.dtype)), "float32",
+                  "convert them to float32");
     heads_vector(p_.slopes, o_.slopes, "slopes", true);
   }
   if (o_.bias.given()) {

@@ -68,7 +68,7 @@ void add_states(RowBuilder& b, Operand& o, const char* name, const View& states)
   if (!states.given()) return;
   if (states.dtype != DType::float64)
     throw Error(Code::dtype, std::string(name) + " of dtype " + std::string(name_of(states.dtype)),
-                "float64 (m, d, scale, digits)");
+                "float64 (m, d, scale, digits)", "what state gives");
   b.per_row(o, name, states, 4);
 }
 

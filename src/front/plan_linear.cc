@@ -20,7 +20,7 @@ void check_options(const LinearCrossEntropyOptions& o) {
                 "give dx, dweight, dbias: the gradients of x, weight and bias");
   if (o.loss.rows.axis != -1)
     throw Error(Code::option, "axis " + std::to_string(o.loss.rows.axis) + " for linear_cross_entropy",
-                "-1: the logits are a result's last axis");
+                "-1: the logits are a result's last axis", leave_at_default("axis"));
   if (o.loss.rows.offsets.given() || o.loss.rows.causal)
     throw Error(Code::unsupported, "offsets or causal for linear_cross_entropy", "rows of all classes", "give a mask");
   checks::check_softcap(o.softcap);
@@ -157,12 +157,14 @@ void build_linear(LinearProblem& p, std::span<const View> inputs, std::span<cons
     p[LinearSlot::dweight] = per_class("dweight", o.dweight, classes, depth);
   }
   if (o.dbias.given()) {
-    if (!o.bias.given()) throw Error(Code::option, "dbias without a bias", "both, or a bias alone");
+    if (!o.bias.given())
+      throw Error(Code::option, "dbias without a bias", "both, or a bias alone", "give the bias too");
     checks::check_floating(o.dbias, "dbias");
     p[LinearSlot::dbias] = one_a_class("dbias", o.dbias, classes);
   }
   if (o.loss.dloss.given() && !p.has_gradient())
-    throw Error(Code::option, "dloss without a gradient", "dx, dweight or dbias beside it, or no dloss");
+    throw Error(Code::option, "dloss without a gradient", "dx, dweight or dbias beside it, or no dloss",
+                "leave dloss out");
   b.add_options(o.loss.rows);
   views.check_apart();
   collapse_rows(p);

@@ -17,9 +17,9 @@ namespace loss_operands {
 
 void check_terms(const CrossEntropyOptions& o) {
   if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
-    throw Error(Code::option, "label_smoothing " + detail::shown(o.label_smoothing), "0 .. 1");
+    throw Error(Code::option, "label_smoothing " + detail::shown(o.label_smoothing), "0 .. 1", "label_smoothing 0.1");
   if (!(o.z_loss >= 0 && std::isfinite(o.z_loss)))
-    throw Error(Code::option, "z_loss " + detail::shown(o.z_loss), "a finite number, 0 or more");
+    throw Error(Code::option, "z_loss " + detail::shown(o.z_loss), "a finite number, 0 or more", "z_loss 1e-4");
   if (o.reduction > Reduction::mean)
     throw Error(Code::option, "reduction number " + std::to_string(static_cast<int>(o.reduction)), "none, sum, mean");
   if (o.rows.rung != Rung::automatic)
@@ -37,7 +37,8 @@ void add_loss(RowBuilder& b, Operand& o, const char* name, const View& v, Reduct
 
 void add_states(RowBuilder& b, const View& states) {
   if (states.dtype != DType::float64)
-    throw Error(Code::dtype, "states of dtype " + std::string(name_of(states.dtype)), "float64 (m, d, scale, digits)");
+    throw Error(Code::dtype, "states of dtype " + std::string(name_of(states.dtype)), "float64 (m, d, scale, digits)",
+                "what state gives");
   b.per_row(b.p[Slot::states], "states", states, 4);
 }
 

@@ -37,7 +37,7 @@ constexpr const char* slot_name(Op op, Slot slot) {
     case Slot::states: return "states";
     case Slot::row: return op == Op::logsumexp_backward ? "dlse" : "lse";
     case Slot::scales: return "scales";
-    case Slot::length: return "length";
+    case Slot::length: return "lengths";
     case Slot::offsets: return "offsets";
     case Slot::mask: return "mask";
     case Slot::count: break;
@@ -50,7 +50,8 @@ void check_operand(Op op, Slot slot, const View& v) {
   if (slot != Slot::states) {
     checks::check_floating(v, slot_name(op, slot));
   } else if (v.dtype != DType::float64) {
-    throw Error(Code::dtype, "states of dtype " + std::string(name_of(v.dtype)), "float64 (m, d, scale, digits)");
+    throw Error(Code::dtype, "states of dtype " + std::string(name_of(v.dtype)), "float64 (m, d, scale, digits)",
+                op == Op::state ? "an array of float64" : "what state gives");
   }
 }
 
@@ -75,7 +76,7 @@ void check_together(const RowProblem& p, const Signature& sig, std::span<const V
     checks::check_overlap(out, out_name, inputs[i], in_name, sig.out == Slot::y && sig.in[i] != Slot::states);
   }
   const std::pair<const View*, const char*> options[] = {
-      {&o.scales, "scales"}, {&o.length, "length"}, {&o.offsets, "offsets"}, {&o.mask, "mask"}};
+      {&o.scales, "scales"}, {&o.length, "lengths"}, {&o.offsets, "offsets"}, {&o.mask, "mask"}};
   for (const auto& [v, what] : options) {
     if (!v->given()) continue;
     checks::check_device(inputs[0], *v, what);

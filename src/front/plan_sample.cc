@@ -14,22 +14,22 @@ inline namespace v0 {
 namespace {
 
 void check_numbers(const SampleOptions& o) {
-  const auto refuse = [](const char* name, double value, const char* allowed) {
-    throw Error(Code::option, std::string(name) + " " + detail::shown(value), allowed);
+  const auto refuse = [](const char* name, double value, const char* allowed, const char* fix) {
+    throw Error(Code::option, std::string(name) + " " + detail::shown(value), allowed, std::string(name) + " " + fix);
   };
   if (!(o.temperature >= 0 && std::isfinite(o.temperature)))
-    refuse("temperature", o.temperature, "a finite number, 0 (the largest element) or more");
-  if (!(o.top_p >= 0 && o.top_p <= 1)) refuse("top_p", o.top_p, "0 .. 1");
-  if (!(o.min_p >= 0 && o.min_p <= 1)) refuse("min_p", o.min_p, "0 .. 1");
-  if (!(o.rows.scale > 0)) refuse("scale", o.rows.scale, "a positive number: 1/temperature");
-  if (o.top_k < 0) throw Error(Code::option, "top_k " + std::to_string(o.top_k), "0 (all) or more");
+    refuse("temperature", o.temperature, "a finite number, 0 (the largest element) or more", "1");
+  if (!(o.top_p >= 0 && o.top_p <= 1)) refuse("top_p", o.top_p, "0 .. 1", "0.9");
+  if (!(o.min_p >= 0 && o.min_p <= 1)) refuse("min_p", o.min_p, "0 .. 1", "0.05");
+  if (!(o.rows.scale > 0)) refuse("scale", o.rows.scale, "a positive number: 1/temperature", "1");
+  if (o.top_k < 0) throw Error(Code::option, "top_k " + std::to_string(o.top_k), "0 (all) or more", "top_k 50");
   if (o.order > FilterOrder::min_p_last)
     throw Error(Code::option, "order number " + std::to_string(static_cast<int>(o.order)), "min_p_first, min_p_last");
   if (o.of > Distribution::sampled)
     throw Error(Code::option, "distribution number " + std::to_string(static_cast<int>(o.of)), "raw, sampled");
   if (o.rows.offsets.given())
     throw Error(Code::unsupported, "offsets of ragged rows for sample", "rows of one tensor",
-                "pad the rows and give length");
+                "pad the rows and give lengths");
   if (o.rows.rung != Rung::automatic)
     throw Error(Code::unsupported, "a rung for sample", "none", leave_at_default("rung"));
 }
@@ -85,7 +85,8 @@ void check_room(const SampleProblem& p) {
 
 void check_top(const SampleOptions& o) {
   if (o.top_tokens.given() != o.top_log_probabilities.given())
-    throw Error(Code::option, "one of top_tokens and top_log_probabilities", "both, or neither");
+    throw Error(Code::option, "one of top_tokens and top_log_probabilities", "both, or neither",
+                std::string("give ") + (o.top_tokens.given() ? "top_log_probabilities" : "top_tokens") + " too");
 }
 
 /// The largest elements and their log-probabilities: as many as the results have room for.

@@ -13,7 +13,7 @@ using checks::describe;
 
 void check_options(const TopkOptions& o) {
   if (o.rows.offsets.given())
-    throw Error(Code::unsupported, "offsets for topk", "rows of one tensor", "pad the rows and give length");
+    throw Error(Code::unsupported, "offsets for topk", "rows of one tensor", "pad the rows and give lengths");
   if (o.rows.rung != Rung::automatic)
     throw Error(Code::unsupported, "a rung for topk", "none", leave_at_default("rung"));
 }

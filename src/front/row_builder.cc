@@ -14,7 +14,8 @@ int checked_axis(int axis, int rank) {
   if (rank == 0) throw Error(Code::shape, "a 0-dimensional x", "at least one axis to fold", "give it the shape [1]");
   if (axis < -rank || axis >= rank)
     throw Error(Code::shape, "axis " + std::to_string(axis),
-                std::to_string(-rank) + " .. " + std::to_string(rank - 1) + " for rank " + std::to_string(rank));
+                std::to_string(-rank) + " .. " + std::to_string(rank - 1) + " for rank " + std::to_string(rank),
+                "axis -1");
   return axis < 0 ? axis + rank : axis;
 }
 
@@ -50,7 +51,8 @@ void set_ragged(RowProblem& p, const View& x, const RowOptions& o) {
                               : "one axis of offsets");
   checks::check_integer(o.offsets, "offsets");
   if (o.length.given() || o.causal)
-    throw Error(Code::option, "offsets together with length or causal", "one way to say how long a row is");
+    throw Error(Code::option, "offsets together with lengths or causal", "one way to say how long a row is",
+                "offsets alone");
   p.outer_rank = 1;
   p.ragged_elements = p.elements = x.shape[0];
   p.rows = p.outer[0] = o.offsets.shape[0] - 1;
@@ -175,16 +177,16 @@ void RowBuilder::add_options(const RowOptions& o) {
     full(p[Slot::mask], "mask", o.mask, true);
   }
   if (o.length.given()) {
-    checks::check_view(o.length, "length");
-    checks::check_integer(o.length, "length");
-    per_row(p[Slot::length], "length", o.length, 0, true);
+    checks::check_view(o.length, "lengths");
+    checks::check_integer(o.length, "lengths");
+    per_row(p[Slot::length], "lengths", o.length, 0, true);
     if (o.length.device.kind == DeviceKind::cpu) check_lengths(p);
   }
   const int rank = static_cast<int>(shape.size());
   if (o.causal && (rank < 2 || axis != rank - 1))
     throw Error(Code::option,
                 "causal with x of shape " + describe(shape) + " folded along axis " + std::to_string(axis),
-                "x of shape (..., T, S), folded along its last axis");
+                "x of shape (..., T, S), folded along its last axis", rank < 2 ? "" : "axis -1");
 }
 
 void collapse(RowProblem& p, std::span<Operand> more) {

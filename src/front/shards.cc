@@ -43,7 +43,8 @@ void check_partials_view(const View& v) {
 
 void check_rows(const RowOptions& o) {
   if (o.offsets.given() || o.causal || o.rung != Rung::automatic)
-    throw Error(Code::unsupported, "offsets, causal or a rung for a shard", "scale, scales, length, mask, axis");
+    throw Error(Code::unsupported, "offsets, causal or a rung for a shard", "scale, scales, lengths, mask, axis",
+                "leave them out; a mask can hide what causal would");
 }
 
 /// Nothing of a row's options but what an empty row becomes speaks of partials, which have their scale with them.
@@ -138,7 +139,7 @@ std::int64_t partial_width(std::int64_t n, const Shard& shard, std::int64_t k) {
   checks::check_shard(shard, n);
   if (k < 0 || k > shard.size)
     throw Error(Code::shape, "k = " + std::to_string(k) + " of rows of " + std::to_string(shard.size) + " elements",
-                "k from 0 to " + std::to_string(shard.size));
+                "k from 0 to " + std::to_string(shard.size), "k = " + std::to_string(k < 0 ? 0 : shard.size));
   return PartialPlaces(shard, n, k).width;
 }
 

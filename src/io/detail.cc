@@ -53,7 +53,8 @@ std::optional<std::uint64_t> bytes_of(DType dtype, std::span<const std::int64_t>
 
 std::uint64_t checked_bytes(DType dtype, std::span<const std::int64_t> shape) {
   if (shape.size() > kMaxRank)
-    throw Error(Code::shape, "an array of " + std::to_string(shape.size()) + " axes", "at most 8 axes");
+    throw Error(Code::shape, "an array of " + std::to_string(shape.size()) + " axes", "at most 8 axes",
+                "join neighbouring axes: x.reshape in NumPy");
   const auto bytes = bytes_of(dtype, shape);
   if (!bytes)
     throw Error(Code::shape, "an array of shape " + text_of(shape), "sizes >= 0 that make at most 2^63 - 1 bytes");

@@ -10,12 +10,16 @@ namespace {
 using Arguments = CommandTest;
 
 TEST_F(Arguments, HelpAndVersion) {
-  for (const std::string verb : {"softmax", "log-softmax", "logsumexp", "state", "merge", "finish", "verify", "explain",
-                                 "doctor", "bench", "hash"}) {
+  for (const std::string verb :
+       {"softmax", "log-softmax", "logsumexp", "cross-entropy", "linear-cross-entropy", "entropy", "kl-divergence",
+        "topk", "sample", "state", "merge", "finish", "attention", "verify", "explain", "doctor", "bench", "hash"}) {
     EXPECT_NE(expect_ok({"--help"}).find("  " + verb), std::string::npos);
-    EXPECT_NE(expect_ok({verb, "--help"}).find("Usage: softfold " + verb), std::string::npos);
+    const std::string help = expect_ok({verb, "--help"});
+    EXPECT_NE(help.find("Usage: softfold " + verb), std::string::npos);
+    EXPECT_NE(help.find("Exit status: 0 done"), std::string::npos) << help;
   }
-  EXPECT_NE(expect_ok({"--help"}).find("Exit status"), std::string::npos);
+  EXPECT_NE(expect_ok({"--help"}).find("Exit status: 0 done"), std::string::npos);
+  EXPECT_NE(expect_ok({"logsumexp", "--help"}).find("zero or nan, without effect"), std::string::npos);
   EXPECT_NE(expect_ok({"--version"}).find(softfold::version()), std::string::npos);
   EXPECT_EQ(run({}).status, 2);
 }

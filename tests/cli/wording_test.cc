@@ -61,6 +61,8 @@ TEST_F(Wording, EveryRefusalSaysWhatToTry) {
              with(sample, {"--top-logprobs", "502", "--top-tokens", "@a.npy", "--top-lp", "@b.npy"}));
   expect_try(Code::shape, "axis", {"explain", "softmax", "4x5", "f32", "--axis", "5"});
   expect_try(Code::shape, "Q of shape", {"kl-divergence", "@x.npy", "@w.npy", "@o.npy"});
+  expect_refused(Code::option, "try: --softcap 30\n", with(linear, {"--softcap", "-1"}));
+  expect_refused(Code::option, "try: --top-p 0.9\n", with(sample, {"--top-p", "1.5"}));
   expect_try(Code::option, "--rows -1", {"bench", "softmax", "--n", "10", "--rows", "-1"});
 }
 
@@ -179,8 +181,9 @@ TEST_F(Wording, NamesOfElsewhereMeetTheOptionAndItsValue) {
 }
 
 TEST_F(Wording, RaggedRowsAreNotAFiles) {
-  for (const char* option : {"--offsets", "--lengths"})
+  for (const char* option : {"--offsets", "--ofsets", "--lengths", "--lenght"})
     expect_try(Code::usage, "a file's rows have one length", {"softmax", "@x.npy", "@o.npy", option, "0,2"});
+  expect_try(Code::usage, "take a mask", {"entropy", "@x.npy", "@o.npy", "--masks", "@x.npy"});
   expect_try(Code::usage, "take a mask", {"softmax", "@x.npy", "@o.npy", "--mask", "@x.npy"});
 }
 

@@ -97,9 +97,9 @@ TEST(RefuseOptions, LengthsThatLie) {
       s.expect("a length", Code::data, {"length " + std::to_string(bad) + " for row 2", "0 .. 6"}, give);
     }
     length[2] = 3;
-    s.expect("float lengths", Code::dtype, {"length of dtype float64", "int32, int64"},
+    s.expect("float lengths", Code::dtype, {"lengths of dtype float64", "int32, int64"},
              [&](Bound& b) { b.rows.length = View(length.data(), DType::float64, kRows); });
-    s.expect("lengths of another shape", Code::shape, {"length of shape [3]", "a row"},
+    s.expect("lengths of another shape", Code::shape, {"lengths of shape [3]", "a row"},
              [&](Bound& b) { b.rows.length = View(length.data(), DType::int64, kThree); });
   }
 }
@@ -123,7 +123,7 @@ TEST(RefuseOptions, OffsetsThatDoNotAscend) {
            [&](Bound& b) { b.rows.offsets = View(offsets.data(), DType::float32, kFive); });
   s.expect("no offsets at all", Code::shape, {"offsets", "[rows + 1]"},
            [&](Bound& b) { b.rows.offsets = View(offsets.data(), DType::int64, std::span(kFive).first(0)); });
-  s.expect("offsets and length", Code::option, {"offsets together with length", "one way"},
+  s.expect("offsets and lengths", Code::option, {"offsets together with lengths", "one way", "offsets alone"},
            [&](Bound& b) { give(b), b.rows.length = View(offsets.data(), DType::int64, kRows); });
   s.expect("offsets and causal", Code::option, {"causal", "one way"}, [&](Bound& b) { give(b), b.rows.causal = true; });
   Spoilt flat(matrix(Op::softmax));
@@ -135,7 +135,7 @@ TEST(RefuseOptions, CausalWithoutScores) {
     RowCase square = matrix(op);
     square.shape = {4, 4};
     Spoilt s(square);
-    s.expect("causal along axis 0", Code::option, {"causal", "(..., T, S)"},
+    s.expect("causal along axis 0", Code::option, {"causal", "(..., T, S)", "axis -1"},
              [](Bound& b) { b.rows.causal = true, b.rows.axis = 0; });
   }
   RowCase c = matrix(Op::softmax);
@@ -153,7 +153,7 @@ TEST(RefuseOptions, OptionsInTheOutput) {
            [&](Bound& b) { b.rows.mask = in_output(b, DType::boolean, kFull); });
   std::vector<std::int64_t> both(24);
   const View length(both.data(), DType::int64, kRows);
-  s.expect("length", Code::strides, {"overlaps length"}, [&](Bound& b) {
+  s.expect("lengths", Code::strides, {"overlaps lengths"}, [&](Bound& b) {
     b.rows.length = length;
     b.outputs[0].data = both.data();
   });
@@ -245,7 +245,7 @@ TEST(RefuseOptions, RowOptionsWhereThereAreOnlyStates) {
     axis.axis = 0;
     rung.rung = softfold::Rung::tiled;
     const std::pair<const char*, const softfold::RowOptions*> all[] = {
-        {"scale", &scaled}, {"length", &limited}, {"causal", &causal}, {"axis", &axis}, {"rung", &rung}};
+        {"scale", &scaled}, {"lengths", &limited}, {"causal", &causal}, {"axis", &axis}, {"rung", &rung}};
     for (const auto& [name, given] : all) {
       const softfold::RowOptions& o = *given;
       expect_refused(std::string(softfold::name_of(op)), given == &rung ? Code::unsupported : Code::option,
