@@ -23,14 +23,9 @@ bool pays(const PlainRows& p, Op op, std::int64_t size) {
   if (on_vectors && p.n % (2 * lift::kChunk) == 0) return false;
   if (op == Op::log_softmax) return true;
   switch (chunks) {
-    case 2:
-    case 3:
-    case 4:
-    case 6: return true;
-    case 5: return !on_vectors || p.n <= 4864;
     case 7: return !on_vectors && p.n <= 6912;
-    case 9: return !on_vectors || p.n <= 8960;
-    default: return false;
+    case 9: return !on_vectors || p.n <= 9088;
+    default: return chunks <= 6;
   }
 }
 

@@ -199,8 +199,7 @@ __device__ __forceinline__ bool holds_part(const typename RaisedFrame<E>::Reach&
 }
 
 template <class E, bool kThree, bool kOnVectors>
-__global__ void __maxnreg__(sizeof(E) == 4 || !kOnVectors ? 128 : 112)
-    softmax_chunk_pairs(const __grid_constant__ PlainRows p, int runs) {
+__global__ void __maxnreg__(128) softmax_chunk_pairs(const __grid_constant__ PlainRows p, int runs) {
   begin_in_order();
   using Part = ChunkPart<E, kOnVectors>;
   using Row = PairRow<E, kOnVectors>;

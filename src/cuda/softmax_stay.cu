@@ -62,11 +62,10 @@ bool fits_block(const RowProblem& p, std::int64_t chunks, bool wide) {
   const bool is_log = p.op == Op::log_softmax;
   if (wide) return chunks <= (is_log || p.op == Op::softmax ? 16 : 32);
   if (chunks > kShort) return false;
-  if (chunks <= 6) return true;
-  // Clusters would have too few chunks to a warp.
-  if (is_log && (chunks % 4 == 1 || chunks % 4 == 2)) return true;
-  const std::int64_t held = (is_log ? kShort - 2 : 8) * lift::kChunk;  // well, of whole pairs of chunks
-  return p.n <= held && p.n % (2 * lift::kChunk) == 0 && on_vectors(p, p[Slot::x]);
+  if (is_log) return chunks < kShort;
+  // Well, of whole pairs of chunks.
+  const std::int64_t held = 8 * lift::kChunk;
+  return chunks <= 6 || (p.n <= held && p.n % (2 * lift::kChunk) == 0 && on_vectors(p, p[Slot::x]));
 }
 
 const char* refuses(const RowProblem& p, const Context&) {

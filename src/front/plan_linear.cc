@@ -1,5 +1,6 @@
 // linear_cross_entropy: operands matched and checked. What is said of the loss is checked as cross_entropy checks it,
 // on rows of V logits that nobody gives.
+#include "front/advice.hpp"
 #include "front/checks.hpp"
 #include "front/linear_problem.hpp"
 #include "front/loss_operands.hpp"

@@ -92,11 +92,7 @@ TEST_F(CudaStay, ShortRows) {
     std::int64_t n;
   };
   for (const DType t : {DType::bfloat16, DType::float16})
-    for (const auto& [op, n] : {Case{Op::log_softmax, 7000},
-                                {Op::log_softmax, 8001},
-                                {Op::log_softmax, 11264},
-                                {Op::log_softmax, 12001},
-                                {Op::log_softmax, 15000},
+    for (const auto& [op, n] : {Case{Op::log_softmax, 15400},
                                 {Op::log_softmax, 16384},
                                 {Op::softmax_backward, 3080},
                                 {Op::softmax_backward, 4096},
