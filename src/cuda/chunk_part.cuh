@@ -118,6 +118,14 @@ struct ChunkPart {
   static __device__ __forceinline__ float sum_of(const Chunk& v) {
     return lift::add_tree<kWidth, 32, float>([&](int j, int k) { return v[j * kWidth + k]; });
   }
+  /// Terms to probabilities. may_vanish: some may be below kSmallest.
+  static __device__ __forceinline__ void to_results(Chunk& v, float multiplier, bool may_vanish) {
+#pragma unroll
+    for (float& e : v) e = S::mul(e, multiplier);
+    if (!may_vanish) return;
+#pragma unroll
+    for (float& e : v) e = e < fold::Real<float>::kSmallest ? 0.F : e;
+  }
   /// The elements of a full chunk.
   __device__ __forceinline__ void read_full(int chunk, Chunk& v) const {
     Vectors raw;

@@ -112,6 +112,18 @@ struct PairRow {
   }
 };
 
+/// A block's rows on their way, and all else that its warps share; by all threads.
+template <class Row, class E>
+__device__ __forceinline__ void begin_rows(const PlainRows& p, char* memory, int runs, CopyBarrier (&landed)[kPairRuns],
+                                           PairSums (&sums)[kPairRuns], VectorMasks<E>& masks) {
+  if (const auto run = static_cast<int>(threadIdx.x); run < runs) {
+    if (const Row own(p, memory, run, runs); own.row < p.rows) own.fetch(p, landed[run]);
+    sums[run].clear();
+  }
+  masks.make();
+  __syncthreads();
+}
+
 /// Rows of any values, a bit each, by all threads of the block.
 template <class E, bool kLog, bool kThree, bool kOnVectors>
 __device__ __noinline__ void put_any_rows(const PlainRows& p, char* memory, int runs, unsigned rows,
@@ -211,12 +223,7 @@ __global__ void __maxnreg__(128) softmax_chunk_pairs(const __grid_constant__ Pla
   __shared__ PairSums sums[kPairRuns];
   __shared__ BlockChunks any;
   const auto row_of = [&](int run) { return Row(p, landing_memory, run, runs); };
-  if (const auto run = static_cast<int>(threadIdx.x); run < runs) {
-    if (const Row own = row_of(run); own.row < p.rows) own.fetch(p, landed[run]);
-    sums[run].clear();
-  }
-  masks.make();
-  __syncthreads();
+  begin_rows<Row>(p, landing_memory, runs, landed, sums, masks);
   const unsigned mask_at = settled(shared_address(&masks));
   const auto n = static_cast<int>(p.n);
   const float inverse = __fdividef(1.F, p.factor.c);
@@ -254,13 +261,7 @@ __global__ void __maxnreg__(128) softmax_chunk_pairs(const __grid_constant__ Pla
     }
     const float multiplier = reciprocal_of_normal(sum);
     const bool vanishes = Frame::may_vanish(reach.low, sum);
-    const auto scale = [&](typename Part::Chunk& v) {
-#pragma unroll
-      for (float& e : v) e = S::mul(e, multiplier);
-      if (!vanishes) return;
-#pragma unroll
-      for (float& e : v) e = e < fold::Real<float>::kSmallest ? 0.F : e;
-    };
+    const auto scale = [&](typename Part::Chunk& v) { Part::to_results(v, multiplier, vanishes); };
     char* y = p.y + row.row * p.y_stride + share.first * Part::kBytes;
     uint4 before{};
     if (kThree || full != 0) {
@@ -294,12 +295,7 @@ __global__ void __maxnreg__(80) log_softmax_chunk_pairs(const __grid_constant__ 
   __shared__ BlockChunks any;
   auto* const norms = reinterpret_cast<fold::LogNormaliser<float>*>(norm_memory);
   const auto row_of = [&](int run) { return Row(p, landing_memory, run, runs); };
-  if (const auto run = static_cast<int>(threadIdx.x); run < runs) {
-    if (const Row own = row_of(run); own.row < p.rows) own.fetch(p, landed[run]);
-    sums[run].clear();
-  }
-  masks.make();
-  __syncthreads();
+  begin_rows<Row>(p, landing_memory, runs, landed, sums, masks);
   const unsigned mask_at = settled(shared_address(&masks));
   const auto n = static_cast<int>(p.n);
   const float inverse = __fdividef(1.F, p.factor.c);

@@ -89,13 +89,7 @@ __global__ void __maxnreg__(sizeof(E) == 4 ? 128 : 112)
 #pragma unroll
       for (float& e : back) e = 0.F;
     }
-    const auto scale = [&](typename Part::Chunk& v) {
-#pragma unroll
-      for (float& e : v) e = S::mul(e, multiplier);
-      if (!vanishes) return;
-#pragma unroll
-      for (float& e : v) e = e < fold::Real<float>::kSmallest ? 0.F : e;
-    };
+    const auto scale = [&](typename Part::Chunk& v) { Part::to_results(v, multiplier, vanishes); };
     // What does not exist is written beside what does: its terms are 0.
     const bool has_second = all > lift::kChunk;
     uint4 before{};
