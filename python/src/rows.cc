@@ -56,7 +56,17 @@ double number_of(nb::handle value, const char* name) {
   return number;
 }
 
-bool truth_of(nb::handle value) { return value.ptr() == Py_True || PyObject_IsTrue(value.ptr()) == 1; }
+/// Also 0, 1 and NumPy's; not what Python calls true, as "no" is.
+bool truth_of(nb::handle value, const char* name) {
+  for (PyObject* truth : {Py_True, Py_False}) {
+    if (value.ptr() == truth) return truth == Py_True;
+    const int equal = PyObject_RichCompareBool(value.ptr(), truth, Py_EQ);
+    if (equal < 0) PyErr_Clear();
+    if (equal == 1) return truth == Py_True;
+  }
+  throw Error(Code::option, std::string(name) + "=" + nb::cast<std::string>(nb::repr(value)), "True or False",
+              std::string(name) + "=True");
+}
 
 /// One call's operands, opened.
 struct Operands : OpenRowOptions {
@@ -155,7 +165,7 @@ void OpenRowOptions::open_options(const RowArguments& a) {
     if (!from.is_none()) to.need(from, name, Access::read, dtypes);
   };
   options.scale = number_of(a.scale, "scale");
-  options.causal = truth_of(a.causal);
+  options.causal = truth_of(a.causal, "causal");
   options.empty = empty_of(a.empty);
   open(scales, a.scales, "scales", "float32, float64");
   open(lengths, a.lengths, "lengths", kIntegerDTypes);

@@ -210,6 +210,17 @@ def test_a_value_that_is_none_of_an_option_s_meets_one_that_is():
         assert caught.value.fix == fix
 
 
+def test_causal_is_true_or_false_not_what_python_calls_true():
+    square = np.zeros((3, 3))
+    for yes, no in ((True, False), (1, 0), (np.True_, np.False_)):
+        got = [softfold.softmax(square, -1, causal=causal)[0, 1] for causal in (yes, no)]
+        assert got == [0, 1 / 3]
+    for other in ("no", [], 2, square):
+        with pytest.raises(softfold.Error) as caught:
+            softfold.softmax(square, -1, causal=other)
+        assert caught.value.fix == "causal=True"
+
+
 def test_errors_are_python_s_own_too():
     with pytest.raises(TypeError):
         softfold.softmax(X.astype(complex))
