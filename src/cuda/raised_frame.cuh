@@ -10,9 +10,10 @@ namespace cuda {
 /// A row's frame, from its first element: that lies 15 to 18 binades above it. It holds a part of a row of which all
 /// elements' n lie between kLowest and kHighest over it, and no two further apart than terms of one chunk may be
 /// (fold::Real::kFlush): terms and sums are normal numbers then, and the canonical tree's bits. -inf, and what else is
-/// lower than `floor`, is raised to that: terms so small that no sum with another of kSeen or more in it sees them, nor
-/// a row's sum, in which the first element is; and whose probabilities are 0 by definition, as are those of raised
-/// elements.
+/// lower than `floor`, is raised to that: terms so small that no sum with another of kSeen or more in it sees them,
+/// and whose probabilities are 0 by definition, as are those of raised elements. (A warp of raised ones alone may meet
+/// one whose sum lies below kSeen and which has none; the row's sum, in which the first element is, is the same after
+/// the few levels of a tree over 16 chunks.)
 template <class E>
 struct RaisedFrame {
   using S = fold::Scalar<float>;
@@ -41,10 +42,11 @@ struct RaisedFrame {
   __device__ __forceinline__ uint4 raised(const uint4& raw) const {
     return {raised(raw.x), raised(raw.y), raised(raw.z), raised(raw.w)};
   }
-  /// An element's n over the frame, rounded as the definition's; of what has none a number far outside.
+  /// An element's n over the frame, rounded as the definition's; of what has none a number far outside. (Below -kMagic
+  /// bits are negative, and their difference would wrap.)
   __device__ __forceinline__ int n(float x) const {
     constexpr float kMagic = fold::Real<float>::kMagic;
-    return __float_as_int(S::fma(x, c, S::sub(kMagic, s))) - __float_as_int(kMagic);
+    return max(__float_as_int(S::fma(x, c, S::sub(kMagic, s))), 0) - __float_as_int(kMagic);
   }
   __device__ __forceinline__ int n_of_floor() const { return n(element(floor)); }
   /// How far a part reaches: the largest and the least n of its raised elements, of which each lane knows the extremes.

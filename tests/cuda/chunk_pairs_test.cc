@@ -2,6 +2,9 @@
 // begin, of any content.
 #include "cuda/both.hpp"
 
+#include <array>
+#include <set>
+
 namespace softfold_test {
 namespace {
 
@@ -11,8 +14,9 @@ using softfold::Op;
 class CudaChunkPairs : public Cuda {};
 
 /// What rows hold beside Values: elements about as far apart as a frame holds them, or further; -inf among others, and
-/// in front; the lowest number of a dtype among others, as masks have it.
-enum class Content { near, far, very_far, some_none, none_first, some_lowest, count };
+/// in front; the lowest number of a dtype among others, as masks have it, or another such behind a first element that
+/// leaves no room for a floor.
+enum class Content { near, far, very_far, some_none, none_first, some_lowest, no_floor, count };
 
 double content_of(Content kind, DType t, std::int64_t row, std::int64_t i, std::int64_t n) {
   const double own = value_of(Values::normal, row, i, n);  // within +-6
@@ -24,7 +28,10 @@ double content_of(Content kind, DType t, std::int64_t row, std::int64_t i, std::
     case Content::very_far: return own * (row % 3 == 0 ? 14. : 9.);
     case Content::some_none: return picked(3) ? none : own * (row % 4 == 0 ? 8. : 1.);
     case Content::none_first: return i < (row % 5 == 0 ? n - 1 : row % 5 == 1 ? 300 : n / 3) ? none : own;
-    default: return picked(2) ? (t == DType::float16 ? -65504. : -3.3895313892515355e38) : own;
+    case Content::some_lowest: return picked(2) ? (t == DType::float16 ? -65504. : -3.3895313892515355e38) : own;
+    default:
+      if (t == DType::float16) return i != 0 && picked(40) ? -60000. : 1. + 0.01 * own;  // at a scale of 200
+      return i != 0 && picked(40) ? (row % 2 == 0 ? -1e7 : -1.7e7) : 180. + own;
   }
 }
 
@@ -64,17 +71,18 @@ void compare(Op op, DType t, std::int64_t rows, std::int64_t n, const Layout& l,
 TEST_F(CudaChunkPairs, RowsOfAnyContent) {
   std::size_t at = 0;
   std::int64_t taken = 0, all = 0;
+  std::set<std::array<int, 3>> seen;
   for (const std::int64_t n : {1025, 1032, 1280, 1281, 1500, 1536, 1792, 2047,  2049,  2056,  2303,  2560, 3001,
                                3071, 3072, 3073, 3080, 3584, 4095, 4097, 4104,  4864,  5001,  5121,  5600, 6001,
                                6143, 6501, 8200, 8960, 9001, 7000, 7168, 10000, 11001, 12000, 13001, 15359})
     for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
       for (int repeat = 0; repeat < 2; ++repeat) {
-        // Each kind of content in each layout by turns, over again with the other operation.
-        constexpr auto kinds = static_cast<std::size_t>(Content::count);
-        const auto kind = static_cast<Content>(at % kinds);
-        const Layout& l = kLayouts[at / kinds % std::size(kLayouts)];
-        const Op op = (at / kinds / std::size(kLayouts) + at) % 2 == 0 && n <= 9001 ? Op::softmax : Op::log_softmax;
-        const double scale = at % 7 == 3 ? 0.0625 : at % 11 == 5 ? 1.5 : 1.;
+        // 5 and 7, of layouts less one and kinds, have nothing in common with the loops.
+        const auto kind = static_cast<Content>(at % static_cast<std::size_t>(Content::count));
+        const Layout& l = kLayouts[at % 5 + at / 35 % 2];
+        const Op op = at / 3 % 2 == 0 && n <= 9001 ? Op::softmax : Op::log_softmax;
+        seen.insert({static_cast<int>(t), static_cast<int>(kind), static_cast<int>(op)});
+        const double scale = at % 13 == 3 ? 0.0625 : t == DType::float16 && kind == Content::no_floor ? 200. : 1.;
         const std::int64_t rows = 4096 / (n / 1024 + 1) + 7;
         compare(
             op, t, rows, n, l, scale, taken,
@@ -82,9 +90,10 @@ TEST_F(CudaChunkPairs, RowsOfAnyContent) {
             "content " + std::to_string(static_cast<int>(kind)));
         if (HasFatalFailure()) return;
         ++all;
-        at += 1;
+        ++at;
       }
   EXPECT_GT(taken, all / 2);
+  EXPECT_EQ(seen.size(), 3U * 2U * static_cast<std::size_t>(Content::count));
 }
 
 TEST_F(CudaChunkPairs, RowsOfAnyValues) {
@@ -147,19 +156,20 @@ TEST_F(CudaChunkPairs, ManyRows) {
 TEST_F(CudaChunkPairs, RowsCutShort) {
   std::size_t at = 0;
   std::int64_t taken = 0, all = 0;
+  std::set<std::array<int, 3>> seen;
   for (const std::int64_t n :
        {513, 700, 777, 1000, 1023, 1025, 1032, 1280, 1281, 1500, 1536, 1792, 2001, 2040, 2047, 2048})
     for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
       for (const std::int64_t rows : {301, 9001})
         for (const bool causal : {false, true}) {
-          constexpr auto kinds = static_cast<std::size_t>(Content::count);
-          const auto kind = static_cast<Content>(at % kinds);
-          const Layout& l = kLayouts[at / kinds % std::size(kLayouts)];
+          const auto kind = static_cast<Content>(at % static_cast<std::size_t>(Content::count));
+          const Layout& l = kLayouts[at % 5 + at / 35 % 2];
+          seen.insert({static_cast<int>(t), static_cast<int>(kind), l.in_place ? 1 : 0});
           ++at;
           const std::int64_t queries = causal ? 43 : rows, batches = rows / queries;
           const std::vector<std::int64_t> shape{batches, queries, n}, strides{queries * (n + l.gap), n + l.gap, 1};
           Tensor x(t, shape, strides, l.offset), y(t, shape, strides, l.offset);
-          Tensor lengths(DType::int32, {batches, queries});
+          Tensor lengths(at % 2 == 0 ? DType::int64 : DType::int32, {batches, queries});
           std::vector<double> values(static_cast<std::size_t>(kRows * n));
           for (std::int64_t i = 0; i < kRows * n; ++i)
             values[static_cast<std::size_t>(i)] = content_of(kind, t, i / n, i % n, n);
@@ -169,7 +179,7 @@ TEST_F(CudaChunkPairs, RowsCutShort) {
           });
           softfold::RowOptions o;
           o.causal = causal;
-          o.scale = at % 4 == 1 ? 0.125 : 1.;
+          o.scale = at % 11 == 1 ? 0.125 : t == DType::float16 && kind == Content::no_floor ? 200. : 1.;
           std::string kernel;
           for (const bool gpu : {false, true}) {
             const softfold::View in = x.view(gpu), out = l.in_place ? in : y.view(gpu);
@@ -187,6 +197,7 @@ TEST_F(CudaChunkPairs, RowsCutShort) {
               << " content " << static_cast<int>(kind) << " by " << kernel;
         }
   EXPECT_GT(taken, all / 2);
+  EXPECT_EQ(seen.size(), 3U * 2U * static_cast<std::size_t>(Content::count));
 }
 
 }  // namespace
