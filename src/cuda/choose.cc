@@ -60,7 +60,7 @@ const char* refuses_plain(const RowProblem& p) {
   return refuses_vectors(p);
 }
 
-const char* refuses_cut_rows(const RowProblem& p) {
+const char* refuses_cut(const RowProblem& p) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
   if (p[Slot::offsets].given) return "ragged rows have no common length";
   if (p[Slot::mask].given || p[Slot::scales].given) return "rows have a mask or scales of their own";
@@ -68,7 +68,11 @@ const char* refuses_cut_rows(const RowProblem& p) {
   if (p.empty != Empty::zero) return "rows without elements are to become NaN";
   const float c = fold::make_scale<float>(p.scale).c;
   if (c == 0.F || !std::isfinite(c)) return "a scale of 0, or one that is not finite";
-  if (const char* why = refuses_vectors(p)) return why;
+  return refuses_vectors(p);
+}
+
+const char* refuses_cut_rows(const RowProblem& p) {
+  if (const char* why = refuses_cut(p)) return why;
   const Operand &x = p[Slot::x], &y = p[Slot::y];
   if (p.n * static_cast<std::int64_t>(size_of(x.dtype)) % 16 != 0 || !on_vectors(p, x) || !on_vectors(p, y))
     return "rows begin or end inside vectors";

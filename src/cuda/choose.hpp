@@ -21,8 +21,10 @@ const char* refuses_other_vectors(const RowProblem& p, Slot slot, const char* wh
 /// Null if, further, all rows are alike: one stride between rows, one scale, nothing hidden. Else why not.
 const char* refuses_plain(const RowProblem& p);
 
-/// Null if rows on vectors are cut short, by lengths or a causal limit alone, and those without elements are to become
-/// zeros. Else why not.
+/// Null if rows are cut short, by lengths or a causal limit alone, tiles of vectors can move them, and those without
+/// elements are to become zeros. Else why not.
+const char* refuses_cut(const RowProblem& p);
+/// Null if they also begin and end with vectors.
 const char* refuses_cut_rows(const RowProblem& p);
 
 inline constexpr int kWarpsPerBlock = 16;

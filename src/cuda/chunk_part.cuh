@@ -1,4 +1,4 @@
-// A warp's part of a row that a block holds in shared memory: a chunk by 32 lanes, no more of it than there is.
+// Rows that a block holds in shared memory, and a warp's part of one: a chunk by 32 lanes, no more of it than there is.
 #pragma once
 
 #include "cuda/cut_tile.cuh"
@@ -8,6 +8,26 @@
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
+
+/// A block has at most so many rows.
+inline constexpr int kPairRuns = 4;
+
+/// Where a row lands in shared memory, its elements to 16-byte boundaries as they lie in x.
+template <class E>
+struct PairPlace {
+  static constexpr int kSize = static_cast<int>(sizeof(E));
+  /// Up to the end of the quarter of a chunk that the row ends in, wherever it begins, and a vector behind it.
+  static SOFTFOLD_HD int bytes(std::int64_t n) {
+    constexpr int kQuarter = lift::kChunk / 4;
+    return room_in_sectors((static_cast<int>(n) + 16 / kSize - 1 + kQuarter - 1) / kQuarter * kQuarter * kSize + 16);
+  }
+};
+
+/// Of so many rows a block, a power of two, no more than leave blocks to fill the device, by so many warps a row.
+inline int runs_that_fill(int runs, std::int64_t rows, int warps, int processors) {
+  while (runs > 1 && rows * warps < static_cast<std::int64_t>(runs) * 16 * processors) runs /= 2;
+  return runs;
+}
 
 /// A warp's part of a row in shared memory: full chunks, then one that may be cut short. A chunk's elements are slots
 /// shift, shift + 1, ... of the lanes' vectors, as they lie in memory; what lies behind the last slot is in the first
@@ -213,6 +233,28 @@ struct ChunkPart {
       if (k >= shift && k < up_to) reinterpret_cast<E*>(to)[k] = Packed<E>::narrow(v[k]);
   }
 };
+
+/// Whether the frame holds a warp's part that reaches so far. By all lanes of a warp.
+template <class E, bool kOnVectors>
+__device__ __forceinline__ bool holds_part(const typename RaisedFrame<E>::Reach& reach,
+                                           const ChunkPart<E, kOnVectors>& part, int full, const RaisedFrame<E>& frame,
+                                           unsigned mask_at) {
+  using Frame = RaisedFrame<E>;
+  if (reach.high > Frame::kHighest || fabsf(frame.s) > FirstFrame<E>::kLargest) return false;
+  if (reach.low >= Frame::kLowest) return Frame::is_near(reach.high, reach.low);
+  if (!frame.has_floor || reach.low != frame.n_of_floor()) return false;
+  // Others may lie between the floor and what has to be seen.
+  typename Frame::AboveFloor others(frame);
+#pragma unroll 1
+  for (int chunk = 0; chunk <= full; ++chunk) {
+    typename ChunkPart<E, kOnVectors>::Vectors raw;
+    part.gather(chunk, chunk < full ? part.shift + lift::kChunk : part.end, raw, frame.filler, mask_at);
+#pragma unroll
+    for (const uint4& vector : raw) others.see(frame.raised(vector));
+  }
+  const int lowest = __reduce_min_sync(lift::kWholeWarp, frame.n(others.lowest()));
+  return lowest >= Frame::kSeen && Frame::is_near(reach.high, lowest);
+}
 
 }  // namespace cuda
 }  // namespace v0

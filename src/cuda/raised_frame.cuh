@@ -21,7 +21,6 @@ struct RaisedFrame {
   static constexpr float kLead = 16.F;  ///< of the first element over the frame
   static constexpr int kHighest = 108, kLowest = -100, kSeen = -56;
   static constexpr float kHidden = 118.F, kRounded = 6.F;  ///< how far `floor` is under the frame, and rounded
-  static constexpr float kLargest = 0x1p21F;               ///< frame: within it the split of every such t is exact
 
   unsigned filler, floor;  ///< elements in all places of a word: the first one, and the floor
   float c, s;

@@ -8,6 +8,7 @@
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
+
 ShortRows short_rows(const RowProblem& p) {
   const Operand& x = p[Slot::x];
   const char *begin = x.data, *end = x.data + p.n * static_cast<std::int64_t>(size_of(x.dtype));

@@ -50,8 +50,7 @@ int runs_of(const PlainRows& p, Op op, std::int64_t size, int warps, int process
     const std::int64_t chunks = lift::chunk_count(p.n);
     if (p.n <= 1600 || chunks == 5 || chunks >= 7) runs = 4;
   }
-  while (runs > 1 && p.rows * warps < static_cast<std::int64_t>(runs) * 16 * processors) runs /= 2;
-  return runs;
+  return runs_that_fill(runs, p.rows, warps, processors);
 }
 
 template <class E, bool kThree, bool kOnVectors>

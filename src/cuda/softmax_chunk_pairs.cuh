@@ -14,19 +14,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// A row has at most so many chunks, a block so many rows.
-inline constexpr int kPairChunks = 16, kPairRuns = 4;
-
-/// Where a row lands in shared memory, its elements to 16-byte boundaries as they lie in x.
-template <class E>
-struct PairPlace {
-  static constexpr int kSize = static_cast<int>(sizeof(E));
-  /// Up to the end of the quarter of a chunk that the row ends in, wherever it begins, and a vector behind it.
-  static SOFTFOLD_HD int bytes(std::int64_t n) {
-    constexpr int kQuarter = lift::kChunk / 4;
-    return room_in_sectors((static_cast<int>(n) + 16 / kSize - 1 + kQuarter - 1) / kQuarter * kQuarter * kSize + 16);
-  }
-};
+/// A row has at most so many chunks.
+inline constexpr int kPairChunks = 16;
 
 /// How a block's warps share a row: two neighbouring chunks each, but where it has three, which are one warp's: it
 /// finds the terms of the last one anew when it has written the others.
@@ -187,28 +176,6 @@ __device__ __noinline__ void put_any_rows(const PlainRows& p, char* memory, int 
 
 /// The sum of chunks whose elements lie too far from the row's first: NaN.
 inline constexpr float kNotHeld = std::numeric_limits<float>::quiet_NaN();
-
-/// Whether the frame holds a warp's part that reaches so far. By all lanes of a warp.
-template <class E, bool kOnVectors>
-__device__ __forceinline__ bool holds_part(const typename RaisedFrame<E>::Reach& reach,
-                                           const ChunkPart<E, kOnVectors>& part, int full, const RaisedFrame<E>& frame,
-                                           unsigned mask_at) {
-  using Frame = RaisedFrame<E>;
-  if (reach.high > Frame::kHighest || fabsf(frame.s) > Frame::kLargest) return false;
-  if (reach.low >= Frame::kLowest) return Frame::is_near(reach.high, reach.low);
-  if (!frame.has_floor || reach.low != frame.n_of_floor()) return false;
-  // Others may lie between the floor and what has to be seen.
-  typename Frame::AboveFloor others(frame);
-#pragma unroll 1
-  for (int chunk = 0; chunk <= full; ++chunk) {
-    typename ChunkPart<E, kOnVectors>::Vectors raw;
-    part.gather(chunk, chunk < full ? part.shift + lift::kChunk : part.end, raw, frame.filler, mask_at);
-#pragma unroll
-    for (const uint4& vector : raw) others.see(frame.raised(vector));
-  }
-  const int lowest = __reduce_min_sync(lift::kWholeWarp, frame.n(others.lowest()));
-  return lowest >= Frame::kSeen && Frame::is_near(reach.high, lowest);
-}
 
 template <class E, bool kThree, bool kOnVectors>
 __global__ void __maxnreg__(128) softmax_chunk_pairs(const __grid_constant__ PlainRows p, int runs) {

@@ -14,25 +14,18 @@ namespace {
 std::int64_t fewest_elements(std::size_t size) { return size == 4 ? 400 : 512; }
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
-  if (p[Slot::offsets].given) return "ragged rows have no common length";
-  if (p[Slot::mask].given || p[Slot::scales].given) return "rows have a mask or scales of their own";
-  if (!p[Slot::length].given && !p.causal) return "no row is cut short";
-  if (p.empty != Empty::zero) return "rows without elements are to become NaN";
   if (p.op != Op::softmax) return "log-probabilities are found from the elements once more";
   if (p.n > 2 * lift::kChunk) return "a row is longer than a warp holds (2048)";
   if (p.n < fewest_elements(size_of(p[Slot::x].dtype))) return "so short rows are faster by groups of lanes";
   if (p.rows > 0x7FFFFFFF) return "more rows than a grid has";
-  const float c = fold::make_scale<float>(p.scale).c;
-  if (!(c > 0.F) || !lift::Factor(c).plain) return "a scale that is not positive and finite";
-  return refuses_vectors(p);
+  if (fold::make_scale<float>(p.scale).c < 0.F) return "a negative scale";
+  return refuses_cut(p);
 }
 
 template <class E, bool kOnVectors>
 void launch_rows(const RowProblem& p, int processors, Stream stream) {
   // Measured; fewer where blocks would not fill the device.
-  int runs = p.n <= (sizeof(E) == 4 ? 700 : 1600) ? 4 : 2;
-  while (runs > 1 && p.rows < static_cast<std::int64_t>(runs) * 16 * processors) runs /= 2;
+  const int runs = runs_that_fill(p.n <= (sizeof(E) == 4 ? 700 : 1600) ? 4 : 2, p.rows, 1, processors);
   const int pitch = PairPlace<E>::bytes(p.n);
   const Grid grid{(p.rows + runs - 1) / runs, 32, 1, runs * pitch};
   launch("softmax_lengths_pairs", softmax_lengths_pairs<E, kOnVectors>, grid, stream, short_rows(p), pitch, runs);

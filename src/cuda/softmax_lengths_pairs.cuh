@@ -6,7 +6,6 @@
 #include "cuda/in_order.cuh"
 #include "cuda/ragged_any.cuh"
 #include "cuda/short_place.cuh"
-#include "cuda/softmax_chunk_pairs.cuh"
 
 namespace softfold {
 inline namespace v0 {
