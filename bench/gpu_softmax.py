@@ -313,7 +313,8 @@ def measure(b, only):
                 b.backward(dtype, max(1, (1 << 28) // n), n)
         b.backward(torch.bfloat16, 8192, 32768, op="log_softmax_backward")
     if "options" in only:
-        lengths = {"mask": (128, 1024, 4096, 32768, 131072, 50257, 128256), "length": (128, 1024, 4096, 32768, 131072)}
+        lengths = {"mask": (128, 1024, 4096, 32768, 131072, 50257, 128256, 1001, 1280, 1500, 2001, 3001),
+                   "length": (128, 1024, 4096, 32768, 131072, 1001, 1500, 2051, 4099, 16383, 50257)}
         for case, ns in lengths.items():
             for dtype in (torch.float32, torch.bfloat16):
                 for n in ns:

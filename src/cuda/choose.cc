@@ -32,6 +32,11 @@ bool on_vectors(const RowProblem& p, const Operand& o, int bytes) {
   return on;
 }
 
+bool on_whole_vectors(const RowProblem& p) {
+  const Operand &x = p[Slot::x], &y = p[Slot::y];
+  return p.n * static_cast<std::int64_t>(size_of(x.dtype)) % 16 == 0 && on_vectors(p, x) && on_vectors(p, y);
+}
+
 const char* refuses_vectors(const RowProblem& p) {
   const Operand &x = p[Slot::x], &y = p[Slot::y];
   const auto size = static_cast<std::int64_t>(size_of(x.dtype));
@@ -61,10 +66,15 @@ const char* refuses_plain(const RowProblem& p) {
 }
 
 const char* refuses_cut(const RowProblem& p) {
+  if (p[Slot::mask].given) return "rows have a mask";
+  if (!p[Slot::length].given && !p.causal) return "no row is cut short";
+  return refuses_hidden(p);
+}
+
+const char* refuses_hidden(const RowProblem& p) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
   if (p[Slot::offsets].given) return "ragged rows have no common length";
-  if (p[Slot::mask].given || p[Slot::scales].given) return "rows have a mask or scales of their own";
-  if (!p[Slot::length].given && !p.causal) return "no row is cut short";
+  if (p[Slot::scales].given) return "rows have scales of their own";
   if (p.empty != Empty::zero) return "rows without elements are to become NaN";
   const float c = fold::make_scale<float>(p.scale).c;
   if (c == 0.F || !std::isfinite(c)) return "a scale of 0, or one that is not finite";
@@ -73,10 +83,7 @@ const char* refuses_cut(const RowProblem& p) {
 
 const char* refuses_cut_rows(const RowProblem& p) {
   if (const char* why = refuses_cut(p)) return why;
-  const Operand &x = p[Slot::x], &y = p[Slot::y];
-  if (p.n * static_cast<std::int64_t>(size_of(x.dtype)) % 16 != 0 || !on_vectors(p, x) || !on_vectors(p, y))
-    return "rows begin or end inside vectors";
-  return nullptr;
+  return on_whole_vectors(p) ? nullptr : "rows begin or end inside vectors";
 }
 
 Grid cluster_grid(std::int64_t rows, std::int64_t chunks, const DeviceTraits& device, int warps) {

@@ -15,14 +15,19 @@ const char* refuses_vectors(const RowProblem& p);
 /// Whether every row of an operand begins on a boundary of 16 bytes, or of so many.
 bool on_vectors(const RowProblem& p, const Operand& o, int bytes = 16);
 
+/// Whether every row of x and of y begins and ends with a vector.
+bool on_whole_vectors(const RowProblem& p);
+
 /// Null if another operand of x's shape lies as x does, so that the same tiles move it; else `why`.
 const char* refuses_other_vectors(const RowProblem& p, Slot slot, const char* why);
 
 /// Null if, further, all rows are alike: one stride between rows, one scale, nothing hidden. Else why not.
 const char* refuses_plain(const RowProblem& p);
 
-/// Null if rows are cut short, by lengths or a causal limit alone, tiles of vectors can move them, and those without
-/// elements are to become zeros. Else why not.
+/// Null if tiles of vectors can move rows of which something is hidden, of one scale, and those without elements are to
+/// become zeros. Else why not.
+const char* refuses_hidden(const RowProblem& p);
+/// Null if, further, rows are cut short, by lengths or a causal limit alone.
 const char* refuses_cut(const RowProblem& p);
 /// Null if they also begin and end with vectors.
 const char* refuses_cut_rows(const RowProblem& p);

@@ -5,6 +5,8 @@
 #include "cuda/raised_frame.cuh"
 #include "cuda/stay_rows.cuh"
 
+#include <limits>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -28,6 +30,11 @@ inline int runs_that_fill(int runs, std::int64_t rows, int warps, int processors
   while (runs > 1 && rows * warps < static_cast<std::int64_t>(runs) * 16 * processors) runs /= 2;
   return runs;
 }
+
+/// What a function that has the last word on vectors does without one.
+struct AsItIs {
+  __device__ __forceinline__ uint4 operator()(int, int, const uint4& own) const { return own; }
+};
 
 /// A warp's part of a row in shared memory: full chunks, then one that may be cut short. A chunk's elements are slots
 /// shift, shift + 1, ... of the lanes' vectors, as they lie in memory; what lies behind the last slot is in the first
@@ -78,29 +85,26 @@ struct ChunkPart {
     }
     if (is_shifted() && lane == 0) raw[0] = joined(raw[0], head_of(from, end, none), shift * kSize);
   }
-  /// The terms of a full chunk, and their sum; see() is shown all raised vectors.
-  template <class See>
-  __device__ __forceinline__ float fold_full(int chunk, Chunk& v, const RaisedFrame<E>& frame,
-                                             const lift::FrameTerms& terms, const See& see) const {
+  /// The terms of a full chunk, and their sum. take(chunk, j, vector) is given the lane's j-th vector, and makes
+  /// of it that whose terms are found.
+  template <class Take>
+  __device__ __forceinline__ float fold_full(int chunk, Chunk& v, const lift::FrameTerms& terms,
+                                             const Take& take) const {
     Vectors raw;
     gather_full(chunk, raw);
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      raw[j] = frame.raised(raw[j]);
-      see(raw[j]);
-      Packed<E>::unpack(raw[j], v + j * kWidth);
-    }
+    for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(take(chunk, j, raw[j]), v + j * kWidth);
     return lift::add_tree<kWidth, 32, float>([&](int j, int k) {
       float& own = v[j * kWidth + k];
       return own = terms.template term<false>(own);
     });
   }
-  /// The terms of a chunk that ends at `end`; 0 where no element is.
-  template <class See>
-  __device__ __forceinline__ void find_terms(int chunk, int end, Chunk& v, const RaisedFrame<E>& frame,
-                                             const lift::FrameTerms& terms, unsigned mask_at, const See& see) const {
+  /// The terms of a chunk that ends at `end`; 0 where no element is. `one` is some element, in all places of a word.
+  template <class Take>
+  __device__ __forceinline__ void find_terms(int chunk, int end, Chunk& v, unsigned one, const lift::FrameTerms& terms,
+                                             unsigned mask_at, const Take& take) const {
     const char* from = at + chunk * kBytes;
-    const uint4 filler{frame.filler, frame.filler, frame.filler, frame.filler};
+    const uint4 filler{one, one, one, one};
     const int here = end - kWidth * lane;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -116,9 +120,7 @@ struct ChunkPart {
         uint4 raw = vector(from, j);
         if (is_cut) raw = chosen(mask_of(here, j, mask_at), raw, filler);
         if (j == 0 && is_shifted() && lane == 0) raw = joined(raw, head_of(from, end, filler), shift * kSize);
-        raw = frame.raised(raw);
-        see(raw);
-        Packed<E>::unpack(raw, v + j * kWidth);
+        Packed<E>::unpack(take(chunk, j, raw), v + j * kWidth);
       }
 #pragma unroll
       for (int i = 0; i < kEach; ++i) own[i] = terms.template term<false>(own[i]);
@@ -138,10 +140,18 @@ struct ChunkPart {
   static __device__ __forceinline__ float sum_of(const Chunk& v) {
     return lift::add_tree<kWidth, 32, float>([&](int j, int k) { return v[j * kWidth + k]; });
   }
-  /// Terms to probabilities. may_vanish: some may be below kSmallest.
+  /// Terms to probabilities. may_vanish: some may be below kSmallest. kFloor: those of a frame's floor, which are below
+  /// the normal numbers, are 0.
+  template <bool kFloor = false>
   static __device__ __forceinline__ void to_results(Chunk& v, float multiplier, bool may_vanish) {
 #pragma unroll
-    for (float& e : v) e = S::mul(e, multiplier);
+    for (float& e : v) {
+      if constexpr (kFloor) {
+        asm("mul.rn.ftz.f32 %0, %0, %1;" : "+f"(e) : "f"(multiplier));
+      } else {
+        e = S::mul(e, multiplier);
+      }
+    }
     if (!may_vanish) return;
 #pragma unroll
     for (float& e : v) e = e < fold::Real<float>::kSmallest ? 0.F : e;
@@ -167,29 +177,33 @@ struct ChunkPart {
 
   /// Results of a full chunk to y, where the part's first one goes, which lies to 16-byte boundaries as x does. A
   /// vector that two chunks share is written with the second: `before` is the lane's first one of the chunk before, and
-  /// then of this.
-  __device__ __forceinline__ void write_full(int chunk, char* y, const Chunk& v, uint4& before) const {
+  /// then of this. final(chunk, j, vector) makes what is written of the lane's j-th vector.
+  template <class Final = AsItIs>
+  __device__ __forceinline__ void write_full(int chunk, char* y, const Chunk& v, uint4& before,
+                                             const Final& final = {}) const {
     char* to = place(chunk, y);
-    const uint4 first = Packed<E>::pack(v);
+    const uint4 first = final(chunk, 0, Packed<E>::pack(v));
     if (is_shifted() && lane == 0 && chunk == 0) {
       put_high<kSize>(to, first, shift);
     } else {
       *reinterpret_cast<uint4*>(to) = is_shifted() && lane == 0 ? joined(first, before, shift * kSize) : first;
     }
 #pragma unroll
-    for (int j = 1; j < kVectors; ++j) *reinterpret_cast<uint4*>(to + kNext * j) = Packed<E>::pack(v + j * kWidth);
+    for (int j = 1; j < kVectors; ++j)
+      *reinterpret_cast<uint4*>(to + kNext * j) = final(chunk, j, Packed<E>::pack(v + j * kWidth));
     before = first;
   }
   /// The same of a chunk that ends at `end`. is_last: of the part.
-  __device__ __forceinline__ void write(int chunk, int end, bool is_last, char* y, const Chunk& v,
-                                        uint4& before) const {
+  template <class Final = AsItIs>
+  __device__ __forceinline__ void write(int chunk, int end, bool is_last, char* y, const Chunk& v, uint4& before,
+                                        const Final& final = {}) const {
     char* to = place(chunk, y);
-    const uint4 first = Packed<E>::pack(v);
+    const uint4 first = final(chunk, 0, Packed<E>::pack(v));
     if (is_last && wrapped(end) != 0 && lane == 0) put_low<kSize>(to + kBytes, first, wrapped(end));
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       if (end <= j / kOfStep * kElements) break;
-      uint4 own = j == 0 ? first : Packed<E>::pack(v + j * kWidth);
+      uint4 own = j == 0 ? first : final(chunk, j, Packed<E>::pack(v + j * kWidth));
       const int here = end - kWidth * (lane + 32 * j);
       if (j == 0 && is_shifted() && lane == 0) {
         if (chunk == 0) {
@@ -205,6 +219,14 @@ struct ChunkPart {
       }
     }
     before = first;
+  }
+
+  /// A lane's j-th vector of a chunk that ends at `end`, with `none`, in all places of a word, where no element is.
+  __device__ __forceinline__ uint4 cut(int j, int end, const uint4& own, unsigned none, unsigned mask_at) const {
+    const uint4 nones{none, none, none, none};
+    const uint4 there = chosen(mask_of(end - kWidth * lane, j, mask_at), own, nones);
+    if (j != 0 || !is_shifted() || lane != 0) return there;
+    return joined(there, joined(nones, own, wrapped(end) * kSize), shift * kSize);
   }
 
  private:
@@ -233,6 +255,9 @@ struct ChunkPart {
       if (k >= shift && k < up_to) reinterpret_cast<E*>(to)[k] = Packed<E>::narrow(v[k]);
   }
 };
+
+/// The sum of chunks whose elements lie too far from the row's first: NaN.
+inline constexpr float kNotHeld = std::numeric_limits<float>::quiet_NaN();
 
 /// Whether the frame holds a warp's part that reaches so far. By all lanes of a warp.
 template <class E, bool kOnVectors>

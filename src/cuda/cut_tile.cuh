@@ -13,6 +13,8 @@ namespace cuda {
 struct Extent {
   const char *begin, *end;
 };
+/// Of one whose rows' elements lie side by side.
+Extent memory_of(const RowProblem& p, const Operand& o);
 
 /// Elements [shift, width) of a vector, of 16 or 32 bits each, to the vector at `at`; 0 < shift.
 template <int kSize>

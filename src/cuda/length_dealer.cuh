@@ -11,11 +11,11 @@ inline namespace v0 {
 namespace cuda {
 
 /// Two chunks of a row, or what exists of them: what a warp takes at a time, 64 elements a lane. kAnywhere: rows may
-/// begin inside vectors.
-template <class E_, bool kAnywhere_>
+/// begin inside vectors; kRagged: they are ragged ones, which may, too.
+template <class E_, bool kAnywhere_, bool kRagged_ = false>
 struct LengthUnit {
   using E = E_;
-  static constexpr bool kAnywhere = kAnywhere_;
+  static constexpr bool kAnywhere = kAnywhere_, kRagged = kRagged_;
   static constexpr int kCount = 64, kLanes = 16, kElements = 32 * kCount, kChunks = kElements / lift::kChunk;
   static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = kCount / kWidth;
   using Place = WarpPart<E, kLanes, kCount>;  ///< where it lands, if kAnywhere
@@ -28,10 +28,11 @@ struct LengthUnit {
   static __device__ __forceinline__ int lane_begin() { return lane_index() / kLanes * lift::kChunk; }
 };
 
-/// Rows on vectors, without a mask or scales of their own, whose elements become zeros where there are none; or ragged
-/// rows of certain lengths.
+/// Rows without a mask or scales of their own, whose elements become zeros where there are none; or ragged rows of
+/// certain lengths.
 struct LengthRows {
   RowProblem p;
+  Extent x;  ///< its memory
   fold::Scale<float> scale;
   lift::Factor factor;  ///< of scale.c; plain
   float two_kappa;      ///< LogNormaliser's, which takes a division in double
@@ -161,7 +162,7 @@ struct LengthDealer {
   __device__ __forceinline__ void next(const LengthRows& rows, int clusters, LengthPage& page, LengthJob& job) const {
     const RowProblem& p = rows.p;
     if (page.from == page.to) {
-      if constexpr (Unit::kAnywhere)
+      if constexpr (Unit::kRagged)
         turn_ragged<Unit>(rows, clusters, page);
       else
         turn(p, clusters, page);
@@ -185,11 +186,11 @@ struct LengthDealer {
       own = {page.x[row] + begin * Unit::kSize,
              page.y[row] + begin * Unit::kSize,
              min(length - begin, Unit::kElements),
-             Unit::kAnywhere ? min(length - begin, Unit::kElements) : room_at(p, begin),
+             Unit::kRagged ? min(length - begin, Unit::kElements) : room_at(p, begin),
              dealt * Unit::kChunks,
              (length + lift::kChunk - 1) / lift::kChunk};
     }
-    if constexpr (!Unit::kAnywhere) {
+    if constexpr (!Unit::kRagged) {
       unsigned others = __ballot_sync(lift::kWholeWarp, takes) & ~mine;
 #pragma unroll 1
       for (; others != 0; others &= others - 1) {
@@ -197,7 +198,7 @@ struct LengthDealer {
         // Whoever has no unit of the row has at most one of those behind its end.
         const int count = __shfl_sync(lift::kWholeWarp, units, row);
         const int begin = (warps - 1 - unit + (unit < dealt ? 0 : count)) * Unit::kElements;
-        hide(page.y[row] + begin * Unit::kSize, room_at(p, begin));
+        hide_run<E, kLog, Unit::kVectors, !Unit::kAnywhere>(page.y[row] + begin * Unit::kSize, room_at(p, begin));
       }
     }
     __syncwarp();  // all have read the page
@@ -222,18 +223,6 @@ struct LengthDealer {
   /// Elements that a row has in the unit at `begin`.
   static __device__ __forceinline__ int room_at(const RowProblem& p, int begin) {
     return min(static_cast<int>(p.n) - begin, Unit::kElements);
-  }
-
-  /// Nothing in a unit of which no element exists.
-  static __device__ __forceinline__ void hide(char* y, int room) {
-    float nones[Unit::kWidth];
-#pragma unroll
-    for (float& none : nones) none = nothing<kLog>();
-    const uint4 hidden = Packed<E>::pack(nones);
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int j = 0; j < Unit::kVectors; ++j)
-      if (Unit::kWidth * (lane + 32 * j) < room) reinterpret_cast<uint4*>(y)[lane + 32 * j] = hidden;
   }
 };
 

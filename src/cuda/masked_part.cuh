@@ -5,6 +5,7 @@
 #include "cuda/masked.cuh"
 #include "cuda/softmax_plain.cuh"
 #include "cuda/stay_rows.cuh"
+#include "cuda/vector_masks.cuh"
 
 #include <type_traits>
 
@@ -89,21 +90,23 @@ struct MaskPart {
 template <class E>
 using MaskBytes = std::conditional_t<sizeof(E) == 2, uint2, unsigned>;
 
+/// All bits of the elements of a vector whose bytes are not 0.
+template <class E>
+__device__ __forceinline__ uint4 shown_by(const MaskBytes<E>& bytes) {
+  if constexpr (sizeof(E) == 2) {
+    const unsigned low = flags_of(bytes.x), high = flags_of(bytes.y);
+    return {spread<0x9988>(low), spread<0xBBAA>(low), spread<0x9988>(high), spread<0xBBAA>(high)};
+  } else {
+    const unsigned flags = flags_of(bytes);
+    return {spread<0x8888>(flags), spread<0x9999>(flags), spread<0xAAAA>(flags), spread<0xBBBB>(flags)};
+  }
+}
 /// `absent` for the elements of a vector whose bytes are 0.
 template <class E>
 __device__ __forceinline__ void hide(uint4& raw, const MaskBytes<E>& bytes, float absent) {
   unsigned nothing = __float_as_uint(absent);
   if constexpr (sizeof(E) == 2) nothing = Packed<E>::narrow(absent).bits * 0x10001U;
-  const auto show = [nothing](unsigned& word, unsigned there) { word = (word & there) | (nothing & ~there); };
-  if constexpr (sizeof(E) == 2) {
-    const unsigned low = flags_of(bytes.x), high = flags_of(bytes.y);
-    show(raw.x, spread<0x9988>(low)), show(raw.y, spread<0xBBAA>(low));
-    show(raw.z, spread<0x9988>(high)), show(raw.w, spread<0xBBAA>(high));
-  } else {
-    const unsigned flags = flags_of(bytes);
-    show(raw.x, spread<0x8888>(flags)), show(raw.y, spread<0x9999>(flags));
-    show(raw.z, spread<0xAAAA>(flags)), show(raw.w, spread<0xBBBB>(flags));
-  }
+  raw = chosen(shown_by<E>(bytes), raw, {nothing, nothing, nothing, nothing});
 }
 /// The same of a chunk of n elements whose mask lies in memory, a byte at a time.
 template <class E, int kLanes, int kCount, int kVectors>

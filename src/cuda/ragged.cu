@@ -26,14 +26,10 @@ constexpr std::int64_t kMeanOfPacks = 400;
 /// them.
 constexpr std::int64_t kMeanOfStateTiles = 40000;
 constexpr std::int64_t kFewForStates = std::int64_t{1}
-                                       << 22;  ///< elements of which ragged_rows alone finds them faster
-/// Elements that a block of ragged_tiles takes at a time. Measured: of 16 bit, whose next chunk is on its way while one
-/// is finished, many; else three to each warp.
-constexpr std::int64_t elements_of_tiles(std::size_t size) { return size == 2 ? 73728 : 23040; }
+                                       << 22;      ///< elements of which ragged_rows alone finds them faster
 constexpr std::int64_t kElementsOfStates = 98304;  ///< of states, which fill less than half of the places for nodes
-/// Warps of a block of ragged_tiles, and so chunks of the longest row that it takes: these, twice and four times as
-/// many from a mean length on. Measured: by more of them than most rows have chunks, uniform lengths lose 4 percent.
-constexpr int kFewTileWarps = 8;
+/// Mean lengths from which blocks of ragged_tiles have twice, and four times, kFewTileWarps. Measured: by more of them
+/// than most rows have chunks, uniform lengths lose 4 percent.
 constexpr std::int64_t kMeanOfMoreWarps = 3000, kMeanOfMostWarps = 8000;
 /// What a block of ragged_packs takes, about, and at least.
 constexpr std::int64_t kWorthOfPacks = 81920, kLeastWorthOfPacks = 2048;
@@ -162,15 +158,13 @@ template <class E, RaggedLeaves kLeaves, int kWarps>
 void launch_tiles(const RowProblem& p, const RaggedMemory& memory, int processors, Stream stream) {
   // Few rows are for all blocks that find a place.
   const std::int64_t places = std::int64_t{kRaggedTileWarps / kWarps} * processors;
-  const std::int64_t elements =
-      kLeaves == RaggedLeaves::row ? kElementsOfStates : elements_of_tiles(sizeof(E)) * (kWarps / kFewTileWarps);
-  const std::int64_t wanted = std::min(elements / mean_of(p), p.rows / places);
-  const auto rows = std::bit_floor(static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 2, kMarked)));
+  const std::int64_t elements = kLeaves == RaggedLeaves::row ? kElementsOfStates : elements_of_tiles(sizeof(E), kWarps);
+  const int rows = rows_of_tiles(elements, mean_of(p), p.rows, kWarps, processors, 2);
   const std::int64_t most = has_packs(p) ? 2 : 8;  // of all places; packs leave few rows
   const std::int64_t blocks = std::min<std::int64_t>(ceil_div(p.rows, rows), most * places);
   launch("ragged_tiles", ragged_tiles<E, kLeaves, kWarps>,
          {blocks, 32 * kWarps, 1, static_cast<int>(sizeof(TileStorage<E, kLeaves, kWarps>))}, stream, p, memory.left,
-         memory.staying.given() ? memory.staying : memory.queue, static_cast<int>(rows));
+         memory.staying.given() ? memory.staying : memory.queue, rows);
 }
 
 template <class E, RaggedLeaves kLeaves>

@@ -1,4 +1,4 @@
-// Ragged rows of a few chunks, and rows on vectors that lengths cut short. The warps of a block take the chunks of
+// Ragged rows of a few chunks, and rows that lengths cut short. The warps of a block take the chunks of
 // neighbouring rows by turns, and read them once; a row's warps meet in shared memory, those of others go on. Of states
 // alone all go on, and rows may be longer. Rows of another kind stay marked for a kernel behind this one.
 #pragma once
@@ -11,11 +11,15 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// Which rows tiles are of: ragged ones, or such as lengths cut short, at the same strides in x and y, which begin and
+/// end with vectors or lie anywhere.
+enum class TileRows { ragged, cut, cut_anywhere };
+
 /// Up to kMarked neighbouring rows, one a lane, as every warp of a block sees them. Registers are for terms: what is
 /// known of a row or a chunk lies in shared memory.
-/// kCut: not ragged rows, but such as lengths cut short, at one stride in x and y.
-template <class E, RaggedLeaves kLeaves, int kWarps, bool kCut = false>
+template <class E, RaggedLeaves kLeaves, int kWarps, TileRows kRows = TileRows::ragged>
 struct RaggedTiles {
+  static constexpr bool kCut = kRows != TileRows::ragged, kOnVectors = kRows == TileRows::cut;
   using S = fold::Scalar<float>;
   static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize, kVectors = lift::kPerLane / kWidth;
   static constexpr bool kLog = kLeaves == RaggedLeaves::log_softmax;
@@ -26,6 +30,7 @@ struct RaggedTiles {
   using Storage = TileStorage<E, kLeaves, kWarps>;
 
   const RowProblem& p;
+  const Extent* cut;         ///< x's memory, if kCut
   const RaggedQueue& queue;  ///< for longer rows than warps take alone
   Storage& storage;
   unsigned rows;  ///< lanes that have one
@@ -37,9 +42,10 @@ struct RaggedTiles {
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  __device__ __forceinline__ RaggedTiles(const RowProblem& p_, const RaggedQueue& queue_, Storage& storage_,
-                                         std::int64_t first, unsigned todo)
+  __device__ __forceinline__ RaggedTiles(const RowProblem& p_, const Extent* cut_, const RaggedQueue& queue_,
+                                         Storage& storage_, std::int64_t first, unsigned todo)
       : p(p_),
+        cut(cut_),
         queue(queue_),
         storage(storage_),
         rows(todo),
@@ -99,6 +105,11 @@ struct RaggedTiles {
   }
 
  private:
+  /// x's.
+  __device__ __forceinline__ Extent memory() const {
+    if constexpr (kCut) return *cut;
+    return extent_of<E>(p);
+  }
   __device__ __forceinline__ RaggedRow row_of(std::int64_t index) const {
     if constexpr (!kCut) return ragged_row(p, index);
     const Row r = row_at(p, RowPlace(p, index));
@@ -129,13 +140,14 @@ struct RaggedTiles {
                        rest = __shfl_sync(lift::kWholeWarp, lanes.n, row) - passed;
     TileChunk chunk;
     if (at >= all) return chunk;
-    const Extent x = extent_of<E>(p);
+    const Extent x = memory();
     chunk.at = begin * kSize;
-    const auto low = static_cast<int>((reinterpret_cast<std::uintptr_t>(x.begin) + chunk.at) % 16);
+    const char* base = p[Slot::x].data;
+    const auto low = static_cast<int>((reinterpret_cast<std::uintptr_t>(base) + chunk.at) % 16);
     chunk.at -= low;
     chunk.head = static_cast<std::uint8_t>(low / kSize);
     chunk.end = static_cast<std::uint16_t>(low / kSize + min(rest, std::int64_t{lift::kChunk}));
-    chunk.inside = kCut || (chunk.at >= 0 && x.begin + chunk.at + (last_of(chunk) + 1) * 16 <= x.end);
+    chunk.inside = kOnVectors || (base + chunk.at >= x.begin && base + chunk.at + (last_of(chunk) + 1) * 16 <= x.end);
     chunk.row = static_cast<std::uint8_t>(row);
     chunk.index = static_cast<std::uint8_t>(at - first), chunk.count = static_cast<std::uint8_t>(end - first);
     return chunk;
@@ -165,26 +177,26 @@ struct RaggedTiles {
     const auto read = [&](const auto& vector) {
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) raw.of[j] = vector(min(lane() + 32 * j, last));
-      if (!kCut && own.wrapped() > 0) raw.behind = vector(last);
+      if (!kOnVectors && own.wrapped() > 0) raw.behind = vector(last);
     };
-    if (kCut || own.inside) {
+    if (kOnVectors || own.inside) {
       read([&](int i) { return reinterpret_cast<const uint4*>(x)[i]; });
     } else {
       uint4(&edges)[2] = storage.edges[warp];
-      RaggedValues<E, true>::put_edges(edges, x, last, extent_of<E>(p));
+      RaggedValues<E, true>::put_edges(edges, x, last, memory());
       read([&](int i) { return i == 0 ? edges[0] : i == last ? edges[1] : reinterpret_cast<const uint4*>(x)[i]; });
       __syncwarp();
     }
     if (!kAhead) complete(raw, own);
   }
   __device__ __forceinline__ void complete(Vectors& raw, const TileChunk& chunk) const {
-    if (kCut || chunk.wrapped() == 0) return;
+    if (kOnVectors || chunk.wrapped() == 0) return;
     const uint4 mask = storage.masks.of_first[lane() == 0 ? chunk.wrapped() : 0];
     raw.of[0] = chosen(mask, raw.behind, raw.of[0]);
   }
   /// Terms to 0 in slots without an element.
-  __device__ __forceinline__ void cut(float (&v)[lift::kPerLane], const TileChunk& chunk) const {
-    if (!kCut && chunk.head > chunk.wrapped()) {
+  __device__ __forceinline__ void clear(float (&v)[lift::kPerLane], const TileChunk& chunk) const {
+    if (!kOnVectors && chunk.head > chunk.wrapped()) {
       const unsigned hole = lane() == 0 ? (1U << chunk.head) - (1U << chunk.wrapped()) : 0U;
 #pragma unroll
       for (int k = 0; k < kWidth; ++k)
@@ -234,7 +246,7 @@ struct RaggedTiles {
       for (int k = 0; k < kWidth; ++k) v[kWidth * j + k] = terms.template term<false>(v[kWidth * j + k]);
       if constexpr (kLeaves == RaggedLeaves::softmax) values.put(j, v + kWidth * j);
     }
-    if (!chunk.full()) cut(v, chunk);
+    if (!chunk.full()) clear(v, chunk);
     unit = terms.unit;
     const float d = lift::add_tree<kWidth, 32, float>([&](int j, int k) { return v[kWidth * j + k]; });
     return {__float_as_int(frame.top), S::mul(d, unit)};
@@ -242,10 +254,10 @@ struct RaggedTiles {
   /// Some element of the chunk in slots without one; of a row on vectors in those of its last vector, which is that of
   /// the lanes behind it, too.
   __device__ __forceinline__ void fill(uint4 (&raw)[kVectors], const TileChunk& chunk) const {
-    if (kCut ? chunk.end % kWidth == 0 : chunk.full()) return;
+    if (kOnVectors ? chunk.end % kWidth == 0 : chunk.full()) return;
     E one;
     if constexpr (kCut) {
-      const unsigned first = __shfl_sync(lift::kWholeWarp, raw[0].x, 0);
+      const unsigned first = __shfl_sync(lift::kWholeWarp, kOnVectors ? raw[0].x : word_of(raw[0], chunk.head), 0);
       one = reinterpret_cast<const E&>(first);
     } else {
       one = reinterpret_cast<const E*>(p[Slot::x].data + chunk.at)[chunk.head];
@@ -254,7 +266,7 @@ struct RaggedTiles {
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) ones[k] = one;
     const uint4 filler = Packed<E>::join(ones);
-    if (!kCut && lane() == 0 && chunk.wrapped() < chunk.head) {
+    if (!kOnVectors && lane() == 0 && chunk.wrapped() < chunk.head) {
       const uint4 own = raw[0];
       raw[0] = joined(joined(own, filler, chunk.head * kSize), own, chunk.wrapped() * kSize);
     }
@@ -264,6 +276,12 @@ struct RaggedTiles {
       if (chunk.end < 32 * kWidth * (j + 1))
         raw[j] = chosen(storage.masks.of_first[max(0, min(rest, kWidth))], raw[j], filler);
     }
+  }
+  /// A word whose lowest bits are the k-th element of a vector.
+  static __device__ __forceinline__ unsigned word_of(const uint4& raw, int k) {
+    const unsigned bytes = static_cast<unsigned>(k * kSize);
+    const unsigned low = bytes < 4 ? raw.x : raw.y, high = bytes < 12 ? raw.z : raw.w;
+    return (bytes < 8 ? low : high) >> (bytes % 4 * 8);
   }
   /// The states of all rows, a warp each, once all nodes are there.
   __device__ __forceinline__ void finish_states(unsigned& left, int bit) const {
@@ -290,12 +308,10 @@ struct RaggedTiles {
     for (int at = warp; at < most; at += kWarps) {
       const int row = __ffs(static_cast<int>(__ballot_sync(lift::kWholeWarp, hidden > at))) - 1;
       const int index = chunks + at - __shfl_sync(lift::kWholeWarp, hidden, row);
-      uint4* to = reinterpret_cast<uint4*>(p[Slot::y].data + (storage.rows[row].begin + index * lift::kChunk) * kSize);
-#pragma unroll
-      for (int j = 0; j < kVectors; ++j)
-        if (kWidth * (lane() + 32 * j) < room_at(index)) to[lane() + 32 * j] = none();
+      hide(p[Slot::y].data + (storage.rows[row].begin + index * lift::kChunk) * kSize, room_at(index));
     }
   }
+  static __device__ __forceinline__ void hide(char* y, int count) { hide_run<E, kLog, kVectors, kOnVectors>(y, count); }
   /// Elements that a row has in a chunk, whether they exist or not.
   __device__ __forceinline__ int room_at(int index) const {
     return static_cast<int>(min(p.n - std::int64_t{index} * lift::kChunk, std::int64_t{lift::kChunk}));
@@ -324,7 +340,11 @@ struct RaggedTiles {
     if (far) return;
     const auto put = [&](const auto& result) {
       char* y = p[Slot::y].data + own.at;
-      if (!kCut || own.full()) return storage.values[warp].collect(y, own.head, own.end, result);
+      if (!kOnVectors || own.full()) {
+        storage.values[warp].collect(y, own.head, own.end, result);
+        if (kCut && !own.full()) hide(y + own.end * kSize, own.head + room_at(own.index) - own.end);
+        return;
+      }
       storage.values[warp].collect_and_hide(y, own.end, room_at(own.index), storage.masks, none(), result);
     };
     if constexpr (kLog) {
@@ -368,7 +388,7 @@ __global__ void __launch_bounds__(32 * kWarps, kRaggedTileWarps / kWarps)
       const unsigned todo = __shfl_sync(lift::kWholeWarp, marks, i);
       unsigned& word = left[first / kMarked];
       const auto bit = static_cast<int>(first % kMarked);
-      RaggedTiles<E, kLeaves, kWarps>(p, queue, storage, first, todo).run(turn++, word, bit);
+      RaggedTiles<E, kLeaves, kWarps>(p, nullptr, queue, storage, first, todo).run(turn++, word, bit);
     }
   }
 }

@@ -41,6 +41,12 @@ struct RaisedFrame {
   __device__ __forceinline__ uint4 raised(const uint4& raw) const {
     return {raised(raw.x), raised(raw.y), raised(raw.z), raised(raw.w)};
   }
+  /// The same, seen.
+  __device__ __forceinline__ uint4 raised(const uint4& raw, VectorExtremes<E>& extremes) const {
+    const uint4 r = raised(raw);
+    extremes.see(r);
+    return r;
+  }
   /// An element's n over the frame, rounded as the definition's; of what has none a number far outside. (Below -kMagic
   /// bits are negative, and their difference would wrap.)
   __device__ __forceinline__ int n(float x) const {

@@ -9,16 +9,19 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-ShortRows short_rows(const RowProblem& p) {
-  const Operand& x = p[Slot::x];
-  const char *begin = x.data, *end = x.data + p.n * static_cast<std::int64_t>(size_of(x.dtype));
+Extent memory_of(const RowProblem& p, const Operand& o) {
+  const char *begin = o.data, *end = o.data + p.n * static_cast<std::int64_t>(size_of(o.dtype));
   for (int d = 0; d < p.outer_rank; ++d) {
     const auto at = static_cast<std::size_t>(d);
-    const std::int64_t reach = (p.outer[at] - 1) * x.strides[at];
+    const std::int64_t reach = (p.outer[at] - 1) * o.strides[at];
     (reach < 0 ? begin : end) += reach;
   }
+  return {begin, end};
+}
+
+ShortRows short_rows(const RowProblem& p) {
   const auto scale = fold::make_scale<float>(p.scale);
-  return {p, {begin, end}, scale, lift::Factor(scale.c)};
+  return {p, memory_of(p, p[Slot::x]), scale, lift::Factor(scale.c)};
 }
 
 namespace {

@@ -8,8 +8,6 @@
 #include "cuda/short_place.cuh"
 #include "cuda/softmax_block.cuh"
 
-#include <limits>
-
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -174,9 +172,6 @@ __device__ __noinline__ void put_any_rows(const PlainRows& p, char* memory, int 
   }
 }
 
-/// The sum of chunks whose elements lie too far from the row's first: NaN.
-inline constexpr float kNotHeld = std::numeric_limits<float>::quiet_NaN();
-
 template <class E, bool kThree, bool kOnVectors>
 __global__ void __maxnreg__(128) softmax_chunk_pairs(const __grid_constant__ PlainRows p, int runs) {
   begin_in_order();
@@ -206,13 +201,13 @@ __global__ void __maxnreg__(128) softmax_chunk_pairs(const __grid_constant__ Pla
     const Frame frame = row.frame(p.factor.c, inverse);
     const auto terms = frame.terms();
     VectorExtremes<E> extremes(frame.filler);
-    const auto see = [&](const uint4& raw) { extremes.see(raw); };
+    const auto take = [&](int, int, const uint4& raw) { return frame.raised(raw, extremes); };
     typename Part::Chunk front, back;
-    part.find_terms(full, part.end, back, frame, terms, mask_at, see);
+    part.find_terms(full, part.end, back, frame.filler, terms, mask_at, take);
     float sum = Part::sum_of(back);
     if (kThree || full != 0) {
-      float first = part.fold_full(0, front, frame, terms, see);
-      if constexpr (kThree) first = S::add(first, part.fold_full(1, back, frame, terms, see));
+      float first = part.fold_full(0, front, terms, take);
+      if constexpr (kThree) first = S::add(first, part.fold_full(1, back, terms, take));
       sum = S::add(first, sum);
     }
     const auto reach = frame.reach(extremes.all());
@@ -238,7 +233,8 @@ __global__ void __maxnreg__(128) softmax_chunk_pairs(const __grid_constant__ Pla
     if constexpr (kThree) {
       scale(back);
       part.write_full(1, y, back, before);
-      part.find_terms(2, part.end, back, frame, terms, mask_at, [](const uint4&) {});
+      part.find_terms(2, part.end, back, frame.filler, terms, mask_at,
+                      [&](int, int, const uint4& raw) { return frame.raised(raw); });
     }
     scale(back);
     part.write(full, part.end, true, y, back, before);
@@ -277,12 +273,12 @@ __global__ void __maxnreg__(80) log_softmax_chunk_pairs(const __grid_constant__ 
     const Frame frame = row.frame(p.factor.c, inverse);
     const auto terms = frame.terms();
     VectorExtremes<E> extremes(frame.filler);
-    const auto see = [&](const uint4& raw) { extremes.see(raw); };
+    const auto take = [&](int, int, const uint4& raw) { return frame.raised(raw, extremes); };
     typename Part::Chunk v;
     float sum = 0.F;
 #pragma unroll 1
-    for (int chunk = 0; chunk < full; ++chunk) sum = S::add(sum, part.fold_full(chunk, v, frame, terms, see));
-    part.find_terms(full, part.end, v, frame, terms, mask_at, see);
+    for (int chunk = 0; chunk < full; ++chunk) sum = S::add(sum, part.fold_full(chunk, v, terms, take));
+    part.find_terms(full, part.end, v, frame.filler, terms, mask_at, take);
     sum = S::add(sum, Part::sum_of(v));
     const auto reach = frame.reach(extremes.all());
     if (!holds_part(reach, part, full, frame, mask_at)) sum = kNotHeld;

@@ -28,18 +28,21 @@ const char* refuses(const RowProblem& p, const Context&) {
   const std::size_t size = size_of(p[Slot::x].dtype);
   if (p.n < shortest(size)) return "a row is short enough for one block";
   if (p.n > kLongest) return "a row is longer than a cluster holds (262144)";
-  if (const char* why = refuses_cut_rows(p)) return why;
+  if (const char* why = refuses_cut(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (traits.largest_cluster < spread(chunks).blocks) return "the device has no clusters of so many blocks";
   return p.rows * chunks < kFewestStayChunks * traits.processors ? "too few rows to stay for" : nullptr;
 }
 
-template <bool kLog, bool kAnywhere>
+template <bool kLog, bool kAnywhere, bool kRagged = false>
 void launch_rows(const RowProblem& p, const RaggedStay& ragged, const RaggedQueue& source, const RaggedQueue& queue,
                  const StaySpread& s, Stream stream) {
   const auto scale = fold::make_scale<float>(p.scale);
+  const Operand& x = p[Slot::x];
+  const Extent ragged_x{x.data, x.data + p.ragged_elements * static_cast<std::int64_t>(size_of(x.dtype))};
   const LengthRows rows{p,
+                        kRagged ? ragged_x : memory_of(p, x),
                         scale,
                         lift::Factor(scale.c),
                         fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa,
@@ -47,7 +50,7 @@ void launch_rows(const RowProblem& p, const RaggedStay& ragged, const RaggedQueu
                         source,
                         queue};
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    using Unit = LengthUnit<E, kAnywhere>;
+    using Unit = LengthUnit<E, kAnywhere, kRagged>;
     const int shared = s.warps * Unit::kStages * Unit::kBytes + 2 * StayBox::bytes(s.blocks * s.warps * Unit::kChunks);
     launch_to_stay("softmax_lengths_stay", softmax_lengths_stay<Unit, kLog>, s, shared, p.rows, stream, rows);
   });
@@ -56,11 +59,15 @@ void launch_rows(const RowProblem& p, const RaggedStay& ragged, const RaggedQueu
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const StaySpread s = spread(lift::chunk_count(p.n));
-  if (p.op == Op::log_softmax) return launch_rows<true, false>(p, {}, {}, {}, s, stream_of(context));
-  launch_rows<false, false>(p, {}, {}, {}, s, stream_of(context));
+  const auto launch_them = [&]<bool kLog>() {
+    if (on_whole_vectors(p)) return launch_rows<kLog, false>(p, {}, {}, {}, s, stream_of(context));
+    launch_rows<kLog, true>(p, {}, {}, {}, s, stream_of(context));
+  };
+  if (p.op == Op::log_softmax) return launch_them.template operator()<true>();
+  launch_them.template operator()<false>();
 }
 
-constexpr std::int64_t kUnit = LengthUnit<float, true>::kElements;
+constexpr std::int64_t kUnit = LengthUnit<float, true, true>::kElements;
 /// Warps of a block for ragged rows.
 constexpr int kRaggedStayWarps = 8;
 /// Mean length from which enough rows are longer than ragged_tiles takes. Measured for uniform and exponential lengths.
@@ -95,8 +102,8 @@ RaggedStay stays_for_ragged(const RowProblem& p) {
 void launch_ragged_stays(const RowProblem& p, const RaggedStay& stay, const RaggedQueue& source,
                          const RaggedQueue& queue, Stream stream) {
   const StaySpread s{static_cast<int>(stay.longest / (kRaggedStayWarps * kUnit)), kRaggedStayWarps};
-  if (p.op == Op::log_softmax) return launch_rows<true, true>(p, stay, source, queue, s, stream);
-  launch_rows<false, true>(p, stay, source, queue, s, stream);
+  if (p.op == Op::log_softmax) return launch_rows<true, true, true>(p, stay, source, queue, s, stream);
+  launch_rows<false, true, true>(p, stay, source, queue, s, stream);
 }
 
 const RowKernel softmax_lengths_stay_kernel{"softmax_lengths_stay", refuses, run, nullptr};

@@ -154,6 +154,8 @@ __device__ __forceinline__ void put_unit(const LengthRows& rows, const LengthJob
                                [&](int j) { results[j] = Packed<E>::pack(v + j * Unit::kWidth); });
     write_vectors<E, Unit::kLanes, Unit::kVectors>(job.y + Unit::lane_begin() * Unit::kSize, present.count,
                                                    [&](int j) { return results[j]; });
+    if (!Unit::kRagged && job.n < job.room)
+      hide_run<E, kLog, Unit::kVectors, false>(job.y + job.n * Unit::kSize, job.room - job.n);
   } else {
     const int begin = Unit::lane_begin() + lane % Unit::kLanes * Unit::kWidth, room = job.room - begin;
     char* y = job.y + begin * Unit::kSize;
@@ -191,7 +193,7 @@ template <class Unit, bool kLog>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_lengths_stay(const __grid_constant__ LengthRows rows, int clusters) {
   begin_in_order();
-  if (Unit::kAnywhere && rows.source.given() && rows.source.count() == 0) return;
+  if (Unit::kRagged && rows.source.given() && rows.source.count() == 0) return;
   using Cluster = lift::Cluster;
   constexpr int kStages = Unit::kStages, kJobs = 2 * kStages;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
@@ -213,7 +215,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   if (threadIdx.x < 2 && !alone) arrived[threadIdx.x].expect(mail_bytes);
   __syncwarp();
   const LengthDealer<Unit, kLog> dealer;
-  const Extent memory_of_x = Unit::kAnywhere ? extent_of<typename Unit::E>(rows.p) : Extent{};
+  const Extent memory_of_x = Unit::kAnywhere ? rows.x : Extent{};
   dealer.begin(pages[warp]);
   const auto job_of = [&](int step) -> LengthJob& { return jobs[warp][step % kJobs]; };
   const auto place_of = [&](int step) {

@@ -7,17 +7,16 @@
 #include "cuda/kernels.hpp"
 #include "cuda/stay.hpp"
 
-#include <bit>
-
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 namespace {
 
 /// A block takes `rows` neighbouring rows at a time; which of them it leaves it says in one of the words at `left`.
-template <class E, RaggedLeaves kLeaves, int kWarps>
+template <class E, RaggedLeaves kLeaves, int kWarps, TileRows kRows>
 __global__ void __launch_bounds__(32 * kWarps, kRaggedTileWarps / kWarps)
-    softmax_lengths_tiles(const __grid_constant__ RowProblem p, int rows, unsigned* left) {
+    softmax_lengths_tiles(const __grid_constant__ RowProblem p, const __grid_constant__ Extent x, int rows,
+                          unsigned* left) {
   begin_in_order();
   using Storage = TileStorage<E, kLeaves, kWarps>;
   extern __shared__ __align__(16) char tile_memory[];
@@ -28,7 +27,7 @@ __global__ void __launch_bounds__(32 * kWarps, kRaggedTileWarps / kWarps)
   const auto count = static_cast<int>(min(p.rows - first, std::int64_t{rows}));
   const unsigned all = 0xFFFFFFFFU >> (kMarked - count);
   if (threadIdx.x == 0) rest = all;
-  RaggedTiles<E, kLeaves, kWarps, true>(p, {}, storage, first, all).run(0, rest, 0);
+  RaggedTiles<E, kLeaves, kWarps, kRows>(p, &x, {}, storage, first, all).run(0, rest, 0);
   if (threadIdx.x == 0) left[blockIdx.x] = rest;
 }
 
@@ -52,15 +51,18 @@ __global__ void __launch_bounds__(32 * kLeftWarps, kLeftBlocks)
   }
 }
 
-constexpr int kFewWarps = 8, kMostWarps = 32;  ///< of a block
-/// Measured: longer ones of float32 are as fast by a block a row, which takes elements far apart in the same read.
-constexpr std::int64_t most_chunks(std::size_t size) { return size == 2 ? kMostWarps : 3; }
+constexpr int kFewWarps = kFewTileWarps, kMostWarps = 4 * kFewTileWarps;  ///< of a block
+/// Measured: longer ones of float32 on vectors are as fast by a block a row, which takes elements far apart in the same
+/// read.
+constexpr std::int64_t most_chunks(std::size_t size, bool whole) {
+  return size == 2 ? kMostWarps : whole ? 3 : 2 * kFewWarps;
+}
 
 const char* refuses(const RowProblem& p, const Context&) {
   const std::size_t size = size_of(p[Slot::x].dtype);
   if (p.n <= 2 * lift::kChunk) return "a row is short enough for a warp, or a block";
-  if (p.n > most_chunks(size) * lift::kChunk) return "a row is longer than a block of these takes";
-  if (const char* why = refuses_cut_rows(p)) return why;
+  if (const char* why = refuses_cut(p)) return why;
+  if (p.n > most_chunks(size, on_whole_vectors(p)) * lift::kChunk) return "a row is longer than a block of these takes";
   const Operand &x = p[Slot::x], &y = p[Slot::y];
   for (int i = 0; i < p.outer_rank; ++i)
     if (x.strides[static_cast<std::size_t>(i)] != y.strides[static_cast<std::size_t>(i)])
@@ -73,37 +75,35 @@ const char* refuses(const RowProblem& p, const Context&) {
                                                                                  : nullptr;
 }
 
-/// Elements that a block takes at a time, existing or not. Measured.
-constexpr std::int64_t elements_of_block(std::size_t size, int warps) {
-  return (size == 2 ? 73728 : 23040) * (warps / kFewWarps);
-}
-
 int warps_for(const RowProblem& p) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   return chunks <= kFewWarps ? kFewWarps : chunks <= 2 * kFewWarps ? 2 * kFewWarps : kMostWarps;
 }
+/// Rows that a block takes at a time, whether their elements exist or not.
 int rows_for(const RowProblem& p, int processors) {
   const int warps = warps_for(p);
-  const std::int64_t places = std::int64_t{kRaggedTileWarps / warps} * processors;
-  const std::int64_t wanted = std::min(elements_of_block(size_of(p[Slot::x].dtype), warps) / p.n, p.rows / places);
-  return static_cast<int>(std::bit_floor(static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, kMarked))));
+  return rows_of_tiles(elements_of_tiles(size_of(p[Slot::x].dtype), warps), p.n, p.rows, warps, processors, 1);
 }
 
 template <class E, RaggedLeaves kLeaves, int kWarps>
 void launch_tiles(const RowProblem& p, int rows, unsigned* left, Stream stream) {
   const Grid grid{(p.rows + rows - 1) / rows, 32 * kWarps, 1,
                   static_cast<int>(sizeof(TileStorage<E, kLeaves, kWarps>))};
-  launch("softmax_lengths_tiles", softmax_lengths_tiles<E, kLeaves, kWarps>, grid, stream, p, rows, left);
+  constexpr const char* kName = "softmax_lengths_tiles";
+  const Extent x = memory_of(p, p[Slot::x]);
+  if constexpr (kWarps <= most_chunks(sizeof(E), true) || kWarps == kFewWarps)
+    if (on_whole_vectors(p))
+      return launch(kName, softmax_lengths_tiles<E, kLeaves, kWarps, TileRows::cut>, grid, stream, p, x, rows, left);
+  launch(kName, softmax_lengths_tiles<E, kLeaves, kWarps, TileRows::cut_anywhere>, grid, stream, p, x, rows, left);
 }
 
 template <class E, RaggedLeaves kLeaves>
 void launch_rows(const RowProblem& p, int processors, unsigned* left, Stream stream) {
   const int warps = warps_for(p), rows = rows_for(p, processors);
   if (warps == kFewWarps) launch_tiles<E, kLeaves, kFewWarps>(p, rows, left, stream);
-  if constexpr (most_chunks(sizeof(E)) > kFewWarps) {
-    if (warps == 2 * kFewWarps) launch_tiles<E, kLeaves, 2 * kFewWarps>(p, rows, left, stream);
+  if (warps == 2 * kFewWarps) launch_tiles<E, kLeaves, 2 * kFewWarps>(p, rows, left, stream);
+  if constexpr (most_chunks(sizeof(E), false) == kMostWarps)
     if (warps == kMostWarps) launch_tiles<E, kLeaves, kMostWarps>(p, rows, left, stream);
-  }
   const Grid grid{std::min<std::int64_t>((p.rows + kLeftWarps - 1) / kLeftWarps, kLeftBlocks * processors),
                   32 * kLeftWarps};
   launch("softmax_lengths_left", softmax_lengths_left<E, kLeaves>, grid, stream.following(), p, rows, left);

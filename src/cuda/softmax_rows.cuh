@@ -28,6 +28,27 @@ __device__ __forceinline__ float nothing() {
   return kLog ? -fold::infinity<float>() : 0.F;
 }
 
+/// Nothing in the `count` elements from y on, at most kVectors whole vectors for each lane of a warp. kOnVectors: they
+/// begin and end with vectors.
+template <class E, bool kLog, int kVectors, bool kOnVectors>
+__device__ __forceinline__ void hide_run(char* y, int count) {
+  constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int head = kOnVectors ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % 16) / kSize;
+  const int end = head + count, first = (head + kWidth - 1) / kWidth, last = end / kWidth;  // whole vectors
+  y -= head * kSize;
+  float nones[kWidth];
+#pragma unroll
+  for (float& none : nones) none = nothing<kLog>();
+  const uint4 hidden = Packed<E>::pack(nones);
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j)
+    if (const int at = lane + 32 * j; at >= first && at < last) reinterpret_cast<uint4*>(y)[at] = hidden;
+  if (kOnVectors) return;
+  const int i = lane < 16 ? head + lane : max(last * kWidth, head) + lane - 16;
+  if (i < (lane < 16 ? min(first * kWidth, end) : end)) reinterpret_cast<E*>(y)[i] = fold::narrow<E>(nothing<kLog>());
+}
+
 /// Elements [0, n) of a tile of an irregular row.
 template <class E, bool kLog>
 __device__ __noinline__ void fill(char* y, const char* mask, std::int64_t mask_stride, int lane, int lanes, int length,

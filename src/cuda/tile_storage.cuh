@@ -3,6 +3,7 @@
 
 #include "cuda/ragged_values.cuh"
 
+#include <algorithm>
 #include <bit>
 
 namespace softfold {
@@ -10,6 +11,21 @@ inline namespace v0 {
 namespace cuda {
 
 inline constexpr int kRaggedTileWarps = 32;  ///< of a processor
+/// Of a block, and so chunks of the longest row that it takes: these, twice and four times as many.
+inline constexpr int kFewTileWarps = 8;
+/// Elements that a block of so many warps takes at a time. Measured: of 16 bit, whose next chunk is on its way while
+/// one is finished, many; else three to each warp.
+constexpr std::int64_t elements_of_tiles(std::size_t size, int warps) {
+  return (size == 2 ? 73728 : 23040) * (warps / kFewTileWarps);
+}
+/// How many rows that is, of a mean length: a power of two, but no more than leave some for all blocks that find a
+/// place.
+inline int rows_of_tiles(std::int64_t elements, std::int64_t mean, std::int64_t rows, int warps, int processors,
+                         std::int64_t least) {
+  const std::int64_t places = std::int64_t{kRaggedTileWarps / warps} * processors;
+  const std::int64_t wanted = std::clamp<std::int64_t>(std::min(elements / mean, rows / places), least, kMarked);
+  return static_cast<int>(std::bit_floor(static_cast<unsigned>(wanted)));
+}
 /// Chunks of the longest row: its warps meet; of states alone, two to a lane of the warp that merges them.
 template <RaggedLeaves kLeaves, int kWarps>
 inline constexpr int kTileChunks = kLeaves == RaggedLeaves::row ? 64 : kWarps;

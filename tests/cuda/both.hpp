@@ -87,6 +87,7 @@ class Tensor {
   std::size_t size() const { return softfold::size_of(dtype_); }
   softfold::DType dtype() const { return dtype_; }
   const std::vector<std::int64_t>& shape() const { return shape_; }
+  const std::vector<std::int64_t>& strides() const { return strides_; }
 
   /// Sets element i (in row-major order) to f(i), rounded to the dtype; then uploads.
   template <class F>

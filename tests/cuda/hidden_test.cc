@@ -1,8 +1,6 @@
 // cpu == cuda, bit for bit: rows of which something is hidden, by masks, lengths and causal limits, and rows along an
-// outer axis, at the edges of their kernels' regimes.
-#include "cuda/both.hpp"
-
-#include <algorithm>
+// outer axis, at the edges of their kernels' regimes. Rows that lengths alone cut short: lengths_test.cc.
+#include "cuda/hidden.hpp"
 
 namespace softfold_test {
 namespace {
@@ -11,27 +9,6 @@ using softfold::DType;
 using softfold::Op;
 
 constexpr DType kNarrow[] = {DType::float32, DType::bfloat16, DType::float16};
-
-class CudaHidden : public Cuda {
- protected:
-  /// softmax and log_softmax of x on both backends.
-  static void expect_same(Tensor& x, const softfold::RowOptions& cpu, const softfold::RowOptions& cuda,
-                          const std::string& what) {
-    for (const Op op : {Op::softmax, Op::log_softmax}) {
-      Tensor y(x.dtype(), x.shape());
-      std::string kernel;
-      for (const bool gpu : {false, true}) {
-        const softfold::View in = x.view(gpu), out = y.view(gpu);
-        const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, gpu ? cuda : cpu);
-        plan.run();
-        kernel = plan.kernel();
-      }
-      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what << " by " << kernel;
-      ASSERT_EQ(difference(y.host(), y.download(), y.size()), "")
-          << what << " " << name_of(op) << " " << name_of(x.dtype()) << " by " << kernel;
-    }
-  }
-};
 
 enum class Hides { mask, length, both, broadcast_mask, strided_mask, causal, count };
 
@@ -51,11 +28,6 @@ std::int64_t length_in(std::int64_t row, std::int64_t n) {
   const std::int64_t some[] = {n, 0, 1, n - 1, n / 2, n * 2 / 3};
   return some[row % 6];
 }
-double planted(std::int64_t row, std::int64_t i) {
-  constexpr double wild[] = {NAN, INFINITY, -INFINITY, 3e38};
-  return wild[(row + i) % 4];
-}
-
 TEST_F(CudaHidden, EveryRegimeEdge) {
   for (const DType t : kNarrow)
     for (const std::int64_t n :
@@ -92,145 +64,6 @@ TEST_F(CudaHidden, EveryRegimeEdge) {
       }
 }
 
-/// Any number where a length is wanted: of none, one, a step more or less than a quarter, outside the row; of 64 bits
-/// also those whose lower half is a length.
-double any_length(std::int64_t row, std::int64_t n, DType t) {
-  const std::int64_t far = t == DType::int64 ? (std::int64_t{1} << 40) + 3 : 1 << 30;
-  const std::int64_t some[] = {n, 0, 1, n - 1, n / 4, n / 4 + 1, n / 2 - 1, n / 2, n * 3 / 4, -3, n + 5, far, -far};
-  if (row % 2 == 0) return static_cast<double>(some[row / 2 % 13]);
-  return static_cast<double>(Random(static_cast<std::uint64_t>(row) + 99).next() % static_cast<std::uint64_t>(n + 1));
-}
-/// Most rows lie near their first element, wherever that is, as far as a frame guessed from it reaches and further;
-/// behind a row's length stands anything.
-double any_value(std::int64_t row, std::int64_t i, std::int64_t n, double length) {
-  if (static_cast<double>(i) >= length) return planted(row, i);
-  switch (row % 16) {
-    case 3: return value_of(Values::specials, row / 16, i, n);
-    case 7: return value_of(Values::wide, row, i, n);
-    case 11: return i == n / 3 ? 38.8 * (row % 32 < 16 ? 1 : -1) : 0.;
-    case 12: return i == 0 ? 0. : i == n / 3 ? -38.8 : 38.8;
-    case 13: return i == n / 3 ? 38.9 : 0.;
-    case 14: return value_of(Values::huge, row / 16, i, n);
-    default: return value_of(Values::normal, row, i, n) + (row % 4 == 1 ? 500. * static_cast<double>(row % 9 - 4) : 0.);
-  }
-}
-
-/// What the rows of a tensor are like: of all kinds, all near their first element, all so far from 0 that a frame is
-/// just not guessed any more.
-enum class Rows { any, near, far };
-double value_in(Rows rows, std::int64_t row, std::int64_t i, std::int64_t n, double length) {
-  if (rows == Rows::any || static_cast<double>(i) >= length) return any_value(row, i, n, length);
-  const double level = rows == Rows::far ? 1453635. : 100. * static_cast<double>(row % 3);
-  return value_of(Values::normal, row, i, n) + (row % 2 == 0 ? level : -level);
-}
-
-/// Rows on vectors, whose warps take several: of every number of lanes a row, some groups of lanes without one; also in
-/// place.
-TEST_F(CudaHidden, ShortRowsOnVectors) {
-  for (const DType t : kNarrow)
-    for (const std::int64_t n : {8, 24, 64, 120, 128, 136, 200, 256, 264, 384, 512, 520, 768, 1000, 1024})
-      for (const std::int64_t rows : {1, 7, 331})
-        for (const auto& [scale, like] :
-             {std::pair{1., Rows::any}, {-0.7, Rows::any}, {1., Rows::near}, {1., Rows::far}}) {
-          if (like != Rows::any && (rows != 331 || (like == Rows::far && t != DType::float32))) continue;
-          const std::int64_t stride = rows == 331 ? n + 16 : n;
-          Tensor cpu_length(DType::int32, {rows}), length(scale < 0 ? DType::int64 : DType::int32, {rows}),
-              x(t, {rows, n}, {stride, 1});
-          const auto any = [&](std::int64_t row) { return any_length(row, n, length.dtype()); };
-          const auto clamped = [&](std::int64_t row) { return std::clamp(any(row), 0., static_cast<double>(n)); };
-          cpu_length.fill(clamped);
-          length.fill(any);
-          x.fill([&, like = like](std::int64_t at) { return value_in(like, at / n, at % n, n, clamped(at / n)); });
-          softfold::RowOptions cpu, cuda;
-          cpu.length = cpu_length.cpu(), cuda.length = length.cuda();
-          cpu.scale = cuda.scale = scale;
-          const std::string what = std::to_string(rows) + " short rows of " + std::to_string(n);
-          expect_same(x, cpu, cuda, what);
-          if (HasFatalFailure()) return;
-          std::string kernel = "softmax_lengths_warp";
-          for (const bool gpu : {false, true}) {
-            const softfold::View both = x.view(gpu);
-            const auto plan = softfold::plan(Op::softmax, {&both, 1}, {&both, 1}, gpu ? cuda : cpu);
-            plan.run();
-            if (gpu && rows == 331) kernel = plan.kernel();
-          }
-          ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
-          ASSERT_EQ(kernel, "softmax_lengths_warp") << what;
-          ASSERT_EQ(difference(x.host(), x.download(), x.size()), "") << what << " in place";
-        }
-}
-
-/// The same of several outer axes, with a causal limit, lengths of a batch, or both.
-TEST_F(CudaHidden, ShortRowsOfBatches) {
-  for (const DType t : kNarrow)
-    for (const std::int64_t n : {64, 256, 392, 1024})
-      for (const int limits : {1, 2, 3}) {
-        Tensor length(DType::int64, {3, 5, 40}, {1, 0, 0}), x(t, {3, 5, 40, n}, {5 * 40 * n + 64, 40 * n, n, 1});
-        const bool causal = (limits & 1) != 0, has_length = (limits & 2) != 0;
-        length.fill([&](std::int64_t i) { return static_cast<double>(i / 200 * n / 2); });
-        x.fill([&](std::int64_t at) {
-          const std::int64_t row = at / n;
-          const std::int64_t of_batch = has_length ? row / 200 * n / 2 : n, of_row = causal ? row % 40 + 1 + n - 40 : n;
-          return any_value(row, at % n, n, static_cast<double>(std::min(of_batch, of_row)));
-        });
-        softfold::RowOptions cpu, cuda;
-        if (has_length) cpu.length = length.cpu(), cuda.length = length.cuda();
-        cpu.causal = cuda.causal = causal;
-        expect_same(x, cpu, cuda, "limits " + std::to_string(limits) + " of " + std::to_string(n));
-        if (HasFatalFailure()) return;
-      }
-}
-
-/// Rows on vectors, of a few chunks; also in place.
-TEST_F(CudaHidden, RowsOfAFewChunksOnVectors) {
-  for (const DType t : kNarrow)
-    for (const std::int64_t n : {2056, 3072, 4096, 8192, 8200, 16384, 16392, 32768})
-      for (const auto& [scale, like] : {std::pair{1., Rows::any}, {-0.7, Rows::near}}) {
-        if (t == DType::float32 && n > 3072) continue;
-        const std::int64_t rows = n == 4096 ? 9000 : 6600 * 1024 / n + 1;  // 16 a block, else up to 4
-        Tensor cpu_length(DType::int32, {rows}), length(scale < 0 ? DType::int64 : DType::int32, {rows}),
-            x(t, {rows, n});
-        const auto any = [&](std::int64_t row) { return any_length(row, n, length.dtype()); };
-        const auto clamped = [&](std::int64_t row) { return std::clamp(any(row), 0., static_cast<double>(n)); };
-        cpu_length.fill(clamped);
-        length.fill(any);
-        x.fill_by_threads(
-            [&, like = like](std::int64_t at) { return value_in(like, at / n, at % n, n, clamped(at / n)); });
-        softfold::RowOptions cpu, cuda;
-        cpu.length = cpu_length.cpu(), cuda.length = length.cuda();
-        cpu.scale = cuda.scale = scale;
-        const std::string what = std::to_string(rows) + " rows of " + std::to_string(n);
-        expect_same(x, cpu, cuda, what);
-        if (HasFatalFailure()) return;
-        std::string kernel;
-        for (const bool gpu : {false, true}) {
-          const softfold::View both = x.view(gpu);
-          const auto plan = softfold::plan(Op::softmax, {&both, 1}, {&both, 1}, gpu ? cuda : cpu);
-          plan.run();
-          kernel = plan.kernel();
-        }
-        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
-        ASSERT_EQ(kernel, "softmax_lengths_tiles") << what;
-        ASSERT_EQ(difference(x.host(), x.download(), x.size()), "") << what << " in place";
-      }
-}
-
-/// The same of several outer axes, with a causal limit, lengths of a batch, or both.
-TEST_F(CudaHidden, RowsOfAFewChunksOfBatches) {
-  for (const int limits : {1, 2, 3}) {
-    const std::int64_t n = 4096, queries = 300;
-    Tensor length(DType::int64, {2, 3, queries}, {1, 0, 0}), x(DType::bfloat16, {2, 3, queries, n});
-    const bool causal = (limits & 1) != 0, has_length = (limits & 2) != 0;
-    length.fill([&](std::int64_t i) { return static_cast<double>(i / (3 * queries) * n / 2 + 7); });
-    x.fill_by_threads([&](std::int64_t at) { return value_in(Rows::near, at / n, at % n, n, static_cast<double>(n)); });
-    softfold::RowOptions cpu, cuda;
-    if (has_length) cpu.length = length.cpu(), cuda.length = length.cuda();
-    cpu.causal = cuda.causal = causal;
-    expect_same(x, cpu, cuda, "limits " + std::to_string(limits) + " of " + std::to_string(n));
-    if (HasFatalFailure()) return;
-  }
-}
-
 /// Rows enough for clusters to stay.
 TEST_F(CudaHidden, ManyLongRows) {
   struct Some {
@@ -242,6 +75,8 @@ TEST_F(CudaHidden, ManyLongRows) {
                              {17409, Hides::length},
                              {33001, Hides::both},
                              {50257, Hides::both},
+                             {50257, Hides::length},
+                             {33001, Hides::causal},
                              {50264, Hides::broadcast_mask},
                              {131072, Hides::length},
                              {131072, Hides::mask},

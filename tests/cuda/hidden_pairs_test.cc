@@ -1,0 +1,201 @@
+// cpu == cuda, bit for bit: softmax and log_softmax of rows up to 2048 of which lengths, a causal limit or masks hide
+// something, of any content, wherever they begin.
+#include "cuda/content.hpp"
+#include "cuda/hidden.hpp"
+
+#include <array>
+#include <set>
+
+namespace softfold_test {
+namespace {
+
+using softfold::DType;
+using softfold::Op;
+
+constexpr DType kNarrow[] = {DType::float32, DType::bfloat16, DType::float16};
+
+/// One tensor of [batches, queries, n].
+struct Case {
+  DType t;
+  std::int64_t n, batches, queries;
+  Content kind;
+  Layout layout;
+
+  std::string name() const {
+    return std::to_string(batches) + "x" + std::to_string(queries) + "x" + std::to_string(n) + " " +
+           std::string(name_of(t)) + " " + std::to_string(layout.gap) + " apart from " + std::to_string(layout.offset) +
+           (layout.in_place ? " in place" : "") + ", content " + std::to_string(static_cast<int>(kind));
+  }
+};
+
+class CudaHiddenPairs : public CudaHidden {
+ protected:
+  /// Both backends' softmax and log_softmax, of options_of(whether it is the GPU's). is_shown: where rows do not hold
+  /// NaN or infinities.
+  template <class Options, class Shown>
+  void compare(const Case& c, const Options& options_of, const Shown& is_shown) {
+    const std::int64_t n = c.n;
+    const Layout& l = c.layout;
+    const std::vector<std::int64_t> shape{c.batches, c.queries, n}, strides{c.queries * (n + l.gap), n + l.gap, 1};
+    std::vector<double> values(static_cast<std::size_t>(kRows * n));
+    for (std::int64_t i = 0; i < kRows * n; ++i)
+      values[static_cast<std::size_t>(i)] = content_of(c.kind, c.t, i / n, i % n, n);
+    for (const Op op : {Op::softmax, Op::log_softmax}) {
+      Tensor x(c.t, shape, strides, l.offset), y(c.t, shape, strides, l.offset);
+      x.fill_by_threads([&](std::int64_t i) {
+        return is_shown(i / n, i % n) ? values[static_cast<std::size_t>(i % (kRows * n))] : planted(i / n, i % n);
+      });
+      std::string kernel;
+      for (const bool gpu : {false, true}) {
+        const softfold::View in = x.view(gpu), out = l.in_place ? in : y.view(gpu);
+        const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, options_of(gpu));
+        plan.run();
+        kernel = plan.kernel();
+      }
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << c.name();
+      Tensor& result = l.in_place ? x : y;
+      ASSERT_EQ(difference(result.host(), result.download(), result.size()), "")
+          << name_of(op) << " " << c.name() << " by " << kernel;
+      ++all_, taken_ += kernel == "softmax_lengths_pairs" || kernel == "softmax_masked_pairs" ? 1 : 0;
+    }
+    seen_.insert({static_cast<int>(c.t), static_cast<int>(c.kind), l.in_place ? 1 : 0});
+  }
+  void TearDown() override {
+    if (all_ == 0) return;
+    EXPECT_GT(taken_, all_ / 2);
+    EXPECT_EQ(seen_.size(), 42U);
+  }
+  /// The at-th case's content and layout: all meet.
+  static Content kind_at(std::size_t at) {
+    return static_cast<Content>((at + at / 5) % static_cast<std::size_t>(Content::count));
+  }
+  static const Layout& layout_at(std::size_t at) { return kLayouts[(at / 12 + at) % std::size(kLayouts)]; }
+  static double scale_at(std::size_t at, DType t, Content kind) {
+    return at % 11 == 1 ? 0.125 : t == DType::float16 && kind == Content::no_floor ? 200. : 1.;
+  }
+
+ private:
+  std::int64_t all_ = 0, taken_ = 0;
+  std::set<std::array<int, 3>> seen_;
+};
+
+/// Rows that lengths, or a causal limit, cut short.
+TEST_F(CudaHiddenPairs, RowsCutShort) {
+  std::size_t at = 0;
+  for (const std::int64_t n :
+       {513, 700, 777, 1000, 1023, 1025, 1032, 1280, 1281, 1500, 1536, 1792, 2001, 2040, 2047, 2048})
+    for (const DType t : kNarrow)
+      for (const std::int64_t rows : {301, 9001})
+        for (const bool causal : {false, true}) {
+          const std::int64_t queries = causal ? 43 : rows;
+          const Case c{t, n, rows / queries, queries, kind_at(at), layout_at(at)};
+          Tensor lengths(at % 2 == 1 ? DType::int64 : DType::int32, {c.batches, queries});
+          lengths.fill([&](std::int64_t i) {
+            return static_cast<double>(i % 9 == 0 ? 0 : i % 9 == 1 ? n : i * 7919 % n);
+          });
+          const auto options = [&](bool gpu) {
+            softfold::RowOptions o;
+            o.causal = causal;
+            o.scale = scale_at(at, t, c.kind);
+            if (!causal || at % 3 != 2) o.length = lengths.view(gpu);
+            return o;
+          };
+          compare(c, options, [](std::int64_t, std::int64_t) { return true; });
+          ++at;
+          if (HasFatalFailure()) return;
+        }
+}
+
+/// What the row-th mask shows: everything, nothing, the last element, one of the first or the second chunk alone, a
+/// part in front or behind, one in some hundred, most.
+bool shows(std::int64_t row, std::int64_t i, std::int64_t n) {
+  const std::uint64_t h = Random(static_cast<std::uint64_t>(row * 1000003 + i)).next();
+  switch (row % 13) {
+    case 0: return true;
+    case 1: return false;
+    case 2: return i == n - 1;
+    case 3: return i >= 1024;
+    case 4: return i < 1024;
+    case 5: return i < n / 3 + row % 40;
+    case 6: return i > n / 2 + row % 40;
+    case 7: return h % 300 == 0;
+    default: return h % 4 != 0;
+  }
+}
+
+/// A mask for each row, or one for each of a batch, or of all batches; with lengths and causal limits, or without.
+TEST_F(CudaHiddenPairs, RowsWithMasks) {
+  std::size_t at = 0;
+  for (const std::int64_t n :
+       {257, 300, 500, 777, 1000, 1001, 1023, 1025, 1032, 1280, 1281, 1500, 1536, 2001, 2047, 2048})
+    for (const DType t : kNarrow)
+      for (const std::int64_t queries : {7, 43})
+        for (const std::int64_t batches : {43, 210}) {
+          const Case c{t, n, batches, queries, kind_at(at), layout_at(at)};
+          const std::size_t how = at / 5 % 6;
+          const bool causal = how == 1, has_length = how == 2, of_all = how == 3, of_batch = how == 4;
+          const std::int64_t width = t == DType::float32 ? 4 : 8, step = n + c.layout.gap + width * (how == 5 ? 3 : 0);
+          Tensor mask(DType::boolean, {of_all ? 1 : batches, of_batch ? 1 : queries, n},
+                      {of_batch ? (n + width) / width * width : queries * step, step, 1}, c.layout.offset);
+          Tensor lengths(DType::int32, {batches, queries});
+          const auto mask_of = [&](std::int64_t row) {
+            return of_all ? row % queries : of_batch ? row / queries : row;
+          };
+          mask.fill_by_threads([&](std::int64_t i) { return shows(i / n, i % n, n) ? 1. : 0.; });
+          lengths.fill([&](std::int64_t i) { return static_cast<double>(i % 9 == 0 ? 0 : i * 7919 % (n + 1)); });
+          const auto options = [&](bool gpu) {
+            softfold::RowOptions o;
+            o.causal = causal;
+            o.scale = scale_at(at, t, c.kind);
+            o.mask = mask.view(gpu);
+            if (has_length) o.length = lengths.view(gpu);
+            return o;
+          };
+          compare(c, options, [&](std::int64_t row, std::int64_t i) { return shows(mask_of(row), i, n); });
+          ++at;
+          if (HasFatalFailure()) return;
+        }
+}
+
+/// Operands that end where their memory does, and masks that begin there or a vector's elements behind: what lies
+/// around is not read (which compute-sanitizer sees), and what no vector of 16 bytes inside holds is not missed.
+TEST_F(CudaHiddenPairs, EdgesOfMemory) {
+  for (const DType t : kNarrow)
+    for (const std::int64_t n : {777, 1001, 1029, 1032, 1500, 2047})
+      for (const std::int64_t offset : {0, 8})
+        for (const bool one_mask : {false, true}) {
+          const std::int64_t rows = 61 + offset;
+          const std::vector<std::int64_t> shape{rows, n}, shape_of_mask{one_mask && n % 8 == 0 ? 1 : rows, n};
+          Tensor host_x(t, shape), host_y(t, shape), host_mask(DType::boolean, shape_of_mask);
+          host_x.fill([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+          host_mask.fill([&](std::int64_t i) { return shows(i / n, i % n, n) ? 1. : 0.; });
+          const std::size_t bytes = static_cast<std::size_t>(rows * n) * softfold::size_of(t);
+          const auto mask_bytes = static_cast<std::size_t>(host_mask.count());
+          const Memory x(bytes), y(bytes), mask(mask_bytes + static_cast<std::size_t>(offset));
+          ASSERT_TRUE(x.data != nullptr && y.data != nullptr && mask.data != nullptr);
+          char* first_mask = static_cast<char*>(mask.data) + offset;
+          cuda_check(cudaMemcpy(x.data, host_x.host().data(), bytes, cudaMemcpyHostToDevice));
+          cuda_check(cudaMemcpy(first_mask, host_mask.host().data(), mask_bytes, cudaMemcpyHostToDevice));
+          std::string kernel;
+          for (const bool gpu : {false, true}) {
+            const softfold::Device device{gpu ? softfold::DeviceKind::cuda : softfold::DeviceKind::cpu, 0};
+            const softfold::View in = gpu ? softfold::View(x.data, t, shape, {}, device) : host_x.cpu(),
+                                 out = gpu ? softfold::View(y.data, t, shape, {}, device) : host_y.cpu();
+            softfold::RowOptions o;
+            o.mask = gpu ? softfold::View(first_mask, DType::boolean, shape_of_mask, {}, device) : host_mask.cpu();
+            const auto plan = softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, o);
+            plan.run();
+            kernel = plan.kernel();
+          }
+          EXPECT_EQ(kernel, "softmax_masked_pairs") << rows << "x" << n << " " << name_of(t);
+          std::vector<unsigned char> result(bytes);
+          cuda_check(cudaMemcpy(result.data(), y.data, bytes, cudaMemcpyDeviceToHost));
+          const std::vector<unsigned char> wanted(host_y.host().begin(),
+                                                  host_y.host().begin() + static_cast<std::ptrdiff_t>(bytes));
+          ASSERT_EQ(difference(wanted, result, softfold::size_of(t)), "")
+              << rows << "x" << n << " " << name_of(t) << " offset " << offset << (one_mask ? " one mask" : "");
+        }
+}
+
+}  // namespace
+}  // namespace softfold_test
