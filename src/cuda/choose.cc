@@ -86,6 +86,31 @@ const char* refuses_cut_rows(const RowProblem& p) {
   return on_whole_vectors(p) ? nullptr : "rows begin or end inside vectors";
 }
 
+bool masks_fit_vectors(const RowProblem& p) {
+  const Operand &x = p[Slot::x], &mask = p[Slot::mask];
+  const auto size = static_cast<std::int64_t>(size_of(x.dtype)), width = 16 / size;
+  const auto misfit = [&](std::int64_t bytes, std::int64_t of_mask) { return (bytes / size - of_mask) % width != 0; };
+  const auto low = [](const char* at) { return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(at) % 16); };
+  if (mask.axis_stride != 1 || misfit(low(x.data), low(mask.data))) return false;
+  for (int d = 0; d < p.outer_rank; ++d)
+    if (const auto at = static_cast<std::size_t>(d); p.outer[at] > 1 && misfit(x.strides[at], mask.strides[at]))
+      return false;
+  return true;
+}
+
+RowProblem without_mask(RowProblem p) {
+  p[Slot::mask] = {};
+  return p;
+}
+
+const char* refuses_masked_plain(const RowProblem& p) {
+  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (!p[Slot::mask].given) return "rows have no mask";
+  if (const char* why = refuses_plain(without_mask(p))) return why;
+  const bool backwards = p.outer_rank > 0 && p[Slot::mask].strides[0] < 0;
+  return p[Slot::mask].axis_stride != 1 || backwards ? "masks run backwards, or their bytes lie apart" : nullptr;
+}
+
 Grid cluster_grid(std::int64_t rows, std::int64_t chunks, const DeviceTraits& device, int warps) {
   const auto ceil = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   std::int64_t blocks = ceil(chunks, warps);

@@ -32,6 +32,12 @@ const char* refuses_cut(const RowProblem& p);
 /// Null if they also begin and end with vectors.
 const char* refuses_cut_rows(const RowProblem& p);
 
+/// Whether the bytes of each vector's elements lie together in the mask: on as many bytes.
+bool masks_fit_vectors(const RowProblem& p);
+RowProblem without_mask(RowProblem p);
+/// Null if rows are plain but for a mask, whose bytes lie side by side, and which does not run backwards. Else why not.
+const char* refuses_masked_plain(const RowProblem& p);
+
 inline constexpr int kWarpsPerBlock = 16;
 
 /// A cluster a row: the fewest blocks of up to `warps` warps that hold a row's chunks, a chunk a warp, evenly filled;

@@ -256,7 +256,7 @@ struct ChunkPart {
   }
 };
 
-/// The sum of chunks whose elements lie too far from the row's first: NaN.
+/// The sum of chunks that the row's frame does not hold: NaN.
 inline constexpr float kNotHeld = std::numeric_limits<float>::quiet_NaN();
 
 /// Whether the frame holds a warp's part that reaches so far. By all lanes of a warp.
@@ -267,7 +267,7 @@ __device__ __forceinline__ bool holds_part(const typename RaisedFrame<E>::Reach&
   using Frame = RaisedFrame<E>;
   if (reach.high > Frame::kHighest || fabsf(frame.s) > FirstFrame<E>::kLargest) return false;
   if (reach.low >= Frame::kLowest) return Frame::is_near(reach.high, reach.low);
-  if (!frame.has_floor || reach.low != frame.n_of_floor()) return false;
+  if (!frame.has_negative_floor() || reach.low != frame.n_of_floor()) return false;
   // Others may lie between the floor and what has to be seen.
   typename Frame::AboveFloor others(frame);
 #pragma unroll 1

@@ -1,6 +1,6 @@
-// softmax of rows up to 2048 of which a length, a causal limit or a mask hides something, wherever they begin: a warp a
-// row, of which it folds no more than there is. softmax_lengths_warp, softmax_warp_rows_any are faster for what they
-// take.
+// softmax and log_softmax of rows up to 2048 of which a length, a causal limit or a mask hides something, wherever they
+// begin: a warp a row, of which it folds no more than there is. softmax_lengths_warp, softmax_warp_rows_any are faster
+// for what they take.
 #pragma once
 
 #include "cuda/chunk_part.cuh"
@@ -77,15 +77,14 @@ struct HiddenPair {
         mask_at(mask_at_) {}
 
   __device__ __forceinline__ bool exists() const { return first < row.n; }
-  /// From the first element, or, where that is -inf, from one of the 31 behind it that is not.
+  /// From the first element, or, without a mask, where that is -inf, from one of the 31 behind it that is not.
   __device__ __forceinline__ Frame frame(float c, float inverse) const {
     const float none = -fold::infinity<float>();
     float leader = fold::widen(x[first]);
-    if (leader == none) {
+    if (!kMasked && leader == none) {
       const int own = first + lane_index();
       const float other = own < row.n ? fold::widen(x[own]) : none;
-      const unsigned some =
-          __ballot_sync(lift::kWholeWarp, other != none && (!kMasked || mask.shows(min(own, row.n - 1))));
+      const unsigned some = __ballot_sync(lift::kWholeWarp, other != none);
       if (some != 0) leader = __shfl_sync(lift::kWholeWarp, other, __ffs(static_cast<int>(some)) - 1);
     }
     return {leader, c, inverse};
@@ -107,7 +106,7 @@ struct HiddenPair {
     sum = Part::sum_of(back);
     if (full != 0) sum = S::add(part.fold_full(0, front, terms, take), sum);
     reach = frame.reach(extremes.all());
-    return kMasked ? holds_shown(reach, frame) : holds_part(reach, part, full, frame, mask_at);
+    return kMasked ? holds_shown<E>(reach, frame) : holds_part(reach, part, full, frame, mask_at);
   }
 
   /// The state of a row of any values, each chunk in its own frame; front and back become its chunks' terms, or with
@@ -180,8 +179,6 @@ struct HiddenPair {
     return chunk < full ? own : part.cut(j, part.end, own, none, mask_at);
   }
 
-  static __device__ __forceinline__ uint4 all_of(unsigned word) { return {word, word, word, word}; }
-
  private:
   static __device__ __forceinline__ char* landed_at(char* place, const char* first) {
     return place + reinterpret_cast<std::uintptr_t>(first) % 16;
@@ -194,12 +191,6 @@ struct HiddenPair {
 #pragma unroll
     for (E& e : nones) e = Packed<E>::narrow(value);
     return Packed<E>::join(nones).x;
-  }
-  /// As holds_part, of a row whose mask hides something: what is hidden becomes the frame's floor, and nothing else may
-  /// lie below what has to be seen.
-  static __device__ __forceinline__ bool holds_shown(const typename Frame::Reach& reach, const Frame& frame) {
-    return frame.has_floor && reach.high <= Frame::kHighest && reach.low >= Frame::kSeen &&
-           Frame::is_near(reach.high, reach.low) && fabsf(frame.s) <= FirstFrame<E>::kLargest;
   }
 };
 

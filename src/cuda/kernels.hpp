@@ -21,8 +21,8 @@ extern const RowKernel softmax_odd_rows_kernel, softmax_warp_rows_kernel, softma
 extern const RowKernel softmax_long_rows_kernel, softmax_two_reads_kernel, fold_tiles_kernel;
 /// The same with masks, lengths and scales a row.
 extern const RowKernel softmax_lengths_warp_kernel, softmax_lengths_pairs_kernel, softmax_masked_pairs_kernel,
-    softmax_lengths_tiles_kernel, softmax_lengths_stay_kernel, softmax_masked_stays_kernel,
-    softmax_warp_rows_any_kernel, softmax_cluster_row_any_kernel;
+    softmax_masked_chunks_kernel, softmax_lengths_tiles_kernel, softmax_lengths_stay_kernel,
+    softmax_masked_stays_kernel, softmax_warp_rows_any_kernel, softmax_cluster_row_any_kernel;
 /// softmax and log_softmax along an outer axis.
 extern const RowKernel softmax_across_rows_kernel;
 /// Ragged rows.

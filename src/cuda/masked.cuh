@@ -25,6 +25,32 @@ __device__ __forceinline__ unsigned spread(unsigned flags) {
   return r;
 }
 
+/// Bytes of a mask, of the elements of one vector of E.
+template <class E>
+using MaskBytes = std::conditional_t<sizeof(E) == 2, uint2, unsigned>;
+
+/// All bits of the elements of a vector whose bytes are not 0.
+template <class E>
+__device__ __forceinline__ uint4 shown_by(const MaskBytes<E>& bytes) {
+  if constexpr (sizeof(E) == 2) {
+    const unsigned low = flags_of(bytes.x), high = flags_of(bytes.y);
+    return {spread<0x9988>(low), spread<0xBBAA>(low), spread<0x9988>(high), spread<0xBBAA>(high)};
+  } else {
+    const unsigned flags = flags_of(bytes);
+    return {spread<0x8888>(flags), spread<0x9999>(flags), spread<0xAAAA>(flags), spread<0xBBBB>(flags)};
+  }
+}
+/// The first `count` bytes of `first`, the others of `rest`.
+__device__ __forceinline__ uint2 joined_bytes(const uint2& first, const uint2& rest, int count) {
+  const std::uint64_t those = (std::uint64_t{1} << 8 * count) - 1U;
+  const auto low = static_cast<unsigned>(those), high = static_cast<unsigned>(those >> 32);
+  return {(first.x & low) | (rest.x & ~low), (first.y & high) | (rest.y & ~high)};
+}
+__device__ __forceinline__ unsigned joined_bytes(unsigned first, unsigned rest, int count) {
+  const unsigned those = (1U << 8 * count) - 1U;
+  return (first & those) | (rest & ~those);
+}
+
 /// A bit a slot of a lane, from the lowest: slots whose bit is 0 may hold anything.
 template <int kCount>
 struct Present {

@@ -7,8 +7,6 @@
 #include "cuda/stay_rows.cuh"
 #include "cuda/vector_masks.cuh"
 
-#include <type_traits>
-
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -18,6 +16,7 @@ struct MaskedRows : PlainRows {
   const char* mask_end;      ///< of all masks' memory, which begins at `mask`
   std::int64_t mask_stride;  ///< bytes between rows
 };
+MaskedRows masked_rows(const RowProblem& p);
 
 /// n bytes of a mask from `first` on. In one place land masks of which all begin on 16 bytes; on vectors those that
 /// begin some vectors' elements further, and anywhere all others: what lies around them lands, too, and what would lie
@@ -86,21 +85,6 @@ struct MaskPart {
   }
 };
 
-/// Bytes of a mask, of the elements of one vector of E.
-template <class E>
-using MaskBytes = std::conditional_t<sizeof(E) == 2, uint2, unsigned>;
-
-/// All bits of the elements of a vector whose bytes are not 0.
-template <class E>
-__device__ __forceinline__ uint4 shown_by(const MaskBytes<E>& bytes) {
-  if constexpr (sizeof(E) == 2) {
-    const unsigned low = flags_of(bytes.x), high = flags_of(bytes.y);
-    return {spread<0x9988>(low), spread<0xBBAA>(low), spread<0x9988>(high), spread<0xBBAA>(high)};
-  } else {
-    const unsigned flags = flags_of(bytes);
-    return {spread<0x8888>(flags), spread<0x9999>(flags), spread<0xAAAA>(flags), spread<0xBBBB>(flags)};
-  }
-}
 /// `absent` for the elements of a vector whose bytes are 0.
 template <class E>
 __device__ __forceinline__ void hide(uint4& raw, const MaskBytes<E>& bytes, float absent) {
@@ -125,16 +109,6 @@ __device__ __forceinline__ void hide_in_memory(const Tile<E, kLanes, kCount>& ti
       hide<E>(raw[j], flags_of_bits(bits), absent);
     }
   }
-}
-/// The first `count` bytes of `first`, the others of `rest`.
-__device__ __forceinline__ uint2 joined_bytes(const uint2& first, const uint2& rest, int count) {
-  const std::uint64_t those = (std::uint64_t{1} << 8 * count) - 1U;
-  const auto low = static_cast<unsigned>(those), high = static_cast<unsigned>(those >> 32);
-  return {(first.x & low) | (rest.x & ~low), (first.y & high) | (rest.y & ~high)};
-}
-__device__ __forceinline__ unsigned joined_bytes(unsigned first, unsigned rest, int count) {
-  const unsigned those = (1U << 8 * count) - 1U;
-  return (first & those) | (rest & ~those);
 }
 
 }  // namespace cuda

@@ -49,7 +49,6 @@ class PairMask {
     }
     return n;
   }
-  __device__ __forceinline__ bool shows(int i) const { return first_byte()[i] != 0; }
 
  private:
   __device__ __forceinline__ const char* first_byte() const { return at_ - Part::kWidth * lane_ + shift_; }
@@ -57,6 +56,18 @@ class PairMask {
     return reinterpret_cast<const Bytes*>(at_ + chunk * lift::kChunk + 32 * Part::kWidth * j);
   }
 };
+
+/// As holds_part, of a row whose mask hides something: what is hidden becomes the frame's floor, and nothing else may
+/// lie below what has to be seen.
+template <class E>
+__device__ __forceinline__ bool holds_shown(const typename RaisedFrame<E>::Reach& reach, const RaisedFrame<E>& frame) {
+  using Frame = RaisedFrame<E>;
+  return frame.has_floor && reach.high <= Frame::kHighest && reach.low >= Frame::kSeen &&
+         Frame::is_near(reach.high, reach.low) && fabsf(frame.s) <= FirstFrame<E>::kLargest;
+}
+
+/// A word in all places of a vector.
+__device__ __forceinline__ uint4 all_of(unsigned word) { return {word, word, word, word}; }
 
 }  // namespace cuda
 }  // namespace v0

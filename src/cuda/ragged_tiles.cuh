@@ -30,7 +30,7 @@ struct RaggedTiles {
   using Storage = TileStorage<E, kLeaves, kWarps>;
 
   const RowProblem& p;
-  const Extent* cut;         ///< x's memory, if kCut
+  const Extent* x_memory;    ///< if kCut
   const RaggedQueue& queue;  ///< for longer rows than warps take alone
   Storage& storage;
   unsigned rows;  ///< lanes that have one
@@ -42,10 +42,10 @@ struct RaggedTiles {
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  __device__ __forceinline__ RaggedTiles(const RowProblem& p_, const Extent* cut_, const RaggedQueue& queue_,
+  __device__ __forceinline__ RaggedTiles(const RowProblem& p_, const Extent* x_memory_, const RaggedQueue& queue_,
                                          Storage& storage_, std::int64_t first, unsigned todo)
       : p(p_),
-        cut(cut_),
+        x_memory(x_memory_),
         queue(queue_),
         storage(storage_),
         rows(todo),
@@ -107,7 +107,7 @@ struct RaggedTiles {
  private:
   /// x's.
   __device__ __forceinline__ Extent memory() const {
-    if constexpr (kCut) return *cut;
+    if constexpr (kCut) return *x_memory;
     return extent_of<E>(p);
   }
   __device__ __forceinline__ RaggedRow row_of(std::int64_t index) const {

@@ -1,4 +1,4 @@
-// Rows in a frame that their first element gives, with elements of -inf, or as good as that, among them.
+// Rows in a frame that their first element gives, or another, with elements of -inf, or as good as that, among them.
 #pragma once
 
 #include "cuda/first_frame.cuh"
@@ -7,13 +7,13 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// A row's frame, from its first element: that lies 15 to 18 binades above it. It holds a part of a row of which all
-/// elements' n lie between kLowest and kHighest over it, and no two further apart than terms of one chunk may be
-/// (fold::Real::kFlush): terms and sums are normal numbers then, and the canonical tree's bits. -inf, and what else is
-/// lower than `floor`, is raised to that: terms so small that no sum with another of kSeen or more in it sees them,
-/// and whose probabilities are 0 by definition, as are those of raised elements. (A warp of raised ones alone may meet
-/// one whose sum lies below kSeen and which has none; the row's sum, in which the first element is, is the same after
-/// the few levels of a tree over 16 chunks.)
+/// A row's frame, from its first element (or some other): that lies 15 to 18 binades above it. It holds a part of a row
+/// of which all elements' n lie between kLowest and kHighest over it, and no two further apart than terms of one chunk
+/// may be (fold::Real::kFlush): terms and sums are normal numbers then, and the canonical tree's bits. -inf, and what
+/// else is lower than `floor`, is raised to that: terms so small that no sum with another of kSeen or more in it sees
+/// them, and whose probabilities are 0 by definition, as are those of raised elements. (A warp of raised ones alone may
+/// meet one whose sum lies below kSeen and which has none; the row's sum, in which the first element is, is the same
+/// after the few levels of a tree over 16 chunks.)
 template <class E>
 struct RaisedFrame {
   using S = fold::Scalar<float>;
@@ -22,7 +22,7 @@ struct RaisedFrame {
   static constexpr int kHighest = 108, kLowest = -100, kSeen = -56;
   static constexpr float kHidden = 118.F, kRounded = 6.F;  ///< how far `floor` is under the frame, and rounded
 
-  unsigned filler, floor;  ///< elements in all places of a word: the first one, and the floor
+  unsigned filler, floor;  ///< elements in all places of a word: the one that gives the frame, and the floor
   float c, s;
   bool has_floor;  ///< else it is -inf, and raises nothing
 
@@ -32,7 +32,7 @@ struct RaisedFrame {
     filler = word_of(first);
     floor = word_of(S::mul(S::sub(s, kHidden), inverse));
     const float low = element(floor);
-    has_floor = fabsf(S::fma(low, c, S::sub(kHidden, s))) <= kRounded && low < 0.F;
+    has_floor = fabsf(S::fma(low, c, S::sub(kHidden, s))) <= kRounded;
     if (!has_floor) floor = word_of(-fold::infinity<float>());
   }
   __device__ __forceinline__ lift::FrameTerms terms() const {
@@ -54,6 +54,8 @@ struct RaisedFrame {
     return max(__float_as_int(S::fma(x, c, S::sub(kMagic, s))), 0) - __float_as_int(kMagic);
   }
   __device__ __forceinline__ int n_of_floor() const { return n(element(floor)); }
+  /// Whether AboveFloor can tell what lies above the floor.
+  __device__ __forceinline__ bool has_negative_floor() const { return has_floor && element(floor) < 0.F; }
   /// How far a part reaches: the largest and the least n of its raised elements, of which each lane knows the extremes.
   struct Reach {
     int high, low;
@@ -70,8 +72,8 @@ struct RaisedFrame {
     return n - ((__float_as_int(d) >> 23) - 127) < -121;
   }
 
-  /// Of raised vectors, one after another, the lowest element above the floor, which is negative. (Where that may be
-  /// above 0, as where a row's first element is, its rows with raised ones are not held.)
+  /// Of raised vectors, one after another, the lowest element above the floor, which is negative. (Where it is not, as
+  /// where a row's first element lies far above 0, its rows with raised ones are not held.)
   class AboveFloor {
    public:
     __device__ __forceinline__ explicit AboveFloor(const RaisedFrame& frame) : past_(0U - frame.floor) {

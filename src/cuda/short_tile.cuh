@@ -7,7 +7,7 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// A problem without a mask, and what is the same for all of its rows.
+/// A problem, and what is the same for all of its rows.
 struct ShortRows {
   RowProblem p;
   Extent x;
@@ -22,7 +22,6 @@ struct ShortRows {
   }
 };
 
-/// Of a problem without a mask.
 ShortRows short_rows(const RowProblem& p);
 
 /// The first n > 0 elements of a group's kCount * kLanes slots, in the layout of Tile: whole vectors are read, which

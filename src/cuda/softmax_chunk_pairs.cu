@@ -1,4 +1,4 @@
-// softmax_chunk_pairs: what it takes, and how it is launched.
+// softmax_chunk_pairs, softmax_masked_chunks: what they take, and how they are launched.
 #include "cuda/softmax_chunk_pairs.cuh"
 
 #include "cuda/choose.hpp"
@@ -12,6 +12,7 @@ namespace {
 
 /// Chunks from which on a block a row fills the device.
 constexpr std::int64_t kFewestChunks = 4096;
+constexpr std::int64_t kLongestMasked = (kPairChunks - 1) * lift::kChunk;
 
 bool rows_on_vectors(const PlainRows& p, std::int64_t size) { return p.joined && p.n * size % 16 == 0; }
 
@@ -29,18 +30,39 @@ bool pays(const PlainRows& p, Op op, std::int64_t size) {
   }
 }
 
+/// Of softmax and log_softmax, with a mask or without.
+const char* refuses_pairs(const RowProblem& p, const char* others) {
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  if (p.rows * chunks < kFewestChunks) return "so few rows are spread over clusters";
+  if (p.rows > 0x7FFFFFFF) return "more rows than a grid has";
+  const float c = fold::make_scale<float>(p.scale).c;
+  return c > 0.F && lift::Factor(c).plain ? others : "a scale that is not positive and finite";
+}
+
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (chunks < 2) return "a row fits a warp";
   if (chunks >= kPairChunks) return "a row is longer than a block holds well (15360)";
-  if (p.rows * chunks < kFewestChunks) return "so few rows are spread over clusters";
-  if (p.rows > 0x7FFFFFFF) return "more rows than a grid has";
-  const float c = fold::make_scale<float>(p.scale).c;
-  if (!(c > 0.F) || !lift::Factor(c).plain) return "a scale that is not positive and finite";
-  if (const char* why = refuses_plain(p)) return why;
+  if (const char* why = refuses_pairs(p, refuses_plain(p))) return why;
   const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
   return pays(plain_rows(p), p.op, size) ? nullptr : "rows of this length are as fast by others";
+}
+
+/// Measured: where others are slower, or level.
+bool pays_with_masks(const PlainRows& p, std::int64_t size) {
+  const bool on_vectors = rows_on_vectors(p, size);
+  if (size == 4) return !on_vectors;
+  return p.n <= 6 * lift::kChunk && !(on_vectors && p.n % (2 * lift::kChunk) == 0);
+}
+
+const char* refuses_masked(const RowProblem& p, const Context&) {
+  if (p.op != Op::softmax) return "log_softmax has no form with masks";
+  if (p.n <= 2 * lift::kChunk || p.n > kLongestMasked) return "a row is shorter or longer than a few warps hold well";
+  if (const char* why = refuses_pairs(p, refuses_masked_plain(p))) return why;
+  if (!masks_fit_vectors(p)) return "masks lie otherwise to vectors than rows do";
+  const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
+  return pays_with_masks(masked_rows(p), size) ? nullptr : "rows of this length are as fast by others";
 }
 
 /// Rows a block, on their way together: measured, but fewer where blocks would not fill the device.
@@ -53,38 +75,45 @@ int runs_of(const PlainRows& p, Op op, std::int64_t size, int warps, int process
   return runs_that_fill(runs, p.rows, warps, processors);
 }
 
-template <class E, bool kThree, bool kOnVectors>
-void launch_rows(PlainRows p, Op op, int processors, Stream stream) {
+template <class E, bool kThree, bool kOnVectors, bool kMasked>
+void launch_rows(PairRows<kMasked> p, Op op, int processors, Stream stream) {
   const int warps = PairShare<kThree>::warps(lift::chunk_count(p.n));
   const int runs = runs_of(p, op, sizeof(E), warps, processors);
-  p.pitch = PairPlace<E>::bytes(p.n);
+  p.pitch = PairPlace<E>::bytes(p.n) + (kMasked ? PairPlace<char>::bytes(p.n) : 0);
   const Grid grid{(p.rows + runs - 1) / runs, 32 * warps, 1, runs * p.pitch};
-  launch(
-      "softmax_chunk_pairs",
-      op == Op::softmax ? softmax_chunk_pairs<E, kThree, kOnVectors> : log_softmax_chunk_pairs<E, kThree, kOnVectors>,
-      grid, stream, p, runs);
+  if constexpr (kMasked) {
+    launch("softmax_masked_chunks", softmax_chunk_pairs<E, kThree, kOnVectors, true>, grid, stream, p, runs);
+  } else {
+    launch(
+        "softmax_chunk_pairs",
+        op == Op::softmax ? softmax_chunk_pairs<E, kThree, kOnVectors> : log_softmax_chunk_pairs<E, kThree, kOnVectors>,
+        grid, stream, p, runs);
+  }
 }
 
-void run(const RowProblem& p, const Context& context) {
+template <bool kMasked>
+void launch_pairs(const PairRows<kMasked>& rows, const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const int processors = traits_of(device.device()).processors;
   const Stream stream = stream_of(context);
-  const PlainRows rows = plain_rows(p);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     const bool on_vectors = rows_on_vectors(rows, sizeof(E));
     if constexpr (sizeof(E) == 2) {  // longer rows of float32 go to others
       if (lift::chunk_count(p.n) == 3)
-        return on_vectors ? launch_rows<E, true, true>(rows, p.op, processors, stream)
-                          : launch_rows<E, true, false>(rows, p.op, processors, stream);
+        return on_vectors ? launch_rows<E, true, true, kMasked>(rows, p.op, processors, stream)
+                          : launch_rows<E, true, false, kMasked>(rows, p.op, processors, stream);
     }
-    if (on_vectors) return launch_rows<E, false, true>(rows, p.op, processors, stream);
-    launch_rows<E, false, false>(rows, p.op, processors, stream);
+    if (on_vectors) return launch_rows<E, false, true, kMasked>(rows, p.op, processors, stream);
+    launch_rows<E, false, false, kMasked>(rows, p.op, processors, stream);
   });
 }
+void run(const RowProblem& p, const Context& context) { launch_pairs<false>(plain_rows(p), p, context); }
+void run_masked(const RowProblem& p, const Context& context) { launch_pairs<true>(masked_rows(p), p, context); }
 
 }  // namespace
 
 const RowKernel softmax_chunk_pairs_kernel{"softmax_chunk_pairs", refuses, run, nullptr};
+const RowKernel softmax_masked_chunks_kernel{"softmax_masked_chunks", refuses_masked, run_masked, nullptr};
 
 }  // namespace cuda
 }  // namespace v0

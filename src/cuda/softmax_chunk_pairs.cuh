@@ -1,10 +1,11 @@
-// softmax and log_softmax of plain rows of a few chunks that do not fill their warps, or begin inside vectors: a block
-// some rows, one after another, a warp two neighbouring chunks of each, or three, of which it folds no more than there
-// is.
+// softmax and log_softmax of plain rows of a few chunks that do not fill their warps, or begin inside vectors, softmax
+// also of such with masks: a block some rows, one after another, a warp two neighbouring chunks of each, or three, of
+// which it folds no more than there is.
 #pragma once
 
 #include "cuda/chunk_part.cuh"
 #include "cuda/in_order.cuh"
+#include "cuda/pair_mask.cuh"
 #include "cuda/short_place.cuh"
 #include "cuda/softmax_block.cuh"
 
@@ -55,24 +56,44 @@ struct PairSums {
   }
 };
 
-/// A row of a block, on its way to shared memory and there.
-template <class E, bool kOnVectors>
+/// Rows, with masks or without.
+template <bool kMasked>
+using PairRows = std::conditional_t<kMasked, MaskedRows, PlainRows>;
+
+/// A row of a block, on its way to shared memory and there, its mask behind it.
+template <class E, bool kOnVectors, bool kMasked = false>
 struct PairRow {
+  using Rows = PairRows<kMasked>;
+  using Mask = PairMask<E, kOnVectors>;
+
   const char* first;  ///< its first element in x
   char* room;         ///< its own in shared memory
   std::int64_t row;
 
-  __device__ __forceinline__ PairRow(const PlainRows& p, char* memory, int run, int runs)
+  __device__ __forceinline__ PairRow(const Rows& p, char* memory, int run, int runs)
       : room(memory + run * p.pitch), row(static_cast<std::int64_t>(blockIdx.x) * runs + run) {
     first = p.x + row * p.x_stride;
+  }
+  __device__ __forceinline__ const char* mask_at(const Rows& p) const {
+    if constexpr (kMasked) return p.mask + row * p.mask_stride;
+    return nullptr;
+  }
+  __device__ __forceinline__ char* mask_place(const Rows& p) const {
+    return place_in_sectors(room + PairPlace<E>::bytes(p.n), mask_at(p));
+  }
+  __device__ __forceinline__ Mask mask(const Rows& p) const {
+    constexpr int kSize = static_cast<int>(sizeof(E));
+    const char* place = mask_place(p) + reinterpret_cast<std::uintptr_t>(mask_at(p)) % 16;
+    return {place, kOnVectors ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16) / kSize,
+            static_cast<int>(p.n)};
   }
   /// Where the first element lands.
   __device__ __forceinline__ char* x() const {
     return place_in_sectors(room, first) + (kOnVectors ? 0 : reinterpret_cast<std::uintptr_t>(first) % 16);
   }
   /// By one thread; then a barrier of the block.
-  __device__ __forceinline__ void fetch(const PlainRows& p, CopyBarrier& landed) const {
-    landed.init(1);
+  __device__ __forceinline__ void fetch(const Rows& p, CopyBarrier& landed) const {
+    landed.init(kMasked ? 2 : 1);
     CopyBarrier::publish();
     const auto n = static_cast<int>(p.n);
     char* place = place_in_sectors(room, first);
@@ -82,9 +103,15 @@ struct PairRow {
     } else {
       fetch_run<E>(place, landed, first, n, {p.x_begin, p.x_end});
     }
+    if constexpr (kMasked) fetch_run<char>(mask_place(p), landed, mask_at(p), n, {p.mask, p.mask_end});
   }
-  /// By all lanes of a warp. inverse: of c.
-  __device__ __forceinline__ RaisedFrame<E> frame(float c, float inverse) const {
+  /// By all lanes of a warp. inverse: of c. NaN, which holds nothing, where a mask shows nothing.
+  __device__ __forceinline__ RaisedFrame<E> frame(const Mask& mask, int n, float c, float inverse) const {
+    if constexpr (kMasked) {
+      const int at = mask.first_shown(n);
+      const auto* elements = reinterpret_cast<const E*>(x());
+      return {at < n ? fold::widen(elements[at]) : kNotHeld, c, inverse};
+    }
     float first = fold::widen(*reinterpret_cast<const E*>(x()));
     if (first == -fold::infinity<float>()) {  // the largest of vectors 1 to 32, which a row has, wherever it begins
       float v[RaisedFrame<E>::kWidth];
@@ -101,8 +128,9 @@ struct PairRow {
 
 /// A block's rows on their way, and all else that its warps share; by all threads.
 template <class Row, class E>
-__device__ __forceinline__ void begin_rows(const PlainRows& p, char* memory, int runs, CopyBarrier (&landed)[kPairRuns],
-                                           PairSums (&sums)[kPairRuns], VectorMasks<E>& masks) {
+__device__ __forceinline__ void begin_rows(const typename Row::Rows& p, char* memory, int runs,
+                                           CopyBarrier (&landed)[kPairRuns], PairSums (&sums)[kPairRuns],
+                                           VectorMasks<E>& masks) {
   if (const auto run = static_cast<int>(threadIdx.x); run < runs) {
     if (const Row own(p, memory, run, runs); own.row < p.rows) own.fetch(p, landed[run]);
     sums[run].clear();
@@ -112,8 +140,8 @@ __device__ __forceinline__ void begin_rows(const PlainRows& p, char* memory, int
 }
 
 /// Rows of any values, a bit each, by all threads of the block.
-template <class E, bool kLog, bool kThree, bool kOnVectors>
-__device__ __noinline__ void put_any_rows(const PlainRows& p, char* memory, int runs, unsigned rows,
+template <class E, bool kLog, bool kThree, bool kOnVectors, bool kMasked = false>
+__device__ __noinline__ void put_any_rows(const PairRows<kMasked>& p, char* memory, int runs, unsigned rows,
                                           BlockChunks& chunks, unsigned mask_at) {
   using Part = ChunkPart<E, kOnVectors>;
   using Fold = lift::WarpFold<Part::kWidth, 32>;
@@ -127,7 +155,8 @@ __device__ __noinline__ void put_any_rows(const PlainRows& p, char* memory, int 
 #pragma unroll 1
   for (int run = 0; rows >> run != 0; ++run) {
     if ((rows >> run & 1U) == 0) continue;
-    const PairRow<E, kOnVectors> row(p, memory, run, runs);
+    const PairRow<E, kOnVectors, kMasked> row(p, memory, run, runs);
+    const auto mask = row.mask(p);
     const Part part(row.x(), n, share.first, full);
     const auto end_of = [&](int chunk) { return chunk < full ? part.shift + lift::kChunk : part.end; };
     typename Part::Chunk front, back;
@@ -136,13 +165,20 @@ __device__ __noinline__ void put_any_rows(const PlainRows& p, char* memory, int 
       const int end = end_of(chunk);
       part.gather(chunk, end, raw, none, mask_at);
 #pragma unroll
-      for (int j = 0; j < Part::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Part::kWidth);
-      const auto own = Fold::terms(v, p.factor.c);
+      for (int j = 0; j < Part::kVectors; ++j) {
+        if (kMasked && end > j / Part::kOfStep * Part::kElements)
+          raw[j] = chosen(mask.shown(share.first + chunk, j), raw[j], all_of(none));
+        Packed<E>::unpack(raw[j], v + j * Part::kWidth);
+      }
+      return Fold::terms(v, p.factor.c);
+    };
+    const auto tell = [&](int chunk, typename Part::Chunk& v) {
+      const auto own = fold(chunk, v);
       if (part.lane == 0) chunks.put(own, share.first + chunk);
     };
-    fold(full, back);
-    if (kThree || full != 0) fold(0, front);
-    if constexpr (kThree) fold(1, back);
+    tell(full, back);
+    if (kThree || full != 0) tell(0, front);
+    if constexpr (kThree) tell(1, back);
     __syncthreads();
     const auto root = chunks.merge(count);
     char* y = p.y + row.row * p.y_stride + share.first * Part::kBytes;
@@ -153,7 +189,8 @@ __device__ __noinline__ void put_any_rows(const PlainRows& p, char* memory, int 
       const float unit = chunks.units[at];
       if (!multiplier.regular) {
         const int length = min(n - at * lift::kChunk, lift::kChunk);
-        return fill<E, kLog>(y + chunk * Part::kBytes, nullptr, 0, part.lane, 32, length, length,
+        const char* of_chunk = kMasked ? row.mask_at(p) + at * lift::kChunk : nullptr;
+        return fill<E, kLog>(y + chunk * Part::kBytes, of_chunk, 1, part.lane, 32, length, length,
                              constant_of<kLog>(root.state(), p.empty));
       }
       if constexpr (kLog) part.read(chunk, end_of(chunk), v);
@@ -165,18 +202,18 @@ __device__ __noinline__ void put_any_rows(const PlainRows& p, char* memory, int 
     if (kThree || full != 0) put(0, front);
     if constexpr (kThree) {
       put(1, back);
-      fold(2, back);
+      (void)fold(2, back);
     }
     put(full, back);
     __syncthreads();
   }
 }
 
-template <class E, bool kThree, bool kOnVectors>
-__global__ void __maxnreg__(128) softmax_chunk_pairs(const __grid_constant__ PlainRows p, int runs) {
+template <class E, bool kThree, bool kOnVectors, bool kMasked = false>
+__global__ void __maxnreg__(128) softmax_chunk_pairs(const __grid_constant__ PairRows<kMasked> p, int runs) {
   begin_in_order();
   using Part = ChunkPart<E, kOnVectors>;
-  using Row = PairRow<E, kOnVectors>;
+  using Row = PairRow<E, kOnVectors, kMasked>;
   using S = fold::Scalar<float>;
   using Frame = RaisedFrame<E>;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
@@ -197,11 +234,17 @@ __global__ void __maxnreg__(128) softmax_chunk_pairs(const __grid_constant__ Pla
     const Row row = row_of(run);
     if (row.row >= p.rows) break;
     landed[run].wait(0);
+    const auto mask = row.mask(p);
     const Part part(row.x(), n, share.first, full);
-    const Frame frame = row.frame(p.factor.c, inverse);
+    const Frame frame = row.frame(mask, n, p.factor.c, inverse);
     const auto terms = frame.terms();
     VectorExtremes<E> extremes(frame.filler);
-    const auto take = [&](int, int, const uint4& raw) { return frame.raised(raw, extremes); };
+    const auto take = [&](int chunk, int j, const uint4& raw) {
+      if constexpr (!kMasked) return frame.raised(raw, extremes);
+      const uint4 shown = mask.shown(share.first + chunk, j);
+      extremes.see(chosen(shown, raw, all_of(frame.filler)));
+      return chosen(shown, raw, all_of(frame.floor));
+    };
     typename Part::Chunk front, back;
     part.find_terms(full, part.end, back, frame.filler, terms, mask_at, take);
     float sum = Part::sum_of(back);
@@ -211,7 +254,7 @@ __global__ void __maxnreg__(128) softmax_chunk_pairs(const __grid_constant__ Pla
       sum = S::add(first, sum);
     }
     const auto reach = frame.reach(extremes.all());
-    if (!holds_part(reach, part, full, frame, mask_at)) sum = kNotHeld;
+    if (!(kMasked ? holds_shown<E>(reach, frame) : holds_part(reach, part, full, frame, mask_at))) sum = kNotHeld;
     if (!kThree && blockDim.x > 32) {
       if (part.lane == 0) sums[run].sums[warp_index()] = sum;
       __syncthreads();
@@ -223,7 +266,7 @@ __global__ void __maxnreg__(128) softmax_chunk_pairs(const __grid_constant__ Pla
     }
     const float multiplier = reciprocal_of_normal(sum);
     const bool vanishes = Frame::may_vanish(reach.low, sum);
-    const auto scale = [&](typename Part::Chunk& v) { Part::to_results(v, multiplier, vanishes); };
+    const auto scale = [&](typename Part::Chunk& v) { Part::template to_results<kMasked>(v, multiplier, vanishes); };
     char* y = p.y + row.row * p.y_stride + share.first * Part::kBytes;
     uint4 before{};
     if (kThree || full != 0) {
@@ -233,13 +276,15 @@ __global__ void __maxnreg__(128) softmax_chunk_pairs(const __grid_constant__ Pla
     if constexpr (kThree) {
       scale(back);
       part.write_full(1, y, back, before);
-      part.find_terms(2, part.end, back, frame.filler, terms, mask_at,
-                      [&](int, int, const uint4& raw) { return frame.raised(raw); });
+      part.find_terms(2, part.end, back, frame.filler, terms, mask_at, [&](int chunk, int j, const uint4& raw) {
+        if constexpr (!kMasked) return frame.raised(raw);
+        return chosen(mask.shown(chunk, j), raw, all_of(frame.floor));
+      });
     }
     scale(back);
     part.write(full, part.end, true, y, back, before);
   }
-  if (left != 0) put_any_rows<E, false, kThree, kOnVectors>(p, landing_memory, runs, left, any, mask_at);
+  if (left != 0) put_any_rows<E, false, kThree, kOnVectors, kMasked>(p, landing_memory, runs, left, any, mask_at);
 }
 
 /// Sums of all of a block's rows, then their logarithms, a row a thread, then their results.
@@ -270,7 +315,7 @@ __global__ void __maxnreg__(80) log_softmax_chunk_pairs(const __grid_constant__ 
     if (row.row >= p.rows) break;
     landed[run].wait(0);
     const Part part(row.x(), n, share.first, full);
-    const Frame frame = row.frame(p.factor.c, inverse);
+    const Frame frame = row.frame(row.mask(p), n, p.factor.c, inverse);
     const auto terms = frame.terms();
     VectorExtremes<E> extremes(frame.filler);
     const auto take = [&](int, int, const uint4& raw) { return frame.raised(raw, extremes); };

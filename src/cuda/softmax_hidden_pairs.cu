@@ -36,19 +36,6 @@ const char* refuses_lengths(const RowProblem& p, const Context&) {
   return why != nullptr ? why : refuses_cut(p);
 }
 
-/// Whether the bytes of each vector's elements lie together in the mask: on as many bytes.
-bool masks_fit_vectors(const RowProblem& p) {
-  const Operand &x = p[Slot::x], &mask = p[Slot::mask];
-  const auto size = static_cast<std::int64_t>(size_of(x.dtype)), width = 16 / size;
-  const auto misfit = [&](std::int64_t bytes, std::int64_t of_mask) { return (bytes / size - of_mask) % width != 0; };
-  const auto low = [](const char* at) { return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(at) % 16); };
-  if (mask.axis_stride != 1 || misfit(low(x.data), low(mask.data))) return false;
-  for (int d = 0; d < p.outer_rank; ++d)
-    if (const auto at = static_cast<std::size_t>(d); p.outer[at] > 1 && misfit(x.strides[at], mask.strides[at]))
-      return false;
-  return true;
-}
-
 const char* refuses_masked(const RowProblem& p, const Context&) {
   if (!p[Slot::mask].given) return "rows have no mask";
   if (const char* why = refuses_pairs(p)) return why;

@@ -9,6 +9,13 @@
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
+
+MaskedRows masked_rows(const RowProblem& p) {
+  const Operand& mask = p[Slot::mask];
+  const std::int64_t stride = p.outer_rank == 0 ? 0 : mask.strides[0];
+  return {plain_rows(without_mask(p)), mask.data, mask.data + (p.rows - 1) * stride + p.n, stride};
+}
+
 namespace {
 
 constexpr std::int64_t kLongest = 256 * lift::kChunk;
@@ -30,22 +37,12 @@ constexpr bool every_warp_has_a_chunk() {
 }
 static_assert(every_warp_has_a_chunk());
 
-RowProblem without_mask(RowProblem p) {
-  p[Slot::mask] = {};
-  return p;
-}
-
-std::int64_t stride_of_masks(const RowProblem& p) { return p.outer_rank == 0 ? 0 : p[Slot::mask].strides[0]; }
-
 const char* refuses(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
   if (p.op != Op::softmax) return "log_softmax wants each row's own frame";
-  if (!p[Slot::mask].given) return "rows have no mask";
   if (p.n <= shortest(size_of(p[Slot::x].dtype) == 4) || p.n > kLongest)
     return "a row is shorter or longer than clusters hold well";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
-  if (const char* why = refuses_plain(without_mask(p))) return why;
-  if (p[Slot::mask].axis_stride != 1 || stride_of_masks(p) < 0) return "masks run backwards, or their bytes lie apart";
+  if (const char* why = refuses_masked_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (p.rows * lift::chunk_count(p.n) < kFewestStayChunks * traits.processors) return "too few rows to stay for";
   if (traits.largest_cluster < 16) return "the device has no clusters of so many blocks";
@@ -55,9 +52,7 @@ const char* refuses(const RowProblem& p, const Context&) {
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(counter_bytes(p, context), context);
-  const Operand& mask = p[Slot::mask];
-  const std::int64_t stride = stride_of_masks(p);
-  MaskedRows rows{plain_rows(without_mask(p)), mask.data, mask.data + (p.rows - 1) * stride + p.n, stride};
+  MaskedRows rows = masked_rows(p);
   const int width = 16 / static_cast<int>(size_of(p[Slot::x].dtype));  // elements of a vector
   const bool whole = rows.joined && p.n % width == 0;
   rows.taken = reinterpret_cast<CounterWord*>(scratch.data());
@@ -71,8 +66,8 @@ void run(const RowProblem& p, const Context& context) {
                      s.warps * GuessShape<E, kForm>::kWarpBytes + 2 * StayBox::bytes(chunks), rows.rows,
                      stream_of(context), rows);
     };
-    if (whole && p.n % 16 == 0 && on_vectors(p, mask)) return go.template operator()<Lands::in_one_place>();
-    if (whole && on_vectors(p, mask, width)) return go.template operator()<Lands::on_vectors>();
+    if (whole && p.n % 16 == 0 && on_vectors(p, p[Slot::mask])) return go.template operator()<Lands::in_one_place>();
+    if (whole && on_vectors(p, p[Slot::mask], width)) return go.template operator()<Lands::on_vectors>();
     go.template operator()<Lands::anywhere>();
   });
 }

@@ -32,13 +32,13 @@ double planted(bool wild, Values v, std::int64_t row, std::int64_t i, std::int64
   return wild ? kWild[(row + i) % 5] : value_of(v, row, i, n);
 }
 
-/// Of rows so many that clusters stay for them.
-void run_masked(const softfold::View& in, const softfold::View& out, const softfold::RowOptions& o) {
+/// Of rows so many that clusters stay for them, unless some warps a row are faster. Whether they did, on the GPU.
+bool run_masked(const softfold::View& in, const softfold::View& out, const softfold::RowOptions& o) {
   const auto plan = softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, o);
-  if (in.device.kind == softfold::DeviceKind::cuda) {
-    ASSERT_EQ(plan.kernel(), "softmax_masked_stays");
-  }
   plan.run();
+  if (in.device.kind != softfold::DeviceKind::cuda || plan.kernel() == "softmax_masked_stays") return true;
+  EXPECT_EQ(plan.kernel(), "softmax_masked_chunks");
+  return false;
 }
 
 /// Elements between rows, of x and of the mask, and before them; or one mask for all.
@@ -86,7 +86,7 @@ constexpr Layout kLayouts[] = {{3088, 0, 0},
                                {262143, 0, 0, 1, 1}};
 
 TEST_F(CudaMaskedStay, Masks) {
-  std::size_t at = 0;
+  std::size_t at = 0, others = 0;
   for (const Layout& l : kLayouts)
     for (const auto& [v, scale] :
          {std::pair{Values::normal, 1.}, {Values::drift, 1.}, {Values::drift, -0.3}, {Values::specials, 0.5}}) {
@@ -108,13 +108,14 @@ TEST_F(CudaMaskedStay, Masks) {
         o.scale = scale, o.mask = mask.view(gpu);
         o.empty = at % 2 == 0 ? softfold::Empty::zero : softfold::Empty::nan;
         const softfold::View in = x.view(gpu), out = in_place ? in : y.view(gpu);
-        run_masked(in, out, o);
-        ASSERT_FALSE(HasFatalFailure()) << what;
+        others += run_masked(in, out, o) ? 0 : 1;
+        ASSERT_FALSE(HasNonfatalFailure()) << what;
       }
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
       Tensor& result = in_place ? x : y;
       ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << what;
     }
+  EXPECT_LT(others, at / 4);
 }
 
 /// Operands that end where their memory does, and masks that begin there or a little behind: what lies around is not
