@@ -240,7 +240,10 @@ TEST_F(CudaHiddenPairs, EdgesOfMemory) {
             plan.run();
             kernel = plan.kernel();
           }
-          EXPECT_EQ(kernel, n > 2048 ? "softmax_masked_chunks" : "softmax_masked_pairs")
+          const bool stays = t == DType::float32 && n == 4104;  // on vectors
+          EXPECT_EQ(kernel, stays      ? "softmax_masked_stays"
+                            : n > 2048 ? "softmax_masked_chunks"
+                                       : "softmax_masked_pairs")
               << rows << "x" << n << " " << name_of(t);
           std::vector<unsigned char> result(bytes);
           cuda_check(cudaMemcpy(result.data(), y.data, bytes, cudaMemcpyDeviceToHost));
