@@ -9,7 +9,7 @@ import operator
 import numpy as np
 
 from softfold import _core, _route
-from softfold._errors import DTypeError, Error
+from softfold._errors import DTypeError, Error, refusing
 from softfold._states import _empty_like
 
 
@@ -93,6 +93,7 @@ def _lse_dtype(q, library):
     return getattr(space, name)
 
 
+@refusing
 def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0, sink=None, bias=None, mask=None,
               slopes=None, lengths=None, starts=None, index=None, q_offsets=None, kv_offsets=None, max_q=0, max_kv=0,
               layout="bhtd", out=None, return_lse=False, return_state=False):  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import operator
 
 __all__ = ["DTypeError", "Error", "StateError", "UnsupportedError", "UsageError"]
@@ -53,26 +55,64 @@ def whole(name: str, value, lowest: int = -(2**63), highest: int = 2**63 - 1) ->
     return value
 
 
-_ELSEWHERE = {"dim": "axis={}", "keepdim": "keepdims={}", "temperature": "scale=1/{}"}  # keywords of other libraries
+# Keywords of other libraries.
+_ELSEWHERE = {"dim": "axis={}", "keepdim": "keepdims={}", "temperature": "scale=1/{}", "where": "mask={}"}
+_ARRAYS = ("a", "array", "input", "logits", "scores", "tensor", "x")  # what others call the first argument
 
 
 def refuse_call(name: str, parameters: str, given: tuple, keywords: dict):
     """Raises what is wrong with a call that a function's signature does not take; called by softfold._core."""
     known = [p.partition("=")[0] for p in parameters.split(", ") if p != "*"]
+    needed = [p for p in parameters.partition("*")[0].split(", ") if p and "=" not in p]
     for word, value in keywords.items():
         if word in known:
             continue
-        near = difflib.get_close_matches(word, known, 1)
+        near = [needed[0]] if word in _ARRAYS and needed else difflib.get_close_matches(word, known, 1)
         fix = _ELSEWHERE.get(word, near[0] + "={}" if near else "")
         shown = repr(value) if isinstance(value, (int, float, str, tuple)) else "..."
         fix = fix.format(shown) if fix.partition("=")[0] in known else f"leave it out, or see help(softfold.{name})"
         raise UsageError("usage", f"the keyword {word} for {name}", ", ".join(known), fix)
-    needed = [p for p in parameters.partition("*")[0].split(", ") if p and "=" not in p]
     for parameter, value in (dict.fromkeys(needed) | dict(zip(known, given)) | keywords).items():
         if parameter in needed and value is None:
-            raise UsageError("usage", f"no {parameter} for {name}", "an array",
-                             f"softfold.{name}({', '.join(needed)})")  # fmt: skip
+            what = "a whole number" if parameter in ("k", "offset", "size") else "an array"
+            raise UsageError("usage", f"no {parameter} for {name}", what, f"softfold.{name}({', '.join(needed)})")
     raise UsageError("usage", f"other arguments than {name} takes", f"{name}({parameters})", f"help(softfold.{name})")
+
+
+def _written(signature) -> str:
+    """A signature's parameters, without a comma and a space in what one is by default."""
+    parameters = []
+    for p in signature.parameters.values():
+        if p.kind is p.KEYWORD_ONLY and "*" not in parameters:
+            parameters.append("*")
+        parameters.append(p.name if p.default is p.empty else f"{p.name}={p.default!r}".replace(", ", ","))
+    return ", ".join(parameters)
+
+
+def _takes(signature, given: tuple, keywords: dict) -> bool:
+    """Whether it takes them, and nothing that it needs is None."""
+    try:
+        bound = signature.bind(*given, **keywords).arguments
+    except TypeError:
+        return False
+    needed = [name for name, p in signature.parameters.items() if p.default is p.empty]
+    return all(bound[name] is not None for name in needed)
+
+
+def refusing(function):
+    """The function, of which calls that its signature does not take are refused in softfold's words."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*given, **keywords):
+        try:
+            return function(*given, **keywords)
+        except TypeError as error:
+            if isinstance(error, Error) or _takes(signature, given, keywords):
+                raise
+        refuse_call(function.__name__, _written(signature), given, keywords)
+
+    return call
 
 
 _CLASSES = {"dtype": DTypeError, "unsupported": UnsupportedError, "state": StateError, "usage": UsageError}

@@ -7,10 +7,13 @@ import importlib
 import numpy as np
 
 from softfold import _core, _route
+from softfold._errors import refusing
 from softfold._losses import check_classes, foldable, returned
 from softfold._states import _empty_like
 
 
+@refusing
+@refusing
 def linear_cross_entropy(x, weight, target, bias=None, *, softcap=0.0, mode="fast", class_weight=None,
                          ignore_index=-100, reduction="mean", label_smoothing=0.0, z_loss=0.0, scale=1.0, mask=None,
                          empty="zero", out=None, dtype=None, return_log_probability=False,

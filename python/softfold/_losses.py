@@ -7,7 +7,7 @@ import importlib
 import numpy as np
 
 from softfold import _core, _route
-from softfold._errors import DTypeError, UnsupportedError
+from softfold._errors import DTypeError, UnsupportedError, refusing
 from softfold._states import _empty_like
 
 
@@ -39,6 +39,7 @@ def returned(results, fresh=True):
     return results[0] if len(results) == 1 else tuple(results)
 
 
+@refusing
 def cross_entropy(logits, target, axis=-1, *, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0,
                   z_loss=0.0, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False,
                   empty="zero", out=None, dtype=None, status=None, return_log_probability=False,
@@ -76,6 +77,7 @@ def cross_entropy(logits, target, axis=-1, *, weight=None, ignore_index=-100, re
     return returned((loss, log_probability, gradient), out is None)
 
 
+@refusing
 def entropy(x, axis=-1, *, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False, empty="zero",
             out=None, dtype=None, return_gradient=False):  # fmt: skip
     """The entropy of softmax(scale x) along axis, -sum p ln p, in nats.
@@ -97,6 +99,7 @@ def entropy(x, axis=-1, *, scale=1.0, scales=None, lengths=None, offsets=None, m
     return returned((result, gradient), out is None)
 
 
+@refusing
 def kl_divergence(p_logits, q_logits, axis=-1, *, scale=1.0, scales=None, lengths=None, offsets=None, mask=None,
                   causal=False, empty="zero", out=None, dtype=None, return_gradients=False):  # fmt: skip
     """KL(p || q) = sum p (ln p - ln q) along axis, in nats, p and q softmaxes of scale times the logits.

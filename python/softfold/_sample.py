@@ -9,7 +9,7 @@ import operator
 import numpy as np
 
 from softfold import _core, _route
-from softfold._errors import Error, whole
+from softfold._errors import Error, refusing, whole
 from softfold._losses import foldable, returned, row_shape
 from softfold._states import _empty_like
 from softfold._topk import taken_shape
@@ -39,6 +39,7 @@ def _arrays(logits, name, options):
     return x, x.__array_namespace__() if hasattr(x, "__array_namespace__") else np, options
 
 
+@refusing
 def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
            bitmask=None, seed=0, offset=0, row_ids=None, of="raw", scale=1.0, scales=None, lengths=None, mask=None,
            causal=False, out=None, return_log_probability=False, return_rank=False, return_probabilities=False,
@@ -100,6 +101,7 @@ def _filtered(result, name, logits, axis, out, dtype, options):
     return out
 
 
+@refusing
 def renormalise(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
                 bitmask=None, scale=1.0, scales=None, lengths=None, mask=None, causal=False, out=None,
                 dtype=None):  # fmt: skip
@@ -121,6 +123,7 @@ def renormalise(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0
     return _filtered("probabilities", "renormalise", logits, axis, out, dtype, options)
 
 
+@refusing
 def mask_logits(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, order="min_p_first", bias=None,
                 bitmask=None, scale=1.0, scales=None, lengths=None, mask=None, causal=False, out=None,
                 dtype=None):  # fmt: skip

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 
 from softfold import _core, _route
-from softfold._errors import Error
+from softfold._errors import Error, refusing
 from softfold._losses import foldable, returned, row_shape
 from softfold._sample import number_of
 from softfold._states import _empty_like
@@ -50,6 +50,7 @@ def _targets(target):
     return target if hasattr(target, "__dlpack__") else np.asarray(target)
 
 
+@refusing
 def fold_shard(x, offset, size, axis=-1, *, target=None, k=0, scale=1.0, scales=None, lengths=None, mask=None,
                width=None, out=None):  # fmt: skip
     """The partials of a shard: what the joins need to know of x, elements [offset, offset + n) of rows of `size`.
@@ -76,6 +77,7 @@ def fold_shard(x, offset, size, axis=-1, *, target=None, k=0, scale=1.0, scales=
     return out
 
 
+@refusing
 def join_states(partials, *, out=None):
     """The states of whole rows, as softfold.state gives them, from the partials of all shards: (P,) + rows + (width,).
 
@@ -89,6 +91,7 @@ def join_states(partials, *, out=None):
     return states
 
 
+@refusing
 def join_cross_entropy(partials, target, *, weight=None, ignore_index=-100, reduction="mean", z_loss=0.0, empty="zero",
                        dtype=None, return_log_probability=False, return_states=False):  # fmt: skip
     """The loss of whole rows, as cross_entropy gives it, from the partials of all shards, folded with the same target.
@@ -109,6 +112,7 @@ def join_cross_entropy(partials, target, *, weight=None, ignore_index=-100, redu
     return returned((loss, log_probability, states))
 
 
+@refusing
 def cross_entropy_backward(logits, target, states, dloss=1.0, axis=-1, *, offset=0, size=0, weight=None,
                            ignore_index=-100, reduction="mean", label_smoothing=0.0, z_loss=0.0, scale=1.0,
                            scales=None, lengths=None, mask=None, causal=False, out=None):  # fmt: skip
@@ -140,6 +144,7 @@ def cross_entropy_backward(logits, target, states, dloss=1.0, axis=-1, *, offset
     return dx
 
 
+@refusing
 def join_topk(partials, k, *, sorted=True, empty="zero", dtype=None, return_probabilities=False,
               return_log_probabilities=False, return_lse=False):  # fmt: skip
     """The k largest elements of whole rows, as topk gives them, from the partials of all shards, folded with k or more.
@@ -161,6 +166,7 @@ def join_topk(partials, k, *, sorted=True, empty="zero", dtype=None, return_prob
     return returned((values, indices, probabilities, log_probabilities, lse))
 
 
+@refusing
 def sample_shard(x, partials, offset, size, axis=-1, *, seed=0, draw=0, row_ids=None, scale=1.0, scales=None,
                  lengths=None, mask=None):  # fmt: skip
     """What softfold.sample draws from whole rows, where this shard has it, else -1: the largest of all ranks' is the

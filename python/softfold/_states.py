@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from softfold import _core, _route
-from softfold._errors import DTypeError, Error
+from softfold._errors import DTypeError, Error, refusing
 
 
 def _empty_like(x, shape=None, dtype=None):
@@ -63,6 +63,7 @@ def merge(*parts, out=None):
     return out
 
 
+@refusing
 def finish_logsumexp(states, *, out=None, dtype=None):
     """ln sum exp of what merged states hold.
 
@@ -91,6 +92,7 @@ def finish(whole, x=None, axis=None, *, log=False, **keywords):
     return (_core.finish_log_softmax if log else _core.finish_softmax)(x, whole, axis, **keywords)
 
 
+@refusing
 def merge_attention(outs, lses, *, out=None, lse=None, base="natural", statistics="lse"):
     """Attention outputs over disjoint keys, merged into the output over all keys.
 
@@ -107,6 +109,7 @@ def merge_attention(outs, lses, *, out=None, lse=None, base="natural", statistic
     return out, lse
 
 
+@refusing
 def merge_blocks(ps, lses, *, base="natural", statistics="lse"):
     """Softmaxes of the blocks of rows, rescaled to the softmax of the whole rows.
 

@@ -7,7 +7,7 @@ import importlib
 import numpy as np
 
 from softfold import _core, _route
-from softfold._errors import Error
+from softfold._errors import Error, refusing
 from softfold._losses import foldable, returned, row_shape
 from softfold._states import _empty_like
 
@@ -20,6 +20,7 @@ def taken_shape(x, k, axis) -> tuple:
     return tuple(k if axis in (i, i - rank) else n for i, n in enumerate(x.shape))
 
 
+@refusing
 def topk(x, k, axis=-1, *, sorted=True, scale=1.0, scales=None, lengths=None, mask=None, causal=False, empty="zero",
          out=None, dtype=None, return_probabilities=False, return_log_probabilities=False,
          return_lse=False):  # fmt: skip

@@ -256,7 +256,7 @@ struct ChunkPart {
   }
 };
 
-/// The sum of chunks that the row's frame does not hold: NaN.
+/// The sum of chunks that the row's frame does not hold, and an element whose frame holds nothing: NaN.
 inline constexpr float kNotHeld = std::numeric_limits<float>::quiet_NaN();
 
 /// Whether the frame holds a warp's part that reaches so far. By all lanes of a warp.

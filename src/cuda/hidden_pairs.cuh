@@ -82,7 +82,7 @@ struct HiddenPair {
     const float none = -fold::infinity<float>();
     float leader = fold::widen(x[first]);
     if (!kMasked && leader == none) {
-      const int own = first + lane_index();
+      const int own = first + lane_index();  // without a mask the first is 0
       const float other = own < row.n ? fold::widen(x[own]) : none;
       const unsigned some = __ballot_sync(lift::kWholeWarp, other != none);
       if (some != 0) leader = __shfl_sync(lift::kWholeWarp, other, __ffs(static_cast<int>(some)) - 1);

@@ -1,5 +1,5 @@
-// A warp's part of a row's mask, for kernels whose clusters stay: it lands beside the part's elements, and those that
-// it hides are made absent ones where they are read.
+// Rows with masks, and, for kernels whose clusters stay, a warp's part of a row's mask: it lands beside the part's
+// elements, and those that it hides are made absent ones where they are read.
 #pragma once
 
 #include "cuda/masked.cuh"

@@ -12,7 +12,7 @@ namespace {
 
 /// Chunks from which on a block a row fills the device.
 constexpr std::int64_t kFewestChunks = 4096;
-constexpr std::int64_t kLongestMasked = (kPairChunks - 1) * lift::kChunk;
+constexpr std::int64_t kLongest = (kPairChunks - 1) * lift::kChunk;
 
 bool rows_on_vectors(const PlainRows& p, std::int64_t size) { return p.joined && p.n * size % 16 == 0; }
 
@@ -43,7 +43,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (chunks < 2) return "a row fits a warp";
-  if (chunks >= kPairChunks) return "a row is longer than a block holds well (15360)";
+  if (p.n > kLongest) return "a row is longer than a block holds well (15360)";
   if (const char* why = refuses_pairs(p, refuses_plain(p))) return why;
   const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
   return pays(plain_rows(p), p.op, size) ? nullptr : "rows of this length are as fast by others";
@@ -58,7 +58,7 @@ bool pays_with_masks(const PlainRows& p, std::int64_t size) {
 
 const char* refuses_masked(const RowProblem& p, const Context&) {
   if (p.op != Op::softmax) return "log_softmax has no form with masks";
-  if (p.n <= 2 * lift::kChunk || p.n > kLongestMasked) return "a row is shorter or longer than a few warps hold well";
+  if (p.n <= 2 * lift::kChunk || p.n > kLongest) return "a row is shorter or longer than a few warps hold well";
   if (const char* why = refuses_pairs(p, refuses_masked_plain(p))) return why;
   if (!masks_fit_vectors(p)) return "masks lie otherwise to vectors than rows do";
   const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
@@ -98,12 +98,14 @@ void launch_pairs(const PairRows<kMasked>& rows, const RowProblem& p, const Cont
   const Stream stream = stream_of(context);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     const bool on_vectors = rows_on_vectors(rows, sizeof(E));
-    if constexpr (sizeof(E) == 2) {  // longer rows of float32 go to others
+    constexpr bool kWide = sizeof(E) == 4;
+    if constexpr (!kWide) {  // of float32 plain ones so long go to others, and pairs are as fast
       if (lift::chunk_count(p.n) == 3)
         return on_vectors ? launch_rows<E, true, true, kMasked>(rows, p.op, processors, stream)
                           : launch_rows<E, true, false, kMasked>(rows, p.op, processors, stream);
     }
-    if (on_vectors) return launch_rows<E, false, true, kMasked>(rows, p.op, processors, stream);
+    if constexpr (!(kWide && kMasked))  // which go to others
+      if (on_vectors) return launch_rows<E, false, true, kMasked>(rows, p.op, processors, stream);
     launch_rows<E, false, false, kMasked>(rows, p.op, processors, stream);
   });
 }

@@ -29,7 +29,7 @@ struct PairShare {
 /// What the warps of a block tell each other of a row.
 struct PairSums {
   static constexpr int kMost = kPairChunks / 2;
-  float sums[kMost];  ///< of pairs of chunks; NaN where elements lie too far from the row's first
+  float sums[kMost];  ///< of pairs of chunks; kNotHeld where the frame does not hold them
   int tops[kMost];    ///< the largest n over the frame, which is above 0
   float frame;
 
