@@ -46,9 +46,17 @@ class StateError(Error):
     """States or partials that do not belong together: another scale, precision or offset."""
 
 
+def integer(name: str, value) -> int:
+    """An integer, or what stands for one."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise DTypeError("dtype", f"{name}={value!r}", "a whole number") from None
+
+
 def whole(name: str, value, lowest: int = -(2**63), highest: int = 2**63 - 1) -> int:
     """An integer, or what stands for one, in [lowest, highest]: nothing is taken modulo."""
-    value = operator.index(value)
+    value = integer(name, value)
     if not lowest <= value <= highest:
         fix = f"{name}={value % (highest + 1)}" if lowest == 0 else ""
         raise Error("option", f"{name}={value}", f"a whole number, {lowest} .. {highest}", fix)

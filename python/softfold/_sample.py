@@ -9,7 +9,7 @@ import operator
 import numpy as np
 
 from softfold import _core, _route
-from softfold._errors import Error, refusing, whole
+from softfold._errors import DTypeError, Error, refusing, whole
 from softfold._losses import foldable, returned, row_shape
 from softfold._states import _empty_like
 from softfold._topk import taken_shape
@@ -26,6 +26,13 @@ def number_of(name, value):
     return whole(name, value) if name in ("top_k", "row_ids") else float(value)
 
 
+def _as_array(name, value, kind):
+    try:
+        return np.asarray(value, kind)
+    except (TypeError, ValueError):
+        raise DTypeError("dtype", f"{name}={value!r}", "a number, or an array with one a row") from None
+
+
 def _arrays(logits, name, options):
     """The logits as an array that softfold._core can view, their library, and the options as numbers and arrays."""
     x = foldable(logits, name)
@@ -35,7 +42,7 @@ def _arrays(logits, name, options):
         if isinstance(value, numbers.Number):
             options[option] = number_of(option, value)
         elif value is not None and not hasattr(value, "__dlpack__"):
-            options[option] = np.asarray(value, kind)
+            options[option] = _as_array(option, value, kind)
     return x, x.__array_namespace__() if hasattr(x, "__array_namespace__") else np, options
 
 

@@ -7,7 +7,7 @@ import importlib
 import numpy as np
 
 from softfold import _core, _route
-from softfold._errors import Error, refusing
+from softfold._errors import Error, integer, refusing
 from softfold._losses import foldable, returned, row_shape
 from softfold._states import _empty_like
 
@@ -36,6 +36,7 @@ def topk(x, k, axis=-1, *, sorted=True, scale=1.0, scales=None, lengths=None, ma
     Returns (values, indices, ...), with what was asked for in this order; x's shape with k along the axis, indices
     int64. Raises softfold.Error before any work.
     """
+    k = integer("k", k)
     options = dict(sorted=sorted, scale=scale, scales=scales, lengths=lengths, mask=mask, causal=causal, empty=empty)
     wanted = (return_probabilities, return_log_probabilities, return_lse)
     if _route._library(x) == "torch":

@@ -161,7 +161,6 @@ CALLS = {
     "where": (lambda: softfold.softmax(X, where=X > 0), "the keyword where for softmax", A, "mask=..."),
     "topk's dim": (lambda: softfold.topk(X, 2, dim=1), "the keyword dim for topk", "x, k, axis", "axis=1"),
     "topk without k": (lambda: softfold.topk(X), "no k for topk", "a whole number", "softfold.topk(x, k)"),
-    "topk's None": (lambda: softfold.topk(X, None), "no k for topk", "a whole number", "softfold.topk(x, k)"),
     "no target": (lambda: softfold.cross_entropy(X), "no target for", "an array", "softfold.cross_entropy(logits, target)"),
     "singular": (lambda: softfold.kl_divergence(X, X, return_gradient=True), "the keyword return_gradient for",
                  "return_gradients", "return_gradients=True"),
@@ -177,6 +176,23 @@ CALLS = {
     "too many": (lambda: softfold.state(X, 1, True, 2), "other arguments than state", "state(x, axis=None, k", "help("),
     "twice": (lambda: softfold.softmax(X, x=X), "other arguments than softmax", "softmax(x, axis=None, *", "help("),
 }
+
+
+@pytest.mark.parametrize(
+    "call, got",
+    [
+        (lambda: softfold.topk(X, 2.5), "k=2.5"),
+        (lambda: softfold.topk(X, "two"), "k='two'"),
+        (lambda: softfold.topk(X, None), "k=None"),
+        (lambda: softfold.sample(X, top_k=2.5), "top_k=2.5"),
+        (lambda: softfold.sample(X, temperature="hot"), "temperature='hot'"),
+        (lambda: softfold.renormalise(X, top_p=[0.5, "x"]), "top_p=[0.5, 'x']"),
+    ],
+)
+def test_what_is_no_number_is_refused(call, got):
+    with pytest.raises(softfold.DTypeError) as caught:
+        call()
+    assert caught.value.got == got and "number" in caught.value.allowed
 
 
 @pytest.mark.parametrize("case", CALLS)
