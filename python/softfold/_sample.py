@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import numbers
-import operator
 
 import numpy as np
 
 from softfold import _core, _route
-from softfold._errors import DTypeError, Error, refusing, whole
+from softfold._errors import DTypeError, Error, integer, refusing, whole
 from softfold._losses import foldable, returned, row_shape
 from softfold._states import _empty_like
 from softfold._topk import taken_shape
@@ -30,7 +29,8 @@ def _as_array(name, value, kind):
     try:
         return np.asarray(value, kind)
     except (TypeError, ValueError):
-        raise DTypeError("dtype", f"{name}={value!r}", "a number, or an array with one a row") from None
+        wanted = "numbers that broadcast to logits" if name == "bias" else "a number, or an array with one a row"
+        raise DTypeError("dtype", f"{name}={value!r}", wanted) from None
 
 
 def _arrays(logits, name, options):
@@ -76,7 +76,7 @@ def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, o
                    bitmask=bitmask, seed=seed, offset=offset, row_ids=row_ids, of=of, scale=scale, scales=scales,
                    lengths=lengths, mask=mask, causal=causal)  # fmt: skip
     wanted = (return_log_probability, return_rank, return_probabilities, return_masked)
-    top = operator.index(return_top_log_probabilities)
+    top = integer("return_top_log_probabilities", return_top_log_probabilities)
     if _route._library(logits) == "torch":
         return importlib.import_module("softfold.torch").run_sample(logits, axis, out, dtype, wanted, top, options)
     x, space, options = _arrays(logits, "sample", options)

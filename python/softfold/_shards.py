@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import numbers
-import operator
 import sys
 
 import numpy as np
 
 from softfold import _core, _route
-from softfold._errors import Error, refusing
+from softfold._errors import Error, integer, refusing
 from softfold._losses import foldable, returned, row_shape
 from softfold._sample import number_of
 from softfold._states import _empty_like
@@ -65,7 +64,7 @@ def fold_shard(x, offset, size, axis=-1, *, target=None, k=0, scale=1.0, scales=
     """
     x = _array(x, "fold_shard")
     if out is None:
-        rank, axis = len(x.shape), operator.index(axis)
+        rank, axis = len(x.shape), integer("axis", axis)
         if not -rank <= axis < rank:
             raise Error("shape", f"axis {axis}", f"{-rank} .. {rank - 1} for rank {rank}")
         rows = row_shape(x, axis, None)
