@@ -8,16 +8,17 @@ namespace {
 using namespace cuda;
 
 const RowKernel kSoftmax[] = {
-    softmax_odd_rows_kernel,        softmax_warp_rows_kernel,     softmax_ring_kernel,
-    softmax_grid_guesses_kernel,    softmax_chunk_pairs_kernel,   softmax_cluster_stays_kernel,
-    softmax_block_rows_kernel,      softmax_grid_few_kernel,      softmax_cluster_row_kernel,
-    softmax_grid_ring_kernel,       softmax_grid_row_kernel,      softmax_long_rows_kernel,
-    softmax_two_reads_kernel,       softmax_lengths_warp_kernel,  softmax_lengths_pairs_kernel,
-    softmax_lengths_tiles_kernel,   softmax_lengths_stay_kernel,  softmax_masked_pairs_kernel,
-    softmax_masked_chunks_kernel,   softmax_warp_rows_any_kernel, softmax_masked_stays_kernel,
-    softmax_cluster_row_any_kernel, softmax_ragged_rows_kernel,   softmax_across_short_kernel,
-    softmax_across_tiles_kernel,    softmax_across_rows_kernel,   fold_generic_kernel,
-    softmax_naive_kernel,           softmax_safe_kernel,          softmax_online_kernel};
+    softmax_lane_rows_kernel,     softmax_odd_rows_kernel,        softmax_warp_rows_kernel,
+    softmax_ring_kernel,          softmax_grid_guesses_kernel,    softmax_chunk_pairs_kernel,
+    softmax_cluster_stays_kernel, softmax_block_rows_kernel,      softmax_grid_few_kernel,
+    softmax_cluster_row_kernel,   softmax_grid_ring_kernel,       softmax_grid_row_kernel,
+    softmax_long_rows_kernel,     softmax_two_reads_kernel,       softmax_lengths_warp_kernel,
+    softmax_lengths_pairs_kernel, softmax_lengths_tiles_kernel,   softmax_lengths_stay_kernel,
+    softmax_masked_pairs_kernel,  softmax_masked_chunks_kernel,   softmax_warp_rows_any_kernel,
+    softmax_masked_stays_kernel,  softmax_cluster_row_any_kernel, softmax_ragged_rows_kernel,
+    softmax_across_short_kernel,  softmax_across_tiles_kernel,    softmax_across_rows_kernel,
+    fold_generic_kernel,          softmax_naive_kernel,           softmax_safe_kernel,
+    softmax_online_kernel};
 const RowKernel kFold[] = {fold_tiles_kernel, fold_ragged_rows_kernel, fold_generic_kernel};
 const RowKernel kFinish[] = {finish_generic_kernel};
 const RowKernel kBackward[] = {backward_warp_rows_kernel, backward_cluster_stays_kernel, backward_cluster_row_kernel,

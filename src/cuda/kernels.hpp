@@ -14,9 +14,10 @@ using TopkKernel = Kernel<TopkProblem>;
 using AttentionKernel = Kernel<AttentionProblem>;
 
 /// softmax and log_softmax of plain problems, with one read.
-extern const RowKernel softmax_odd_rows_kernel, softmax_warp_rows_kernel, softmax_chunk_pairs_kernel,
-    softmax_block_rows_kernel, softmax_ring_kernel, softmax_cluster_stays_kernel, softmax_grid_few_kernel,
-    softmax_cluster_row_kernel, softmax_grid_guesses_kernel, softmax_grid_ring_kernel, softmax_grid_row_kernel;
+extern const RowKernel softmax_lane_rows_kernel, softmax_odd_rows_kernel, softmax_warp_rows_kernel,
+    softmax_chunk_pairs_kernel, softmax_block_rows_kernel, softmax_ring_kernel, softmax_cluster_stays_kernel,
+    softmax_grid_few_kernel, softmax_cluster_row_kernel, softmax_grid_guesses_kernel, softmax_grid_ring_kernel,
+    softmax_grid_row_kernel;
 /// The same with two reads; logsumexp and state of plain problems.
 extern const RowKernel softmax_long_rows_kernel, softmax_two_reads_kernel, fold_tiles_kernel;
 /// The same with masks, lengths and scales a row.

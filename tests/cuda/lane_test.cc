@@ -1,0 +1,79 @@
+// cpu == cuda, bit for bit: softmax and log_softmax of rows of whole vectors that a lane holds, of any content.
+#include "cuda/both.hpp"
+
+namespace softfold_test {
+namespace {
+
+using softfold::DType;
+using softfold::Empty;
+using softfold::Op;
+
+class CudaLane : public Cuda {};
+
+/// Where rows of one kind of content meet such of another in a warp: most lie close together, one in 16 is anything.
+double mixed(std::int64_t row, std::int64_t i, std::int64_t n) {
+  Random of_row(static_cast<std::uint64_t>(row) * 0xA0761D6478BD642FULL + 11);
+  const bool any = row / 512 % 2 == 1 && of_row.uniform() < 1. / 16;
+  const auto kind = static_cast<Values>(of_row.uniform() * static_cast<double>(Values::count));
+  return value_of(any ? kind : Values::normal, row, i, n);
+}
+
+struct Case {
+  std::int64_t n, rows, offset;
+  DType type;
+  Op op;
+  double scale;
+  Empty empty;
+  bool in_place;
+};
+
+/// The kernel that took it.
+std::string compare(const Case& c) {
+  Tensor x(c.type, {c.rows, c.n}, {}, c.offset), y(c.type, {c.rows, c.n}, {}, c.in_place ? 0 : c.offset * 2);
+  x.fill_by_threads([&](std::int64_t i) { return mixed(i / c.n, i % c.n, c.n); });
+  softfold::RowOptions o;
+  o.scale = c.scale, o.empty = c.empty;
+  std::string kernel;
+  for (const bool gpu : {false, true}) {
+    const softfold::View in = x.view(gpu), out = c.in_place ? in : y.view(gpu);
+    const auto plan = softfold::plan(c.op, {&in, 1}, {&out, 1}, o);
+    plan.run();
+    kernel = plan.kernel();
+  }
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  Tensor& result = c.in_place ? x : y;
+  EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
+      << c.rows << "x" << c.n << " " << name_of(c.type) << " by " << kernel << ", scale " << c.scale << ", offset "
+      << c.offset;
+  return kernel;
+}
+
+/// From one row to more than a block takes; operands that begin in either half of a sector.
+TEST_F(CudaLane, EveryWidth) {
+  std::size_t at = 0;
+  for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+    for (int vectors = 1; vectors <= 9; ++vectors)
+      for (const std::int64_t rows : {1, 2, 31, 33, 255, 257, 1000, 2049, 5000})
+        for (const Op op : {Op::softmax, Op::log_softmax}) {
+          const std::int64_t width = t == DType::float32 ? 4 : 8;
+          const double scale = at % 5 == 0 ? -0.75 : at % 5 == 1 ? 30. : 1.;
+          const Case c{
+              vectors * width, rows, at % 3 == 0 ? width : 0, t, op, scale, at % 4 == 0 ? Empty::nan : Empty::zero,
+              at % 7 == 0};
+          ++at;
+          const std::string kernel = compare(c);
+          EXPECT_EQ(kernel == "softmax_lane_rows", rows > 1 && vectors <= 8) << kernel << " " << c.n;
+          if (HasFailure()) return;
+        }
+}
+
+/// What a lane does not hold, or rows that do not lie end to end on vectors, goes to other kernels, and is right there.
+TEST_F(CudaLane, Others) {
+  for (const std::int64_t n : {7, 9, 12, 20, 60})
+    EXPECT_NE(compare({n, 100, 1, DType::bfloat16, Op::softmax, 1., Empty::zero, false}), "softmax_lane_rows");
+  EXPECT_NE(compare({16, 100, 4, DType::bfloat16, Op::softmax, 1., Empty::zero, false}), "softmax_lane_rows");
+  EXPECT_NE(compare({16, 100, 0, DType::bfloat16, Op::softmax, 0., Empty::zero, false}), "softmax_lane_rows");
+}
+
+}  // namespace
+}  // namespace softfold_test
