@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/generic.cuh"
+#include "cuda/launch.hpp"
 
 namespace softfold {
 inline namespace v0 {

@@ -1,4 +1,5 @@
-// cpu == cuda, bit for bit: softmax and log_softmax of rows of whole vectors that a lane holds, of any content.
+// cpu == cuda, bit for bit: softmax, log_softmax, logsumexp and states of rows of whole vectors that a lane
+// holds, of any content.
 #include "cuda/both.hpp"
 
 namespace softfold_test {
@@ -18,6 +19,8 @@ double mixed(std::int64_t row, std::int64_t i, std::int64_t n) {
   return value_of(any ? kind : Values::normal, row, i, n);
 }
 
+bool folds(Op op) { return op == Op::logsumexp || op == Op::state; }
+
 struct Case {
   std::int64_t n, rows, offset;
   DType type;
@@ -29,19 +32,23 @@ struct Case {
 
 /// The kernel that took it.
 std::string compare(const Case& c) {
-  Tensor x(c.type, {c.rows, c.n}, {}, c.offset), y(c.type, {c.rows, c.n}, {}, c.in_place ? 0 : c.offset * 2);
+  const bool in_place = c.in_place && !folds(c.op);
+  Tensor x(c.type, {c.rows, c.n}, {}, c.offset);
+  Tensor y = c.op == Op::state       ? Tensor(DType::float64, {c.rows, 4})
+             : c.op == Op::logsumexp ? Tensor(c.in_place ? c.type : DType::float32, {c.rows})
+                                     : Tensor(c.type, {c.rows, c.n}, {}, c.offset * 2);
   x.fill_by_threads([&](std::int64_t i) { return mixed(i / c.n, i % c.n, c.n); });
   softfold::RowOptions o;
   o.scale = c.scale, o.empty = c.empty;
   std::string kernel;
   for (const bool gpu : {false, true}) {
-    const softfold::View in = x.view(gpu), out = c.in_place ? in : y.view(gpu);
+    const softfold::View in = x.view(gpu), out = in_place ? in : y.view(gpu);
     const auto plan = softfold::plan(c.op, {&in, 1}, {&out, 1}, o);
     plan.run();
     kernel = plan.kernel();
   }
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  Tensor& result = c.in_place ? x : y;
+  Tensor& result = in_place ? x : y;
   EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
       << c.rows << "x" << c.n << " " << name_of(c.type) << " by " << kernel << ", scale " << c.scale << ", offset "
       << c.offset;
@@ -54,7 +61,7 @@ TEST_F(CudaLane, EveryWidth) {
   for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
     for (int vectors = 1; vectors <= 9; ++vectors)
       for (const std::int64_t rows : {1, 2, 31, 33, 255, 257, 1000, 2049, 5000})
-        for (const Op op : {Op::softmax, Op::log_softmax}) {
+        for (const Op op : {Op::softmax, Op::log_softmax, Op::logsumexp, Op::state}) {
           const std::int64_t width = t == DType::float32 ? 4 : 8;
           const double scale = at % 5 == 0 ? -0.75 : at % 5 == 1 ? 30. : 1.;
           const Case c{
@@ -62,9 +69,21 @@ TEST_F(CudaLane, EveryWidth) {
               at % 7 == 0};
           ++at;
           const std::string kernel = compare(c);
-          EXPECT_EQ(kernel == "softmax_lane_rows", rows > 1 && vectors <= 8) << kernel << " " << c.n;
+          const char* expected = folds(op) ? "fold_lane_rows" : "softmax_lane_rows";
+          EXPECT_EQ(kernel == expected, rows > 1 && vectors <= 8) << kernel << " " << c.n;
           if (HasFailure()) return;
         }
+}
+
+/// As many as give each lane all the rows that a set has.
+TEST_F(CudaLane, ManyRows) {
+  for (const DType t : {DType::float32, DType::bfloat16})
+    for (const int vectors : {1, 2, 3, 4, 8})
+      for (const Op op : {Op::softmax, Op::log_softmax, Op::logsumexp}) {
+        const std::int64_t rows = 2100037 / vectors;
+        compare({vectors * (t == DType::float32 ? 4 : 8), rows, 0, t, op, 1., Empty::zero, vectors == 4});
+        if (HasFailure()) return;
+      }
 }
 
 /// What a lane does not hold, or rows that do not lie end to end on vectors, goes to other kernels, and is right there.

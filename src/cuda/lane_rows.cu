@@ -1,0 +1,75 @@
+// softmax_lane_rows and fold_lane_rows: what they take, and how they are launched.
+#include "cuda/lane_rows.cuh"
+
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/kernels.hpp"
+
+#include <algorithm>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+const char* refuses_fold(const RowProblem& p, const Context&) {
+  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  const auto bytes = p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
+  if (p.n == 0 || bytes % 16 != 0) return "rows do not fill vectors of 16 bytes";
+  if (bytes > kLaneVectors * 16) return "a row is longer than a lane holds (128 bytes)";
+  if (p.rows / 32 >= 0x7FFFFFFF) return "more rows than a grid has";
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
+  if (const char* why = refuses_plain(p)) return why;
+  const PlainRows rows = plain_rows(p);
+  return rows.joined && rows.x_stride == bytes ? nullptr : "rows do not lie end to end on 16-byte boundaries";
+}
+
+const char* refuses(const RowProblem& p, const Context& context) {
+  if (const char* why = refuses_fold(p, context)) return why;
+  const PlainRows rows = plain_rows(p);
+  const bool on_vectors = reinterpret_cast<std::uintptr_t>(rows.y) % 16 == 0;
+  return on_vectors && rows.y_stride == rows.x_stride ? nullptr : "results do not lie end to end on 16-byte boundaries";
+}
+
+/// go(kernel_of<kVectors>, rows of a lane, grid), by the vectors of p's rows. Few rows are spread over the device.
+template <int kVectors = 1, class Go>
+void launch_rows(const PlainRows& p, const DeviceTraits& device, const Go& go) {
+  if constexpr (kVectors < kLaneVectors)
+    if (p.x_stride > kVectors * 16) return launch_rows<kVectors + 1>(p, device, go);
+  constexpr std::int64_t lanes = 32 * kLaneWarps * kLaneSets, at_once = 6;
+  const std::int64_t each =
+      std::clamp<std::int64_t>(p.rows / (lanes * at_once * device.processors), 1, kLaneVectors / kVectors);
+  const Grid grid{(p.rows + lanes * each - 1) / (lanes * each), 32 * kLaneWarps, 1,
+                  kLaneWarps * kLaneSets * LaneSets<kVectors>::kRoom};
+  go.template operator()<kVectors>(LaneRows{p, static_cast<int>(each)}, grid);
+}
+
+void run(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Stream stream = stream_of(context);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    launch_rows(plain_rows(p), traits_of(device.device()), [&]<int kVectors>(const LaneRows& rows, const Grid& grid) {
+      const auto go = [&](auto kernel) { launch("softmax_lane_rows", kernel, grid, stream, rows); };
+      p.op == Op::log_softmax ? go(softmax_lane_rows<E, kVectors, true>) : go(softmax_lane_rows<E, kVectors, false>);
+    });
+  });
+}
+
+void run_fold(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Stream stream = stream_of(context);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    launch_rows(plain_rows(p), traits_of(device.device()), [&]<int kVectors>(const LaneRows& rows, const Grid& grid) {
+      launch("fold_lane_rows", fold_lane_rows<E, kVectors>, grid, stream, rows, RowResults(p));
+    });
+  });
+}
+
+}  // namespace
+
+const RowKernel softmax_lane_rows_kernel{"softmax_lane_rows", refuses, run, nullptr};
+const RowKernel fold_lane_rows_kernel{"fold_lane_rows", refuses_fold, run_fold, nullptr};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
