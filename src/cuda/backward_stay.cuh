@@ -2,9 +2,9 @@
 // registers between their sum and dx, while those of the next row arrive in shared memory.
 #pragma once
 
+#include "cuda/gradient_vectors.cuh"
 #include "cuda/in_order.cuh"
 #include "cuda/stay.cuh"
-#include "softfold/fold/gradient.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -32,65 +32,6 @@ struct SumBox {
   __device__ __forceinline__ lift::SumNode& operator[](int chunk) const { return sums[chunk + chunk / 8]; }
   static constexpr SOFTFOLD_HD int bytes(int chunks) {
     return (chunks + chunks / 8 + 1) / 2 * 2 * static_cast<int>(sizeof(lift::SumNode));
-  }
-};
-
-/// Of a chunk's y and dy in registers, as vectors.
-template <class E, template <class> class Gradient>
-struct GradientVectors {
-  using Shape = GradientShape<E>;
-  static constexpr int kCount = Shape::kCount, kLanes = Shape::kLanes;
-  static constexpr int kWidth = Shape::Place::kWidth, kVectors = Shape::Place::kVectors;
-  using Vectors = uint4[kVectors];
-
-  /// The tree over the chunk; `any` is of the lane's own elements.
-  static __device__ __forceinline__ lift::SumNode sum(const Vectors& y, const Vectors& dy) {
-    bool any = false;
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      float v[kWidth];
-      Packed<E>::unpack(y[j], v);
-#pragma unroll
-      for (int k = 0; k < kWidth; ++k) any |= !(v[k] == Gradient<float>::nothing());
-    }
-    const float sum = lift::add_tree<kWidth, kLanes, float, kCount>([&](int j, int k) {
-      float a[kWidth], b[kWidth];
-      Packed<E>::unpack(y[j], a);
-      Packed<E>::unpack(dy[j], b);
-      return Gradient<float>::leaf(a[k], b[k]);
-    });
-    return {sum, any ? 1U : 0U};
-  }
-
-  /// Elements [0, n) of dx.
-  static __device__ __forceinline__ void write(const Vectors& y, const Vectors& dy, char* dx, int n,
-                                               const lift::SumNode& row, float scale) {
-    const Gradient<float> through{row.sum, scale};
-    write_vectors<E, kLanes, kVectors>(dx, n, [&](int j) {
-      return row.any == 0 ? uint4{0U, 0U, 0U, 0U} : gradient(through, y[j], dy[j]);
-    });
-  }
-
- private:
-  static __device__ __forceinline__ uint4 gradient(const Gradient<float>& through, const uint4& y, const uint4& dy) {
-    float a[kWidth], b[kWidth];
-    Packed<E>::unpack(y, a);
-    Packed<E>::unpack(dy, b);
-    bool nan = false;
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) {
-      b[k] = through(a[k], b[k]);
-      nan |= fold::is_nan(b[k]);
-    }
-    if constexpr (sizeof(E) == 2) {
-      if (nan) {
-        E e[kWidth];
-#pragma unroll
-        for (int k = 0; k < kWidth; ++k) e[k] = fold::narrow<E>(b[k]);
-        return Packed<E>::join(e);
-      }
-    }
-    return Packed<E>::pack(b);
   }
 };
 
@@ -153,7 +94,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     const std::int64_t row = source.row(step);
     const int chunk = share.chunk + lane / kLanes;
     const bool has_chunk = lane / kLanes < share.chunks;
-    using Chunk = GradientVectors<E, Gradient>;
+    using Chunk = GradientVectors<E, Gradient, kLanes, Place::kVectors>;
     typename Chunk::Vectors y, dy;
     landed[warp].wait(static_cast<unsigned>(step) & 1U);
     y_of(row).read(y, Gradient<float>::nothing(), rows.x_begin, rows.x_end);
@@ -181,7 +122,9 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
         chunks);
     const int count = has_chunk ? min(static_cast<int>(rows.n) - chunk * lift::kChunk, lift::kChunk) : 0;
     char* dx = rows.y + row * rows.y_stride + begin + lane / kLanes * (lift::kChunk * kSize);
-    Chunk::write(y, dy, dx, count, all, p.scale);
+    const Gradient<float> through{all.sum, p.scale};
+    write_vectors<E, kLanes, Place::kVectors>(dx, count,
+                                              [&](int j) { return Chunk::result(through, all.any != 0, y[j], dy[j]); });
   }
   Cluster::arrive_relaxed();  // nobody leaves while others still send
   Cluster::wait();

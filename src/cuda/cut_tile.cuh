@@ -52,6 +52,21 @@ __device__ __forceinline__ void put_low(char* at, const uint4& v, int count) {
   }
 }
 
+/// Elements [shift, end) of a vector to the vector at `at`.
+template <int kSize>
+__device__ __forceinline__ void put_middle(char* at, const uint4& v, int shift, int end) {
+  const unsigned words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int k = 0; k < 16 / kSize; ++k) {
+    if (k < shift || k >= end) continue;
+    if constexpr (kSize == 4) {
+      reinterpret_cast<unsigned*>(at)[k] = words[k];
+    } else {
+      reinterpret_cast<std::uint16_t*>(at)[k] = static_cast<std::uint16_t>(words[k / 2] >> (k % 2 * 16));
+    }
+  }
+}
+
 /// n > 0 elements of a row in the layout of Tile, by a group of kLanes lanes. Groups of less than a warp hold rows that
 /// end before the last slot: shift + n <= kSlots.
 template <class E, int kLanes>

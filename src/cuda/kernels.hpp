@@ -19,7 +19,8 @@ extern const RowKernel softmax_lane_rows_kernel, softmax_odd_rows_kernel, softma
     softmax_grid_few_kernel, softmax_cluster_row_kernel, softmax_grid_guesses_kernel, softmax_grid_ring_kernel,
     softmax_grid_row_kernel;
 /// The same with two reads; logsumexp and state of plain problems.
-extern const RowKernel softmax_long_rows_kernel, softmax_two_reads_kernel, fold_lane_rows_kernel, fold_tiles_kernel;
+extern const RowKernel softmax_long_rows_kernel, softmax_two_reads_kernel, fold_lane_rows_kernel, fold_odd_rows_kernel,
+    fold_tiles_kernel;
 /// The same with masks, lengths and scales a row.
 extern const RowKernel softmax_lengths_warp_kernel, softmax_lengths_pairs_kernel, softmax_masked_pairs_kernel,
     softmax_masked_chunks_kernel, softmax_lengths_tiles_kernel, softmax_lengths_stay_kernel,
@@ -29,7 +30,8 @@ extern const RowKernel softmax_across_rows_kernel;
 /// Ragged rows.
 extern const RowKernel softmax_ragged_rows_kernel, fold_ragged_rows_kernel;
 /// The gradients of softmax and log_softmax with one read.
-extern const RowKernel backward_warp_rows_kernel, backward_cluster_stays_kernel, backward_cluster_row_kernel;
+extern const RowKernel backward_lane_rows_kernel, backward_odd_rows_kernel, backward_warp_rows_kernel,
+    backward_cluster_stays_kernel, backward_cluster_row_kernel;
 /// Rungs of the ladder, when asked for.
 extern const RowKernel softmax_naive_kernel, softmax_safe_kernel, softmax_online_kernel;
 /// Everything else: any dtype, stride, axis and length.

@@ -4,8 +4,7 @@
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
-
-#include <algorithm>
+#include "cuda/lane_launch.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -31,27 +30,16 @@ const char* refuses(const RowProblem& p, const Context& context) {
   return on_vectors && rows.y_stride == rows.x_stride ? nullptr : "results do not lie end to end on 16-byte boundaries";
 }
 
-/// go(kernel_of<kVectors>, rows of a lane, grid), by the vectors of p's rows. Few rows are spread over the device.
-template <int kVectors = 1, class Go>
-void launch_rows(const PlainRows& p, const DeviceTraits& device, const Go& go) {
-  if constexpr (kVectors < kLaneVectors)
-    if (p.x_stride > kVectors * 16) return launch_rows<kVectors + 1>(p, device, go);
-  constexpr std::int64_t lanes = 32 * kLaneWarps * kLaneSets, at_once = 6;
-  const std::int64_t each =
-      std::clamp<std::int64_t>(p.rows / (lanes * at_once * device.processors), 1, kLaneVectors / kVectors);
-  const Grid grid{(p.rows + lanes * each - 1) / (lanes * each), 32 * kLaneWarps, 1,
-                  kLaneWarps * kLaneSets * LaneSets<kVectors>::kRoom};
-  go.template operator()<kVectors>(LaneRows{p, static_cast<int>(each)}, grid);
-}
-
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Stream stream = stream_of(context);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    launch_rows(plain_rows(p), traits_of(device.device()), [&]<int kVectors>(const LaneRows& rows, const Grid& grid) {
-      const auto go = [&](auto kernel) { launch("softmax_lane_rows", kernel, grid, stream, rows); };
-      p.op == Op::log_softmax ? go(softmax_lane_rows<E, kVectors, true>) : go(softmax_lane_rows<E, kVectors, false>);
-    });
+    launch_lane_rows<1>(plain_rows(p), traits_of(device.device()),
+                        [&]<int kVectors>(const LaneRows& rows, const Grid& grid) {
+                          const auto go = [&](auto kernel) { launch("softmax_lane_rows", kernel, grid, stream, rows); };
+                          p.op == Op::log_softmax ? go(softmax_lane_rows<E, kVectors, true>)
+                                                  : go(softmax_lane_rows<E, kVectors, false>);
+                        });
   });
 }
 
@@ -59,9 +47,10 @@ void run_fold(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Stream stream = stream_of(context);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    launch_rows(plain_rows(p), traits_of(device.device()), [&]<int kVectors>(const LaneRows& rows, const Grid& grid) {
-      launch("fold_lane_rows", fold_lane_rows<E, kVectors>, grid, stream, rows, RowResults(p));
-    });
+    launch_lane_rows<1>(plain_rows(p), traits_of(device.device()),
+                        [&]<int kVectors>(const LaneRows& rows, const Grid& grid) {
+                          launch("fold_lane_rows", fold_lane_rows<E, kVectors>, grid, stream, rows, RowResults(p));
+                        });
   });
 }
 

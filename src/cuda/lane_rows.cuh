@@ -18,7 +18,9 @@ inline constexpr int kLaneBlocks = kVectors * 16 / static_cast<int>(sizeof(E)) >
 
 struct LaneRows {
   PlainRows rows;
-  int each;  ///< rows that a lane has in a set
+  int each;                  ///< rows that a lane has in a set
+  const char* dy = nullptr;  ///< of gradients: lies as x does
+  float scale = 1.F;         ///< of gradients
 };
 
 /// A lane's row in shared memory.
@@ -64,8 +66,9 @@ class LaneSets {
  public:
   static constexpr int kBytes = 16 * kVectors, kRoom = room_in_sectors(32 * 16 * kLaneVectors);
 
-  __device__ __forceinline__ LaneSets(const LaneRows& p, char* memory, CopyBarrier (&landed)[kLaneSets])
-      : p_(p), place_(place_in_sectors(memory, p.rows.x)), landed_(landed) {
+  /// x: of the rows, the first; memory: kLaneSets * kRoom bytes.
+  __device__ __forceinline__ LaneSets(const LaneRows& p, const char* x, char* memory, CopyBarrier (&landed)[kLaneSets])
+      : p_(p), place_(place_in_sectors(memory, x)), landed_(landed) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if (lane < kLaneSets) landed[lane].init(1);
     CopyBarrier::publish();
@@ -75,7 +78,7 @@ class LaneSets {
     for (int set = 0; set < kLaneSets; ++set) {
       if (!has(set)) break;
       landed[set].expect(bytes(set));
-      landed[set].copy(place(set), p.rows.x + first(set) * kBytes, bytes(set));
+      landed[set].copy(place(set), x + first(set) * kBytes, bytes(set));
     }
   }
   __device__ __forceinline__ bool has(int set) const { return first(set) < p_.rows.rows; }
@@ -139,7 +142,7 @@ __global__ void __launch_bounds__(32 * kLaneWarps, (kLaneBlocks<E, kVectors>))
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kLaneWarps][kLaneSets];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const Sets sets(p, landing_memory + warp * (kLaneSets * Sets::kRoom), landed[warp]);
+  const Sets sets(p, p.rows.x, landing_memory + warp * (kLaneSets * Sets::kRoom), landed[warp]);
 #pragma unroll 1
   for (int set = 0; set < kLaneSets && sets.has(set); ++set) {
     sets.wait(set);
@@ -161,7 +164,7 @@ __global__ void __launch_bounds__(32 * kLaneWarps, (kLaneBlocks<E, kVectors>))
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kLaneWarps][kLaneSets];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const Sets sets(p, landing_memory + warp * (kLaneSets * Sets::kRoom), landed[warp]);
+  const Sets sets(p, p.rows.x, landing_memory + warp * (kLaneSets * Sets::kRoom), landed[warp]);
 #pragma unroll 1
   for (int set = 0; set < kLaneSets && sets.has(set); ++set) {
     sets.wait(set);

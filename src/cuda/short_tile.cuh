@@ -58,6 +58,10 @@ struct ShortTile {
 
   /// The vectors; in slots without an element stands some element of the row.
   __device__ __forceinline__ void gather(uint4 (&raw)[kVectors], const char* first) const {
+    gather(raw, first, *reinterpret_cast<const E*>(first));
+  }
+  /// The same, but there stands `one`.
+  __device__ __forceinline__ void gather(uint4 (&raw)[kVectors], const char* first, E one) const {
     const uint4* at = reinterpret_cast<const uint4*>(first - shift * kSize);
     if (whole()) {
 #pragma unroll
@@ -66,7 +70,6 @@ struct ShortTile {
       return;
     }
     const int last = max(end - 1, 0) / kWidth;
-    const E one = *reinterpret_cast<const E*>(first);
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) raw[j] = at[j < kFull ? lane + kLanes * j : min(lane + kLanes * j, last)];
     E ones[kWidth];

@@ -1,109 +1,12 @@
-// softmax, log_softmax and gradients of plain rows of up to 1024 elements that do not fill 4, 8, 16 or 32 lanes, or
-// begin inside vectors: lanes have as many vectors as the rows need, and only the last ones ask what in them is the
-// row's.
+// softmax, log_softmax and gradients of plain short rows as odd_rows.cuh has them.
 #pragma once
 
 #include "cuda/in_order.cuh"
-#include "cuda/short_place.cuh"
-
-#include <bit>
+#include "cuda/odd_rows.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
-
-/// Sets of rows that a warp of softmax_odd_rows has in flight, and warps of a block.
-inline constexpr int kOddRuns = 2, kOddWarps = 4;
-template <class E, int kVectors>
-inline constexpr int kOddBlocks = sizeof(E) == 4 ? 6
-                                  : kVectors > 8 ? 4
-                                                 : 5;
-/// Measured: up to so many lanes a row, results leave as whole runs of a warp's rows, beyond it straight from
-/// registers.
-inline constexpr int kOddRunLanes = 4;
-
-/// A group of lanes and the vectors of each, which hold a row and what lies around it in its first and last vector. Of
-/// each lane's vectors the first kFull hold nothing but elements of the row, but for what lies before it.
-template <class E, int kLanes_, int kVectors, int kFull>
-struct OddTile : ShortTile<E, kLanes_, kVectors * 16 / static_cast<int>(sizeof(E)), kFull> {
-  using Short = ShortTile<E, kLanes_, kVectors * 16 / static_cast<int>(sizeof(E)), kFull>;
-  static constexpr int kLanes = kLanes_, kCount = Short::kSlots / kLanes, kRows = 32 / kLanes, kWidth = Short::kWidth;
-  using Short::end;
-  using Short::lane;
-  using Short::shift;
-  using Short::Short;
-
-  /// Results to y, which lies to 16-byte boundaries as x does, or to where x lies itself.
-  __device__ __forceinline__ void write(char* y, const float (&v)[kCount]) const {
-    constexpr int kSize = Short::kSize;
-    uint4* to = reinterpret_cast<uint4*>(y - shift * kSize) + lane;
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      const uint4 own = Packed<E>::pack(v + j * kWidth);
-      char* at = reinterpret_cast<char*>(to + kLanes * j);
-      if (kFull == 0 && j == 0 && end < kWidth) {  // the row lies inside its only vector
-#pragma unroll
-        for (int k = 0; k < kWidth; ++k)
-          if (lane == 0 && k >= shift && k < end) reinterpret_cast<E*>(at)[k] = Packed<E>::narrow(v[k]);
-        return;
-      }
-      const int here = j < kFull ? kWidth : end - kWidth * (lane + kLanes * j);
-      if (j == 0 && shift != 0 && lane == 0) {
-        put_high<kSize>(at, own, shift);
-        if (this->wrapped() > 0) put_low<kSize>(at + Short::kSlots * kSize, own, this->wrapped());
-      } else if (here >= kWidth) {
-        *reinterpret_cast<uint4*>(at) = own;
-      } else if (here > 0) {
-        put_low<kSize>(at, own, here);
-      }
-    }
-  }
-};
-
-/// Where a warp's rows land in shared memory, to 16-byte boundaries as they lie in x: as one run where they lie end to
-/// end there, and results in y (p.joined), else p.pitch bytes apart.
-template <class E, int kRows>
-struct OddPlace {
-  char* place;
-  const char* first;  ///< of the warp's rows
-
-  static SOFTFOLD_HD int pitch(const PlainRows& p) {
-    const int bytes = static_cast<int>(p.n) * static_cast<int>(sizeof(E));
-    return p.joined ? bytes : (bytes + 15) / 16 * 16 + 16;
-  }
-  /// The same formula for both, or lanes with little to do would ask which (5 percent of the shortest rows).
-  static SOFTFOLD_HD int bytes(const PlainRows& p) { return room_in_sectors((kRows * p.pitch + 15) / 16 * 16 + 16); }
-
-  __device__ __forceinline__ char* row(const PlainRows& p, int i) const {
-    const auto low = [](const char* at) { return static_cast<int>(reinterpret_cast<std::uintptr_t>(at) % 16); };
-    return place + i * p.pitch + (p.joined ? low(first) : low(first + i * p.x_stride));
-  }
-  /// Sends the first `count` rows on their way; by all lanes.
-  __device__ __forceinline__ void fetch(const PlainRows& p, CopyBarrier& landed, int count) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, n = static_cast<int>(p.n);
-    const Extent x{p.x_begin, p.x_end};
-    if (p.joined) {
-      if (lane == 0) fetch_run<E>(place, landed, first, count * n, x);
-    } else if (lane < kRows) {
-      fetch_run<E>(place + lane * p.pitch, landed, first + lane * p.x_stride, lane < count ? n : 0, x);
-    }
-  }
-  /// Of joined rows: what stands in the place of the first `count`, to y; by all lanes. bulk_drain() before the block
-  /// ends.
-  __device__ __forceinline__ void send(const PlainRows& p, char* y, int count) const {
-    constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize;
-    const int lane = static_cast<int>(threadIdx.x) % 32, n = count * static_cast<int>(p.n);
-    const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % 16) / kSize;
-    const E* from = reinterpret_cast<const E*>(place) + shift;
-    E* to = reinterpret_cast<E*>(y);
-    fence_for_copy();
-    __syncwarp();
-    const int head = min(n, (kWidth - shift) % kWidth), tail = max(head, (n + shift) / kWidth * kWidth - shift);
-    if (lane == 0 && tail > head) bulk_store(to + head, from + head, (tail - head) * kSize);
-    if (lane < head) to[lane] = from[lane];
-    if (tail + lane < n) to[tail + lane] = from[tail + lane];
-  }
-};
 
 /// A row for each group of lanes, of elements that may lie far apart, or are no numbers. x: in shared memory.
 template <class E, int kLanes, Leaves kLeaves>
