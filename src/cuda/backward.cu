@@ -4,6 +4,7 @@
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/plain_gradient.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -69,6 +70,25 @@ void run_cluster_row(const RowProblem& p, const Context& context) {
 }
 
 }  // namespace
+
+PlainGradient plain_gradient(const RowProblem& p) {
+  const Operand& dy = p[Slot::dy];
+  PlainGradient g{plain_rows(p), plain_rows(p), static_cast<float>(p.scale)};
+  g.dy.x = g.dy.x_begin = dy.data;
+  g.dy.x_stride = p.outer_rank == 0 ? 0 : dy.strides[0];
+  g.dy.x_end = dy.data + (p.rows - 1) * g.dy.x_stride + p.n * static_cast<std::int64_t>(size_of(dy.dtype));
+  return g;
+}
+
+const char* refuses_plain_gradient(const RowProblem& p) {
+  if (p.rung != Rung::automatic) return "a gradient has no rungs";
+  if (p.n == 0) return "rows of no elements";
+  if (const char* why = refuses_plain(p)) return why;
+  if (p.outer_rank == 1 && p.rows > 1 &&
+      p[Slot::dy].strides[0] < p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)))
+    return "rows of dy overlap or run backwards";
+  return refuses_other_vectors(p, Slot::dy, "dy lies differently from y");
+}
 
 const RowKernel backward_warp_rows_kernel{"backward_warp_rows", refuses_warp_rows, run_warp_rows, nullptr};
 const RowKernel backward_cluster_row_kernel{"backward_cluster_row", refuses_cluster_row, run_cluster_row, nullptr};

@@ -11,30 +11,19 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-std::int64_t stride_of_dy(const RowProblem& p) { return p.outer_rank == 0 ? 0 : p[Slot::dy].strides[0]; }
-
-const char* refuses(const RowProblem& p) {
-  if (p.rung != Rung::automatic) return "a gradient has no rungs";
-  if (p.n == 0) return "rows of no elements";
-  if (p.rows / 8 >= 0x7FFFFFFF) return "more rows than a grid has";
-  if (const char* why = refuses_plain(p)) return why;
-  if (p.outer_rank == 1 && p.rows > 1 && stride_of_dy(p) < p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)))
-    return "rows of dy overlap or run backwards";
-  return refuses_other_vectors(p, Slot::dy, "dy lies differently from y");
-}
-
 const char* refuses_lane(const RowProblem& p, const Context&) {
-  if (const char* why = refuses(p)) return why;
+  if (const char* why = refuses_plain_gradient(p)) return why;
   const auto bytes = p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
   if (bytes > kLaneVectors * 16) return "a row is longer than a lane holds (128 bytes)";
-  const PlainRows rows = plain_rows(p);
-  const bool end_to_end = rows.x_stride == bytes && rows.y_stride == bytes && stride_of_dy(p) == bytes;
-  return bytes % 16 == 0 && rows.joined && end_to_end ? nullptr : "rows do not lie end to end on 16-byte boundaries";
+  const PlainGradient g = plain_gradient(p);
+  const bool end_to_end = g.y.x_stride == bytes && g.y.y_stride == bytes && g.dy.x_stride == bytes;
+  return bytes % 16 == 0 && g.y.joined && end_to_end ? nullptr : "rows do not lie end to end on 16-byte boundaries";
 }
 
 const char* refuses_odd(const RowProblem& p, const Context&) {
   if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
-  if (const char* why = refuses(p)) return why;
+  if (const char* why = refuses_plain_gradient(p)) return why;
+  if (p.rows / 8 >= 0x7FFFFFFF) return "more rows than a grid has";
   const int size = static_cast<int>(size_of(p[Slot::x].dtype));
   const PlainRows rows = plain_rows(p);
   const int vectors = vectors_of(rows, size);
@@ -47,8 +36,9 @@ const char* refuses_odd(const RowProblem& p, const Context&) {
 template <class E, template <class> class Gradient>
 void launch_lane(const RowProblem& p, Stream stream) {
   const DeviceOf device(p[Slot::x].data);
-  launch_lane_rows<2>(plain_rows(p), traits_of(device.device()), [&]<int kVectors>(LaneRows rows, const Grid& grid) {
-    rows.dy = p[Slot::dy].data, rows.scale = static_cast<float>(p.scale);
+  const PlainGradient g = plain_gradient(p);
+  launch_lane_rows<2>(g.y, traits_of(device.device()), [&]<int kVectors>(LaneRows rows, const Grid& grid) {
+    rows.dy = g.dy.x, rows.scale = g.scale;
     launch("backward_lane_rows", backward_lane_rows<E, kVectors, Gradient>, grid, stream, rows);
   });
 }
@@ -56,18 +46,14 @@ void launch_lane(const RowProblem& p, Stream stream) {
 template <class E, template <class> class Gradient>
 void launch_odd(const RowProblem& p, Stream stream) {
   const DeviceOf device(p[Slot::x].data);
-  const PlainRows y = plain_rows(p);
-  with_odd_shape<E, false>(y, [&]<int kLanes, int kVectors, int kFull>() {
+  PlainGradient g = plain_gradient(p);
+  with_odd_shape<E, false, true>(g.y, [&]<int kLanes, int kVectors, int kFull>() {
     using Place = OddPlace<E, 32 / kLanes>;
     constexpr std::int64_t rows = 32 / kLanes * kOddWarps * kOddRuns;
-    OddGradientRows to{y, y, static_cast<float>(p.scale)};
-    to.dy.x = to.dy.x_begin = p[Slot::dy].data;
-    to.dy.x_stride = stride_of_dy(p);
-    to.dy.x_end = to.dy.x + (p.rows - 1) * to.dy.x_stride + p.n * static_cast<std::int64_t>(sizeof(E));
-    to.y.joined = to.dy.joined = end_to_end(to.y, sizeof(E)) && end_to_end(to.dy, sizeof(E));
-    to.y.pitch = to.dy.pitch = Place::pitch(to.y);
-    const Grid grid{(p.rows + rows - 1) / rows, 32 * kOddWarps, 1, 2 * kOddWarps * kOddRuns * Place::bytes(to.y)};
-    launch("backward_odd_rows", backward_odd_rows<E, kLanes, kVectors, kFull, Gradient>, grid, stream, to);
+    g.y.joined = g.dy.joined = end_to_end(g.y, sizeof(E)) && end_to_end(g.dy, sizeof(E));
+    g.y.pitch = g.dy.pitch = Place::pitch(g.y);
+    const Grid grid{(p.rows + rows - 1) / rows, 32 * kOddWarps, 1, 2 * kOddWarps * kOddRuns * Place::bytes(g.y)};
+    launch("backward_odd_rows", backward_odd_rows<E, kLanes, kVectors, kFull, Gradient>, grid, stream, g);
   });
 }
 

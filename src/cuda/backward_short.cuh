@@ -5,6 +5,7 @@
 #include "cuda/gradient_vectors.cuh"
 #include "cuda/lane_rows.cuh"
 #include "cuda/odd_rows.cuh"
+#include "cuda/plain_gradient.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -42,15 +43,9 @@ __global__ void __launch_bounds__(32 * kLaneWarps, 3) backward_lane_rows(const _
   bulk_drain();
 }
 
-/// y and dx, and dy and dx.
-struct OddGradientRows {
-  PlainRows y, dy;
-  float scale;
-};
-
 /// A group of lanes a row, as softmax_odd_rows.
 template <class E, int kLanes, int kVectors, int kFull, template <class> class Gradient>
-__global__ void __launch_bounds__(32 * kOddWarps, 3) backward_odd_rows(const __grid_constant__ OddGradientRows p) {
+__global__ void __launch_bounds__(32 * kOddWarps, 3) backward_odd_rows(const __grid_constant__ PlainGradient p) {
   begin_in_order();
   using Row = OddTile<E, kLanes, kVectors, kFull>;
   using Place = OddPlace<E, Row::kRows>;
@@ -90,13 +85,15 @@ __global__ void __launch_bounds__(32 * kOddWarps, 3) backward_odd_rows(const __g
     const Row tile(at_y, static_cast<int>(p.y.n));
     landed[warp][run].wait(0);
     typename Vectors::Vectors y, dy;
-    tile.gather(y, at_y, Packed<E>::narrow(Gradient<float>::nothing()));
-    tile.gather(dy, at_dy, Packed<E>::narrow(-0.F));
+    tile.gather_only(y, at_y, Packed<E>::narrow(Gradient<float>::nothing()));
+    tile.gather_only(dy, at_dy, Packed<E>::narrow(-0.F));
     const lift::SumNode row = Vectors::sum(y, dy);
     constexpr unsigned all_lanes = lift::kWholeWarp >> (32 - kLanes);
     const bool any = (__ballot_sync(lift::kWholeWarp, row.any != 0) >> (own * kLanes) & all_lanes) != 0;
     const Gradient<float> through{row.sum, p.scale};
-    const auto result = [&](int j) { return Vectors::result(through, any, y[j], dy[j]); };
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) y[j] = Vectors::result(through, any, y[j], dy[j]);
+    const auto result = [&](int j) { return y[j]; };
     if (p.y.joined && kLanes <= kOddRunLanes) {
       __syncwarp();  // all have read their elements
       if (own < count) tile.write_vectors(y_place.row(p.y, own), result);

@@ -18,7 +18,6 @@ constexpr StaySpread spread(std::int64_t chunks, std::size_t size) {
 }
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic) return "a gradient has no rungs";
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (chunks <= (size_of(p[Slot::x].dtype) == 2 ? 3 : 16)) return "a row fits a block";
   if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
@@ -27,24 +26,17 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (p.rows * chunks < 64 * traits.processors) return "too few rows to stay for";
   const StaySpread s = spread(chunks, size_of(p[Slot::x].dtype));
   if (s.blocks == 0 || s.blocks * s.warps > chunks) return "a warp would have no chunk of a row";
-  if (const char* why = refuses_plain(p)) return why;
-  if (p.outer_rank == 1 && p.rows > 1 &&
-      p[Slot::dy].strides[0] < p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)))
-    return "rows of dy overlap or run backwards";
-  return refuses_other_vectors(p, Slot::dy, "dy lies differently from y");
+  return refuses_plain_gradient(p);
 }
 
 template <class E, template <class> class Gradient>
 void launch_stays(const RowProblem& p, const Context& context) {
   using Shape = GradientShape<E>;
   const StaySpread s = spread(lift::chunk_count(p.n), sizeof(E));
-  const Operand& dy = p[Slot::dy];
   const Scratch scratch(counter_bytes(p, context), context);
   const Stream stream = stream_of(context);
-  GradientRows rows{plain_rows(p), dy.data, nullptr, p.outer_rank == 0 ? 0 : dy.strides[0],
-                    static_cast<float>(p.scale)};
-  rows.dy_end = dy.data + (p.rows - 1) * rows.dy_stride + p.n * static_cast<std::int64_t>(sizeof(E));
-  rows.rows.taken = reinterpret_cast<CounterWord*>(scratch.data());
+  PlainGradient rows = plain_gradient(p);
+  rows.y.taken = reinterpret_cast<CounterWord*>(scratch.data());
   const int shared = s.warps * Shape::kWarpBytes + 2 * SumBox::bytes(static_cast<int>(lift::chunk_count(p.n)));
   launch_to_stay("backward_cluster_stays", backward_cluster_stays<E, Gradient>, s, shared, p.rows, stream, rows);
 }

@@ -4,19 +4,12 @@
 
 #include "cuda/gradient_vectors.cuh"
 #include "cuda/in_order.cuh"
+#include "cuda/plain_gradient.hpp"
 #include "cuda/stay.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
-
-/// As PlainRows, with dy; x is the forward pass's result, y the gradient.
-struct GradientRows {
-  PlainRows rows;
-  const char *dy, *dy_end;
-  std::int64_t dy_stride;
-  float scale;
-};
 
 /// 128 bytes of y and as many of dy a lane.
 template <class E>
@@ -38,7 +31,7 @@ struct SumBox {
 /// A cluster of blocks a row; every warp has a chunk.
 template <class E, template <class> class Gradient>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
-    backward_cluster_stays(const __grid_constant__ GradientRows p, int clusters) {
+    backward_cluster_stays(const __grid_constant__ PlainGradient p, int clusters) {
   begin_in_order();
   using Shape = GradientShape<E>;
   using Place = typename Shape::Place;
@@ -49,7 +42,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   __shared__ CopyBarrier landed[kStayWarps];
   using Source = RowSource<>;
   __shared__ Source::Queue queue;
-  const PlainRows& rows = p.rows;
+  const PlainRows &rows = p.y, &dys = p.dy;
   Source source({rows.taken, static_cast<unsigned>(rows.rows)}, clusters, queue);
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -63,15 +56,15 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     return Place{place_in_sectors(own_memory, first), first, n, share.chunks};
   };
   const auto dy_of = [&](std::int64_t row) {
-    const char* first = p.dy + row * p.dy_stride + begin;
+    const char* first = dys.x + row * dys.x_stride + begin;
     return Place{place_in_sectors(own_memory + Shape::kRoom, first), first, n, share.chunks};
   };
   const auto fetch = [&](std::int64_t row) {
     if (lane != 0 || row >= rows.rows) return;
     const Place y = y_of(row), dy = dy_of(row);
-    landed[warp].expect(y.bytes(rows.x_begin, rows.x_end) + dy.bytes(p.dy, p.dy_end));
+    landed[warp].expect(y.bytes(rows.x_begin, rows.x_end) + dy.bytes(dys.x_begin, dys.x_end));
     y.fetch(landed[warp], rows.x_begin, rows.x_end);
-    dy.fetch(landed[warp], p.dy, p.dy_end);
+    dy.fetch(landed[warp], dys.x_begin, dys.x_end);
   };
   const auto box_of = [&](int step) {
     char* boxes = landing_memory + warps * Shape::kWarpBytes;
@@ -98,7 +91,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     typename Chunk::Vectors y, dy;
     landed[warp].wait(static_cast<unsigned>(step) & 1U);
     y_of(row).read(y, Gradient<float>::nothing(), rows.x_begin, rows.x_end);
-    dy_of(row).read(dy, -0.F, p.dy, p.dy_end);
+    dy_of(row).read(dy, -0.F, dys.x_begin, dys.x_end);
     const int waited = Place::loaded(y) | Place::loaded(dy);
     source.keep();
     __syncwarp();

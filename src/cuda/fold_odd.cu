@@ -30,7 +30,7 @@ void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   PlainRows rows = plain_rows(p);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    with_odd_shape<E, true>(rows, [&]<int kLanes, int kVectors, int kFull>() {
+    with_odd_shape<E, true, true>(rows, [&]<int kLanes, int kVectors, int kFull>() {
       using Place = OddPlace<E, 32 / kLanes>;
       constexpr std::int64_t at_once = 32 / kLanes * kOddWarps * kOddRuns;
       rows.joined = rows.x_stride == p.n * static_cast<std::int64_t>(sizeof(E));

@@ -9,6 +9,11 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// Called, not copied: it is half as long as all else.
+__device__ __noinline__ void put_result(const RowResults& to, std::int64_t row, fold::LogSumExp<float>::State state) {
+  to.put_state(row, state);
+}
+
 /// The states of a warp's first `count` rows, of any elements, which lie in shared memory.
 template <class E, int kRows, int kSlots>
 __device__ __noinline__ void fold_any_rows(const PlainRows& p, const RowResults& to, OddPlace<E, kRows> place,
@@ -24,7 +29,7 @@ __device__ __noinline__ void fold_any_rows(const PlainRows& p, const RowResults&
     float v[lift::kPerLane];
     tile.load(v, x, static_cast<int>(p.n), p.factor);
     const auto state = lift::WarpFold<Elements::kWidth, kLanes>::terms(v, p.factor.c).state;
-    if (own < count && tile.lane == 0) to.put_state(base + row, state);
+    if (own < count && tile.lane == 0) put_result(to, base + row, state);
   }
 }
 
@@ -76,7 +81,7 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kOddBlocks<E, kVectors>))
       kept = folded.state, kept_row = base_of(run) + own;
     }
     if (run % kWait < kWait - 1 && base_of(run + 1) < p.rows) continue;
-    if (kept_row >= 0) to.put_state(kept_row, kept);
+    if (kept_row >= 0) put_result(to, kept_row, kept);
     kept_row = -1;
   }
 }

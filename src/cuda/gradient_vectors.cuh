@@ -3,6 +3,9 @@
 
 #include "cuda/rows.cuh"
 #include "softfold/fold/gradient.hpp"
+#include "softfold/lift/cluster.cuh"
+
+#include <type_traits>
 
 namespace softfold {
 inline namespace v0 {
@@ -17,49 +20,58 @@ struct GradientVectors {
 
   /// The tree over the slots; `any` is of the lane's own elements.
   static __device__ __forceinline__ lift::SumNode sum(const Vectors& y, const Vectors& dy) {
-    bool any = false;
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      float v[kWidth];
-      Packed<E>::unpack(y[j], v);
-#pragma unroll
-      for (int k = 0; k < kWidth; ++k) any |= !(v[k] == Gradient<float>::nothing());
-    }
     const float sum = lift::add_tree<kWidth, kLanes, float, kVectors * kWidth>([&](int j, int k) {
       float a[kWidth], b[kWidth];
       Packed<E>::unpack(y[j], a);
       Packed<E>::unpack(dy[j], b);
       return Gradient<float>::leaf(a[k], b[k]);
     });
-    return {sum, any ? 1U : 0U};
+    return {sum, holds(y) ? 1U : 0U};
   }
 
   /// A vector of dx. any: whether the row has anything in it.
   static __device__ __forceinline__ uint4 result(const Gradient<float>& through, bool any, const uint4& y,
                                                  const uint4& dy) {
-    return any ? gradient(through, y, dy) : uint4{0U, 0U, 0U, 0U};
-  }
-
- private:
-  static __device__ __forceinline__ uint4 gradient(const Gradient<float>& through, const uint4& y, const uint4& dy) {
     float a[kWidth], b[kWidth];
     Packed<E>::unpack(y, a);
     Packed<E>::unpack(dy, b);
-    bool nan = false;
 #pragma unroll
-    for (int k = 0; k < kWidth; ++k) {
-      b[k] = through(a[k], b[k]);
-      nan |= fold::is_nan(b[k]);
+    for (int k = 0; k < kWidth; ++k) b[k] = sizeof(E) == 2 ? through.value(a[k], b[k]) : through(a[k], b[k]);
+    const uint4 all = Packed<E>::pack(b);
+    return any ? uint4{written(all.x), written(all.y), written(all.z), written(all.w)} : uint4{0U, 0U, 0U, 0U};
+  }
+
+ private:
+  /// A word of elements, all `value`.
+  static __device__ __forceinline__ unsigned word_of(float value) {
+    if constexpr (sizeof(E) == 4) {
+      return __float_as_uint(value);
+    } else {
+      const unsigned bits = fold::narrow<E>(value).bits;
+      return bits | bits << 16;
     }
-    if constexpr (sizeof(E) == 2) {
-      if (nan) {
-        E e[kWidth];
+  }
+  /// Whether some element of y is not nothing, which is 0 of either sign, or -inf.
+  static __device__ __forceinline__ bool holds(const Vectors& y) {
+    const float nothing = Gradient<float>::nothing();
+    const unsigned none = word_of(nothing);
+    unsigned other = 0;
 #pragma unroll
-        for (int k = 0; k < kWidth; ++k) e[k] = fold::narrow<E>(b[k]);
-        return Packed<E>::join(e);
-      }
+    for (int j = 0; j < kVectors; ++j) other |= (y[j].x ^ none) | (y[j].y ^ none) | (y[j].z ^ none) | (y[j].w ^ none);
+    return (nothing == 0.F ? other & ~word_of(-0.F) : other) != 0;
+  }
+  /// A word of results as it is stored: conversions to 16 bit leave other NaNs than the one that is written.
+  static __device__ __forceinline__ unsigned written(unsigned word) {
+    if constexpr (std::is_same_v<E, fold::BFloat16>) {
+      const __nv_bfloat162 pair = *reinterpret_cast<const __nv_bfloat162*>(&word);
+      const unsigned nan = __hneu2_mask(pair, pair);
+      return (word & ~nan) | (word_of(fold::canonical_nan<float>()) & nan);
+    } else if constexpr (std::is_same_v<E, fold::Float16>) {
+      const __half2 pair = *reinterpret_cast<const __half2*>(&word);
+      const unsigned nan = __hneu2_mask(pair, pair);
+      return (word & ~nan) | (word_of(fold::canonical_nan<float>()) & nan);
     }
-    return Packed<E>::pack(b);
+    return word;
   }
 };
 

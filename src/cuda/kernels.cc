@@ -22,8 +22,9 @@ const RowKernel kSoftmax[] = {
 const RowKernel kFold[] = {fold_lane_rows_kernel, fold_odd_rows_kernel, fold_tiles_kernel, fold_ragged_rows_kernel,
                            fold_generic_kernel};
 const RowKernel kFinish[] = {finish_generic_kernel};
-const RowKernel kBackward[] = {backward_lane_rows_kernel,     backward_odd_rows_kernel,    backward_warp_rows_kernel,
-                               backward_cluster_stays_kernel, backward_cluster_row_kernel, backward_generic_kernel};
+const RowKernel kBackward[] = {backward_lane_rows_kernel,  backward_odd_rows_kernel,      backward_warp_rows_kernel,
+                               backward_block_rows_kernel, backward_cluster_stays_kernel, backward_cluster_row_kernel,
+                               backward_generic_kernel};
 const RowKernel kLseBackward[] = {lse_backward_generic_kernel};
 const AttentionKernel kAttention[] = {attention_sm90_kernel, attention_portable_kernel};
 

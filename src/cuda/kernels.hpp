@@ -30,8 +30,8 @@ extern const RowKernel softmax_across_rows_kernel;
 /// Ragged rows.
 extern const RowKernel softmax_ragged_rows_kernel, fold_ragged_rows_kernel;
 /// The gradients of softmax and log_softmax with one read.
-extern const RowKernel backward_lane_rows_kernel, backward_odd_rows_kernel, backward_warp_rows_kernel,
-    backward_cluster_stays_kernel, backward_cluster_row_kernel;
+extern const RowKernel backward_lane_rows_kernel, backward_block_rows_kernel, backward_odd_rows_kernel,
+    backward_warp_rows_kernel, backward_cluster_stays_kernel, backward_cluster_row_kernel;
 /// Rungs of the ladder, when asked for.
 extern const RowKernel softmax_naive_kernel, softmax_safe_kernel, softmax_online_kernel;
 /// Everything else: any dtype, stride, axis and length.

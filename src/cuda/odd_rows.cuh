@@ -118,19 +118,15 @@ inline int vectors_of(const PlainRows& p, int size) {
   return on_vectors(p, size) ? n / width : std::min<int>(n + 2 * (width - 1), lift::kChunk) / width;
 }
 
-/// Vectors of each lane, of which groups of 1, 2, 4 and so on take a row: the fewer lanes, the faster. The ninth is for
-/// what is in a row's first and last vector beside it.
-template <class E, bool kMany, int kLanes>
-constexpr int kMostVectors = sizeof(E) == 2 && kMany&& kLanes <= 8 ? 9 : 8;
-
-/// go.operator()<lanes, vectors of each, how many of which are full>(), with the fewest that hold p's rows. kMany: of
-/// every number of vectors, instead of some.
-template <class E, bool kMany, int kLanes = 1, class Go>
+/// go.operator()<lanes, vectors of each, how many of which are full>(), with the fewest lanes that hold p's rows by up
+/// to eight vectors each, or the fewest vectors: the fewer lanes, the faster. kNinth: up to eight lanes by a ninth,
+/// too, for what is in a row's first and last vector beside it. kMany: of every number of vectors, instead of some.
+template <class E, bool kMany, bool kNinth, int kLanes = 1, class Go>
 void with_odd_shape(const PlainRows& p, const Go& go) {
   const int vectors = vectors_of(p, static_cast<int>(sizeof(E)));
-  constexpr int most = kMostVectors<E, kMany, kLanes>;
+  constexpr int most = kNinth && kLanes <= 8 ? 9 : 8;
   if constexpr (kLanes * 8 * 16 / static_cast<int>(sizeof(E)) < lift::kChunk)
-    if (vectors > kLanes * most) return with_odd_shape<E, kMany, 2 * kLanes>(p, go);
+    if (vectors > kLanes * most) return with_odd_shape<E, kMany, kNinth, 2 * kLanes>(p, go);
   const int each = (vectors + kLanes - 1) / kLanes;
   if constexpr (kLanes == 1) {
     if (each <= 2) return go.template operator()<kLanes, 2, 0>();

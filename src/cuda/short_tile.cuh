@@ -60,7 +60,24 @@ struct ShortTile {
   __device__ __forceinline__ void gather(uint4 (&raw)[kVectors], const char* first) const {
     gather(raw, first, *reinterpret_cast<const E*>(first));
   }
-  /// The same, but there stands `one`.
+  /// The same, but there stands `nothing`.
+  __device__ __forceinline__ void gather_only(uint4 (&raw)[kVectors], const char* first, E nothing) const {
+    gather(raw, first, nothing);
+    if (whole()) return;
+    const uint4 none = filled(nothing);
+#pragma unroll
+    for (int j = kFull; j < kVectors; ++j)
+      if (kWidth * (lane + kLanes * j) >= end) raw[j] = none;
+  }
+
+ private:
+  static __device__ __forceinline__ uint4 filled(E one) {
+    E ones[kWidth];
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) ones[k] = one;
+    return Packed<E>::join(ones);
+  }
+  /// one: in slots of a vector that holds the row's last element; vectors beyond it show that one.
   __device__ __forceinline__ void gather(uint4 (&raw)[kVectors], const char* first, E one) const {
     const uint4* at = reinterpret_cast<const uint4*>(first - shift * kSize);
     if (whole()) {
@@ -72,10 +89,7 @@ struct ShortTile {
     const int last = max(end - 1, 0) / kWidth;
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) raw[j] = at[j < kFull ? lane + kLanes * j : min(lane + kLanes * j, last)];
-    E ones[kWidth];
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) ones[k] = one;
-    const uint4 filler = Packed<E>::join(ones);
+    const uint4 filler = filled(one);
     // Whoever has the last vector, its own or in place of one beyond it, leaves what it holds of the row.
     const uint4 all{0xFFFFFFFFU, 0xFFFFFFFFU, 0xFFFFFFFFU, 0xFFFFFFFFU}, none{};
     const uint4 of_row = joined(none, all, (end - last * kWidth) * kSize);
@@ -100,6 +114,7 @@ struct ShortTile {
     raw[0] = joined(raw[0], head, shift * kSize);
   }
 
+ public:
   /// The state of each group's tile, from elements that lie close enough together: false for the groups whose elements
   /// do not. v becomes the terms, 0 where no element is; with kLog the elements.
   template <bool kLog>

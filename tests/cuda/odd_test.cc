@@ -1,5 +1,8 @@
-// cpu == cuda, bit for bit: softmax and log_softmax of short rows of every length, wherever they begin, of any content.
+// cpu == cuda, bit for bit: softmax, log_softmax, logsumexp, states and gradients of short rows of every length,
+// wherever they begin, of any content.
 #include "cuda/both.hpp"
+
+#include <map>
 
 namespace softfold_test {
 namespace {
@@ -51,17 +54,114 @@ TEST_F(CudaOdd, RowsOfEveryLength) {
   EXPECT_GT(taken, 2000);
 }
 
+TEST_F(CudaOdd, FoldsOfEveryLength) {
+  std::size_t at = 0;
+  std::int64_t taken = 0;
+  for (std::int64_t n = 1; n <= 1030; ++n)
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16}) {
+      const Layout& l = kLayouts[at % std::size(kLayouts)];
+      const Values v = kValues[at % std::size(kValues)];
+      const Op op = at % 5 < 3 ? Op::logsumexp : Op::state;
+      const std::int64_t rows = 1 + static_cast<std::int64_t>(at++ * 37 % 300) * 128 / (n + 64);
+      Tensor x(t, {rows, n}, {n + l.x_gap, 1}, l.offset);
+      Tensor y = op == Op::state ? Tensor(DType::float64, {rows, 4}) : Tensor(DType::float32, {rows}, {1 + l.y_gap});
+      x.fill([&](std::int64_t i) { return value_of(v, i / n, i % n, n); });
+      softfold::RowOptions o;
+      o.scale = at % 4 == 1 ? -0.75 : 1.;
+      std::string kernel;
+      for (const bool gpu : {false, true}) {
+        const softfold::View in = x.view(gpu), out = y.view(gpu);
+        const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, o);
+        plan.run();
+        kernel = plan.kernel();
+      }
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      taken += kernel == "fold_odd_rows" ? 1 : 0;
+      ASSERT_EQ(difference(y.host(), y.download(), y.size()), "")
+          << rows << "x" << n << " " << name_of(t) << " layout " << &l - kLayouts << " values " << static_cast<int>(v)
+          << " by " << kernel;
+    }
+  EXPECT_GT(taken, 2000);
+}
+
+/// dy: anything that a gradient may be, -0 and numbers that are none in a few rows.
+double gradient_of(std::int64_t row, std::int64_t i) {
+  Random r(static_cast<std::uint64_t>(row) * 0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(i) * 77 + 3);
+  if (row % 11 == 4 && i % 9 == 2) return std::numeric_limits<double>::quiet_NaN();
+  if (row % 13 == 5 && i % 7 == 3) return std::numeric_limits<double>::infinity();
+  if (row % 5 == 1) return -0.;
+  return 4. * r.uniform() - 2.;
+}
+
+/// Compares one gradient; the kernel that took it.
+std::string compare_gradient(DType t, std::int64_t rows, std::int64_t n, std::size_t at) {
+  const Layout& l = kLayouts[at % std::size(kLayouts)];
+  const Values v = kValues[at % std::size(kValues)];
+  const bool log = at % 5 >= 3;
+  Tensor y(t, {rows, n}, {n + l.x_gap, 1}, l.offset), dy(t, {rows, n}, {n + (at % 3 == 0 ? 0 : l.y_gap), 1}, l.offset);
+  Tensor dx(t, {rows, n}, {n + l.y_gap, 1}, l.offset);
+  y.fill([&](std::int64_t i) { return value_of(v, i / n, i % n, n); });
+  const softfold::View forward = y.view(false);
+  if (log) {
+    softfold::log_softmax(forward, forward);
+  } else {
+    softfold::softmax(forward, forward);
+  }
+  y.upload();
+  dy.fill([&](std::int64_t i) { return gradient_of(i / n, i % n); });
+  softfold::RowOptions o;
+  o.scale = at % 4 == 1 ? -0.75 : 1.;
+  std::string kernel;
+  for (const bool gpu : {false, true}) {
+    const softfold::View in[] = {y.view(gpu), dy.view(gpu)}, out = l.in_place ? dy.view(gpu) : dx.view(gpu);
+    const auto plan = softfold::plan(log ? Op::log_softmax_backward : Op::softmax_backward, in, {&out, 1}, o);
+    plan.run();
+    kernel = plan.kernel();
+  }
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  Tensor& result = l.in_place ? dy : dx;
+  EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
+      << rows << "x" << n << " " << name_of(t) << " layout " << &l - kLayouts << " values " << static_cast<int>(v)
+      << " by " << kernel;
+  return kernel;
+}
+
+TEST_F(CudaOdd, GradientsOfEveryLength) {
+  std::size_t at = 0;
+  std::map<std::string, int> taken;
+  for (std::int64_t n = 1; n <= 1030 && !HasFailure(); ++n)
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16}) {
+      ++taken[compare_gradient(t, 1 + static_cast<std::int64_t>(at * 37 % 300) * 128 / (n + 64), n, at)];
+      ++at;
+    }
+  EXPECT_GE(taken["backward_lane_rows"], 3);
+  EXPECT_GT(taken["backward_odd_rows"], 1000);
+}
+
+/// Rows of 2 to 17 chunks, whose last one is of any length.
+TEST_F(CudaOdd, GradientsOfChunks) {
+  std::size_t at = 0;
+  std::map<std::string, int> taken;
+  for (std::int64_t chunks = 2; chunks <= 17 && !HasFailure(); ++chunks)
+    for (const std::int64_t rest : {-1023, -1022, -1021, -1016, -700, -513, -512, -99, -31, -9, -8, -5, -1, 0})
+      for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+        ++taken[compare_gradient(t, 1 + static_cast<std::int64_t>(at * 37 % 50), 1024 * chunks + rest, at)], ++at;
+  EXPECT_GT(taken["backward_block_rows"], 300);
+}
+
 /// Enough rows that every warp takes more than one set of them.
 TEST_F(CudaOdd, ManyRows) {
   for (const std::int64_t n : {1, 3, 10, 23, 50, 64, 65, 127, 250, 300, 513, 1000})
     for (const DType t : {DType::float32, DType::bfloat16})
-      for (const Op op : {Op::softmax, Op::log_softmax}) {
+      for (const Op op : {Op::softmax, Op::log_softmax, Op::logsumexp, Op::softmax_backward}) {
         const std::int64_t rows = 1000000 / (n + 8) + n;
-        Tensor x(t, {rows, n}, {}, 1), y(t, {rows, n}, {}, 1);
+        Tensor x(t, {rows, n}, {}, 1), dy(t, {rows, n}, {}, 1);
+        Tensor y = op == Op::logsumexp ? Tensor(DType::float32, {rows}) : Tensor(t, {rows, n}, {}, 1);
         x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+        dy.fill_by_threads([&](std::int64_t i) { return gradient_of(i / n, i % n); });
         for (const bool gpu : {false, true}) {
-          const softfold::View in = x.view(gpu), out = y.view(gpu);
-          softfold::plan(op, {&in, 1}, {&out, 1}, softfold::RowOptions{}).run();
+          const softfold::View in[] = {x.view(gpu), dy.view(gpu)}, out = y.view(gpu);
+          softfold::plan(op, {in, op == Op::softmax_backward ? 2U : 1U}, {&out, 1}, softfold::RowOptions{}).run();
         }
         ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
         ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << rows << "x" << n << " " << name_of(t);

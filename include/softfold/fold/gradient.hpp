@@ -21,7 +21,9 @@ struct SoftmaxGradient {
   SOFTFOLD_HD static T leaf(T y, T dy) { return Scalar<T>::mul(y, dy); }
   /// y in a row with nothing in it.
   SOFTFOLD_HD static T nothing() { return T(0); }
-  SOFTFOLD_HD T operator()(T y, T dy) const { return canonical(softmax_gradient<Scalar<T>>(y, dy, sum, scale)); }
+  /// Any NaN where it is none.
+  SOFTFOLD_HD T value(T y, T dy) const { return softmax_gradient<Scalar<T>>(y, dy, sum, scale); }
+  SOFTFOLD_HD T operator()(T y, T dy) const { return canonical(value(y, dy)); }
 };
 
 /// dx = (dy - exp(y) sum dy) * scale. y as log_softmax stored it, widened.
@@ -31,7 +33,8 @@ struct LogSoftmaxGradient {
 
   SOFTFOLD_HD static T leaf(T, T dy) { return dy; }
   SOFTFOLD_HD static T nothing() { return -infinity<T>(); }
-  SOFTFOLD_HD T operator()(T y, T dy) const { return canonical(log_softmax_gradient<Scalar<T>>(y, dy, sum, scale)); }
+  SOFTFOLD_HD T value(T y, T dy) const { return log_softmax_gradient<Scalar<T>>(y, dy, sum, scale); }
+  SOFTFOLD_HD T operator()(T y, T dy) const { return canonical(value(y, dy)); }
 };
 
 /// dx = dlse softmax(x) * scale, in a row whose state is regular. c as the row was folded with.

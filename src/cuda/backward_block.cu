@@ -1,0 +1,42 @@
+// backward_block_rows: what it takes, and how it is launched.
+#include "cuda/backward_block.cuh"
+
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/kernels.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+const char* refuses(const RowProblem& p, const Context&) {
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  if (chunks < 2) return "a row fits a warp";
+  if (chunks > kGradientWarps) return "a row is longer than a block holds (16384)";
+  if (p.rows >= 0x7FFFFFFF) return "more rows than a grid has";
+  return refuses_plain_gradient(p);
+}
+
+template <class E, template <class> class Gradient>
+void launch_blocks(const RowProblem& p, Stream stream) {
+  const int warps = static_cast<int>(lift::chunk_count(p.n));
+  const Grid grid{p.rows, 32 * warps, 1, warps * 2 * kGradientRoom<E>};
+  launch("backward_block_rows", backward_block_rows<E, Gradient>, grid, stream, plain_gradient(p));
+}
+
+void run(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    if (p.op == Op::softmax_backward) return launch_blocks<E, fold::SoftmaxGradient>(p, stream_of(context));
+    launch_blocks<E, fold::LogSoftmaxGradient>(p, stream_of(context));
+  });
+}
+
+}  // namespace
+
+const RowKernel backward_block_rows_kernel{"backward_block_rows", refuses, run, nullptr};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

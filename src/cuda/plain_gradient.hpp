@@ -1,0 +1,22 @@
+// A plain problem of gradients: y, dy and dx at one stride each, nothing hidden.
+#pragma once
+
+#include "cuda/softmax_plain.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// y and dx, and dy and dx, as what is read and what is written.
+struct PlainGradient {
+  PlainRows y, dy;
+  float scale;
+};
+
+PlainGradient plain_gradient(const RowProblem& p);
+/// Null if it is one.
+const char* refuses_plain_gradient(const RowProblem& p);
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
