@@ -95,7 +95,8 @@ def _through_dlpack(op, inputs, *, axis, keepdims, out, dtype, offsets, **option
         shape = result_shape(op, x.shape, axis, keepdims, offsets)
         device = {"device": x.device} if hasattr(x, "__array_namespace__") else {}
         out = space.empty(shape, dtype=kind, **device)
-    run_into(_core.run_into, op, inputs, out, axis, offsets=offsets, **options)
+        keepdims = None  # that shape is the one
+    run_into(_core.run_into, op, inputs, out, axis, keepdims=keepdims, offsets=offsets, **options)
     return out
 
 

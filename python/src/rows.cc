@@ -143,6 +143,26 @@ nb::object reroute(Op op, std::span<const nb::handle> inputs, const RowArguments
 
 nb::object allocate(Op op, const Operands& o, nb::handle x, const Axes& axes, const RowArguments& a) {
   const Role role = signature_of(op).out;
+bool has_shape(const Tensor& t, const nb::tuple& shape) {
+  bool same = static_cast<std::size_t>(t.rank) == shape.size();
+  for (int i = 0; same && i < t.rank; ++i) same = nb::cast<std::int64_t>(shape[i]) == t.size(i);
+  return same;
+}
+
+/// Where the library takes a result with the folded axes and without, Python takes the one that keepdims asks for.
+void check_kept(Op op, const Operands& o, const Axes& axes, const RowArguments& a) {
+  const Role role = signature_of(op).out;
+  if (role == Role::full || o.offsets.tensor.given) return;
+  const int trailing = role == Role::states ? 4 : 0;
+  const nb::tuple wanted = row_shape(o.in[0].tensor, axes, a.keepdims, trailing);
+  const bool other = has_shape(o.out.tensor, row_shape(o.in[0].tensor, axes, !a.keepdims, trailing));
+  if (has_shape(o.out.tensor, wanted) || !(other || a.keepdims)) return;  // what fits neither way, the library refuses
+  const std::string given = a.keepdims ? "keepdims=True" : "keepdims=False";
+  const std::string fitting = a.keepdims ? "keepdims=False" : "keepdims=True";
+  throw Error(Code::shape, "out, " + o.out.tensor.describe() + ", with " + given,
+              "the shape " + nb::cast<std::string>(nb::str(nb::list(wanted))), other ? fitting : "");
+}
+
   const Tensor& t = o.in[0].tensor;
   if (role == Role::full) return a.dtype.is_none() ? names().empty_like(x) : names().empty_like(x, a.dtype);
   nb::object dtype =
@@ -215,6 +235,7 @@ nb::object run_rows(Op op, std::span<const nb::handle> inputs, const RowArgument
   const bool is_scalar = fresh && o.out.tensor.rank == 0;
   o.run(op, axes, 0);
   return is_scalar ? nb::object(result[nb::make_tuple()]) : result;  // as NumPy's own functions
+  if (!fresh) check_kept(op, o, axes, a);
 }
 
 void run_rows_into(Op op, std::span<const nb::handle> inputs, const RowArguments& a, std::uintptr_t stream) {
@@ -226,7 +247,9 @@ void run_rows_into(Op op, std::span<const nb::handle> inputs, const RowArguments
   for (std::size_t i = 0; i < inputs.size(); ++i) o.in[i].need(inputs[i], s.names[i] != nullptr ? s.names[i] : "input");
   o.open_options(a);
   o.out.need(a.out, "out", Access::write);
-  o.run(op, op == Op::finish_logsumexp ? Axes{} : parse_axes(a.axis, o.in[0].tensor.rank), stream);
+  const Axes axes = op == Op::finish_logsumexp ? Axes{} : parse_axes(a.axis, o.in[0].tensor.rank);
+  if (a.out_as_keepdims) check_kept(op, o, axes, a);
+  o.run(op, axes, stream);
 }
 
 }  // namespace softfold::python

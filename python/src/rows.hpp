@@ -16,6 +16,7 @@ namespace softfold::python {
 struct RowArguments {
   nb::handle axis, out, dtype, scale, scales, lengths, offsets, mask, causal, empty;
   bool keepdims = false;
+  bool out_as_keepdims = false;  ///< run_rows_into's `out` is a caller's own: of the shape that keepdims asks for
 };
 
 /// Allocates what `out` does not give, runs, and returns the result as the caller's own kind of array.

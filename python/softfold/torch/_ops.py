@@ -69,8 +69,8 @@ def _nan(empty) -> bool:
 
 
 def _run(op, inputs, out, axis, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False,
-         empty_nan=False):  # fmt: skip
-    options = {}
+         empty_nan=False, keepdims=None):  # fmt: skip
+    options = {} if keepdims is None else {"keepdims": keepdims}
     if not (scales is lengths is offsets is mask is None):
         options = {"scales": viewable(scales), "lengths": viewable(lengths), "offsets": viewable(offsets),
                    "mask": viewable(mask)}  # fmt: skip
