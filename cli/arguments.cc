@@ -39,16 +39,22 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
 }
 
 const char* names_of(Elements wanted) {
-  return wanted == Elements::floating ? "float32, float64, float16, bfloat16" : "int32, int64";
+  if (wanted == Elements::whole) return "int32, int64";
+  return wanted == Elements::not_double ? "float32, float16, bfloat16" : "float32, float64, float16, bfloat16";
+}
+
+bool has(Elements wanted, DType dtype) {
+  if (wanted == Elements::any) return true;
+  if (wanted == Elements::whole) return dtype == DType::int32 || dtype == DType::int64;
+  return is_floating(dtype) && (wanted == Elements::floating || dtype != DType::float64);
 }
 
 /// Refuses other elements than are wanted.
 io::ArrayFile only(Elements wanted, io::ArrayFile file) {
-  const DType dtype = file.dtype();
-  const bool whole = dtype == DType::int32 || dtype == DType::int64;
-  if (wanted == Elements::any || (wanted == Elements::floating ? is_floating(dtype) : whole)) return file;
-  throw Error(Code::dtype, fmt::format("'{}': an array of {}", file.file().path(), name_of(dtype)), names_of(wanted),
-              fmt::format("x.astype(numpy.{}) in NumPy", wanted == Elements::floating ? "float32" : "int64"));
+  if (has(wanted, file.dtype())) return file;
+  throw Error(Code::dtype, fmt::format("'{}': an array of {}", file.file().path(), name_of(file.dtype())),
+              names_of(wanted),
+              fmt::format("x.astype(numpy.{}) in NumPy", wanted == Elements::whole ? "int64" : "float32"));
 }
 
 /// A file's refusal, which does not know what is wanted of its elements. as_option: what names them where the file
@@ -155,7 +161,8 @@ std::size_t parse_word(const std::string& text, const char* what, std::span<cons
 std::uint64_t parse_bytes(const std::string& text) {
   const auto refuse = [&]() -> std::uint64_t {
     throw Error(Code::option, fmt::format("the size '{}'", text),
-                "a whole number below 2^63, with K, M, G or T behind it (powers of 1024) or without", "256M");
+                "a whole number of bytes below 2^63, or with K, M, G or T, also KB or KiB, behind it (powers of 1024)",
+                "256M");
   };
   std::string_view digits = text;
   for (const std::string_view unit : {"iB", "B"})

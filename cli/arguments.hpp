@@ -49,8 +49,9 @@ std::string text_of(std::span<const std::int64_t> shape);
 /// Bytes as "1.25 GB" (powers of ten, as disks and bandwidths are counted).
 std::string human_bytes(double bytes);
 
-/// What an array's elements must be: of any dtype that a file's may be, floating, or int32 or int64.
-enum class Elements { any, floating, whole };
+/// What an array's elements must be: of any dtype that a file's may be, floating, floating but not float64, or int32 or
+/// int64.
+enum class Elements { any, floating, not_double, whole };
 
 /// Where an array is and how it is to be read.
 struct InputOptions {

@@ -1,9 +1,9 @@
 #include "command.hpp"
 
-#include "arguments.hpp"
 #include "interrupt.hpp"
 #include "report.hpp"
 #include "wording.hpp"
+#include "words.hpp"
 
 #include "softfold/error.hpp"
 #include "softfold/softfold.hpp"
@@ -39,9 +39,6 @@ constexpr const char* name_of_code(Code code) {
   return names[static_cast<int>(code)];
 }
 
-/// What takes any word, as its help shows.
-constexpr const char* kText = "TEXT";
-
 bool wants_json(int count, char** arguments) {
   return std::any_of(arguments, arguments + count, [](const char* a) { return std::string_view(a) == "--json"; });
 }
@@ -72,148 +69,6 @@ Error unprintable(const std::string& reason) {
   return Error(Code::io, "a standard output that cannot be written" + (reason.empty() ? "" : ": " + reason),
                "a terminal, pipe or file that takes what is printed",
                "softfold ... > another file; files that the command wrote stand");
-}
-
-std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
-
-[[noreturn]] void refuse_word(const std::string& kind, std::string_view word, const std::vector<std::string>& known,
-                              const std::string& otherwise) {
-  const std::vector<std::string_view> candidates(known.begin(), known.end());
-  const std::string_view near = suggestion(word, candidates);
-  throw Error(Code::usage, fmt::format("the {} '{}'", kind, word), joined(known),
-              near.empty() ? otherwise : std::string(near));
-}
-
-/// The whole of `text` is a number.
-template <class Number>
-bool is_number(std::string_view text) {
-  Number value{};
-  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc{} && at == text.data() + text.size();
-}
-
-/// Where the output is an argument of its own, nothing that looks like -o is meant.
-void refuse_output_option(std::string_view verb, const std::string& name) {
-  constexpr std::pair<std::string_view, std::string_view> usages[] = {
-      {"softmax", "IN OUT"},          {"log-softmax", "IN OUT"},
-      {"logsumexp", "IN OUT"},        {"cross-entropy", "LOGITS TARGETS OUT"},
-      {"entropy", "LOGITS OUT"},      {"kl-divergence", "P Q OUT"},
-      {"topk", "IN VALUES INDICES"},  {"sample", "IN TOKENS"},
-      {"attention", "Q K V OUT"},     {"state", "IN PARTIAL"},
-      {"finish", "SHARD PARTIAL OUT"}};
-  for (const auto& [known, usage] : usages)
-    if (verb == known)
-      throw Error(Code::usage, fmt::format("the option '{}'", name), "outputs as the last arguments, without option",
-                  fmt::format("softfold {} {}", verb, usage));
-}
-
-/// A verb that takes the last axis has no --axis, and --as would be the nearest option.
-void refuse_axis(std::string_view verb, const std::string& name, const std::vector<std::string>& known) {
-  constexpr std::string_view verbs[] = {
-      "cross-entropy", "linear-cross-entropy", "entropy", "kl-divergence", "topk", "sample", "state", "finish", "bench",
-      "hash"};
-  if (std::ranges::find(verbs, verb) == std::end(verbs)) return;
-  std::vector<std::string_view> candidates(known.begin(), known.end());
-  candidates.push_back("--axis");
-  if (suggestion(name, candidates) != candidates.back()) return;
-  if (verb == "hash")
-    throw Error(Code::usage, fmt::format("the option '{}'", name), "all elements in the file's order, without option",
-                "leave it out, or numpy.moveaxis(x, axis, -1) in NumPy for another order");
-  throw Error(Code::usage, fmt::format("the option '{}'", name), "the last axis, without option",
-              "numpy.moveaxis(x, axis, -1) in NumPy, or leave it out for the last axis");
-}
-
-/// What has another name here, or is given as its inverse: with the value, which would not do as it stands.
-void refuse_foreign(std::string_view verb, const std::string& name, std::string_view value,
-                    const std::vector<std::string>& known) {
-  const auto has = [&](std::string_view option) { return std::ranges::find(known, option) != known.end(); };
-  const auto refuse = [&](const std::string& fix) {
-    throw Error(Code::usage, fmt::format("the option '{}'", name), joined(known), fix);
-  };
-  if ((name == "--top-k" || name == "--topk" || name == "--k") && has("-k") && !has("--top-k"))
-    refuse(fmt::format("-k {}", is_number<std::int64_t>(value) ? value : "1"));
-  constexpr std::string_view of_rows[] = {"softmax",       "log-softmax", "logsumexp",
-                                          "cross-entropy", "entropy",     "kl-divergence"};
-  const bool folds_rows = std::ranges::find(of_rows, verb) != std::end(of_rows);
-  std::vector<std::string_view> candidates(known.begin(), known.end());
-  candidates.insert(candidates.end(), {"--offsets", "--lengths", "--length", "--mask"});
-  const std::string_view meant = suggestion(name, candidates);
-  if (folds_rows && (meant == "--offsets" || meant == "--lengths" || meant == "--length"))
-    refuse("leave it out: a file's rows have one length; C++, C and Python take lengths and offsets of ragged rows");
-  if (folds_rows && verb != "kl-divergence" && meant == "--mask")
-    refuse("leave it out: what is -inf in a file counts as hidden; C++, C and Python take a mask");
-  const bool scaled = has("--scale") && !has("--temperature") && verb != "attention" && verb != "explain";
-  if (!scaled || (name != "--temperature" && name != "--temp")) return;
-  double t = 0;
-  if (is_number<double>(value)) t = std::strtod(std::string(value).c_str(), nullptr);
-  const char* const more = verb == "topk" ? " --probabilities" : "";
-  if (t > 0 && std::isfinite(1 / t) && 1 / t > 0) refuse(fmt::format("--scale {}{}", 1 / t, more));
-  refuse(fmt::format("--scale 0.5{} for a temperature of 2: its inverse", more));
-}
-
-std::vector<std::string> verbs_of(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* verb : app.get_subcommands({})) names.push_back(verb->get_name());
-  return names;
-}
-
-std::vector<std::string> options_of(const CLI::App& verb) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : verb.get_options()) {
-    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
-    for (const auto& name : option->get_snames()) names.push_back("-" + name);
-  }
-  return names;
-}
-
-/// An option that takes a text would take the next option for one: what is meant to begin so is given with '=', or
-/// right behind a short option.
-void check_value(const CLI::Option& option, const std::string& name, std::string_view value,
-                 const std::vector<std::string>& known) {
-  const bool looks_so = value.starts_with("--") || std::ranges::find(known, value) != known.end();
-  if (!looks_so || option.get_type_name() != kText) return;
-  const std::string glued = fmt::format("{}{}{}", name, name.starts_with("--") ? "=" : "", value);
-  throw Error(Code::usage, fmt::format("the option '{}' as the value of {}", value, name),
-              fmt::format("a value behind {}", name),
-              fmt::format("{} and a value, or {} if that is meant", name, glued));
-}
-
-/// CLI11 says of a misspelt word only that something is missing: every word is looked up here first.
-void check_words(const CLI::App& app, int count, char** arguments) {
-  if (count < 2) return;
-  const std::string_view first = arguments[1];
-  if (first.starts_with('-')) {
-    const auto known = options_of(app);
-    if (std::ranges::find(known, first) == known.end()) refuse_word("option", first, known, "softfold --help");
-    return;
-  }
-  const auto verbs = verbs_of(app);
-  if (std::ranges::find(verbs, first) == verbs.end()) refuse_word("verb", first, verbs, "softfold --help");
-  const CLI::App& verb = *app.get_subcommand(std::string(first));
-  const auto known = options_of(verb);
-  for (int i = 2; i < count; ++i) {
-    const std::string_view word = arguments[i];
-    if (word == "--") return;
-    if (word.size() < 2 || word[0] != '-' || (word[1] >= '0' && word[1] <= '9') || word[1] == '.') continue;
-    const std::string name(word.substr(0, word.find('=')));
-    const bool glued =
-        word.size() > 2 && word[1] != '-' && std::ranges::find(known, std::string(word.substr(0, 2))) != known.end();
-    if (!glued && std::ranges::find(known, name) == known.end()) {
-      if (name == "-o" || name == "--out" || name == "--output") refuse_output_option(first, name);
-      refuse_axis(first, name, known);
-      const std::size_t equals = word.find('=');
-      refuse_foreign(first, name,
-                     equals != word.npos ? word.substr(equals + 1)
-                     : i + 1 < count     ? arguments[i + 1]
-                                         : "",
-                     known);
-      refuse_word("option", name, known, fmt::format("softfold {} --help", first));
-    }
-    const CLI::Option* option = glued ? nullptr : verb.get_option_no_throw(name);
-    if (option == nullptr || option->get_items_expected_max() == 0 || word.find('=') != std::string_view::npos)
-      continue;
-    if (++i < count) check_value(*option, name, arguments[i], known);
-  }
 }
 
 template <class Number>
@@ -280,13 +135,23 @@ std::string less_memory(const CLI::App& verb) {
                      bounded ? "a smaller --memory" : "smaller arrays: all of them are in memory");
 }
 
-/// CLI11's own refusals, in our words.
-Error refusal_of(const CLI::ParseError& error, const std::string& verb) {
+/// CLI11's own refusals, in our words: what check_words leaves to it is what stands without an option.
+Error refusal_of(const CLI::ParseError& error, const CLI::App& app, const std::string& verb) {
   std::string got = error.what();
   if (const std::size_t at = got.find(" is required"); at != std::string::npos) got = "no " + got.substr(0, at);
-  if (const std::size_t at = got.find("not expected: "); at != std::string::npos)
-    got = "more arguments than it takes: " + got.substr(at + 14);
+  if (const auto extra = app.remaining(true); !extra.empty())
+    got = fmt::format("more arguments than it takes: {}", fmt::join(extra, " "));
   return Error(Code::usage, got, "what `softfold " + verb + " --help` shows", "softfold " + verb + " --help");
+}
+
+/// `help` and `help VERB` as CLI11 knows them: --help, VERB --help.
+std::vector<char*> with_help_as_option(int count, char** arguments) {
+  static char help[] = "--help";
+  std::vector<char*> words(arguments, arguments + count);
+  if (count < 2 || std::string_view(arguments[1]) != "help") return words;
+  words.erase(words.begin() + 1);
+  words.insert(words.begin() + std::min(count - 1, 2), help);
+  return words;
 }
 
 }  // namespace
@@ -348,7 +213,7 @@ Program::Program()
     : app_(std::make_unique<CLI::App>(
           "softfold: softmax of arrays in .npy and .safetensors files, of any size, with one answer bit for bit.",
           "softfold")) {
-  app_->set_version_flag("--version", fmt::format("softfold {} (bits {})", version(), bits_version()));
+  app_->set_version_flag("-V,--version", fmt::format("softfold {} (bits {})", version(), bits_version()));
   app_->footer(kExitCodes);
   app_->require_subcommand(1);
   app_->get_formatter()->column_width(34);
@@ -362,7 +227,8 @@ Command Program::add_verb(const std::string& name, const std::string& help, std:
 }
 
 int Program::run(int count, char** arguments) {
-  const int status = attempt(count, arguments);
+  std::vector<char*> words = with_help_as_option(count, arguments);
+  const int status = attempt(static_cast<int>(words.size()), words.data());
   errno = 0;
   const bool printed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (printed || status != 0) return status;
@@ -385,7 +251,7 @@ int Program::attempt(int count, char** arguments) {
     std::fputs(text.str().c_str(), stdout);  // whether that went well is asked once
     return status;
   } catch (const CLI::ParseError& error) {
-    return report(refusal_of(error, arguments[1]), json);
+    return report(refusal_of(error, *app_, arguments[1]), json);
   } catch (const Error& error) {
     return report(in_words_of_the_command(error, arguments[1]), json);
   } catch (const Interrupted& interrupted) {

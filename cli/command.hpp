@@ -1,4 +1,4 @@
-// The command line as the verbs see it. CLI11 stands behind it and is compiled once, in command.cc.
+// The command line as the verbs see it. CLI11 stands behind it, in command.cc and words.cc alone.
 #pragma once
 
 #include "softfold/error.hpp"

@@ -148,7 +148,7 @@ void SampleVerb::run() const {
   if (!of.empty() && log_probabilities.empty() && top == 0)
     throw Error(Code::option, fmt::format("--of {} without LP or --top-logprobs", of), "--of with LP or --top-logprobs",
                 fmt::format("softfold sample IN TOKENS LP --of {}, or leave out --of", of));
-  const io::ArrayFile file = reading.open_floating(input, running.memory_bytes());
+  const io::ArrayFile file = reading.open(input, running.memory_bytes(), Elements::not_double);
   const Geometry g = geometry_of(file.shape(), -1);
   if (top > g.n)
     throw Error(Code::option, fmt::format("--top-logprobs {}", top), fmt::format("0 .. {}", g.n),

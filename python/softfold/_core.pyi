@@ -141,7 +141,8 @@ def use_exchange(type: type) -> bool: ...
 def run_into(
     op: str, inputs: tuple[Array, ...], out: Array, axis: Axis = None, *, scale: SupportsFloat = 1.0,
     scales: ArrayLike | None = None, lengths: ArrayLike | None = None, offsets: ArrayLike | None = None,
-    mask: ArrayLike | None = None, causal: bool = False, empty: Empty = "zero", stream: int = 0,
+    mask: ArrayLike | None = None, causal: bool = False, empty: Empty = "zero", keepdims: bool | None = None,
+    stream: int = 0,
 ) -> None: ...
 def merge_into(
     op: str, inputs: tuple[Array, ...], outputs: tuple[Array, ...], *, base: Any = "natural",

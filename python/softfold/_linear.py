@@ -13,7 +13,6 @@ from softfold._states import _empty_like
 
 
 @refusing
-@refusing
 def linear_cross_entropy(x, weight, target, bias=None, *, softcap=0.0, mode="fast", class_weight=None,
                          ignore_index=-100, reduction="mean", label_smoothing=0.0, z_loss=0.0, scale=1.0, mask=None,
                          empty="zero", out=None, dtype=None, return_log_probability=False,
@@ -34,12 +33,13 @@ def linear_cross_entropy(x, weight, target, bias=None, *, softcap=0.0, mode="fas
                    reduction=reduction, label_smoothing=label_smoothing, z_loss=z_loss, scale=scale, mask=mask,
                    empty=empty)  # fmt: skip
     wanted = (return_log_probability, return_gradients)
+    dtype = _route.dtype_like(x, dtype)
     if _route._library(x) == "torch":
         face = importlib.import_module("softfold.torch")
         return face.run_linear_cross_entropy(x, weight, target, bias, out, dtype, wanted, options)
     x, weight = foldable(x, "linear_cross_entropy"), foldable(weight, "linear_cross_entropy")
     target = np.asarray(target) if not hasattr(target, "__dlpack__") else target
-    check_classes(target)
+    check_classes(target, len(x.shape))
     _route.refuse_masked(target, bias, class_weight, mask, out)
     rows = tuple(x.shape[:-1])
     loss = _empty_like(x, rows if reduction == "none" else (), dtype) if out is None else out

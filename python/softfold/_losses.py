@@ -16,11 +16,17 @@ def foldable(x, name):
     library = _route._library(x)
     if library in ("jax", "jaxlib"):
         raise DTypeError("dtype", f"{name} of JAX arrays", "NumPy, PyTorch", "numpy.asarray(x) is a view")
-    return x if library != "numpy" and hasattr(x, "__dlpack__") else _route._as_floating(x)
+    if library != "numpy" and hasattr(x, "__dlpack__"):
+        return x
+    drawn = name in ("sample", "renormalise", "mask_logits", "sample_shard")
+    return _route._as_floating(x, _route._DRAWN if drawn else _route._FLOATS)
 
 
-def check_classes(target):
-    """Refuses class probabilities, by name."""
+def check_classes(target, rank):
+    """Refuses what is no class index: floating targets, of which those of the logits' rank are class probabilities."""
+    if "float" in str(target.dtype) and len(target.shape) < rank:
+        raise DTypeError("dtype", f"a target of {target.dtype}, one a row", "class indices: int64 or int32",
+                         "convert it to int64")  # fmt: skip
     if "float" in str(target.dtype):
         raise UnsupportedError("unsupported", f"a target of {target.dtype}: class probabilities",
                                "class indices: int64 or int32", "-(target * log_softmax(x)).sum")  # fmt: skip
@@ -63,6 +69,7 @@ def cross_entropy(logits, target, axis=-1, *, weight=None, ignore_index=-100, re
                    z_loss=z_loss, scale=scale, scales=scales, lengths=lengths, offsets=offsets, mask=mask,
                    causal=causal, empty=empty, status=status)  # fmt: skip
     wanted = (return_log_probability, return_gradient)
+    dtype = _route.dtype_like(logits, dtype)
     if _route._library(logits) == "torch":
         face = importlib.import_module("softfold.torch")
         return face.run_cross_entropy(logits, target, axis, out, dtype, wanted, options)
@@ -89,6 +96,7 @@ def entropy(x, axis=-1, *, scale=1.0, scales=None, lengths=None, offsets=None, m
     Returns an array of x's shape without the axis, or a tuple. Raises softfold.Error before any work.
     """
     options = dict(scale=scale, scales=scales, lengths=lengths, offsets=offsets, mask=mask, causal=causal, empty=empty)
+    dtype = _route.dtype_like(x, dtype)
     if _route._library(x) == "torch":
         face = importlib.import_module("softfold.torch")
         return face.run_entropy(x, axis, out, dtype, return_gradient, options)
@@ -113,6 +121,7 @@ def kl_divergence(p_logits, q_logits, axis=-1, *, scale=1.0, scales=None, length
     Returns an array of p_logits' shape without the axis, or a tuple. Raises softfold.Error before any work.
     """
     options = dict(scale=scale, scales=scales, lengths=lengths, offsets=offsets, mask=mask, causal=causal, empty=empty)
+    dtype = _route.dtype_like(p_logits, dtype)
     if _route._library(p_logits) == "torch":
         face = importlib.import_module("softfold.torch")
         return face.run_kl_divergence(p_logits, q_logits, axis, out, dtype, return_gradients, options)

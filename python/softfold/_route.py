@@ -5,6 +5,7 @@ Called by softfold._core when it meets one; nothing here is on the path of a pla
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import math
 import sys
@@ -14,7 +15,9 @@ import numpy as np
 from softfold import _core
 from softfold._errors import DTypeError, Error
 
+_NAMES = ("float64", "float32", "float16", "bfloat16")
 _FLOATS = "float64, float32, float16, bfloat16 (ml_dtypes); integers and bools, which become float64"
+_DRAWN = "float32, float16, bfloat16 (ml_dtypes)"  # what sample and its kin take
 _ROW_RESULTS = {"logsumexp": (), "state": (4,)}
 
 
@@ -27,9 +30,50 @@ def _library(x) -> str:
     return type(x).__module__.partition(".")[0]
 
 
+def _refuse_dtype(dtype, names=_NAMES):
+    near = difflib.get_close_matches(dtype, names, 1) if isinstance(dtype, str) else []
+    raise DTypeError("dtype", f"dtype={dtype!r}", ", ".join(names), f"dtype={(near or ['float32'])[0]!r}")
+
+
+def numpy_dtype(dtype) -> np.dtype:
+    """A dtype of NumPy, or the one that a name stands for: bfloat16 is that of ml_dtypes, which NumPy does not know."""
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        try:
+            return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+        except ImportError:
+            raise DTypeError("dtype", "dtype='bfloat16' without ml_dtypes", "float64, float32, float16",
+                             "pip install ml_dtypes") from None  # fmt: skip
+    try:
+        return np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):
+        pass
+    _refuse_dtype(dtype)
+
+
+def dtype_like(x, dtype):
+    """dtype, or what a name of one stands for, as x's library has it; None stays None."""
+    if dtype is None:
+        return None
+    library = _library(x)
+    if library in ("numpy", "builtins", "cupy", "jax", "jaxlib"):
+        return numpy_dtype(dtype)
+    space = sys.modules["torch"] if library == "torch" else None
+    if hasattr(x, "__array_namespace__"):
+        space = x.__array_namespace__()
+    if space is None or not (isinstance(dtype, str) or library == "torch"):
+        return dtype
+    if library == "torch" and isinstance(dtype, space.dtype):
+        return dtype
+    known = [name for name in _NAMES if hasattr(space, name)]
+    if isinstance(dtype, str) and dtype in known:
+        return getattr(space, dtype)
+    _refuse_dtype(dtype, known)
+
+
 def rows(op: str, inputs: tuple, **options):
     """Runs a row operation on inputs of any kind."""
     library = _library(inputs[0])
+    options["dtype"] = dtype_like(inputs[0], options["dtype"])
     if library == "torch":
         return importlib.import_module("softfold.torch").run_rows(op, inputs, **options)
     if library in ("jax", "jaxlib"):
@@ -44,8 +88,9 @@ def _call(op: str, inputs: tuple, options: dict):
     return getattr(_core, op)(*inputs, **keywords)
 
 
-def _as_floating(x) -> np.ndarray:
-    """x as an array of a dtype that softfold folds: the one place where data is converted, as SciPy does."""
+def _as_floating(x, taken=_FLOATS) -> np.ndarray:
+    """x as an array of a dtype that softfold folds: the one place where data is converted, as SciPy does. taken: what a
+    refusal says the operation takes."""
     if isinstance(x, np.ma.MaskedArray):
         raise DTypeError("dtype", "a masked array", "an ordinary array", "softfold.softmax(x.data, mask=~x.mask)")
     array = np.asarray(x)
@@ -55,9 +100,9 @@ def _as_floating(x) -> np.ndarray:
     if array.dtype.kind in "iub":
         return array.astype(np.float64)
     if array.dtype.kind == "c":
-        raise DTypeError("dtype", f"a complex array ({array.dtype})", _FLOATS, "scipy.special takes complex input")
-    if array.dtype.name not in ("float64", "float32", "float16", "bfloat16"):
-        raise DTypeError("dtype", f"an array of dtype {array.dtype}", _FLOATS, "convert it with astype")
+        raise DTypeError("dtype", f"a complex array ({array.dtype})", taken, "scipy.special takes complex input")
+    if array.dtype.name not in _NAMES:
+        raise DTypeError("dtype", f"an array of dtype {array.dtype}", taken, "convert it with astype")
     return array
 
 
@@ -95,7 +140,8 @@ def _through_dlpack(op, inputs, *, axis, keepdims, out, dtype, offsets, **option
         shape = result_shape(op, x.shape, axis, keepdims, offsets)
         device = {"device": x.device} if hasattr(x, "__array_namespace__") else {}
         out = space.empty(shape, dtype=kind, **device)
-    run_into(_core.run_into, op, inputs, out, axis, offsets=offsets, **options)
+        keepdims = None  # that shape is the one
+    run_into(_core.run_into, op, inputs, out, axis, keepdims=keepdims, offsets=offsets, **options)
     return out
 
 
@@ -133,7 +179,9 @@ def weighted(a, b, return_sign, *, axis, keepdims, out, dtype, **options):
     if out is not None:
         raise Error("option", "out together with b or return_sign", "one of them")
     a = _as_floating(a)
-    kind = np.dtype(dtype) if dtype is not None else a.dtype
+    kind = numpy_dtype(dtype) if dtype is not None else a.dtype
+    if kind.name not in _NAMES:
+        _refuse_dtype(dtype)
     if b is None:
         lse = _core.logsumexp(a, axis, keepdims=keepdims, dtype=kind, **options)
         sign = np.where(np.isnan(lse), lse, np.where(lse == -np.inf, 0, 1)).astype(kind)[()]

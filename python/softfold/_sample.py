@@ -76,6 +76,7 @@ def sample(logits, axis=-1, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, o
                    bitmask=bitmask, seed=seed, offset=offset, row_ids=row_ids, of=of, scale=scale, scales=scales,
                    lengths=lengths, mask=mask, causal=causal)  # fmt: skip
     wanted = (return_log_probability, return_rank, return_probabilities, return_masked)
+    dtype = _route.dtype_like(logits, dtype)
     top = integer("return_top_log_probabilities", return_top_log_probabilities)
     if _route._library(logits) == "torch":
         return importlib.import_module("softfold.torch").run_sample(logits, axis, out, dtype, wanted, top, options)
@@ -99,6 +100,7 @@ def _filtered(result, name, logits, axis, out, dtype, options):
     """A result of sample that has logits' shape, by its name there; the tokens are dropped."""
     if out is not None and dtype is not None:
         raise Error("option", "both out and dtype", "one of them", "out's own dtype is the result's")
+    dtype = _route.dtype_like(logits, dtype)
     if _route._library(logits) == "torch":
         return importlib.import_module("softfold.torch").run_filtered(result, logits, axis, out, dtype, options)
     x, space, options = _arrays(logits, name, options)

@@ -22,7 +22,7 @@ def _array(x, name):
 
 
 def _new(like, shape, dtype):
-    """An array of like's kind. dtype: the name of one, or one of like's library."""
+    """An array of like's kind. dtype: "float64", "int64", or one of like's library."""
     if isinstance(dtype, str):
         library = _route._library(like)
         space = sys.modules["torch"] if library == "torch" else np
@@ -101,7 +101,7 @@ def join_cross_entropy(partials, target, *, weight=None, ignore_index=-100, redu
     Returns the loss, or a tuple. Raises softfold.Error before any work.
     """
     partials, target = _array(partials, "join_cross_entropy"), _targets(target)
-    rows, dtype = tuple(partials.shape[1:-1]), "float64" if dtype is None else dtype
+    rows, dtype = tuple(partials.shape[1:-1]), _route.dtype_like(partials, "float64" if dtype is None else dtype)
     loss = _new(partials, rows if reduction == "none" else (), dtype)
     log_probability = _new(partials, rows, dtype) if return_log_probability else None
     states = _new(partials, (*rows, 4), "float64") if return_states else None
@@ -154,7 +154,7 @@ def join_topk(partials, k, *, sorted=True, empty="zero", dtype=None, return_prob
     Raises softfold.Error before any work.
     """
     partials = _array(partials, "join_topk")
-    rows, dtype = tuple(partials.shape[1:-1]), "float64" if dtype is None else dtype
+    rows, dtype = tuple(partials.shape[1:-1]), _route.dtype_like(partials, "float64" if dtype is None else dtype)
     shape = taken_shape(partials, k, -1)[1:]
     values, indices = _new(partials, shape, dtype), _new(partials, shape, "int64")
     probabilities = _new(partials, shape, dtype) if return_probabilities else None

@@ -72,7 +72,7 @@ def finish_logsumexp(states, *, out=None, dtype=None):
     """
     fresh = out is None
     if fresh:
-        out = _empty_like(states, tuple(np.shape(states))[:-1], dtype)
+        out = _empty_like(states, tuple(np.shape(states))[:-1], _route.dtype_like(states, dtype))
     viewed, (viewed_out,), stream = _operands((states,), (out,))
     _core.run_into("finish_logsumexp", viewed, viewed_out, stream=stream)
     return out[()] if fresh and isinstance(out, np.ndarray) else out

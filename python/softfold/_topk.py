@@ -39,6 +39,7 @@ def topk(x, k, axis=-1, *, sorted=True, scale=1.0, scales=None, lengths=None, ma
     k = integer("k", k)
     options = dict(sorted=sorted, scale=scale, scales=scales, lengths=lengths, mask=mask, causal=causal, empty=empty)
     wanted = (return_probabilities, return_log_probabilities, return_lse)
+    dtype = _route.dtype_like(x, dtype)
     if _route._library(x) == "torch":
         return importlib.import_module("softfold.torch").run_topk(x, k, axis, out, dtype, wanted, options)
     x = foldable(x, "topk")

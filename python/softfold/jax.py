@@ -196,7 +196,7 @@ def _prepared(op, x, axis, dtype, scale, scales, lengths, offsets, mask, causal,
             if options[i].ndim == x.ndim and i != 3 and offsets is None:
                 options[i] = jnp.squeeze(options[i], at)
             options[i] = options[i].reshape((1,) * (want - options[i].ndim) + options[i].shape)
-    result = "float64" if op == "state" else jnp.dtype(dtype).name if dtype is not None else x.dtype.name
+    result = "float64" if op == "state" else _route.numpy_dtype(dtype).name if dtype is not None else x.dtype.name
     if result == "float64" and not jax.config.jax_enable_x64:
         raise UnsupportedError("unsupported", "float64 while JAX has it switched off", "jax_enable_x64",
                                'jax.config.update("jax_enable_x64", True)')  # fmt: skip

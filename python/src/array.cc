@@ -209,4 +209,9 @@ nb::object numpy_dtype(DType t) {
   }
 }
 
+nb::object numpy_dtype(nb::handle dtype) {
+  if (PyType_Check(dtype.ptr())) return nb::borrow(dtype);  // as numpy.float32: NumPy's own functions take it
+  return names().route.attr("numpy_dtype")(dtype);
+}
+
 }  // namespace softfold::python

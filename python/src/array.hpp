@@ -40,7 +40,7 @@ struct Tensor {
 };
 
 enum class Access : std::uint8_t { read, write };
-inline constexpr const char* kDTypes = "float64, float32, float16, bfloat16, bool, int32, int64";
+inline constexpr const char* kFloatingDTypes = "float64, float32, float16, bfloat16";
 inline constexpr const char* kIntegerDTypes = "int32, int64";
 
 /// Holds the exporter's buffer for as long as the view is in use.
@@ -62,9 +62,9 @@ class Array {
   /// Views `object`. False if its dtype is none of softfold's (dtype_name says which it is); everything else that
   /// cannot be viewed is refused, `name` being the operand's.
   bool open(nb::handle object, const char* name, Access access = Access::read);
-  /// The same, refusing a foreign dtype too; dtypes: which the operand takes. Lists and tuples become NumPy arrays
-  /// first.
-  void need(nb::handle object, const char* name, Access access = Access::read, const char* dtypes = kDTypes);
+  /// The same, refusing a foreign dtype too; dtypes: which the operand takes, of the foreign one's refusal (one of
+  /// softfold's that it does not take, the operation refuses). Lists and tuples become NumPy arrays first.
+  void need(nb::handle object, const char* name, Access access = Access::read, const char* dtypes = kFloatingDTypes);
 
   Tensor tensor;
   std::string dtype_name;
@@ -105,5 +105,7 @@ T whole(nb::handle value, const char* name, T least = std::numeric_limits<T>::mi
 
 /// NumPy's dtype object for t; bfloat16's comes from ml_dtypes.
 nb::object numpy_dtype(DType t);
+/// That of a `dtype` that a caller gave, who may have given its name.
+nb::object numpy_dtype(nb::handle dtype);
 
 }  // namespace softfold::python

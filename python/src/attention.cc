@@ -42,7 +42,7 @@ void attention_into(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb
   o.sink = operands.open(sink, "sink");
   o.bias = operands.open(bias, "bias");
   o.mask = operands.open(mask, "mask", Access::read, "bool");
-  o.slopes = operands.open(slopes, "slopes");
+  o.slopes = operands.open(slopes, "slopes", Access::read, "float32");
   o.kv_lengths = operands.open(lengths, "lengths", Access::read, kIntegerDTypes);
   o.kv_starts = operands.open(starts, "starts", Access::read, kIntegerDTypes);
   o.kv_index = operands.open(index, "index", Access::read, kIntegerDTypes);

@@ -75,13 +75,16 @@ nb::object state(handle x, handle axis, bool keepdims, handle out, handle dtype,
 
 /// op(inputs) into `out`: what the faces for other kinds of arrays call.
 void run_into(const std::string& op, const nb::tuple& inputs, handle out, handle axis, handle scale, handle scales,
-              handle lengths, handle offsets, handle mask, handle causal, handle empty, std::uintptr_t stream) {
+              handle lengths, handle offsets, handle mask, handle causal, handle empty, handle keepdims,
+              std::uintptr_t stream) {
   handle operands[3];
   if (inputs.size() < 1 || inputs.size() > 3)
     throw Error(Code::shape, std::to_string(inputs.size()) + " inputs", "1 to 3 inputs");
   for (std::size_t i = 0; i < inputs.size(); ++i) operands[i] = inputs[i];
-  run_rows_into(op_of(op), {operands, inputs.size()},
-                arguments(axis, out, nb::none(), scale, scales, lengths, offsets, mask, causal, empty), stream);
+  RowArguments rows = arguments(axis, out, nb::none(), scale, scales, lengths, offsets, mask, causal, empty);
+  rows.out_as_keepdims = !keepdims.is_none();
+  rows.keepdims = rows.out_as_keepdims && nb::cast<bool>(keepdims);
+  run_rows_into(op_of(op), {operands, inputs.size()}, rows, stream);
 }
 
 constexpr const char* kSoftmax = R"(exp(scale x) / sum exp(scale x) along axis, as scipy.special.softmax.
@@ -114,7 +117,8 @@ b: weights that broadcast to a, also negative ones: ln sum b exp(scale a). Compu
    size, and NaN where that sum is negative, unless return_sign.
 keepdims: keep the folded axes with size 1; with offsets results are one a row all the same.
 return_sign: return (ln |sum|, sign of the sum).
-out, dtype: of the result, whose shape is a's without the folded axes; a's dtype by default.
+out, dtype: of the result, whose shape is a's without the folded axes, or with keepdims with 1 for each; a's dtype by
+   default.
 Returns an array, or a scalar if no axis is left. A row with nothing in it is -inf.
 Error: absolute, at most u |lse| + (8 + 3 ln n) u.)";
 
@@ -175,10 +179,12 @@ void bind_rows(nb::module_& m) {
       arg("states"), axis);
   m.def("run_into", &run_into, arg("op"), arg("inputs"), arg("out"), arg("axis") = nb::none(), nb::kw_only(),
         arg("scale") = 1.0, arg("scales") = nb::none(), arg("lengths") = nb::none(), arg("offsets") = nb::none(),
-        arg("mask") = nb::none(), arg("causal") = false, arg("empty") = "zero", arg("stream") = 0,
+        arg("mask") = nb::none(), arg("causal") = false, arg("empty") = "zero", arg("keepdims") = nb::none(),
+        arg("stream") = 0,
         R"(Runs one operation on viewable arrays, into out: what the faces for other kinds of arrays call.
 
-op: the operation's name; inputs: a tuple of its 1 to 3 inputs; stream: a cudaStream_t as an integer.)");
+op: the operation's name; inputs: a tuple of its 1 to 3 inputs; stream: a cudaStream_t as an integer. keepdims:
+where it is not None, out has to have the shape that it asks for.)");
   m.def("use_exchange", &use_exchange, arg("type"), nb::sig("def use_exchange(type: type) -> bool"),
         "View objects of exactly this type through its __dlpack_c_exchange_api__; False if it has none.");
 }

@@ -49,7 +49,7 @@ void cross_entropy_into(const nb::tuple& inputs, handle out, handle axis, handle
   o.log_probability = arrays.open_result(log_probability, "log_probability");
   o.states = arrays.open_result(states, "states");
   o.dx = arrays.open_result(gradient, "gradient");
-  o.status = arrays.open_result(status, "status");
+  o.status = arrays.open_result(status, "status", "int32");
   o.shard = {whole<std::int64_t>(shard_offset, "offset"), whole<std::int64_t>(shard_size, "size")};
   View views[4];
   for (std::size_t i = 0; i < inputs.size(); ++i)

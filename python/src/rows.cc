@@ -33,6 +33,8 @@ Signature signature_of(Op op) {
   }
 }
 
+const char* dtypes_of(Role role) { return role == Role::states ? "float64" : kFloatingDTypes; }
+
 Empty empty_of(nb::handle name) {
   std::string_view text = PyUnicode_Check(name.ptr()) ? nb::cast<std::string_view>(name) : std::string_view();
   if (text == "zero") return Empty::zero;
@@ -141,12 +143,33 @@ nb::object reroute(Op op, std::span<const nb::handle> inputs, const RowArguments
       nb::arg("causal") = a.causal, nb::arg("empty") = a.empty);
 }
 
+bool has_shape(const Tensor& t, const nb::tuple& shape) {
+  bool same = static_cast<std::size_t>(t.rank) == shape.size();
+  for (int i = 0; same && i < t.rank; ++i) same = nb::cast<std::int64_t>(shape[i]) == t.size(i);
+  return same;
+}
+
+/// Where the library takes a result with the folded axes and without, Python takes the one that keepdims asks for.
+void check_kept(Op op, const Operands& o, const Axes& axes, const RowArguments& a) {
+  const Role role = signature_of(op).out;
+  if (role == Role::full || o.offsets.tensor.given) return;
+  const int trailing = role == Role::states ? 4 : 0;
+  const nb::tuple wanted = row_shape(o.in[0].tensor, axes, a.keepdims, trailing);
+  const bool other = has_shape(o.out.tensor, row_shape(o.in[0].tensor, axes, !a.keepdims, trailing));
+  if (has_shape(o.out.tensor, wanted) || !(other || a.keepdims)) return;  // what fits neither way, the library refuses
+  const std::string given = a.keepdims ? "keepdims=True" : "keepdims=False";
+  const std::string fitting = a.keepdims ? "keepdims=False" : "keepdims=True";
+  throw Error(Code::shape, "out, " + o.out.tensor.describe() + ", with " + given,
+              "the shape " + nb::cast<std::string>(nb::str(nb::list(wanted))), other ? fitting : "");
+}
+
 nb::object allocate(Op op, const Operands& o, nb::handle x, const Axes& axes, const RowArguments& a) {
   const Role role = signature_of(op).out;
   const Tensor& t = o.in[0].tensor;
-  if (role == Role::full) return a.dtype.is_none() ? names().empty_like(x) : names().empty_like(x, a.dtype);
+  if (role == Role::full)
+    return a.dtype.is_none() ? names().empty_like(x) : names().empty_like(x, numpy_dtype(a.dtype));
   nb::object dtype =
-      a.dtype.is_none() ? role == Role::states ? names().float64 : nb::object(x.attr("dtype")) : nb::borrow(a.dtype);
+      a.dtype.is_none() ? role == Role::states ? names().float64 : nb::object(x.attr("dtype")) : numpy_dtype(a.dtype);
   if (!o.offsets.tensor.given)
     return names().empty(row_shape(t, axes, a.keepdims, role == Role::states ? 4 : 0), dtype);
   nb::list shape;
@@ -204,7 +227,7 @@ nb::object run_rows(Op op, std::span<const nb::handle> inputs, const RowArgument
   Operands o;
   if (!o.in[0].open(inputs[0], s.names[0]) || !is_floating(o.in[0].tensor.dtype)) return reroute(op, inputs, a);
   o.count = static_cast<int>(inputs.size());
-  for (std::size_t i = 1; i < inputs.size(); ++i) o.in[i].need(inputs[i], s.names[i]);
+  for (std::size_t i = 1; i < inputs.size(); ++i) o.in[i].need(inputs[i], s.names[i], Access::read, dtypes_of(s.in[i]));
   o.open_options(a);
   const Axes axes = parse_axes(a.axis, o.in[0].tensor.rank);
   const bool fresh = a.out.is_none();
@@ -212,6 +235,7 @@ nb::object run_rows(Op op, std::span<const nb::handle> inputs, const RowArgument
     throw Error(Code::option, "both out and dtype", "one of them", "out's own dtype is the result's");
   nb::object result = fresh ? allocate(op, o, inputs[0], axes, a) : nb::borrow(a.out);
   o.out.need(result, "out", Access::write);
+  if (!fresh) check_kept(op, o, axes, a);
   const bool is_scalar = fresh && o.out.tensor.rank == 0;
   o.run(op, axes, 0);
   return is_scalar ? nb::object(result[nb::make_tuple()]) : result;  // as NumPy's own functions
@@ -223,10 +247,13 @@ void run_rows_into(Op op, std::span<const nb::handle> inputs, const RowArguments
     throw Error(Code::shape, std::to_string(inputs.size()) + " inputs", "1 to 3 inputs");
   Operands o;
   o.count = static_cast<int>(inputs.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i) o.in[i].need(inputs[i], s.names[i] != nullptr ? s.names[i] : "input");
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    o.in[i].need(inputs[i], s.names[i] != nullptr ? s.names[i] : "input", Access::read, dtypes_of(s.in[i]));
   o.open_options(a);
   o.out.need(a.out, "out", Access::write);
-  o.run(op, op == Op::finish_logsumexp ? Axes{} : parse_axes(a.axis, o.in[0].tensor.rank), stream);
+  const Axes axes = op == Op::finish_logsumexp ? Axes{} : parse_axes(a.axis, o.in[0].tensor.rank);
+  if (a.out_as_keepdims) check_kept(op, o, axes, a);
+  o.run(op, axes, stream);
 }
 
 }  // namespace softfold::python

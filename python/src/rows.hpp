@@ -16,6 +16,7 @@ namespace softfold::python {
 struct RowArguments {
   nb::handle axis, out, dtype, scale, scales, lengths, offsets, mask, causal, empty;
   bool keepdims = false;
+  bool out_as_keepdims = false;  ///< run_rows_into's `out` is a caller's own: of the shape that keepdims asks for
 };
 
 /// Allocates what `out` does not give, runs, and returns the result as the caller's own kind of array.
@@ -38,10 +39,12 @@ struct OpenRowOptions {
 class OpenArrays {
  public:
   /// An empty view for None.
-  View open(nb::handle object, const char* name, Access access = Access::read, const char* dtypes = kDTypes);
+  View open(nb::handle object, const char* name, Access access = Access::read, const char* dtypes = kFloatingDTypes);
   /// Class indices, or where they are taken class probabilities.
   View open_target(nb::handle object, bool takes_probabilities = false);
-  View open_result(nb::handle object, const char* name) { return open(object, name, Access::write); }
+  View open_result(nb::handle object, const char* name, const char* dtypes = kFloatingDTypes) {
+    return open(object, name, Access::write, dtypes);
+  }
 
  private:
   std::deque<Array> arrays_;
@@ -51,7 +54,8 @@ class OpenArrays {
 template <class T>
 void take(OpenArrays& arrays, nb::handle given, const char* name, T& number, View& view) {
   if (nb::hasattr(given, "shape")) {
-    view = arrays.open(given, name);
+    constexpr const char* kWhole = std::is_unsigned_v<T> ? "int64" : kIntegerDTypes;  // seeds, and counts
+    view = arrays.open(given, name, Access::read, std::is_integral_v<T> ? kWhole : "float32, float64");
   } else {
     if constexpr (std::is_integral_v<T>) {
       number = whole<T>(given, name);

@@ -86,7 +86,7 @@ void join_topk_into(handle partials, handle values, handle indices, bool sorted,
   o.log_probabilities = arrays.open_result(log_probabilities, "log_probabilities");
   o.lse = arrays.open_result(lse, "lse");
   const View from = arrays.open(partials, "partials"), best = arrays.open_result(values, "values");
-  const View places = arrays.open_result(indices, "indices");
+  const View places = arrays.open_result(indices, "indices", kIntegerDTypes);
   run_on_threads(stream, [&](const Context& context) { join_topk(from, best, places, o, context); });
 }
 
@@ -100,9 +100,9 @@ void sample_shard_into(handle x, handle partials, handle tokens, handle axis, ha
   o.rows = rows.options;
   take(arrays, seed, "seed", o.seed, o.seeds);
   take(arrays, draw, "draw", o.offset, o.offsets);
-  o.row_ids = arrays.open(row_ids, "row_ids");
+  o.row_ids = arrays.open(row_ids, "row_ids", Access::read, "int64");
   const View from = arrays.open(x, "x"), parts = arrays.open(partials, "partials");
-  const View to = arrays.open_result(tokens, "tokens");
+  const View to = arrays.open_result(tokens, "tokens", kIntegerDTypes);
   const Shard shard = shard_of(offset, size);
   run_on_threads(stream, [&](const Context& context) { sample_shard(from, parts, to, shard, o, context); });
 }

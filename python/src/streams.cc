@@ -24,7 +24,7 @@ nb::object numpy_state(const std::array<double, 4>& state) {
 }
 
 DType stream_dtype(nb::handle dtype) {
-  const nb::object numpy = nb::module_::import_("numpy").attr("dtype")(dtype);
+  const nb::object numpy = nb::module_::import_("numpy").attr("dtype")(numpy_dtype(dtype));
   const std::string name = nb::cast<std::string>(nb::object(numpy.attr("name")));
   for (const DType t : {DType::float32, DType::float64, DType::float16, DType::bfloat16})
     if (name == name_of(t)) return t;

@@ -21,7 +21,7 @@ void topk_into(handle x, handle values, handle indices, handle axis, bool sorted
   o.log_probabilities = arrays.open_result(log_probabilities, "log_probabilities");
   o.lse = arrays.open_result(lse, "lse");
   const View input[] = {arrays.open(x, "x")};
-  const View outputs[] = {arrays.open_result(values, "values"), arrays.open_result(indices, "indices")};
+  const View outputs[] = {arrays.open_result(values, "values"), arrays.open_result(indices, "indices", kIntegerDTypes)};
   const std::shared_ptr<Executor> threads = executor();
   const Context context{threads.get(), reinterpret_cast<void*>(stream), nullptr};
   std::int64_t elements = 1;

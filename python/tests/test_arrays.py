@@ -134,6 +134,12 @@ def test_array_api_strict(rng):
         assert type(dx) is type(theirs) and bits(np.asarray(dx)) == bits(want)
         out = strict.empty_like(theirs)
         assert softfold.softmax(theirs, -1, out=out) is out and bits(np.asarray(out)) == bits(softfold.softmax(x, -1))
+        for operation in (softfold.softmax, softfold.entropy):
+            assert operation(theirs, -1, dtype="float32").dtype == strict.float32
+        with pytest.raises(softfold.DTypeError, match="got dtype='float16'; allowed: float64, float32; try"):
+            softfold.entropy(theirs, dtype="float16")
+        with pytest.raises(softfold.Error, match="with keepdims=True"):
+            softfold.logsumexp(theirs, -1, keepdims=True, out=strict.empty(4, dtype=theirs.dtype))
     with pytest.raises(softfold.DTypeError):
         softfold.softmax(strict.asarray([1, 2]))
 

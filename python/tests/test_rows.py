@@ -52,6 +52,23 @@ def test_agrees_with_scipy_in_shape_dtype_and_value(x, data):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("axis", [-1, 0, (0, 1), (1, 2), None])
+def test_out_has_the_shape_that_keepdims_asks_for(rng, axis):
+    x = rng.standard_normal((2, 3, 5))
+    for operation, last in ((softfold.logsumexp, ()), (softfold.state, (4,))):
+        for keepdims in (False, True):
+            want = operation(x, axis, keepdims=keepdims)
+            out = np.empty(np.shape(want))
+            assert operation(x, axis, keepdims=keepdims, out=out) is out and bits(out) == bits(want)
+            with pytest.raises(softfold.Error, match=f"with keepdims={not keepdims}; .*; try: keepdims={keepdims}") as e:
+                operation(x, axis, keepdims=not keepdims, out=out)
+            assert e.value.code == "shape"
+        with pytest.raises(softfold.Error, match="allowed: the shape"):
+            operation(x, axis, keepdims=True, out=np.empty((7, *last)))
+    rows = np.empty(2)
+    assert softfold.logsumexp(x.ravel(), keepdims=True, offsets=[0, 3, 30], out=rows) is rows
+
+
 @pytest.mark.parametrize("axis", [(0, 2), (0, 1), (2, 0), None])
 def test_axes_that_memory_does_not_hold_as_one_have_the_bits_of_a_copy(rng, axis):
     x = rng.standard_normal((7, 3, 900)).astype(np.float32).transpose(2, 1, 0)

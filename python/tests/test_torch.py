@@ -76,6 +76,37 @@ def test_what_sample_draws_from(device, name, result):
         mine(x.double())
 
 
+def test_a_dtype_by_its_name(device):
+    x, target = scores(4, 30, device=device, dtype=torch.float32), torch.zeros(4, dtype=torch.int64, device=device)
+    for module, axis in ((softfold, {"axis": -1}), (sf, {"dim": -1})):
+        for call in (
+            lambda d: module.softmax(x, **axis, dtype=d),
+            lambda d: module.entropy(x, **axis, dtype=d),
+            lambda d: module.kl_divergence(x, x, **axis, dtype=d),
+            lambda d: module.cross_entropy(x, target, **axis, dtype=d),
+            lambda d: module.renormalise(x, **axis, dtype=d),
+            lambda d: module.topk(x, 2, **axis, dtype=d, return_lse=True)[2],
+        ):
+            assert torch.equal(call("bfloat16"), call(torch.bfloat16)) and call("bfloat16").dtype == torch.bfloat16
+            for none in ("softmax", np.float16, 3.5):
+                with pytest.raises(softfold.DTypeError, match="got dtype=.*; allowed: float64, float32, float16, bfloat16"):
+                    call(none)
+    assert softfold.linear_cross_entropy(x, x, target, dtype="float16").dtype == torch.float16
+    assert softfold.finish(softfold.state(x, -1), dtype="float16").dtype == torch.float16
+    partials = softfold.fold_shard(x, 0, 30, k=2)[None]
+    assert softfold.join_topk(partials, 2, dtype="float16")[0].dtype == torch.float16
+
+
+def test_out_has_the_shape_that_keepdims_asks_for(device):
+    x = scores(4, 30, device=device, dtype=torch.float32)
+    for keepdims in (False, True):
+        want = softfold.logsumexp(x, -1, keepdims=keepdims)
+        out = torch.empty_like(want)
+        assert softfold.logsumexp(x, -1, keepdims=keepdims, out=out) is out and torch.equal(out, want)
+        with pytest.raises(softfold.Error, match=f"with keepdims={not keepdims}"):
+            softfold.logsumexp(x, -1, keepdims=not keepdims, out=out)
+
+
 def test_strided_and_empty_tensors(device):
     x = scores(6, 9, device=device)
     for view in (x.T, x[::2, ::3], x[:0], x[:, :0], x.expand(2, 6, 9)):

@@ -6,6 +6,7 @@
 #include "front/plan_build.hpp"
 #include "softfold/shown.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace softfold {
@@ -104,12 +105,23 @@ void add_gradient(RowBuilder& b, const View& dx) {
   b.full(b.p[Slot::y], "dx", dx);
 }
 
+/// Floating targets have x's shape: those of another, as class indices that were read as floats, meet both kinds.
+void check_probabilities(const RowBuilder& b, const View& targets) {
+  if (std::ranges::equal(targets.shape, b.shape)) return;
+  const bool one_a_row = targets.rank() + 1 == static_cast<int>(b.shape.size());
+  throw Error(Code::shape,
+              "targets of shape " + describe(targets.shape) + " and dtype " + std::string(name_of(targets.dtype)),
+              "class indices (int32, int64), one a row, or class probabilities of x's shape " + describe(b.shape),
+              one_a_row ? "convert them to int64" : "class indices");
+}
+
 /// Class indices, one a row; or class probabilities, of x's shape.
 void add_targets(LossProblem& p, RowBuilder& b, const View& targets, const CrossEntropyOptions& o) {
   if (!is_floating(targets.dtype)) {
     checks::check_integer(targets, "targets");
     return b.per_row(p[LossSlot::targets], "targets", targets);
   }
+  if (!o.rows.offsets.given()) check_probabilities(b, targets);
   if (o.log_probability.given() || o.rows.offsets.given())
     throw Error(Code::option, "log_probability or offsets with class probabilities as targets",
                 "class indices: int32, int64", "leave them out: no class is the target");
@@ -117,7 +129,7 @@ void add_targets(LossProblem& p, RowBuilder& b, const View& targets, const Cross
     throw Error(Code::unsupported, "class probabilities as targets for a shard", "class indices: int32, int64");
   if ((targets.dtype == DType::float64) != p.is_double())
     throw Error(Code::dtype, "targets of dtype " + std::string(name_of(targets.dtype)) + " with x of another",
-                "both float64, or neither", "convert one of them");
+                "both float64, or neither", p.is_double() ? "convert them to float64" : "convert them to float32");
   b.full(p[LossSlot::targets], "targets", targets);
 }
 

@@ -101,7 +101,8 @@ TEST(ClassProbabilities, EmptyAndNaNRows) {
 
 TEST(ClassProbabilities, WhatIsRefused) {
   LossCase c = soft_case(DType::float32, DType::float32, 3, 4, Reduction::mean);
-  Array wide(DType::float64, {3, 4}), fewer(DType::float32, {3, 3}), row(DType::float32, {3});
+  Array wide(DType::float64, {3, 4}), fewer(DType::float32, {3, 3}), row(DType::float32, {3}),
+      wide_row(DType::float64, {3});
   const auto refused = [&](Code code, const Words& words, const View& q, const CrossEntropyOptions& o) {
     expect_refused("class probabilities", code, words,
                    [&] { softfold::cross_entropy(c.x.view(), q, c.loss.view(), o); });
@@ -109,7 +110,12 @@ TEST(ClassProbabilities, WhatIsRefused) {
   CrossEntropyOptions o;
   refused(Code::dtype, {"targets of dtype float64", "both float64"}, wide.view(), o);
   refused(Code::shape, {"targets of shape [3, 3]", "[3, 4]"}, fewer.view(), o);
-  refused(Code::shape, {"targets of shape [3]", "[3, 4]"}, row.view(), o);
+  for (const View& indices : {row.view(), wide_row.view()}) {
+    refused(Code::shape, {"targets of shape [3] and dtype float", "class indices (int32, int64), one a row"}, indices,
+            o);
+    refused(Code::shape, {"targets of shape [3] and dtype float", "class probabilities of x's shape [3, 4]"}, indices,
+            o);
+  }
   o.log_probability = row.view();
   refused(Code::option, {"log_probability", "int32"}, c.targets.view(), o);
 }

@@ -24,6 +24,36 @@ TEST_F(Arguments, HelpAndVersion) {
   EXPECT_EQ(run({}).status, 2);
 }
 
+TEST_F(Arguments, HelpAndVersionByOtherNames) {
+  EXPECT_EQ(expect_ok({"help"}), expect_ok({"--help"}));
+  EXPECT_EQ(expect_ok({"help", "kl-divergence"}), expect_ok({"kl-divergence", "--help"}));
+  expect_refused(Code::usage, "try: softmax\n", {"help", "sofmax"});
+  EXPECT_EQ(expect_ok({"-V"}), expect_ok({"--version"}));
+  expect_refused(Code::usage, "try: softfold --version\n", {"version"});
+}
+
+// Where a line cannot be read, nothing is said in the words of the library that reads it.
+TEST_F(Arguments, WhatALineLacksOrHasTwiceIsSaid) {
+  write_array(at("x.npy"), DType::float32, {2, 3}, random_elements(DType::float32, 6, 1));
+  const auto softmax = [](const Words& more) {
+    Words words{"softmax", "@x.npy", "@y.npy"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  expect_refused(Code::usage, "got --threads without a value\n     allowed: a whole number behind --threads\n",
+                 softmax({"--threads"}));
+  expect_refused(Code::usage, "allowed: a number behind --scale\n", softmax({"--scale"}));
+  expect_refused(Code::usage, "got --memory without a value\n     allowed: a value behind --memory\n",
+                 softmax({"--memory="}));
+  expect_refused(Code::usage, "got -k without a value\n", {"topk", "@x.npy", "@v.npy", "@i.npy", "-k"});
+  expect_refused(Code::usage, "got --axis twice\n", softmax({"--axis", "0", "--axis=1"}));
+  expect_refused(Code::usage, "got -k twice\n", {"topk", "@x.npy", "@v.npy", "@i.npy", "-k1", "-k", "2"});
+  expect_refused(Code::usage, "got the value 'maybe' of --json\n     allowed: --json without a value\n",
+                 softmax({"--json=maybe"}));
+  expect_refused(Code::usage, "got more arguments than it takes: b c\n", softmax({"b", "c"}));
+  expect_ok(softmax({"--json", "--json=true"}));
+}
+
 TEST_F(Arguments, TheNearestNameIsSuggested) {
   expect_refused(Code::usage, "try: softmax", {"sofmax"});
   expect_refused(Code::usage, "try: log-softmax", {"log_softmax"});

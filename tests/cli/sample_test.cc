@@ -60,5 +60,14 @@ TEST_F(CommandTest, SampleSaysFromHowManyRowsNothingWasDrawn) {
   EXPECT_EQ(expect_ok({"sample", "@fine.npy", "@t.npy"}).find("token -1"), std::string::npos);
 }
 
+TEST_F(CommandTest, SampleNamesTheFileThatItCannotDrawFrom) {
+  write_array(at("d.npy"), DType::float64, {2, 3}, random_elements(DType::float64, 6, 1));
+  write_array(at("i.npy"), DType::int64, {2, 3}, std::vector<std::byte>(48));
+  for (const std::string name : {"d.npy", "i.npy"})
+    expect_refused(Code::dtype, "got '" + at(name) + "': an array of ", {"sample", "@" + name, "@t.npy"});
+  expect_refused(Code::dtype, "allowed: float32, float16, bfloat16\n         try: x.astype(numpy.float32) in NumPy\n",
+                 {"sample", "@d.npy", "@t.npy"});
+}
+
 }  // namespace
 }  // namespace softfold_test

@@ -1,9 +1,7 @@
 // Refusals in the command's words: each says what to try, and names options, not the library's fields.
 #include "cli/support.hpp"
 
-#include <limits>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 namespace softfold_test {
 namespace {
@@ -350,51 +348,6 @@ TEST_F(Wording, WhatIsNotFiniteIsATextInJson) {
   EXPECT_EQ(told.at("perplexity"), "inf");
 }
 
-TEST_F(Wording, TheMemoryThatARowNeedsIsNamed) {
-  write_header("long.npy", "20000000,");
-  std::filesystem::resize_file(at("long.npy"), 128 + 80'000'000);
-  for (const Words& words :
-       {Words{"entropy", "@long.npy", "@o.npy"}, Words{"kl-divergence", "@long.npy", "@long.npy", "@o.npy"},
-        Words{"topk", "@long.npy", "@v.npy", "@i.npy"}, Words{"sample", "@long.npy", "@o.npy"}}) {
-    Words all = words;
-    all.insert(all.end(), {"--memory", "32M"});
-    const Result refused = run(all);
-    EXPECT_EQ(refused.status, static_cast<int>(Code::option)) << refused.err;
-    const std::size_t found = refused.err.find("try: --memory ");
-    ASSERT_NE(found, std::string::npos) << refused.err;
-    all.back() = refused.err.substr(found + 14, refused.err.find_first_of(",\n", found) - found - 14);
-    expect_ok(all);
-  }
-}
-
-// What threads keep of the rows they are at is counted: what is refused says how much would do, and that does.
-TEST_F(Wording, WhatThreadsKeepHasItsPartOfTheMemory) {
-  write_header("rows.npy", "30, 300000");
-  std::filesystem::resize_file(at("rows.npy"), 128 + 36'000'000);
-  write_header("columns.npy", "200000, 16");
-  std::filesystem::resize_file(at("columns.npy"), 128 + 12'800'000);
-  for (const Words& words : {Words{"topk", "@rows.npy", "@v.npy", "@i.npy", "-k", "299999"},
-                             Words{"topk", "@rows.npy", "@v.npy", "@i.npy", "-k", "299999", "--probabilities"},
-                             Words{"sample", "@rows.npy", "@o.npy", "--top-p", "0.9", "--top-k", "200000"},
-                             Words{"verify", "@columns.npy", "--axis", "0"}}) {
-    Words all = words;
-    all.insert(all.end(), {"--threads", "2", "--memory", "36M"});
-    const Result refused = run(all);
-    EXPECT_EQ(refused.status, static_cast<int>(Code::option)) << refused.err;
-    EXPECT_NE(refused.err.find("for 2 threads"), std::string::npos) << refused.err;
-    const std::size_t found = refused.err.find("try: --memory ");
-    ASSERT_NE(found, std::string::npos) << refused.err;
-    all.back() = refused.err.substr(found + 14, refused.err.find(',', found) - found - 14);
-    if (kSanitized) continue;  // what else it tells takes minutes there
-    for (const std::string& memory : {all.back(), std::string("80M")}) {
-      all.back() = memory;
-      const Result done = run(all);
-      EXPECT_EQ(done.status, 0) << done.err;
-      EXPECT_LE(done.peak_rss, std::int64_t{std::stoi(memory)} << 20) << words[0];
-    }
-  }
-}
-
 TEST_F(Wording, ControlBytesOfANameStayOffTheTerminal) {
   const std::string in = "@x\x1b[31m.npy", out = "@o\x1b[2J\a.npy", part = "@p\x1b[0m.part", more = "@q\x7f.part";
   std::filesystem::copy_file(at("x.npy"), at(in.substr(1)));
@@ -427,44 +380,6 @@ TEST_F(Wording, TooManyOpenFilesAreNoMatterOfTheFolder) {
     EXPECT_NE(result.err.find("try: raise the limit on open files: ulimit -n\n"), std::string::npos) << result.err;
   }
   EXPECT_GT(met, 0);
-}
-
-TEST_F(Wording, AHeaderHasItsPartOfTheMemory) {
-  const std::string tensor = R"("x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
-  const std::string header = R"({"__metadata__":{"a":")" + std::string(3 << 20, 'a') + "\"}," + tensor;
-  const std::uint64_t length = header.size();
-  std::ofstream(at("h.safetensors"), std::ios::binary)
-      << std::string(reinterpret_cast<const char*>(&length), 8) << header << std::string(4, '\0');
-  const Words words{"softmax", "@h.safetensors", "@o.npy", "--memory"};
-  const auto with = [&](const char* memory) { return Words{words[0], words[1], words[2], words[3], memory}; };
-  expect_try(Code::option, "a header of " + std::to_string(8 + length) + " bytes", with("32M"));
-  expect_try(Code::option, "--memory 49M", with("32M"));
-  expect_ok(with("49M"));
-}
-
-TEST_F(Wording, ThreadsHaveTheirPartOfTheMemory) {
-  expect_try(Code::option, "for 1000 threads", {"softmax", "@x.npy", "@o.npy", "--threads", "1000", "--memory", "32M"});
-  if (kSanitized) return;
-  write_header("wide.npy", "1000, 20000");
-  std::filesystem::resize_file(at("wide.npy"), 128 + 80'000'000);
-  const Result many = run({"entropy", "@wide.npy", "@o.npy", "--threads", "1000", "--memory", "64M"});
-  EXPECT_EQ(many.status, 0) << many.err;
-  EXPECT_LE(many.peak_rss, 64 << 20);
-}
-
-// An address space that the arrays do not fit into.
-TEST_F(Wording, WithoutMemoryAnOptionThatTheVerbHasIsNamed) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer needs its address space";
-  write_header("big.npy", "500000, 500");
-  std::filesystem::resize_file(at("big.npy"), 128 + 1'000'000'000);
-  struct rlimit before {};
-  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
-  const struct rlimit narrow { rlim_t{512} << 20, before.rlim_max };
-  ASSERT_EQ(::setrlimit(RLIMIT_AS, &narrow), 0);
-  const Result result = run({"attention", "@big.npy", "@big.npy", "@big.npy", "@o.npy", "--threads", "1"});
-  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
-  EXPECT_EQ(result.status, static_cast<int>(Code::out_of_memory)) << result.err;
-  EXPECT_EQ(result.err.find("--memory"), std::string::npos) << result.err;
 }
 
 }  // namespace

@@ -122,6 +122,7 @@ def run_rows(op, inputs, *, axis, keepdims, out, dtype, empty, **options):
     if out is None and op == "state":
         return state(x, axis, keepdims, **options)
     inputs = tuple(i.detach() for i in inputs)
+    kept = None if out is None else keepdims
     out = _new(x, dtype=dtype) if out is None else out
-    _run(op, inputs, out, axis, empty_nan=_nan(empty), **options)
+    _run(op, inputs, out, axis, empty_nan=_nan(empty), keepdims=kept, **options)
     return out

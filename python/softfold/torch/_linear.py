@@ -95,7 +95,7 @@ _linear_cross_entropy.register_autograd(_vjp, setup_context=_save)
 
 
 def _check(x, weight, target, class_weight):
-    check_classes(target)
+    check_classes(target, x.dim())
     if class_weight is not None and class_weight.requires_grad:
         raise Error("unsupported", "a class_weight that requires a gradient", "one without", "class_weight.detach()")
     if tuple(target.shape) != tuple(x.shape[:-1]):

@@ -50,6 +50,8 @@ def _checked(x: Tensor, dtype, scales) -> tuple[Tensor, Optional[torch.dtype]]:
     """torch's rules: integers need a dtype; with one, the input is taken in that precision; autocast gives float32."""
     if scales is not None and scales.requires_grad:
         raise Error("unsupported", "scales that require a gradient", "scales without one", "softmax(x * scales)")
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        dtype = _route.dtype_like(x, dtype)
     if x.dtype in _FLOATS:
         if dtype is None:
             half = x.dtype not in (torch.float32, torch.float64)
@@ -69,11 +71,11 @@ def _nan(empty) -> bool:
 
 
 def _run(op, inputs, out, axis, scale=1.0, scales=None, lengths=None, offsets=None, mask=None, causal=False,
-         empty_nan=False):  # fmt: skip
-    options = {}
+         empty_nan=False, keepdims=None):  # fmt: skip
+    options = {} if keepdims is None else {"keepdims": keepdims}
     if not (scales is lengths is offsets is mask is None):
-        options = {"scales": viewable(scales), "lengths": viewable(lengths), "offsets": viewable(offsets),
-                   "mask": viewable(mask)}  # fmt: skip
+        options |= {"scales": viewable(scales), "lengths": viewable(lengths), "offsets": viewable(offsets),
+                    "mask": viewable(mask)}  # fmt: skip
     _core.run_into(op, tuple(map(viewable, inputs)), writable(out), axis, scale=scale, causal=causal,
                    empty="nan" if empty_nan else "zero", stream=current_stream(inputs[0]), **options)  # fmt: skip
     return out
