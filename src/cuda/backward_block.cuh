@@ -16,12 +16,14 @@ inline constexpr int kGradientWarps = 16;
 template <class E>
 inline constexpr int kGradientRoom = room_in_sectors(lift::kChunk* static_cast<int>(sizeof(E)) + 16);
 
+/// A thread's: blocks of any number of warps leave others of them a place.
+template <class E>
+inline constexpr int kGradientRegisters = sizeof(E) == 2 ? 80 : 96;
+
 template <class E, template <class> class Gradient>
-__global__ void __launch_bounds__(32 * kGradientWarps, 1) backward_block_rows(const __grid_constant__ PlainGradient p) {
+__global__ void __maxnreg__(kGradientRegisters<E>) backward_block_rows(const __grid_constant__ PlainGradient p) {
   begin_in_order();
-  constexpr int kSize = static_cast<int>(sizeof(E)), kVectors = lift::kPerLane * kSize / 16;
-  using Chunk = OddTile<E, 32, kVectors, 0>;
-  using Vectors = GradientVectors<E, Gradient, 32, kVectors>;
+  constexpr int kSize = static_cast<int>(sizeof(E));
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kGradientWarps];
   __shared__ lift::SumNode sums[kGradientWarps];
@@ -38,21 +40,33 @@ __global__ void __launch_bounds__(32 * kGradientWarps, 1) backward_block_rows(co
     fetch_run<E>(dy_place, landed[warp], dy_first, n, {p.dy.x_begin, p.dy.x_end});
   }
   __syncwarp();
-  const auto at = [](char* place, const char* first) { return place + reinterpret_cast<std::uintptr_t>(first) % 16; };
-  const Chunk tile(at(y_place, y_first), n);
-  typename Vectors::Vectors y, dy;
+  const char* y_at = y_place + reinterpret_cast<std::uintptr_t>(y_first) % 16;
+  const char* dy_at = dy_place + reinterpret_cast<std::uintptr_t>(dy_first) % 16;
   landed[warp].wait(0);
-  tile.gather_only(y, at(y_place, y_first), Packed<E>::narrow(Gradient<float>::nothing()));
-  tile.gather_only(dy, at(dy_place, dy_first), Packed<E>::narrow(-0.F));
-  lift::SumNode own = Vectors::sum(y, dy);
-  own.any = __any_sync(lift::kWholeWarp, own.any != 0) ? 1U : 0U;
-  if (lane == 0) sums[warp] = own;
-  __syncthreads();
-  const lift::SumNode all = lift::sum_some([&](int i) { return sums[i]; }, static_cast<int>(blockDim.x) / 32);
-  const Gradient<float> through{all.sum, p.scale};
+  const auto put = [&]<int kVectors>() {
+    using Chunk = OddTile<E, 32, kVectors, 0>;
+    using Vectors = GradientVectors<E, Gradient, 32, kVectors>;
+    const Chunk tile(y_at, n);
+    typename Vectors::Vectors y, dy;
+    tile.gather_only(y, y_at, Packed<E>::narrow(Gradient<float>::nothing()));
+    tile.gather_only(dy, dy_at, Packed<E>::narrow(-0.F));
+    lift::SumNode own = Vectors::sum(y, dy);
+    Vectors::stay_packed(y), Vectors::stay_packed(dy);
+    own.any = __any_sync(lift::kWholeWarp, own.any != 0) ? 1U : 0U;
+    if (lane == 0) sums[warp] = own;
+    __syncthreads();
+    const lift::SumNode all = lift::sum_some([&](int i) { return sums[i]; }, static_cast<int>(blockDim.x) / 32);
+    const Gradient<float> through{all.sum, p.scale};
 #pragma unroll
-  for (int j = 0; j < kVectors; ++j) y[j] = Vectors::result(through, all.any != 0, y[j], dy[j]);
-  tile.write_vectors(p.y.y + row * p.y.y_stride + begin, [&](int j) { return y[j]; });
+    for (int j = 0; j < kVectors; ++j) y[j] = Vectors::result(through, all.any != 0, y[j], dy[j]);
+    tile.write_vectors(p.y.y + row * p.y.y_stride + begin, [&](int j) { return y[j]; });
+  };
+  // A row's last chunk may be short: with a quarter of the slots it costs half as much.
+  constexpr int kVectors = lift::kPerLane * kSize / 16;
+  const int slots = static_cast<int>(reinterpret_cast<std::uintptr_t>(y_first) % 16) / kSize + n;
+  if (slots <= lift::kChunk / 4) return put.template operator()<kVectors / 4>();
+  if (slots <= lift::kChunk / 2) return put.template operator()<kVectors / 2>();
+  put.template operator()<kVectors>();
 }
 
 }  // namespace cuda

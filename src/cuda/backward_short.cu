@@ -37,9 +37,12 @@ template <class E, template <class> class Gradient>
 void launch_lane(const RowProblem& p, Stream stream) {
   const DeviceOf device(p[Slot::x].data);
   const PlainGradient g = plain_gradient(p);
-  launch_lane_rows<2>(g.y, traits_of(device.device()), [&]<int kVectors>(LaneRows rows, const Grid& grid) {
-    rows.dy = g.dy.x, rows.scale = g.scale;
-    launch("backward_lane_rows", backward_lane_rows<E, kVectors, Gradient>, grid, stream, rows);
+  with_lane_vectors(g.y, [&]<int kVectors>() {
+    const auto go = [&](LaneRows rows, const Grid& grid) {
+      rows.dy = g.dy.x, rows.scale = g.scale;
+      launch("backward_lane_rows", backward_lane_rows<E, kVectors, Gradient>, grid, stream, rows);
+    };
+    launch_lane_rows<kVectors, 2, kGradientSets<E, kVectors>>(g.y, traits_of(device.device()), go);
   });
 }
 

@@ -29,6 +29,12 @@ struct GradientVectors {
     return {sum, holds(y) ? 1U : 0U};
   }
 
+  /// Between the sum and the results: or the compiler keeps twice as many registers, of numbers that it had unpacked.
+  static __device__ __forceinline__ void stay_packed(Vectors& v) {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) asm volatile("" : "+r"(v[j].x), "+r"(v[j].y), "+r"(v[j].z), "+r"(v[j].w));
+  }
+
   /// A vector of dx. any: whether the row has anything in it.
   static __device__ __forceinline__ uint4 result(const Gradient<float>& through, bool any, const uint4& y,
                                                  const uint4& dy) {

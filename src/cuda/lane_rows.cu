@@ -32,25 +32,28 @@ const char* refuses(const RowProblem& p, const Context& context) {
 
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const Stream stream = stream_of(context);
+  const PlainRows plain = plain_rows(p);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    launch_lane_rows<1>(plain_rows(p), traits_of(device.device()),
-                        [&]<int kVectors>(const LaneRows& rows, const Grid& grid) {
-                          const auto go = [&](auto kernel) { launch("softmax_lane_rows", kernel, grid, stream, rows); };
-                          p.op == Op::log_softmax ? go(softmax_lane_rows<E, kVectors, true>)
-                                                  : go(softmax_lane_rows<E, kVectors, false>);
-                        });
+    with_lane_vectors(plain, [&]<int kVectors>() {
+      const auto go = [&](const LaneRows& rows, const Grid& grid) {
+        const auto by = [&](auto kernel) { launch("softmax_lane_rows", kernel, grid, stream_of(context), rows); };
+        p.op == Op::log_softmax ? by(softmax_lane_rows<E, kVectors, true>) : by(softmax_lane_rows<E, kVectors, false>);
+      };
+      launch_lane_rows<kVectors, 1, kLaneSets>(plain, traits_of(device.device()), go);
+    });
   });
 }
 
 void run_fold(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const Stream stream = stream_of(context);
+  const PlainRows plain = plain_rows(p);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    launch_lane_rows<1>(plain_rows(p), traits_of(device.device()),
-                        [&]<int kVectors>(const LaneRows& rows, const Grid& grid) {
-                          launch("fold_lane_rows", fold_lane_rows<E, kVectors>, grid, stream, rows, RowResults(p));
-                        });
+    with_lane_vectors(plain, [&]<int kVectors>() {
+      const auto go = [&](const LaneRows& rows, const Grid& grid) {
+        launch("fold_lane_rows", fold_lane_rows<E, kVectors>, grid, stream_of(context), rows, RowResults(p));
+      };
+      launch_lane_rows<kVectors, 1, kLaneSets>(plain, traits_of(device.device()), go);
+    });
   });
 }
 
