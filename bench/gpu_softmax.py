@@ -279,6 +279,9 @@ def measure(b, only):
         for dtype in (torch.float32, torch.bfloat16):
             for n in (8, 16, 32, 50, 64, 100, 127, 250, 300, 700, 1000, 1001):
                 b.softmax(dtype, (1 << 28) // torch.empty((), dtype=dtype).element_size() // n, n, "short")
+            for n in (8, 16, 64, 100):
+                b.softmax(dtype, (1 << 28) // torch.empty((), dtype=dtype).element_size() // n, n, "short",
+                          op="log_softmax")
     if "between" in only:
         for dtype in (torch.float32, torch.bfloat16):
             for n in (1032, 1280, 1500, 1536, 2560, 3000, 3584, 5000, 8000, 10000, 12001, 15000, 20000, 30001):
@@ -307,8 +310,15 @@ def measure(b, only):
             for n in (128, 1024, 4096, 16384, 50257, 128256, 1000000):
                 size = torch.empty((), dtype=dtype).element_size()
                 b.reduce(dtype, max(1, (1 << 29) // size // n), n)
+            for n in (8, 16, 32, 50, 64, 100, 127, 250, 500, 1001):
+                if dtype != torch.float16:
+                    b.reduce(dtype, (1 << 28) // size // n, n)
     if "backward" in only:
         for dtype in (torch.float32, torch.bfloat16):
+            for n in (8, 16, 64, 100, 127, 250, 1001, 2051, 4099, 12001):
+                b.backward(dtype, (1 << 26) // n, n)
+            for n in (64, 250, 4099):
+                b.backward(dtype, (1 << 26) // n, n, op="log_softmax_backward")
             for n in (128, 1024, 4096, 16384, 50257, 131072, 262144):
                 b.backward(dtype, max(1, (1 << 28) // n), n)
         b.backward(torch.bfloat16, 8192, 32768, op="log_softmax_backward")

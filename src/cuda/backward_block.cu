@@ -10,15 +10,21 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
+/// Measured: chunks of the longest row that is faster by blocks than by clusters that stay. Exponentials of 16-bit
+/// log-probabilities cost both alike where rows fill their chunks.
+std::int64_t longest(const RowProblem& p) {
+  if (size_of(p[Slot::x].dtype) == 4) return kGradientWarps;
+  if (p.op == Op::softmax_backward) return 8;
+  return p.n % lift::kChunk == 0 && plain_rows(p).joined ? 7 : 12;
+}
+
 const char* refuses(const RowProblem& p, const Context&) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (chunks < 2) return "a row fits a warp";
   if (chunks > kGradientWarps) return "a row is longer than a block holds (16384)";
   if (p.rows >= 0x7FFFFFFF) return "more rows than a grid has";
-  // Measured.
-  if (p.op == Op::softmax_backward && size_of(p[Slot::x].dtype) == 2 && chunks > 3)
-    return "clusters that stay are faster, by 4 percent and where rows do not fill their chunks by a quarter";
-  return refuses_plain_gradient(p);
+  if (const char* why = refuses_plain_gradient(p)) return why;
+  return chunks > longest(p) ? "clusters of blocks are faster" : nullptr;
 }
 
 template <class E, template <class> class Gradient>

@@ -27,19 +27,21 @@ __global__ void __maxnreg__(kGradientRegisters<E>) backward_block_rows(const __g
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kGradientWarps];
   __shared__ lift::SumNode sums[kGradientWarps];
+  __shared__ CopyBarrier met;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t row = blockIdx.x, begin = static_cast<std::int64_t>(warp) * (lift::kChunk * kSize);
   const int n = min(static_cast<int>(p.y.n) - warp * lift::kChunk, lift::kChunk);
   const char *y_first = p.y.x + row * p.y.x_stride + begin, *dy_first = p.dy.x + row * p.dy.x_stride + begin;
   char* rooms = landing_memory + warp * (2 * kGradientRoom<E>);
   char *y_place = place_in_sectors(rooms, y_first), *dy_place = place_in_sectors(rooms + kGradientRoom<E>, dy_first);
+  if (threadIdx.x == 0) met.init(static_cast<int>(blockDim.x) / 32);
   if (lane == 0) {
     landed[warp].init(2);
     CopyBarrier::publish();
     fetch_run<E>(y_place, landed[warp], y_first, n, {p.y.x_begin, p.y.x_end});
     fetch_run<E>(dy_place, landed[warp], dy_first, n, {p.dy.x_begin, p.dy.x_end});
   }
-  __syncwarp();
+  __syncthreads();
   const char* y_at = y_place + reinterpret_cast<std::uintptr_t>(y_first) % 16;
   const char* dy_at = dy_place + reinterpret_cast<std::uintptr_t>(dy_first) % 16;
   landed[warp].wait(0);
@@ -53,8 +55,11 @@ __global__ void __maxnreg__(kGradientRegisters<E>) backward_block_rows(const __g
     lift::SumNode own = Vectors::sum(y, dy);
     Vectors::stay_packed(y), Vectors::stay_packed(dy);
     own.any = __any_sync(lift::kWholeWarp, own.any != 0) ? 1U : 0U;
-    if (lane == 0) sums[warp] = own;
-    __syncthreads();
+    if (lane == 0) {
+      sums[warp] = own;
+      met.arrive();
+    }
+    met.wait(0);
     const lift::SumNode all = lift::sum_some([&](int i) { return sums[i]; }, static_cast<int>(blockDim.x) / 32);
     const Gradient<float> through{all.sum, p.scale};
 #pragma unroll

@@ -42,7 +42,7 @@ void launch_lane(const RowProblem& p, Stream stream) {
       rows.dy = g.dy.x, rows.scale = g.scale;
       launch("backward_lane_rows", backward_lane_rows<E, kVectors, Gradient>, grid, stream, rows);
     };
-    launch_lane_rows<kVectors, 2, kGradientSets<E, kVectors>>(g.y, traits_of(device.device()), go);
+    launch_lane_rows<kVectors, 2>(g.y, traits_of(device.device()), go);
   });
 }
 

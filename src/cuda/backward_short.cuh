@@ -11,32 +11,21 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Sets of rows that a warp of backward_lane_rows has in flight, and blocks of a processor: of longer rows registers
-/// are for more warps.
-template <class E, int kVectors>
-inline constexpr bool kWideLane = kVectors * 16 / static_cast<int>(sizeof(E)) > 32;
-template <class E, int kVectors>
-inline constexpr int kGradientSets = kWideLane<E, kVectors> ? 1 : 2;
-template <class E, int kVectors>
-inline constexpr int kGradientBlocks = kWideLane<E, kVectors> ? 4 : 3;
-
 /// A lane a row, as softmax_lane_rows.
 template <class E, int kVectors, template <class> class Gradient>
-__global__ void __launch_bounds__(32 * kLaneWarps, (kGradientBlocks<E, kVectors>))
-    backward_lane_rows(const __grid_constant__ LaneRows p) {
+__global__ void __launch_bounds__(32 * kLaneWarps, 3) backward_lane_rows(const __grid_constant__ LaneRows p) {
   begin_in_order();
-  constexpr int kSets = kGradientSets<E, kVectors>;
-  using Sets = LaneSets<kVectors, kSets>;
+  using Sets = LaneSets<kVectors>;
   using Row = LaneRow<E, kVectors>;
   using Vectors = GradientVectors<E, Gradient, 1, kVectors>;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
-  __shared__ CopyBarrier landed[kLaneWarps][2][kSets];
+  __shared__ CopyBarrier landed[kLaneWarps][2][kLaneSets];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  char* memory = landing_memory + warp * (2 * kSets * Sets::kRoom);
+  char* memory = landing_memory + warp * (2 * kLaneSets * Sets::kRoom);
   const Sets y_sets(p, p.rows.x, memory, landed[warp][0]);
-  const Sets dy_sets(p, p.dy, memory + kSets * Sets::kRoom, landed[warp][1]);
+  const Sets dy_sets(p, p.dy, memory + kLaneSets * Sets::kRoom, landed[warp][1]);
 #pragma unroll 1
-  for (int set = 0; set < kSets && y_sets.has(set); ++set) {
+  for (int set = 0; set < kLaneSets && y_sets.has(set); ++set) {
     y_sets.wait(set), dy_sets.wait(set);
 #pragma unroll 1
     for (int i = 0; i < p.each; ++i) {
@@ -45,7 +34,6 @@ __global__ void __launch_bounds__(32 * kLaneWarps, (kGradientBlocks<E, kVectors>
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) y[j] = y_row.vector(j), dy[j] = dy_row.vector(j);
       const lift::SumNode row = Vectors::sum(y, dy);
-      Vectors::stay_packed(y), Vectors::stay_packed(dy);
       const Gradient<float> through{row.sum, p.scale};
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) y_row.vector(j) = Vectors::result(through, row.any != 0, y[j], dy[j]);

@@ -39,7 +39,7 @@ void run(const RowProblem& p, const Context& context) {
         const auto by = [&](auto kernel) { launch("softmax_lane_rows", kernel, grid, stream_of(context), rows); };
         p.op == Op::log_softmax ? by(softmax_lane_rows<E, kVectors, true>) : by(softmax_lane_rows<E, kVectors, false>);
       };
-      launch_lane_rows<kVectors, 1, kLaneSets>(plain, traits_of(device.device()), go);
+      launch_lane_rows<kVectors, 1>(plain, traits_of(device.device()), go);
     });
   });
 }
@@ -52,7 +52,7 @@ void run_fold(const RowProblem& p, const Context& context) {
       const auto go = [&](const LaneRows& rows, const Grid& grid) {
         launch("fold_lane_rows", fold_lane_rows<E, kVectors>, grid, stream_of(context), rows, RowResults(p));
       };
-      launch_lane_rows<kVectors, 1, kLaneSets>(plain, traits_of(device.device()), go);
+      launch_lane_rows<kVectors, 1>(plain, traits_of(device.device()), go);
     });
   });
 }

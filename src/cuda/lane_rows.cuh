@@ -61,21 +61,21 @@ struct LaneRow {
 };
 
 /// A warp's sets of rows: they fly to shared memory on their own while others are folded.
-template <int kVectors, int kSets = kLaneSets>
+template <int kVectors>
 class LaneSets {
  public:
   static constexpr int kBytes = 16 * kVectors, kRoom = room_in_sectors(32 * 16 * kLaneVectors);
 
-  /// x: of the rows, the first; memory: kSets * kRoom bytes.
-  __device__ __forceinline__ LaneSets(const LaneRows& p, const char* x, char* memory, CopyBarrier (&landed)[kSets])
+  /// x: of the rows, the first; memory: kLaneSets * kRoom bytes.
+  __device__ __forceinline__ LaneSets(const LaneRows& p, const char* x, char* memory, CopyBarrier (&landed)[kLaneSets])
       : p_(p), place_(place_in_sectors(memory, x)), landed_(landed) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if (lane < kSets) landed[lane].init(1);
+    if (lane < kLaneSets) landed[lane].init(1);
     CopyBarrier::publish();
     __syncwarp();
     if (lane > 0) return;
 #pragma unroll
-    for (int set = 0; set < kSets; ++set) {
+    for (int set = 0; set < kLaneSets; ++set) {
       if (!has(set)) break;
       landed[set].expect(bytes(set));
       landed[set].copy(place(set), x + first(set) * kBytes, bytes(set));
@@ -83,7 +83,7 @@ class LaneSets {
   }
   __device__ __forceinline__ bool has(int set) const { return first(set) < p_.rows.rows; }
   __device__ __forceinline__ std::int64_t first(int set) const {
-    const std::int64_t all = static_cast<std::int64_t>(blockIdx.x) * kSets + set;
+    const std::int64_t all = static_cast<std::int64_t>(blockIdx.x) * kLaneSets + set;
     return (all * kLaneWarps + threadIdx.x / 32) * 32 * p_.each;
   }
   __device__ __forceinline__ int bytes(int set) const {
@@ -102,7 +102,7 @@ class LaneSets {
  private:
   const LaneRows& p_;
   char* place_;
-  CopyBarrier (&landed_)[kSets];
+  CopyBarrier (&landed_)[kLaneSets];
 };
 
 /// The results of each lane's row in its place.

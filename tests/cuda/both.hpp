@@ -51,8 +51,9 @@ struct Memory {
 /// boundary, with the given strides (contiguous if none); everything starts as the poison 0xA5.
 class Tensor {
  public:
+  /// slack: elements of memory behind the last one.
   Tensor(softfold::DType dtype, std::vector<std::int64_t> shape, std::vector<std::int64_t> strides = {},
-         std::int64_t offset = 0)
+         std::int64_t offset = 0, std::int64_t slack = 16)
       : dtype_(dtype), shape_(std::move(shape)), strides_(std::move(strides)) {
     if (strides_.empty()) {
       strides_.assign(shape_.size(), 1);
@@ -67,7 +68,7 @@ class Tensor {
     }
     first_ = offset - (empty ? 0 : low);
     const std::int64_t elements = empty ? offset + 1 : first_ + high + 1;
-    host_.assign(static_cast<std::size_t>(elements + 16) * size(), 0xA5);
+    host_.assign(static_cast<std::size_t>(elements + slack) * size(), 0xA5);
     cuda_check(cudaMalloc(&device_, host_.size()));
     upload();
   }

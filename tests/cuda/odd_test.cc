@@ -2,6 +2,7 @@
 // wherever they begin, of any content.
 #include "cuda/both.hpp"
 
+#include <cmath>
 #include <map>
 
 namespace softfold_test {
@@ -147,6 +148,29 @@ TEST_F(CudaOdd, GradientsOfChunks) {
       for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
         ++taken[compare_gradient(t, 1 + static_cast<std::int64_t>(at * 37 % 50), 1024 * chunks + rest, at)], ++at;
   EXPECT_GT(taken["backward_block_rows"], 300);
+}
+
+/// Operands that begin and end where their memory does: what lies around is not read (which compute-sanitizer sees).
+TEST_F(CudaOdd, EdgesOfMemory) {
+  for (const DType t : {DType::float32, DType::bfloat16})
+    for (const std::int64_t n : {3, 8, 10, 50, 127, 250, 777, 1001, 1023, 1500, 2051, 3000})
+      for (const Op op : {Op::softmax, Op::logsumexp, Op::softmax_backward, Op::log_softmax_backward}) {
+        const std::int64_t rows = 37;
+        Tensor x(t, {rows, n}, {}, 0, 0), dy(t, {rows, n}, {}, 0, 0);
+        Tensor y = op == Op::logsumexp ? Tensor(DType::float32, {rows}, {}, 0, 0) : Tensor(t, {rows, n}, {}, 0, 0);
+        x.fill([&](std::int64_t i) { return -std::abs(value_of(Values::normal, i / n, i % n, n)); });
+        dy.fill([&](std::int64_t i) { return gradient_of(i / n, i % n); });
+        const bool is_gradient = op == Op::softmax_backward || op == Op::log_softmax_backward;
+        std::string kernel;
+        for (const bool gpu : {false, true}) {
+          const softfold::View in[] = {x.view(gpu), dy.view(gpu)}, out = y.view(gpu);
+          const auto plan = softfold::plan(op, {in, is_gradient ? 2U : 1U}, {&out, 1}, softfold::RowOptions{});
+          plan.run();
+          kernel = plan.kernel();
+        }
+        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << kernel;
+        ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << n << " " << name_of(t) << " by " << kernel;
+      }
 }
 
 /// Enough rows that every warp takes more than one set of them.
