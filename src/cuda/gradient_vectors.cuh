@@ -42,12 +42,26 @@ struct GradientVectors {
     Packed<E>::unpack(y, a);
     Packed<E>::unpack(dy, b);
 #pragma unroll
-    for (int k = 0; k < kWidth; ++k) b[k] = sizeof(E) == 2 ? through.value(a[k], b[k]) : through(a[k], b[k]);
+    for (int k = 0; k < kWidth; ++k) {
+      b[k] = value(through, a[k], b[k]);
+      if (sizeof(E) == 4) b[k] = fold::canonical(b[k]);
+    }
     const uint4 all = Packed<E>::pack(b);
     return any ? uint4{written(all.x), written(all.y), written(all.z), written(all.w)} : uint4{0U, 0U, 0U, 0U};
   }
 
  private:
+  static __device__ __forceinline__ float value(const fold::SoftmaxGradient<float>& through, float y, float dy) {
+    return through.value(y, dy);
+  }
+  /// fold::log_softmax_gradient() by additions to exponents: its conversions to integers cost as much as all else. No
+  /// y up to 2^6 has an exponent that its clamp would change.
+  static __device__ __forceinline__ float value(const fold::LogSoftmaxGradient<float>& through, float y, float dy) {
+    using S = fold::Scalar<float>;
+    const auto terms = lift::FrameTerms::in_even_frame(static_cast<float>(fold::kLog2E), fold::Real<float>::kMagic);
+    const float dx = S::mul(S::sub(dy, S::mul(terms.term<true>(y), through.sum)), through.scale);
+    return y <= 0x1p6F ? dx : fold::canonical_nan<float>();
+  }
   /// A word of elements, all `value`.
   static __device__ __forceinline__ unsigned word_of(float value) {
     if constexpr (sizeof(E) == 4) {
