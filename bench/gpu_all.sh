@@ -83,6 +83,7 @@ reduced=(
   cuda_ragged CudaRagged.RowsWithScales:CudaRagged.RowsWithOffsetsOutside
   cuda_loss CudaLoss.GradientsOfManyRows
   cuda_masked_stay CudaMaskedStay.EdgesOfMemory
+  cuda_odd CudaOdd.EdgesOfMemory
   cuda_consumers 'CudaConsumers.*OfTheList'
   cuda_shards CudaShards.PartialsAndStates
   cuda_streams CudaStreams.AWorkspaceIsUsedAndItsSizeChecked
