@@ -24,6 +24,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (chunks > kGradientWarps) return "a row is longer than a block holds (16384)";
   if (p.rows >= 0x7FFFFFFF) return "more rows than a grid has";
   if (const char* why = refuses_plain_gradient(p)) return why;
+  if (size_of(p[Slot::x].dtype) == 4 && chunks > 8 && p.rows < 64) return "so few rows are faster by clusters";
   return chunks > longest(p) ? "clusters of blocks are faster" : nullptr;
 }
 

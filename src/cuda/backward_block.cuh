@@ -16,7 +16,8 @@ inline constexpr int kGradientWarps = 16;
 template <class E>
 inline constexpr int kGradientRoom = room_in_sectors(lift::kChunk* static_cast<int>(sizeof(E)) + 16);
 
-/// A thread's: blocks of any number of warps leave others of them a place.
+/// A thread's, so that several blocks find a place on a processor: a bound by threads and blocks would have to know the
+/// row's length.
 template <class E>
 inline constexpr int kGradientRegisters = sizeof(E) == 2 ? 80 : 96;
 
@@ -59,7 +60,7 @@ __global__ void __maxnreg__(kGradientRegisters<E>) backward_block_rows(const __g
       sums[warp] = own;
       met.arrive();
     }
-    met.wait(0);
+    met.wait(0);  // no barrier of the block: other warps may be in another form of this
     const lift::SumNode all = lift::sum_some([&](int i) { return sums[i]; }, static_cast<int>(blockDim.x) / 32);
     const Gradient<float> through{all.sum, p.scale};
 #pragma unroll

@@ -16,8 +16,8 @@ const char* refuses_lane(const RowProblem& p, const Context&) {
   const auto bytes = p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
   if (bytes > kLaneVectors * 16) return "a row is longer than a lane holds (128 bytes)";
   const PlainGradient g = plain_gradient(p);
-  const bool end_to_end = g.y.x_stride == bytes && g.y.y_stride == bytes && g.dy.x_stride == bytes;
-  return bytes % 16 == 0 && g.y.joined && end_to_end ? nullptr : "rows do not lie end to end on 16-byte boundaries";
+  const bool side_by_side = g.y.x_stride == bytes && g.y.y_stride == bytes && g.dy.x_stride == bytes;
+  return bytes % 16 == 0 && g.y.joined && side_by_side ? nullptr : "rows do not lie end to end on 16-byte boundaries";
 }
 
 const char* refuses_odd(const RowProblem& p, const Context&) {
@@ -25,11 +25,9 @@ const char* refuses_odd(const RowProblem& p, const Context&) {
   if (const char* why = refuses_plain_gradient(p)) return why;
   if (p.rows / 8 >= 0x7FFFFFFF) return "more rows than a grid has";
   const int size = static_cast<int>(size_of(p[Slot::x].dtype));
-  const PlainRows rows = plain_rows(p);
-  const int vectors = vectors_of(rows, size);
-  const bool fills = p.n >= 128 && on_vectors(rows, size) && std::has_single_bit(static_cast<unsigned>(vectors));
   // Measured: 16-bit log-probabilities cost backward_warp_rows a conversion each.
-  return fills && (p.op == Op::softmax_backward || size == 4) ? "a row fills its lanes" : nullptr;
+  const bool elsewhere = p.op == Op::softmax_backward || size == 4;
+  return elsewhere && fills_lanes(plain_rows(p), size) ? "a row fills its lanes" : nullptr;
 }
 
 template <class E, template <class> class Gradient>

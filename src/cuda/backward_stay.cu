@@ -19,7 +19,7 @@ constexpr StaySpread spread(std::int64_t chunks, std::size_t size) {
 
 const char* refuses(const RowProblem& p, const Context&) {
   const std::int64_t chunks = lift::chunk_count(p.n);
-  if (chunks <= (size_of(p[Slot::x].dtype) == 2 ? 3 : 16)) return "a row fits a block";
+  if (chunks <= (size_of(p[Slot::x].dtype) == 2 ? 3 : 16)) return "a row fits a block, or few warps";
   if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (traits.largest_cluster < 16) return "the device has no clusters of 16 blocks";

@@ -17,13 +17,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (p.rows / 8 >= 0x7FFFFFFF) return "more rows than a grid has";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_plain(p)) return why;
-  const int size = static_cast<int>(size_of(p[Slot::x].dtype));
-  const PlainRows rows = plain_rows(p);
-  const int vectors = vectors_of(rows, size);
-  if (p.n >= 128 && on_vectors(rows, size) &&
-      vectors == static_cast<int>(std::bit_ceil(static_cast<unsigned>(vectors))))
-    return "a row fills its lanes";
-  return nullptr;
+  return fills_lanes(plain_rows(p), static_cast<int>(size_of(p[Slot::x].dtype))) ? "a row fills its lanes" : nullptr;
 }
 
 void run(const RowProblem& p, const Context& context) {

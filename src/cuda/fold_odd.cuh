@@ -33,14 +33,15 @@ __device__ __noinline__ void fold_any_rows(const PlainRows& p, const RowResults&
   }
 }
 
-/// A group of lanes a row. A result costs as much as ten elements of a lane, so a group's states wait for each other.
+/// A group of lanes a row. A result costs as much as ten elements of a lane, so those of all runs wait, each in a lane
+/// of its own.
 template <class E, int kLanes, int kVectors, int kFull>
 __global__ void __launch_bounds__(32 * kOddWarps, (kOddBlocks<E, kVectors>))
     fold_odd_rows(const __grid_constant__ PlainRows p, const __grid_constant__ RowResults to) {
   begin_in_order();
   using Row = OddTile<E, kLanes, kVectors, kFull>;
   using Place = OddPlace<E, Row::kRows>;
-  constexpr int kRows = Row::kRows, kWait = kLanes < kOddRuns ? kLanes : kOddRuns;
+  constexpr int kRows = Row::kRows;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kOddWarps][kOddRuns];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -77,13 +78,13 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kOddBlocks<E, kVectors>))
     const bool near = tile.template fold<false>(v, folded, raw, p.factor.c);
     if (!__all_sync(lift::kWholeWarp, near)) {
       fold_any_rows<E, kRows, Row::kSlots>(p, to, place_of(run), base_of(run), count);
-    } else if (lane % kLanes == run % kWait && own < count) {
+    } else if (kLanes == 1 && own < count) {
+      put_result(to, base_of(run) + own, folded.state);
+    } else if (lane % kLanes == run && own < count) {
       kept = folded.state, kept_row = base_of(run) + own;
     }
-    if (run % kWait < kWait - 1 && base_of(run + 1) < p.rows) continue;
-    if (kept_row >= 0) put_result(to, kept_row, kept);
-    kept_row = -1;
   }
+  if (kept_row >= 0) put_result(to, kept_row, kept);
 }
 
 }  // namespace cuda

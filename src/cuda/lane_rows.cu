@@ -11,7 +11,7 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-const char* refuses_fold(const RowProblem& p, const Context&) {
+const char* refuses_rows(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
   const auto bytes = p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
   if (p.n == 0 || bytes % 16 != 0) return "rows do not fill vectors of 16 bytes";
@@ -24,10 +24,11 @@ const char* refuses_fold(const RowProblem& p, const Context&) {
 }
 
 const char* refuses(const RowProblem& p, const Context& context) {
-  if (const char* why = refuses_fold(p, context)) return why;
+  if (const char* why = refuses_rows(p, context)) return why;
   const PlainRows rows = plain_rows(p);
-  const bool on_vectors = reinterpret_cast<std::uintptr_t>(rows.y) % 16 == 0;
-  return on_vectors && rows.y_stride == rows.x_stride ? nullptr : "results do not lie end to end on 16-byte boundaries";
+  const bool on_boundary = reinterpret_cast<std::uintptr_t>(rows.y) % 16 == 0;
+  return on_boundary && rows.y_stride == rows.x_stride ? nullptr
+                                                       : "results do not lie end to end on 16-byte boundaries";
 }
 
 void run(const RowProblem& p, const Context& context) {
@@ -60,7 +61,7 @@ void run_fold(const RowProblem& p, const Context& context) {
 }  // namespace
 
 const RowKernel softmax_lane_rows_kernel{"softmax_lane_rows", refuses, run, nullptr};
-const RowKernel fold_lane_rows_kernel{"fold_lane_rows", refuses_fold, run_fold, nullptr};
+const RowKernel fold_lane_rows_kernel{"fold_lane_rows", refuses_rows, run_fold, nullptr};
 
 }  // namespace cuda
 }  // namespace v0

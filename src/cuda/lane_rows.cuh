@@ -28,16 +28,16 @@ template <class E, int kVectors>
 struct LaneRow {
   static constexpr int kWidth = 16 / static_cast<int>(sizeof(E)), kCount = kVectors * kWidth;
   using Fold = lift::WarpFold<kWidth, 1, kCount>;
-  /// Neighbours whose j-th vectors lie in banks of their own; of 3, 5, 6 and 7 vectors nearly all do.
-  static constexpr int kApart = std::has_single_bit(static_cast<unsigned>(kVectors)) ? 8 / kVectors : 0;
+  /// Of the vectors that a row has, the largest power of two.
+  static constexpr int kTurns = kVectors & -kVectors;
 
   char* at;
   /// Bytes by which the offsets of vectors differ from their order, lest the eight lanes that read at a time meet in a
-  /// bank. The tree does not see it: vectors j and j ^ 4, whatever they are called, meet first, then j and j ^ 2.
+  /// bank. The tree does not see it: whatever vectors are called, j and j ^ s meet for every stride s.
   int turn;
 
   __device__ __forceinline__ LaneRow(char* place, int row)
-      : at(place + row * kVectors * 16), turn(kApart == 0 ? 0 : row / kApart % kVectors * 16) {}
+      : at(place + row * kVectors * 16), turn(row / (8 / kTurns) % kTurns * 16) {}
   __device__ __forceinline__ uint4& vector(int j) const { return *reinterpret_cast<uint4*>(at + (16 * j ^ turn)); }
 
   /// The elements, and their extremes.
@@ -81,7 +81,8 @@ class LaneSets {
       landed[set].copy(place(set), x + first(set) * kBytes, bytes(set));
     }
   }
-  __device__ __forceinline__ bool has(int set) const { return first(set) < p_.rows.rows; }
+  /// Whether there is a set, or its i-th row.
+  __device__ __forceinline__ bool has(int set, int i = 0) const { return first(set) + i < p_.rows.rows; }
   __device__ __forceinline__ std::int64_t first(int set) const {
     const std::int64_t all = static_cast<std::int64_t>(blockIdx.x) * kLaneSets + set;
     return (all * kLaneWarps + threadIdx.x / 32) * 32 * p_.each;
@@ -146,9 +147,13 @@ __global__ void __launch_bounds__(32 * kLaneWarps, (kLaneBlocks<E, kVectors>))
 #pragma unroll 1
   for (int set = 0; set < kLaneSets && sets.has(set); ++set) {
     sets.wait(set);
-    // What lies behind the last row is folded, too, and goes nowhere.
 #pragma unroll 1
-    for (int i = 0; i < p.each; ++i) put_lane_row<E, kVectors, kLog>(p.rows, {sets.place(set), lane + 32 * i});
+    for (int i = 0; i < p.each; ++i) {
+      const LaneRow<E, kVectors> row(sets.place(set), lane + 32 * i);
+      // What lies behind the last row goes nowhere, but must not send the others the way of rows of any values.
+      if (!sets.has(set, lane + 32 * i)) row.fill(0.F);
+      put_lane_row<E, kVectors, kLog>(p.rows, row);
+    }
     sets.send(set, p.rows.y);
   }
   bulk_drain();
@@ -170,10 +175,12 @@ __global__ void __launch_bounds__(32 * kLaneWarps, (kLaneBlocks<E, kVectors>))
     sets.wait(set);
 #pragma unroll 1
     for (int i = 0; i < p.each; ++i) {
-      const std::int64_t row = sets.first(set) + lane + 32 * i;
+      const Row row(sets.place(set), lane + 32 * i);
+      const bool exists = sets.has(set, lane + 32 * i);
+      if (!exists) row.fill(0.F);
       float v[Row::kCount];
-      const auto state = Row::Fold::terms(v, p.rows.factor.c, Row(sets.place(set), lane + 32 * i).take(v)).state;
-      if (row < p.rows.rows) to.put_state(row, state);
+      const auto state = Row::Fold::terms(v, p.rows.factor.c, row.take(v)).state;
+      if (exists) to.put_state(sets.first(set) + lane + 32 * i, state);
     }
   }
 }

@@ -5,6 +5,7 @@
 #include "cuda/short_place.cuh"
 #include "cuda/softmax_plain.cuh"
 
+#include <algorithm>
 #include <bit>
 
 namespace softfold {
@@ -116,6 +117,11 @@ inline bool end_to_end(const PlainRows& p, int size) { return p.x_stride == p.n 
 inline int vectors_of(const PlainRows& p, int size) {
   const int width = 16 / size, n = static_cast<int>(p.n);
   return on_vectors(p, size) ? n / width : std::min<int>(n + 2 * (width - 1), lift::kChunk) / width;
+}
+
+/// Whether a row on vectors is as long as 4, 8, 16 or 32 lanes hold, which other kernels are made for.
+inline bool fills_lanes(const PlainRows& p, int size) {
+  return p.n >= 128 && on_vectors(p, size) && std::has_single_bit(static_cast<unsigned>(vectors_of(p, size)));
 }
 
 /// go.operator()<lanes, vectors of each, how many of which are full>(), with the fewest lanes that hold p's rows by up

@@ -23,7 +23,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   const PlainRows rows = plain_rows(p);
   const int vectors = vectors_of(rows, size);
   const auto lanes_hold = static_cast<int>(std::bit_ceil(static_cast<unsigned>(vectors)));
-  if (p.n >= 128 && on_vectors(rows, size) && vectors == lanes_hold) return "a row fills its lanes";
+  if (fills_lanes(rows, size)) return "a row fills its lanes";
   // Measured.
   const std::int64_t bytes = p.n * size;
   if (!end_to_end(rows, size) && bytes > 128 && bytes <= (size == 4 ? 512 : 256))
@@ -35,7 +35,7 @@ const char* refuses(const RowProblem& p, const Context&) {
 template <class E, Leaves kLeaves>
 void launch_rows(const PlainRows& p, Stream stream) {
   // More kernels are made where they are asked for most.
-  with_odd_shape<E, kLeaves == Leaves::softmax, kLeaves == Leaves::softmax>(
+  with_odd_shape<E, kLeaves == Leaves::softmax, kLeaves == Leaves::softmax && sizeof(E) == 2>(
       p, [&]<int kLanes, int kVectors, int kFull>() {
         using Place = OddPlace<E, 32 / kLanes>;
         constexpr std::int64_t rows = 32 / kLanes * kOddWarps * kOddRuns;

@@ -226,38 +226,26 @@ TEST_F(CudaHiddenPairs, EdgesOfMemory) {
       for (const std::int64_t offset : {0, 8})
         for (const bool one_mask : {false, true}) {
           const std::int64_t rows = (n > 2048 ? 2100 : 61) + offset;
-          const std::vector<std::int64_t> shape{rows, n}, shape_of_mask{one_mask && n % 8 == 0 ? 1 : rows, n};
-          Tensor host_x(t, shape), host_y(t, shape), host_mask(DType::boolean, shape_of_mask);
-          host_x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
-          host_mask.fill_by_threads([&](std::int64_t i) { return shows(i / n, i % n, n) ? 1. : 0.; });
-          const std::size_t bytes = static_cast<std::size_t>(rows * n) * softfold::size_of(t);
-          const auto mask_bytes = static_cast<std::size_t>(host_mask.count());
-          const Memory x(bytes), y(bytes), mask(mask_bytes + static_cast<std::size_t>(offset));
-          ASSERT_TRUE(x.data != nullptr && y.data != nullptr && mask.data != nullptr);
-          char* first_mask = static_cast<char*>(mask.data) + offset;
-          cuda_check(cudaMemcpy(x.data, host_x.host().data(), bytes, cudaMemcpyHostToDevice));
-          cuda_check(cudaMemcpy(first_mask, host_mask.host().data(), mask_bytes, cudaMemcpyHostToDevice));
+          Tensor x(t, {rows, n}, {}, 0, 0), y(t, {rows, n}, {}, 0, 0);
+          Tensor mask(DType::boolean, {one_mask && n % 8 == 0 ? 1 : rows, n}, {}, offset, 0);
+          x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+          mask.fill_by_threads([&](std::int64_t i) { return shows(i / n, i % n, n) ? 1. : 0.; });
           std::string kernel;
           for (const bool gpu : {false, true}) {
-            const softfold::Device device{gpu ? softfold::DeviceKind::cuda : softfold::DeviceKind::cpu, 0};
-            const softfold::View in = gpu ? softfold::View(x.data, t, shape, {}, device) : host_x.cpu(),
-                                 out = gpu ? softfold::View(y.data, t, shape, {}, device) : host_y.cpu();
+            const softfold::View in = x.view(gpu), out = y.view(gpu);
             softfold::RowOptions o;
-            o.mask = gpu ? softfold::View(first_mask, DType::boolean, shape_of_mask, {}, device) : host_mask.cpu();
+            o.mask = mask.view(gpu);
             const auto plan = softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, o);
             plan.run();
             kernel = plan.kernel();
           }
+          ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
           const bool stays = t == DType::float32 && n == 4104;  // on vectors
           EXPECT_EQ(kernel, stays      ? "softmax_masked_stays"
                             : n > 2048 ? "softmax_masked_chunks"
                                        : "softmax_masked_pairs")
               << rows << "x" << n << " " << name_of(t);
-          std::vector<unsigned char> result(bytes);
-          cuda_check(cudaMemcpy(result.data(), y.data, bytes, cudaMemcpyDeviceToHost));
-          const std::vector<unsigned char> wanted(host_y.host().begin(),
-                                                  host_y.host().begin() + static_cast<std::ptrdiff_t>(bytes));
-          ASSERT_EQ(difference(wanted, result, softfold::size_of(t)), "")
+          ASSERT_EQ(difference(y.host(), y.download(), y.size()), "")
               << rows << "x" << n << " " << name_of(t) << " offset " << offset << (one_mask ? " one mask" : "");
         }
 }

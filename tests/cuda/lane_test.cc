@@ -2,6 +2,8 @@
 // holds, of any content.
 #include "cuda/both.hpp"
 
+#include <cmath>
+
 namespace softfold_test {
 namespace {
 
@@ -84,6 +86,34 @@ TEST_F(CudaLane, ManyRows) {
         compare({vectors * (t == DType::float32 ? 4 : 8), rows, 0, t, op, 1., Empty::zero, vectors == 4});
         if (HasFailure()) return;
       }
+}
+
+/// Gradients, of few rows and of as many as give each lane all the rows of a set, to dx, y or dy.
+TEST_F(CudaLane, Gradients) {
+  std::size_t at = 0;
+  for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+    for (int vectors = 1; vectors <= 8; ++vectors)
+      for (const std::int64_t rows :
+           {std::int64_t{2}, std::int64_t{33}, std::int64_t{1000}, std::int64_t{1700001} / vectors})
+        for (const Op op : {Op::softmax_backward, Op::log_softmax_backward}) {
+          const std::int64_t n = vectors * (t == DType::float32 ? 4 : 8);
+          Tensor y(t, {rows, n}), dy(t, {rows, n}), dx(t, {rows, n});
+          y.fill_by_threads([&](std::int64_t i) { return -std::abs(mixed(i / n, i % n, n)) / 8; });
+          dy.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n + 7, i % n, n); });
+          Tensor& result = at % 3 == 0 ? dx : at % 3 == 1 ? y : dy;
+          std::string kernel;
+          for (const bool gpu : {false, true}) {
+            const softfold::View in[] = {y.view(gpu), dy.view(gpu)}, out = result.view(gpu);
+            const auto plan = softfold::plan(op, in, {&out, 1}, softfold::RowOptions{});
+            plan.run();
+            kernel = plan.kernel();
+          }
+          ++at;
+          ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+          EXPECT_EQ(kernel, "backward_lane_rows") << rows << "x" << n << " " << name_of(t);
+          ASSERT_EQ(difference(result.host(), result.download(), result.size()), "")
+              << rows << "x" << n << " " << name_of(t) << " " << name_of(op);
+        }
 }
 
 /// What a lane does not hold, or rows that do not lie end to end on vectors, goes to other kernels, and is right there.

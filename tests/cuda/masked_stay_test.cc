@@ -125,32 +125,19 @@ TEST_F(CudaMaskedStay, EdgesOfMemory) {
     for (const std::int64_t n : {3073, 7169, 7172, 11265, 11268, 33003, 50264})
       for (const std::int64_t offset : {0, 1, 3, 8})
         for (const bool one_mask : {false, true}) {
-          const std::int64_t rows = 6400 * 1024 / n + 2 + offset % 4, masks = one_mask ? 1 : rows;
-          const auto size = static_cast<std::int64_t>(softfold::size_of(t));
-          const auto elements = static_cast<std::size_t>(rows * n), bytes = elements * softfold::size_of(t);
-          Tensor host_x(t, {rows, n}), host_y(t, {rows, n}), host_mask(DType::boolean, {masks, n});
-          host_x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
-          host_mask.fill_by_threads([&](std::int64_t i) { return shows(one_mask ? 7 : i / n, i % n, n) ? 1. : 0.; });
-          const Memory x(bytes), y(bytes), mask(static_cast<std::size_t>(masks * n + offset));
-          ASSERT_TRUE(x.data != nullptr && y.data != nullptr && mask.data != nullptr);
-          char* first_mask = static_cast<char*>(mask.data) + offset;
-          cuda_check(cudaMemcpy(x.data, host_x.host().data(), bytes, cudaMemcpyHostToDevice));
-          cuda_check(cudaMemcpy(first_mask, host_mask.host().data(), static_cast<std::size_t>(masks * n),
-                                cudaMemcpyHostToDevice));
-          const std::vector<std::int64_t> shape{rows, n}, shape_of_mask{masks, n};
+          const std::int64_t rows = 6400 * 1024 / n + 2 + offset % 4;
+          Tensor x(t, {rows, n}, {}, 0, 0), y(t, {rows, n}, {}, 0, 0);
+          Tensor mask(DType::boolean, {one_mask ? 1 : rows, n}, {}, offset, 0);
+          x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+          mask.fill_by_threads([&](std::int64_t i) { return shows(one_mask ? 7 : i / n, i % n, n) ? 1. : 0.; });
           for (const bool gpu : {false, true}) {
-            const softfold::Device device{gpu ? softfold::DeviceKind::cuda : softfold::DeviceKind::cpu, 0};
-            const softfold::View in = gpu ? softfold::View(x.data, t, shape, {}, device) : host_x.cpu(),
-                                 out = gpu ? softfold::View(y.data, t, shape, {}, device) : host_y.cpu();
+            const softfold::View in = x.view(gpu), out = y.view(gpu);
             softfold::RowOptions o;
-            o.mask = gpu ? softfold::View(first_mask, DType::boolean, shape_of_mask, {}, device) : host_mask.cpu();
+            o.mask = mask.view(gpu);
             run_masked(in, out, o);
           }
-          std::vector<unsigned char> result(bytes);
-          cuda_check(cudaMemcpy(result.data(), y.data, bytes, cudaMemcpyDeviceToHost));
-          const std::vector<unsigned char> wanted(host_y.host().begin(),
-                                                  host_y.host().begin() + static_cast<std::ptrdiff_t>(bytes));
-          ASSERT_EQ(difference(wanted, result, static_cast<std::size_t>(size)), "")
+          ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+          ASSERT_EQ(difference(y.host(), y.download(), y.size()), "")
               << rows << "x" << n << " " << name_of(t) << " offset " << offset << (one_mask ? " one mask" : "");
         }
 }
