@@ -148,7 +148,7 @@ TEST_F(CudaOdd, GradientsOfChunks) {
     for (const std::int64_t rest : {-1023, -1022, -1021, -1016, -700, -513, -512, -99, -31, -9, -8, -5, -1, 0})
       for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
         ++taken[compare_gradient(t, 1 + static_cast<std::int64_t>(at * 37 % 50), 1024 * chunks + rest, at)], ++at;
-  EXPECT_GT(taken["backward_block_rows"], 300);
+  EXPECT_GT(taken["backward_block_rows"], 250);
 }
 
 /// Operands that begin and end where their memory does: what lies around is not read (which compute-sanitizer sees).
