@@ -24,65 +24,53 @@ struct Layout {
 constexpr Layout kLayouts[] = {{0, 0, 0, false}, {0, 0, 3, false}, {0, 8, 1, false}, {3, 3, 0, false},
                                {8, 0, 8, false}, {0, 0, 5, true},  {1, 1, 2, true}};
 
-TEST_F(CudaOdd, RowsOfEveryLength) {
+/// Compares one operation of rows; the kernel that took it.
+std::string compare_rows(Op op, DType t, std::int64_t rows, std::int64_t n, std::size_t at) {
+  const Layout& l = kLayouts[at % std::size(kLayouts)];
+  const Values v = kValues[at % std::size(kValues)];
+  // Where x and y lie otherwise to 16 bytes, other kernels take them.
+  Tensor x(t, {rows, n}, {n + l.x_gap, 1}, l.offset);
+  Tensor y = op == Op::state       ? Tensor(DType::float64, {rows, 4})
+             : op == Op::logsumexp ? Tensor(DType::float32, {rows}, {1 + l.y_gap})
+                                   : Tensor(t, {rows, n}, {n + l.y_gap, 1}, l.offset);
+  x.fill([&](std::int64_t i) { return value_of(v, i / n, i % n, n); });
+  softfold::RowOptions o;
+  o.scale = at % 4 == 0 ? -0.75 : 1.;
+  const bool in_place = l.in_place && (op == Op::softmax || op == Op::log_softmax);
+  std::string kernel;
+  for (const bool gpu : {false, true}) {
+    const softfold::View in = x.view(gpu), out = in_place ? in : y.view(gpu);
+    const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, o);
+    plan.run();
+    kernel = plan.kernel();
+  }
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  Tensor& result = in_place ? x : y;
+  EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
+      << rows << "x" << n << " " << name_of(t) << " layout " << &l - kLayouts << " values " << static_cast<int>(v)
+      << " by " << kernel;
+  return kernel;
+}
+
+/// Every length to 1030, two operations in turn; how often which kernel took it.
+std::map<std::string, int> compare_every_length(Op often, Op seldom) {
   std::size_t at = 0;
-  std::int64_t taken = 0;
-  for (std::int64_t n = 1; n <= 1030; ++n)
+  std::map<std::string, int> taken;
+  for (std::int64_t n = 1; n <= 1030 && !testing::Test::HasFailure(); ++n)
     for (const DType t : {DType::float32, DType::bfloat16, DType::float16}) {
-      const Layout& l = kLayouts[at % std::size(kLayouts)];
-      const Values v = kValues[at % std::size(kValues)];
-      const Op op = at % 5 < 3 ? Op::softmax : Op::log_softmax;
-      const std::int64_t rows = 1 + static_cast<std::int64_t>(at++ * 37 % 300) * 128 / (n + 64);
-      // Where x and y lie otherwise to 16 bytes, other kernels take them.
-      Tensor x(t, {rows, n}, {n + l.x_gap, 1}, l.offset), y(t, {rows, n}, {n + l.y_gap, 1}, l.offset);
-      x.fill([&](std::int64_t i) { return value_of(v, i / n, i % n, n); });
-      softfold::RowOptions o;
-      o.scale = at % 4 == 1 ? -0.75 : 1.;
-      std::string kernel;
-      for (const bool gpu : {false, true}) {
-        const softfold::View in = x.view(gpu), out = l.in_place ? in : y.view(gpu);
-        const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, o);
-        plan.run();
-        kernel = plan.kernel();
-      }
-      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-      taken += kernel == "softmax_odd_rows" ? 1 : 0;
-      Tensor& result = l.in_place ? x : y;
-      ASSERT_EQ(difference(result.host(), result.download(), result.size()), "")
-          << rows << "x" << n << " " << name_of(t) << " layout " << &l - kLayouts << " values " << static_cast<int>(v)
-          << " by " << kernel;
+      const std::int64_t rows = 1 + static_cast<std::int64_t>(at * 37 % 300) * 128 / (n + 64);
+      ++taken[compare_rows(at % 5 < 3 ? often : seldom, t, rows, n, at)];
+      ++at;
     }
-  EXPECT_GT(taken, 2000);
+  return taken;
+}
+
+TEST_F(CudaOdd, RowsOfEveryLength) {
+  EXPECT_GT(compare_every_length(Op::softmax, Op::log_softmax)["softmax_odd_rows"], 2000);
 }
 
 TEST_F(CudaOdd, FoldsOfEveryLength) {
-  std::size_t at = 0;
-  std::int64_t taken = 0;
-  for (std::int64_t n = 1; n <= 1030; ++n)
-    for (const DType t : {DType::float32, DType::bfloat16, DType::float16}) {
-      const Layout& l = kLayouts[at % std::size(kLayouts)];
-      const Values v = kValues[at % std::size(kValues)];
-      const Op op = at % 5 < 3 ? Op::logsumexp : Op::state;
-      const std::int64_t rows = 1 + static_cast<std::int64_t>(at++ * 37 % 300) * 128 / (n + 64);
-      Tensor x(t, {rows, n}, {n + l.x_gap, 1}, l.offset);
-      Tensor y = op == Op::state ? Tensor(DType::float64, {rows, 4}) : Tensor(DType::float32, {rows}, {1 + l.y_gap});
-      x.fill([&](std::int64_t i) { return value_of(v, i / n, i % n, n); });
-      softfold::RowOptions o;
-      o.scale = at % 4 == 1 ? -0.75 : 1.;
-      std::string kernel;
-      for (const bool gpu : {false, true}) {
-        const softfold::View in = x.view(gpu), out = y.view(gpu);
-        const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, o);
-        plan.run();
-        kernel = plan.kernel();
-      }
-      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-      taken += kernel == "fold_odd_rows" ? 1 : 0;
-      ASSERT_EQ(difference(y.host(), y.download(), y.size()), "")
-          << rows << "x" << n << " " << name_of(t) << " layout " << &l - kLayouts << " values " << static_cast<int>(v)
-          << " by " << kernel;
-    }
-  EXPECT_GT(taken, 2000);
+  EXPECT_GT(compare_every_length(Op::logsumexp, Op::state)["fold_odd_rows"], 2000);
 }
 
 /// dy: anything that a gradient may be, -0 and numbers that are none in a few rows.

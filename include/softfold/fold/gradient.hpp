@@ -33,8 +33,7 @@ struct LogSoftmaxGradient {
 
   SOFTFOLD_HD static T leaf(T, T dy) { return dy; }
   SOFTFOLD_HD static T nothing() { return -infinity<T>(); }
-  SOFTFOLD_HD T value(T y, T dy) const { return log_softmax_gradient<Scalar<T>>(y, dy, sum, scale); }
-  SOFTFOLD_HD T operator()(T y, T dy) const { return canonical(value(y, dy)); }
+  SOFTFOLD_HD T operator()(T y, T dy) const { return canonical(log_softmax_gradient<Scalar<T>>(y, dy, sum, scale)); }
 };
 
 /// dx = dlse softmax(x) * scale, in a row whose state is regular. c as the row was folded with.
