@@ -1,10 +1,12 @@
-// softmax along an outer axis: what the kernel takes, and how it is launched.
+// softmax, logsumexp and gradients along an outer axis: what the kernels take, and how they are launched.
+#include "cuda/backward_across.cuh"
+#include "cuda/fold_across.cuh"
 #include "cuda/softmax_across.cuh"
 
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
-#include "cuda/launch.hpp"
+#include "cuda/levels.cuh"
 
 #include <algorithm>
 #include <bit>
@@ -16,13 +18,14 @@ namespace {
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic) return "another rung is asked for";
+  const bool writes = p[Slot::y].given;
   if (p.is_double()) return "float64 has no tiles";
   if (p[Slot::offsets].given) return "rows are ragged";
   const Operand &x = p[Slot::x], &y = p[Slot::y];
-  if (y.dtype != x.dtype) return "x and y have different dtypes";
+  if (writes && y.dtype != x.dtype) return "x and y have different dtypes";
   const auto size = static_cast<std::int64_t>(size_of(x.dtype));
   const auto last = static_cast<std::size_t>(std::max(p.outer_rank - 1, 0));
-  if (p.outer_rank == 0 || p.n < 2 || x.strides[last] != size || y.strides[last] != size)
+  if (p.outer_rank == 0 || p.n < 2 || x.strides[last] != size || (writes && y.strides[last] != size))
     return "rows do not lie side by side";
   // A block has 8 rows or more of up to 1024 elements, a cluster of 16 blocks those of longer ones.
   if (p.rows >= std::int64_t{0x7FFFFFFF} / 2) return "more rows than a grid has";
@@ -36,8 +39,9 @@ bool has_pairs(const RowProblem& p) {
   const auto last = static_cast<std::size_t>(p.outer_rank - 1);
   if (p.outer[last] % 2 != 0) return false;
   const auto word = 2 * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
-  for (const Slot slot : {Slot::x, Slot::y}) {
+  for (const Slot slot : {Slot::x, Slot::y, Slot::dy}) {
     const Operand& o = p[slot];
+    if (!o.given) continue;
     if (reinterpret_cast<std::uintptr_t>(o.data) % static_cast<std::uintptr_t>(word) != 0) return false;
     if (o.axis_stride % word != 0) return false;
     for (std::size_t d = 0; d < last; ++d)
@@ -77,9 +81,73 @@ void run(const RowProblem& p, const Context& context) {
   });
 }
 
+using Lse = fold::LogSumExp<float>;
+
+const char* refuses_fold(const RowProblem& p, const Context& context) {
+  if (const char* why = refuses_chunks(p)) return why;
+  return refuses(p, context);
+}
+
+std::size_t fold_workspace(const RowProblem& p, const Context&) { return state_bytes<Lse::State>(p); }
+
+template <class E>
+void fold_across(const RowProblem& p, Lse::State* states, Stream stream) {
+  const auto chunks = static_cast<int>(lift::chunk_count(p.n));
+  const auto by = [&](auto kernel, int rows) {
+    const AcrossShare share = share_of(p, rows, chunks);
+    launch("fold_across_chunks", kernel, {share.groups * chunks, kAcrossThreads}, stream, p, share, chunks, states);
+  };
+  has_pairs(p) ? by(fold_across_chunks<E, 2, true>, 2) : by(fold_across_chunks<E, 1, false>, 1);
+}
+
+void run_fold(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(fold_workspace(p, context), context);
+  const Stream stream = stream_of(context);
+  auto* states = reinterpret_cast<Lse::State*>(scratch.data());
+  with_element(p[Slot::x].dtype, [&]<class E>() { fold_across<E>(p, states, stream); });
+  const Lse::State* roots = merge_levels<Lse>(p, states, stream);
+  const Grid grid{ceil_div(p.rows, kThreads), kThreads};
+  launch("write_row_results", write_row_results<float>, grid, stream.following(), p, roots);
+}
+
+const char* refuses_backward(const RowProblem& p, const Context& context) {
+  if (const char* why = refuses(p, context)) return why;
+  if (p.n > lift::kChunk) return "a row is longer than a block holds (1024)";
+  if (p[Slot::mask].given || p[Slot::length].given || p.causal) return "some elements are hidden";
+  if (p[Slot::scales].given) return "rows have scales of their own";
+  const Operand& dy = p[Slot::dy];
+  if (dy.dtype != p[Slot::x].dtype) return "y and dy have different dtypes";
+  const bool beside = dy.strides[static_cast<std::size_t>(p.outer_rank - 1)] ==
+                      p[Slot::x].strides[static_cast<std::size_t>(p.outer_rank - 1)];
+  return beside ? nullptr : "rows do not lie side by side";
+}
+
+template <class E, template <class> class Gradient>
+void backward_across(const RowProblem& p, Stream stream) {
+  const auto by = [&](auto kernel, int rows) {
+    const AcrossShare share = share_of(p, rows, 1);
+    launch("backward_across_rows", kernel, {share.groups, kAcrossThreads}, stream, p, share);
+  };
+  // Of float32 two rows take more registers than a thread has.
+  if constexpr (sizeof(E) == 2)
+    if (has_pairs(p)) return by(backward_across_rows<E, Gradient, 2>, 2);
+  by(backward_across_rows<E, Gradient, 1>, 1);
+}
+
+void run_backward(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    if (p.op == Op::softmax_backward) return backward_across<E, fold::SoftmaxGradient>(p, stream_of(context));
+    backward_across<E, fold::LogSoftmaxGradient>(p, stream_of(context));
+  });
+}
+
 }  // namespace
 
 const RowKernel softmax_across_rows_kernel{"softmax_across_rows", refuses, run, nullptr};
+const RowKernel backward_across_rows_kernel{"backward_across_rows", refuses_backward, run_backward, nullptr};
+const RowKernel fold_across_rows_kernel{"fold_across_rows", refuses_fold, run_fold, fold_workspace};
 
 }  // namespace cuda
 }  // namespace v0

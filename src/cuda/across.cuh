@@ -99,6 +99,22 @@ struct AcrossRows {
     }
   }
 
+  /// A chunk's words of this thread, of plain rows whose elements lie as x's or elsewhere in memory; returns how many
+  /// there are. All loads before any use: they are on their way together.
+  __device__ __forceinline__ int load_words(Word (&raw)[kCount], const char* x, std::int64_t axis_stride,
+                                            std::int64_t begin) const {
+    const int there = count_of(p.n - begin);
+    const char* at_first = x + (begin + first) * axis_stride;
+    const auto look = [&](int j, const char* at) { raw[j] = *reinterpret_cast<const Word*>(at); };
+    if (there == kCount) {
+      for_each_place(at_first, axis_stride, look);
+    } else {
+      for_each_place(at_first, axis_stride, [&](int j, const char* at) {
+        if (j < there) look(j, at);
+      });
+    }
+    return there;
+  }
   /// Words to elements, and their extremes. Of plain rows, where nothing is stands another of the thread's elements,
   /// which changes no extreme.
   __device__ __forceinline__ void unpack(float (&v)[kRows][kCount], lift::Extremes (&own)[kRows], Word (&raw)[kCount],

@@ -48,11 +48,12 @@ void launch_odd(const RowProblem& p, Stream stream) {
   const DeviceOf device(p[Slot::x].data);
   PlainGradient g = plain_gradient(p);
   with_odd_shape<E, false, true>(g.y, [&]<int kLanes, int kVectors, int kFull>() {
-    using Place = OddPlace<E, 32 / kLanes>;
+    using Place = OddPlace<E>;
     constexpr std::int64_t rows = 32 / kLanes * kOddWarps * kOddRuns;
     g.y.joined = g.dy.joined = end_to_end(g.y, sizeof(E)) && end_to_end(g.dy, sizeof(E));
     g.y.pitch = g.dy.pitch = Place::pitch(g.y);
-    const Grid grid{(p.rows + rows - 1) / rows, 32 * kOddWarps, 1, 2 * kOddWarps * kOddRuns * Place::bytes(g.y)};
+    const Grid grid{(p.rows + rows - 1) / rows, 32 * kOddWarps, 1,
+                    2 * kOddWarps * kOddRuns * Place::bytes(g.y, 32 / kLanes)};
     launch("backward_odd_rows", backward_odd_rows<E, kLanes, kVectors, kFull, Gradient>, grid, stream, g);
   });
 }

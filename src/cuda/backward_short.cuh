@@ -48,12 +48,13 @@ template <class E, int kLanes, int kVectors, int kFull, template <class> class G
 __global__ void __launch_bounds__(32 * kOddWarps, 3) backward_odd_rows(const __grid_constant__ PlainGradient p) {
   begin_in_order();
   using Row = OddTile<E, kLanes, kVectors, kFull>;
-  using Place = OddPlace<E, Row::kRows>;
+  using Place = OddPlace<E>;
   using Vectors = GradientVectors<E, Gradient, kLanes, kVectors>;
   constexpr int kRows = Row::kRows;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kOddWarps][kOddRuns];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  // As OddSets has it; two of them would take more registers than there are.
   const auto base_of = [&](int run) {
     return ((static_cast<std::int64_t>(blockIdx.x) * kOddRuns + run) * kOddWarps + warp) * kRows;
   };
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(32 * kOddWarps, 3) backward_odd_rows(const __g
   };
   const auto place_of = [&](int run, int operand, const PlainRows& rows) {
     const char* first = rows.x + base_of(run) * rows.x_stride;
-    char* room = landing_memory + ((run * kOddWarps + warp) * 2 + operand) * Place::bytes(rows);
+    char* room = landing_memory + ((run * kOddWarps + warp) * 2 + operand) * Place::bytes(rows, kRows);
     return Place{rows.joined ? place_in_sectors(room, first) : room, first};
   };
   if (lane < kOddRuns) landed[warp][lane].init(2 * (p.y.joined ? 1 : kRows));
@@ -71,8 +72,8 @@ __global__ void __launch_bounds__(32 * kOddWarps, 3) backward_odd_rows(const __g
 #pragma unroll
   for (int run = 0; run < kOddRuns; ++run) {
     if (base_of(run) >= p.y.rows) break;
-    place_of(run, 0, p.y).fetch(p.y, landed[warp][run], count_of(run));
-    place_of(run, 1, p.dy).fetch(p.dy, landed[warp][run], count_of(run));
+    place_of(run, 0, p.y).fetch(p.y, landed[warp][run], kRows, count_of(run));
+    place_of(run, 1, p.dy).fetch(p.dy, landed[warp][run], kRows, count_of(run));
   }
   __syncwarp();  // elements that no copy brings are there
 #pragma unroll 1

@@ -54,7 +54,10 @@ const char* refuses_other_vectors(const RowProblem& p, Slot slot, const char* wh
   return same && fits_vectors(p, o) ? nullptr : why;
 }
 
-const char* refuses_plain(const RowProblem& p) {
+namespace {
+
+/// What refuses_plain() says of rows, whatever their dtypes.
+const char* refuses_plain_rows(const RowProblem& p) {
   if (p[Slot::mask].given || p[Slot::length].given || p.causal) return "some elements are hidden";
   if (p[Slot::scales].given) return "rows have scales of their own";
   if (p[Slot::offsets].given) return "rows are ragged";
@@ -62,7 +65,28 @@ const char* refuses_plain(const RowProblem& p) {
   if (p.outer_rank == 1 && p.rows > 1 &&
       p[Slot::x].strides[0] < p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)))
     return "rows overlap or run backwards";
-  return refuses_vectors(p);
+  return nullptr;
+}
+
+}  // namespace
+
+const char* refuses_plain(const RowProblem& p) {
+  const char* why = refuses_plain_rows(p);
+  return why != nullptr ? why : refuses_vectors(p);
+}
+
+const char* refuses_apart(const RowProblem& p) {
+  const Operand &x = p[Slot::x], &y = p[Slot::y];
+  const auto is_float = [](const Operand& o) { return o.dtype == DType::float32; };
+  const auto apart = [&](const Operand& o) {
+    return o.axis_stride != static_cast<std::int64_t>(size_of(o.dtype)) && p.n > 1;
+  };
+  if (x.dtype == DType::float64 || y.dtype == DType::float64) return "float64 has no vector tiles";
+  if (x.dtype != y.dtype && is_float(x) == is_float(y)) return "x and y have different 16-bit dtypes";
+  if (x.dtype == y.dtype && fits_vectors(p, y)) return "y lies to 16-byte boundaries as x does";
+  if (apart(x)) return "the elements of a row do not lie side by side";
+  if (apart(y)) return "the results of a row do not lie side by side";
+  return refuses_plain_rows(p);
 }
 
 const char* refuses_cut(const RowProblem& p) {

@@ -23,6 +23,9 @@ const char* refuses_other_vectors(const RowProblem& p, Slot slot, const char* wh
 
 /// Null if, further, all rows are alike: one stride between rows, one scale, nothing hidden. Else why not.
 const char* refuses_plain(const RowProblem& p);
+/// Null if rows are plain but for where results go: from 16 bit to float32, or back, or to where y lies to 16-byte
+/// boundaries otherwise than x. Else why not.
+const char* refuses_apart(const RowProblem& p);
 
 /// Null if tiles of vectors can move rows of which something is hidden, of one scale, and those without elements are to
 /// become zeros. Else why not.

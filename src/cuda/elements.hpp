@@ -18,6 +18,19 @@ auto with_element(DType t, F&& f) {
   }
 }
 
+/// Calls f.template operator()<E, O>() for elements of 16 bit with results in float32, or the other way, or of one
+/// dtype.
+template <class F>
+void with_apart(DType x, DType y, F&& f) {
+  if (x == y) return with_element(x, [&]<class E>() { f.template operator()<E, E>(); });
+  if (x == DType::float32) {
+    if (y == DType::bfloat16) return f.template operator()<float, fold::BFloat16>();
+    return f.template operator()<float, fold::Float16>();
+  }
+  if (x == DType::bfloat16) return f.template operator()<fold::BFloat16, float>();
+  f.template operator()<fold::Float16, float>();
+}
+
 /// Calls f with how many lanes hold a row of n <= kGroupElements elements, 32 a lane.
 inline constexpr std::int64_t kGroupElements = 512;
 template <class F>

@@ -25,11 +25,12 @@ void run(const RowProblem& p, const Context& context) {
   PlainRows rows = plain_rows(p);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     with_odd_shape<E, true, true>(rows, [&]<int kLanes, int kVectors, int kFull>() {
-      using Place = OddPlace<E, 32 / kLanes>;
+      using Place = OddPlace<E>;
       constexpr std::int64_t at_once = 32 / kLanes * kOddWarps * kOddRuns;
       rows.joined = rows.x_stride == p.n * static_cast<std::int64_t>(sizeof(E));
       rows.pitch = Place::pitch(rows);
-      const Grid grid{(p.rows + at_once - 1) / at_once, 32 * kOddWarps, 1, kOddWarps * kOddRuns * Place::bytes(rows)};
+      const Grid grid{(p.rows + at_once - 1) / at_once, 32 * kOddWarps, 1,
+                      kOddWarps * kOddRuns * Place::bytes(rows, 32 / kLanes)};
       launch("fold_odd_rows", fold_odd_rows<E, kLanes, kVectors, kFull>, grid, stream_of(context), rows, RowResults(p));
     });
   });

@@ -15,8 +15,8 @@ __device__ __noinline__ void put_result(const RowResults& to, std::int64_t row, 
 }
 
 /// The states of a warp's first `count` rows, of any elements, which lie in shared memory.
-template <class E, int kRows, int kSlots>
-__device__ __noinline__ void fold_any_rows(const PlainRows& p, const RowResults& to, OddPlace<E, kRows> place,
+template <class E, int kSlots>
+__device__ __noinline__ void fold_any_rows(const PlainRows& p, const RowResults& to, OddPlace<E> place,
                                            std::int64_t base, int count) {
   constexpr int kPower = static_cast<int>(std::bit_ceil(static_cast<unsigned>(kSlots)));
   constexpr int kLanes = kPower > lift::kPerLane ? kPower / lift::kPerLane : 1, kAtOnce = 32 / kLanes;
@@ -40,48 +40,34 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kOddBlocks<E, kVectors>))
     fold_odd_rows(const __grid_constant__ PlainRows p, const __grid_constant__ RowResults to) {
   begin_in_order();
   using Row = OddTile<E, kLanes, kVectors, kFull>;
-  using Place = OddPlace<E, Row::kRows>;
+  using Place = OddPlace<E>;
   constexpr int kRows = Row::kRows;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kOddWarps][kOddRuns];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const auto base_of = [&](int run) {
-    return ((static_cast<std::int64_t>(blockIdx.x) * kOddRuns + run) * kOddWarps + warp) * kRows;
-  };
-  const auto count_of = [&](int run) {
-    return static_cast<int>(min(static_cast<std::int64_t>(kRows), p.rows - base_of(run)));
-  };
-  const auto place_of = [&](int run) {
-    const char* first = p.x + base_of(run) * p.x_stride;
-    char* room = landing_memory + (run * kOddWarps + warp) * Place::bytes(p);
-    return Place{p.joined ? place_in_sectors(room, first) : room, first};
-  };
-  if (lane < kOddRuns) landed[warp][lane].init(p.joined ? 1 : kRows);
-  CopyBarrier::publish();
-  __syncwarp();
-#pragma unroll
-  for (int run = 0; run < kOddRuns; ++run)
-    if (base_of(run) < p.rows) place_of(run).fetch(p, landed[warp][run], count_of(run));
+  const OddSets<E, Fixed<kRows>> sets{p, {}, landing_memory, Place::bytes(p, kRows)};
+  sets.begin(landed[warp]);
+  sets.fetch(landed[warp]);
   __syncwarp();  // elements that no copy brings are there
   fold::LogSumExp<float>::State kept{0., 0.F};
   std::int64_t kept_row = -1;
 #pragma unroll 1
-  for (int run = 0; run < kOddRuns && base_of(run) < p.rows; ++run) {
-    const int own = lane / kLanes, count = count_of(run);
-    const char* x = place_of(run).row(p, min(own, count - 1));
+  for (int set = 0; set < kOddRuns && sets.has(set); ++set) {
+    const int own = lane / kLanes, count = sets.count(set);
+    const char* x = sets.place(set).row(p, min(own, count - 1));
     const Row tile(x, static_cast<int>(p.n));
-    landed[warp][run].wait(0);
+    landed[warp][set].wait(0);
     float v[Row::kCount];
     uint4 raw[kVectors];
     typename Row::Fold::Folded folded;
     tile.gather(raw, x);
     const bool near = tile.template fold<false>(v, folded, raw, p.factor.c);
     if (!__all_sync(lift::kWholeWarp, near)) {
-      fold_any_rows<E, kRows, Row::kSlots>(p, to, place_of(run), base_of(run), count);
+      fold_any_rows<E, Row::kSlots>(p, to, sets.place(set), sets.base(set), count);
     } else if (kLanes == 1 && own < count) {
-      put_result(to, base_of(run) + own, folded.state);
-    } else if (lane % kLanes == run && own < count) {
-      kept = folded.state, kept_row = base_of(run) + own;
+      put_result(to, sets.base(set) + own, folded.state);
+    } else if (lane % kLanes == set && own < count) {
+      kept = folded.state, kept_row = sets.base(set) + own;
     }
   }
   if (kept_row >= 0) put_result(to, kept_row, kept);

@@ -213,13 +213,73 @@ __global__ void __launch_bounds__(128)
   if (row < p.rows) write_row<T>(p, row, states[row]);
 }
 
+/// What softmax and log_softmax write in a row of this state. given: by a caller; it may not cover every element.
+template <class T, bool kLog>
+class SoftmaxOf {
+ public:
+  using Lse = fold::LogSumExp<T>;
+  __device__ __forceinline__ SoftmaxOf(const typename Lse::State& s, double scale, Empty empty, bool given)
+      : state_(s), scale_(scale), empty_(empty), given_(given), factor_(scale), norm_(s), log_norm_(s, factor_.scale) {
+    log_norm_.set_c(factor_.c);
+    multiplier_ = norm_.regular ? norm_.multiplier(s.m) : T(0);
+  }
+  /// x: of an element that is present.
+  __device__ __forceinline__ T operator()(bool present, T x) const {
+    if (present) x = factor_(x);
+    if (present && given_ && !Lse{{scale_, factor_.c}}.covers(state_, x)) return fold::canonical_nan<T>();
+    if (norm_.empty && empty_ == Empty::nan) return fold::canonical_nan<T>();
+    if (norm_.empty || !present) return kLog ? -fold::infinity<T>() : T(0);
+    if (!norm_.regular) return fold::canonical_nan<T>();
+    if constexpr (kLog) return log_norm_.log_probability(x);
+    return probability_of(x, factor_.c, state_.m, multiplier_);
+  }
+
+ private:
+  typename Lse::State state_;
+  double scale_;
+  Empty empty_;
+  bool given_;
+  RowFactor<T> factor_;
+  fold::Normaliser<T> norm_;
+  fold::LogNormaliser<T> log_norm_;
+  T multiplier_;
+};
+
+/// What the gradient of logsumexp is in a row of this state.
+template <class T>
+class LseGradientOf {
+ public:
+  __device__ __forceinline__ LseGradientOf(const typename fold::LogSumExp<T>::State& s, double scale, T dlse)
+      : factor_(scale), through_{fold::Normaliser<T>(s), factor_.c, dlse, static_cast<T>(scale)} {}
+  __device__ __forceinline__ T operator()(bool present, T x) const {
+    if (through_.row.empty || !present) return T(0);
+    return through_.row.regular ? through_(factor_(x)) : fold::canonical_nan<T>();
+  }
+
+ private:
+  RowFactor<T> factor_;
+  fold::LogSumExpGradient<T> through_;
+};
+
+/// A row's results in a share of it: of(present, x).
+template <class T, class Of>
+__device__ __forceinline__ void write_share(const RowProblem& p, const Row& r, const Share& share, const Of& of) {
+#pragma unroll 1
+  for (int j = 0; j < share.count; ++j) {
+    const std::int64_t i = share.first + share.step * j;
+    if (i >= r.n) break;
+    const bool present = is_present(r, p[Slot::mask].axis_stride, i);
+    const T x = present ? element_at<T>(p[Slot::x].dtype, r.x + i * p[Slot::x].axis_stride) : T(0);
+    put(p[Slot::y].dtype, r.y + i * p[Slot::y].axis_stride, of(present, x));
+  }
+}
+
 /// The results of softmax and log_softmax from the rows' states; no states: those that were given, which may not cover
 /// every element.
 template <class T, bool kLog>
 __global__ void __launch_bounds__(128) write_softmax(const __grid_constant__ RowProblem p, std::int64_t items,
                                                      bool across, const typename fold::LogSumExp<T>::State* states) {
   begin_in_order();
-  using Lse = fold::LogSumExp<T>;
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (item >= items) return;
   const Share share = share_of(p, item, across);
@@ -227,35 +287,7 @@ __global__ void __launch_bounds__(128) write_softmax(const __grid_constant__ Row
   const RowPlace place(p, share.row);
   const Row r = row_at(p, place);
   const auto s = row_state<T>(p, place, r, share.row, states);
-  const RowFactor<T> factor(r.scale);
-  const fold::Normaliser<T> norm(s);
-  fold::LogNormaliser<T> log_norm(s, factor.scale);
-  log_norm.set_c(factor.c);
-  const T nothing = kLog ? -fold::infinity<T>() : T(0), multiplier = norm.regular ? norm.multiplier(s.m) : T(0);
-#pragma unroll 1
-  for (int j = 0; j < share.count; ++j) {
-    const std::int64_t i = share.first + share.step * j;
-    if (i >= r.n) break;
-    const bool present = is_present(r, p[Slot::mask].axis_stride, i);
-    T result = nothing;
-    if (norm.empty) {
-      if (p.empty == Empty::nan) result = fold::canonical_nan<T>();
-    } else if (present && !norm.regular) {
-      result = fold::canonical_nan<T>();
-    } else if (present) {
-      const T x = factor(element_at<T>(p[Slot::x].dtype, r.x + i * p[Slot::x].axis_stride));
-      if constexpr (kLog) {
-        result = log_norm.log_probability(x);
-      } else {
-        result = probability_of(x, factor.c, s.m, multiplier);
-      }
-    }
-    if (states == nullptr && present) {
-      const T x = factor(element_at<T>(p[Slot::x].dtype, r.x + i * p[Slot::x].axis_stride));
-      if (!Lse{{r.scale, factor.c}}.covers(s, x)) result = fold::canonical_nan<T>();
-    }
-    put(p[Slot::y].dtype, r.y + i * p[Slot::y].axis_stride, result);
-  }
+  write_share<T>(p, r, share, SoftmaxOf<T, kLog>(s, r.scale, p.empty, states == nullptr));
 }
 
 /// The gradients of softmax and log_softmax.
@@ -296,22 +328,10 @@ __global__ void __launch_bounds__(128)
   if (share.row >= p.rows) return;
   const RowPlace place(p, share.row);
   const Row r = row_at(p, place);
-  const RowFactor<T> factor(r.scale);
-  const fold::Normaliser<T> norm(row_state<T>(p, place, r, share.row, nullptr));
   const Operand& dlse = p[Slot::row];
-  const fold::LogSumExpGradient<T> through{norm, factor.c,
-                                           fold::narrow<T>(element_at<T>(dlse.dtype, dlse.data + place.offset(dlse))),
-                                           static_cast<T>(r.scale)};
-#pragma unroll 1
-  for (int j = 0; j < share.count; ++j) {
-    const std::int64_t i = share.first + share.step * j;
-    if (i >= r.n) break;
-    T result = T(0);
-    if (!norm.empty && is_present(r, p[Slot::mask].axis_stride, i))
-      result = norm.regular ? through(factor(element_at<T>(p[Slot::x].dtype, r.x + i * p[Slot::x].axis_stride)))
-                            : fold::canonical_nan<T>();
-    put(p[Slot::y].dtype, r.y + i * p[Slot::y].axis_stride, result);
-  }
+  const T gradient = fold::narrow<T>(element_at<T>(dlse.dtype, dlse.data + place.offset(dlse)));
+  const auto s = row_state<T>(p, place, r, share.row, nullptr);
+  write_share<T>(p, r, share, LseGradientOf<T>(s, r.scale, gradient));
 }
 
 }  // namespace cuda

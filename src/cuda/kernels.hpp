@@ -18,6 +18,8 @@ extern const RowKernel softmax_lane_rows_kernel, softmax_odd_rows_kernel, softma
     softmax_chunk_pairs_kernel, softmax_block_rows_kernel, softmax_ring_kernel, softmax_cluster_stays_kernel,
     softmax_grid_few_kernel, softmax_cluster_row_kernel, softmax_grid_guesses_kernel, softmax_grid_ring_kernel,
     softmax_grid_row_kernel;
+/// The same to another dtype, or to where y lies otherwise than x.
+extern const RowKernel softmax_apart_rows_kernel, softmax_apart_stays_kernel, softmax_apart_cluster_kernel;
 /// The same with two reads; logsumexp and state of plain problems.
 extern const RowKernel softmax_long_rows_kernel, softmax_two_reads_kernel, fold_lane_rows_kernel, fold_odd_rows_kernel,
     fold_tiles_kernel;
@@ -25,13 +27,17 @@ extern const RowKernel softmax_long_rows_kernel, softmax_two_reads_kernel, fold_
 extern const RowKernel softmax_lengths_warp_kernel, softmax_lengths_pairs_kernel, softmax_masked_pairs_kernel,
     softmax_masked_chunks_kernel, softmax_lengths_tiles_kernel, softmax_lengths_stay_kernel,
     softmax_masked_stays_kernel, softmax_warp_rows_any_kernel, softmax_cluster_row_any_kernel;
-/// softmax and log_softmax along an outer axis.
-extern const RowKernel softmax_across_rows_kernel;
+/// softmax and log_softmax, logsumexp and state, and gradients along an outer axis.
+extern const RowKernel softmax_across_rows_kernel, fold_across_rows_kernel, backward_across_rows_kernel;
+/// logsumexp and state of rows that are not plain, with elements side by side.
+extern const RowKernel fold_any_rows_kernel;
 /// Ragged rows.
 extern const RowKernel softmax_ragged_rows_kernel, fold_ragged_rows_kernel;
 /// The gradients of softmax and log_softmax with one read.
 extern const RowKernel backward_lane_rows_kernel, backward_block_rows_kernel, backward_odd_rows_kernel,
     backward_warp_rows_kernel, backward_cluster_stays_kernel, backward_cluster_row_kernel;
+/// Rows whose states are given: finish_softmax, finish_log_softmax, the gradients of logsumexp.
+extern const RowKernel given_rows_kernel;
 /// Rungs of the ladder, when asked for.
 extern const RowKernel softmax_naive_kernel, softmax_safe_kernel, softmax_online_kernel;
 /// Everything else: any dtype, stride, axis and length.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <type_traits>
 
 namespace softfold {
 inline namespace v0 {
@@ -64,7 +65,7 @@ struct OddTile : ShortTile<E, kLanes_, kVectors * 16 / static_cast<int>(sizeof(E
 
 /// Where a warp's rows land in shared memory, to 16-byte boundaries as they lie in x: as one run where they lie end to
 /// end there, and results in y (p.joined), else p.pitch bytes apart.
-template <class E, int kRows>
+template <class E>
 struct OddPlace {
   char* place;
   const char* first;  ///< of the warp's rows
@@ -74,21 +75,27 @@ struct OddPlace {
     return p.joined ? bytes : (bytes + 15) / 16 * 16 + 16;
   }
   /// The same formula for both, or lanes with little to do would ask which (5 percent of the shortest rows).
-  static SOFTFOLD_HD int bytes(const PlainRows& p) { return room_in_sectors((kRows * p.pitch + 15) / 16 * 16 + 16); }
+  static SOFTFOLD_HD int bytes(const PlainRows& p, int rows) {
+    return room_in_sectors((rows * p.pitch + 15) / 16 * 16 + 16);
+  }
 
   __device__ __forceinline__ char* row(const PlainRows& p, int i) const {
     const auto low = [](const char* at) { return static_cast<int>(reinterpret_cast<std::uintptr_t>(at) % 16); };
     return place + i * p.pitch + (p.joined ? low(first) : low(first + i * p.x_stride));
   }
-  /// Sends the first `count` rows on their way; by all lanes.
-  __device__ __forceinline__ void fetch(const PlainRows& p, CopyBarrier& landed, int count) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, n = static_cast<int>(p.n);
-    const Extent x{p.x_begin, p.x_end};
-    if (p.joined) {
-      if (lane == 0) fetch_run<E>(place, landed, first, count * n, x);
-    } else if (lane < kRows) {
-      fetch_run<E>(place + lane * p.pitch, landed, first + lane * p.x_stride, lane < count ? n : 0, x);
-    }
+  /// Sends the first `count` of `rows` rows on their way: joined ones, by one lane; others, by all.
+  __device__ __forceinline__ void fetch_run(const PlainRows& p, CopyBarrier& landed, int count) const {
+    cuda::fetch_run<E>(place, landed, first, count * static_cast<int>(p.n), Extent{p.x_begin, p.x_end});
+  }
+  __device__ __forceinline__ void fetch_rows(const PlainRows& p, CopyBarrier& landed, int rows, int count) const {
+    const int n = static_cast<int>(p.n);
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < rows; i += 32)
+      cuda::fetch_run<E>(place + i * p.pitch, landed, first + i * p.x_stride, i < count ? n : 0,
+                         Extent{p.x_begin, p.x_end});
+  }
+  __device__ __forceinline__ void fetch(const PlainRows& p, CopyBarrier& landed, int rows, int count) const {
+    if (!p.joined) return fetch_rows(p, landed, rows, count);
+    if (threadIdx.x % 32 == 0) fetch_run(p, landed, count);
   }
   /// Of joined rows: what stands in the place of the first `count`, to y; by all lanes. bulk_drain() before the block
   /// ends.
@@ -104,6 +111,55 @@ struct OddPlace {
     if (lane == 0 && tail > head) bulk_store(to + head, from + head, (tail - head) * kSize);
     if (lane < head) to[lane] = from[lane];
     if (tail + lane < n) to[tail + lane] = from[tail + lane];
+  }
+};
+
+/// A number of rows that is known.
+template <int kRows>
+using Fixed = std::integral_constant<int, kRows>;
+
+/// A warp's sets of `rows` rows each, Fixed ones or an int, as LaneSets. memory: the block's; from one warp's set to
+/// the next `step` bytes.
+template <class E, class Rows>
+struct OddSets {
+  using Place = OddPlace<E>;
+
+  const PlainRows& p;
+  Rows rows;
+  char* memory;
+  int step;
+  int sets = kOddRuns;
+
+  /// By all lanes, before they fetch(). operands: that are to land on the same barriers.
+  __device__ __forceinline__ void begin(CopyBarrier* landed, int operands = 1) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane < sets) landed[lane].init(operands * (p.joined ? 1 : rows));
+    CopyBarrier::publish();
+    __syncwarp();
+  }
+  /// All sets; before wait() __syncwarp(), for elements that no copy brings.
+  __device__ __forceinline__ void fetch(CopyBarrier* landed) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (p.joined) {
+      if (lane < sets && has(lane)) place(lane).fetch_run(p, landed[lane], count(lane));
+    } else {
+      for (int set = 0; set < sets && has(set); ++set) place(set).fetch_rows(p, landed[set], rows, count(set));
+    }
+  }
+  /// A set's first row, whether there is one, and how many.
+  __device__ __forceinline__ std::int64_t base(int set) const {
+    return ((static_cast<std::int64_t>(blockIdx.x) * sets + set) * kOddWarps + threadIdx.x / 32) * rows;
+  }
+  __device__ __forceinline__ bool has(int set) const { return base(set) < p.rows; }
+  __device__ __forceinline__ int count(int set) const {
+    return static_cast<int>(min(static_cast<std::int64_t>(rows), p.rows - base(set)));
+  }
+  __device__ __forceinline__ char* room(int set) const {
+    return memory + (set * kOddWarps + static_cast<int>(threadIdx.x) / 32) * step;
+  }
+  __device__ __forceinline__ Place place(int set) const {
+    const char* first = p.x + base(set) * p.x_stride;
+    return {p.joined ? place_in_sectors(room(set), first) : room(set), first};
   }
 };
 

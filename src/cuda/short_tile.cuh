@@ -28,7 +28,7 @@ ShortRows short_rows(const RowProblem& p);
 /// lie in memory or in shared memory, and what in them is not the row's is replaced. Groups of less than a warp hold
 /// rows that end before the last slot: shift + n <= kSlots. Nothing here branches by a lane's own slots: terms stay in
 /// registers. kFull: of the vectors of each lane the first so many hold nothing but elements of the row, whoever's the
-/// first is.
+/// first is; all of them: rows begin and end with vectors, and fill the slots.
 template <class E, int kLanes, int kCount = lift::kPerLane, int kFull = 0>
 struct ShortTile {
   using Fold = lift::WarpFold<16 / static_cast<int>(sizeof(E)), kLanes, kCount>;
@@ -42,11 +42,11 @@ struct ShortTile {
 
   __device__ __forceinline__ ShortTile(const char* first, int n_)
       : lane(static_cast<int>(threadIdx.x) % kLanes),
-        shift(static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16) / kSize),
+        shift(kFull == kVectors ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16) / kSize),
         n(n_),
         end(shift + n_) {}
 
-  __device__ __forceinline__ bool whole() const { return kWraps && n == kSlots; }
+  __device__ __forceinline__ bool whole() const { return kFull == kVectors || (kWraps && n == kSlots); }
   /// Whether slot (j, k) is empty.
   __device__ __forceinline__ bool beyond(int j, int k) const { return kWidth * kLanes * j + k >= end - kWidth * lane; }
   /// How many elements lie behind the last slot, and belong in the first ones.

@@ -39,19 +39,8 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
               0};
   const Rows rows(p, share, storage, r);
   const std::int64_t begin = std::int64_t{blocks > 1 ? lift::Cluster::rank() : 0U} * lift::kChunk;
-  const std::int64_t axis_stride = p[Slot::x].axis_stride;
-  const int there = rows.count_of(p.n - begin);
-  const char* first = r.x + (begin + rows.first) * axis_stride;
-  // All loads before any use: they are on their way together.
   Word raw[kCount];
-  const auto look = [&](int j, const char* at) { raw[j] = *reinterpret_cast<const Word*>(at); };
-  if (there == kCount) {
-    rows.for_each_place(first, axis_stride, look);
-  } else {
-    rows.for_each_place(first, axis_stride, [&](int j, const char* at) {
-      if (j < there) look(j, at);
-    });
-  }
+  const int there = rows.load_words(raw, r.x, p[Slot::x].axis_stride, begin);
   typename Rows::Chunk chunk;
   lift::Extremes e[2];
   rows.unpack(chunk.v, e, raw, there);

@@ -2,6 +2,7 @@
 // few rows, which are spread over many blocks.
 #pragma once
 
+#include "cuda/parked_results.cuh"
 #include "cuda/softmax_plain.cuh"
 #include "cuda/stay.cuh"
 
@@ -64,10 +65,12 @@ struct RowExchange {
 /// A block or a cluster of blocks a row, a chunk a group of lanes with kCount elements each: a warp, or 16 or 8 lanes
 /// of one. Everything that is not needed for each element counts here: what a warp does once is done for 32 kCount
 /// elements, so with many of them instructions are saved, with few of them warps are ready while others wait.
-template <class E, Leaves kLeaves, int kCount, int kThreads, int kMinBlocks>
+/// O: of results that are parked, which may lie anywhere, in another dtype; void: they lie as the elements do.
+template <class E, Leaves kLeaves, int kCount, int kThreads, int kMinBlocks, class O_ = void>
 __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(const __grid_constant__ PlainRows p) {
   begin_in_order();
-  constexpr bool kLog = kLeaves == Leaves::log_softmax;
+  constexpr bool kLog = kLeaves == Leaves::log_softmax, kParks = !std::is_void_v<O_>;
+  using O = std::conditional_t<kParks, O_, E>;
   constexpr int kLanes = lift::kChunk / kCount, kSize = static_cast<int>(sizeof(E));
   using Elements = Tile<E, kLanes, kCount>;
   using Fold = lift::WarpFold<Elements::kWidth, kLanes, kCount>;
@@ -92,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(cons
   const Chunk here(p, kSize);
   const auto root = exchange.fold<kLanes>(mail_of(own), here.chunk, chunks);
   if (here.n == 0) return;
-  char* y = p.y + here.row * p.y_stride + here.begin;
+  char* y = p.y + here.row * p.y_stride + here.begin / kSize * static_cast<int>(sizeof(O));
   const ChunkMultiplier multiplier(root, own.node, own.state.m);
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   if constexpr (kLeaves == Leaves::gradient) {
@@ -103,13 +106,23 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row(cons
                            [&] { tile.store(y, here.n, v); });
   }
   if (!multiplier.regular) {
-    fill<E, kLog>(y, nullptr, 0, lane, kLanes, here.n, here.n, constant_of<kLog>(root.state(), p.empty));
+    fill<O, kLog>(y, nullptr, 0, lane, kLanes, here.n, here.n, constant_of<kLog>(root.state(), p.empty));
     return;
   }
   finish<kLog, kCount>(
       v, own.dense, fold::Scalar<float>::mul(multiplier.value, own.unit),
       [&] { return p.log_normaliser(root.state()); }, [](int) {});
-  Elements(y).store(y, here.n, v);
+  if constexpr (!kParks) {
+    Elements(y).store(y, here.n, v);
+  } else {
+    static_assert(kLanes == 32);
+    extern __shared__ __align__(16) char result_memory[];
+    const ParkedRun<O> results{result_memory + static_cast<int>(threadIdx.x) / 32 * ParkedRun<O>::bytes(lift::kChunk),
+                               y};
+    results.template park<false>(Elements(p.x + here.row * p.x_stride + here.begin), 0, here.n, v);
+    results.send(here.n, lane, 32);
+    bulk_drain();
+  }
 }
 
 }  // namespace cuda

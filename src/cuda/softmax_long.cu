@@ -67,11 +67,15 @@ void run_grid_row(const RowProblem& p, const Context& context) {
   });
 }
 
+/// Whether results are parked on their way.
+bool is_apart(const RowProblem& p) { return p[Slot::y].given && refuses_plain(p) != nullptr; }
+
 const char* refuses_tiles(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p, Rung::tiled)) return why;
   if (p.n == 0) return "rows of no elements";
   if (p.rows * lift::chunk_count(p.n) >= std::int64_t{0x7FFFFFFF} * 8) return "more chunks than a grid has";
-  return refuses_plain(p);
+  const char* why = refuses_plain(p);
+  return p[Slot::y].given && why != nullptr && refuses_apart(p) == nullptr ? nullptr : why;
 }
 
 std::size_t tiles_workspace(const RowProblem& p, const Context&) { return state_bytes<State>(p); }
@@ -163,12 +167,20 @@ void write_results(const RowProblem& p, RowNodes nodes, Stream stream) {
   }
 }
 
+template <class E, class O>
+void write_rows(const RowProblem& p, const State* roots, Stream stream) {
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  int results = 0;
+  if constexpr (!std::is_void_v<O>) results = ParkedRun<O>::bytes(lift::kChunk);
+  const Grid grid{ceil_div(p.rows * chunks, 8), 256, 1, 8 * (Landing<E, 32>::kBytes + results)};
+  const auto by = [&](auto kernel) { launch("write_tiles", kernel, grid, stream, plain_rows(p), chunks, roots); };
+  p.op == Op::softmax ? by(write_tiles<E, O, false>) : by(write_tiles<E, O, true>);
+}
+
 void run_tiles(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(tiles_workspace(p, context), context);
   const Stream stream = stream_of(context);
-  const PlainRows rows = plain_rows(p);
-  const std::int64_t chunks = lift::chunk_count(p.n);
   auto* states = reinterpret_cast<State*>(scratch.data());
   with_element(p[Slot::x].dtype, [&]<class E>() {
     const DeviceTraits& traits = traits_of(device.device());
@@ -178,10 +190,10 @@ void run_tiles(const RowProblem& p, const Context& context) {
     if (at_once) return;
     if (!writes) return write_results(p, nodes, stream.following());
     const State* roots = merge_levels<fold::LogSumExp<float>>(p, states, stream);
-    const Grid grid{ceil_div(p.rows * chunks, 8), 256, 1, 8 * Landing<E, 32>::kBytes};
-    if (p.op == Op::softmax)
-      return launch("write_tiles", write_tiles<E, false>, grid, stream.following(), rows, chunks, roots);
-    launch("write_tiles", write_tiles<E, true>, grid, stream.following(), rows, chunks, roots);
+    if (!is_apart(p)) return write_rows<E, void>(p, roots, stream.following());
+    with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class F, class O>() {
+      if constexpr (std::is_same_v<E, F>) write_rows<E, O>(p, roots, stream.following());
+    });
   });
 }
 

@@ -4,6 +4,7 @@
 #include "cuda/fold_runs.cuh"
 #include "cuda/generic.cuh"
 #include "cuda/in_order.cuh"
+#include "cuda/parked_results.cuh"
 #include "cuda/row_results.cuh"
 #include "cuda/softmax_plain.cuh"
 #include "softfold/lift/grid.cuh"
@@ -202,11 +203,13 @@ __global__ void __launch_bounds__(128)
   if (kFew || threadIdx.x % 32 == 0) to.put_state(row, root);
 }
 
-/// The second read: every element's term again, in its row's frame.
-template <class E, bool kLog>
+/// The second read: every element's term again, in its row's frame. O: as of softmax_cluster_row.
+template <class E, class O_, bool kLog>
 __global__ void __launch_bounds__(256, 4)
     write_tiles(const __grid_constant__ PlainRows p, std::int64_t chunks, const fold::LogSumExp<float>::State* rows) {
   begin_in_order();
+  constexpr bool kParks = !std::is_void_v<O_>;
+  using O = std::conditional_t<kParks, O_, E>;
   using Place = Landing<E, 32>;
   extern __shared__ __align__(16) char memory[];
   __shared__ CopyBarrier barriers[8];
@@ -228,15 +231,21 @@ __global__ void __launch_bounds__(256, 4)
   float v[lift::kPerLane];
   barriers[warp].wait(0);
   landing.read(v, chunk.first, factor, p);
-  char* y = p.y + chunk.row * p.y_stride + chunk.begin * Place::kSize;
+  char* y = p.y + chunk.row * p.y_stride + chunk.begin * static_cast<int>(sizeof(O));
   if (!norm.regular) {
-    fill<E, kLog>(y, nullptr, 0, lane, 32, chunk.n, chunk.n, constant_of<kLog>(row, p.empty));
+    fill<O, kLog>(y, nullptr, 0, lane, 32, chunk.n, chunk.n, constant_of<kLog>(row, p.empty));
     return;
   }
   float unit = 1.F;
   if constexpr (!kLog) unit = terms_in_frame(v, factor.c, row.m);
   finish<kLog>(v, false, factor, fold::Scalar<float>::mul(norm.reciprocal, unit), row, p.scale);
-  landing.store(y, v);
+  if constexpr (!kParks) {
+    landing.store(y, v);
+  } else {
+    const ParkedRun<O> results{memory + 8 * Place::kBytes + warp * ParkedRun<O>::bytes(lift::kChunk), y};
+    results.template park<false>(landing.tile, 0, chunk.n, v);
+    results.send(chunk.n, lane, 32);
+  }
   Place::drain();
 }
 

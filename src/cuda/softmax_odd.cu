@@ -37,12 +37,13 @@ void launch_rows(const PlainRows& p, Stream stream) {
   // More kernels are made where they are asked for most.
   with_odd_shape<E, kLeaves == Leaves::softmax, kLeaves == Leaves::softmax && sizeof(E) == 2>(
       p, [&]<int kLanes, int kVectors, int kFull>() {
-        using Place = OddPlace<E, 32 / kLanes>;
+        using Place = OddPlace<E>;
         constexpr std::int64_t rows = 32 / kLanes * kOddWarps * kOddRuns;
         PlainRows to = p;
         to.joined = end_to_end(p, sizeof(E));
         to.pitch = Place::pitch(to);
-        const Grid grid{(p.rows + rows - 1) / rows, 32 * kOddWarps, 1, kOddWarps * kOddRuns * Place::bytes(to)};
+        const Grid grid{(p.rows + rows - 1) / rows, 32 * kOddWarps, 1,
+                        kOddWarps * kOddRuns * Place::bytes(to, 32 / kLanes)};
         launch("softmax_odd_rows", softmax_odd_rows<E, kLanes, kVectors, kFull, kLeaves>, grid, stream, to);
       });
 }

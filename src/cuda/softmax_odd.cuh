@@ -3,6 +3,7 @@
 
 #include "cuda/in_order.cuh"
 #include "cuda/odd_rows.cuh"
+#include "cuda/reciprocal.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -36,8 +37,8 @@ __device__ __forceinline__ void put_any_row(const PlainRows& p, const char* x, s
   tile.store(y, n, v);
 }
 /// All rows of a warp so, of up to kSlots elements with what lies around them.
-template <class E, int kRows, int kSlots, Leaves kLeaves>
-__device__ __noinline__ void put_any_rows(const PlainRows& p, OddPlace<E, kRows> place, std::int64_t base, int count) {
+template <class E, int kSlots, Leaves kLeaves>
+__device__ __noinline__ void put_any_rows(const PlainRows& p, OddPlace<E> place, std::int64_t base, int count) {
   constexpr int kPower = static_cast<int>(std::bit_ceil(static_cast<unsigned>(kSlots)));
   constexpr int kLanes = kPower > lift::kPerLane ? kPower / lift::kPerLane : 1, kAtOnce = 32 / kLanes;
 #pragma unroll 1
@@ -51,12 +52,12 @@ __device__ __noinline__ void put_any_rows(const PlainRows& p, OddPlace<E, kRows>
 /// elements. By all lanes.
 template <class E, Leaves kLeaves, class Row>
 __device__ __forceinline__ void put_odd_row(const PlainRows& p, const Row& tile, float (&v)[Row::kCount],
-                                            const typename Row::Fold::Folded& folded,
-                                            const OddPlace<E, Row::kRows>& place, std::int64_t base, int i, int count) {
+                                            const typename Row::Fold::Folded& folded, const OddPlace<E>& place,
+                                            std::int64_t base, int i, int count) {
   using S = fold::Scalar<float>;
   const std::int64_t row = base + i;
   char* y = p.y + row * p.y_stride;
-  const float unit = S::mul(S::div(1.F, folded.state.d), folded.unit);
+  const float unit = S::mul(reciprocal_of_normal(folded.state.d), folded.unit);  // d: from 0.7 to 1536
   if constexpr (kLeaves == Leaves::gradient) {
     if (i >= count) return;
     if (tile.lane == 0) p.states[row] = folded.state;
@@ -81,46 +82,32 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kOddBlocks<E, kVectors>))
   begin_in_order();
   constexpr bool kLog = kLeaves == Leaves::log_softmax;
   using Row = OddTile<E, kLanes, kVectors, kFull>;
-  using Place = OddPlace<E, Row::kRows>;
+  using Place = OddPlace<E>;
   constexpr int kRows = Row::kRows, kCount = Row::kCount;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kOddWarps][kOddRuns];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const auto base_of = [&](int run) {
-    return ((static_cast<std::int64_t>(blockIdx.x) * kOddRuns + run) * kOddWarps + warp) * kRows;
-  };
-  const auto count_of = [&](int run) {
-    return static_cast<int>(min(static_cast<std::int64_t>(kRows), p.rows - base_of(run)));
-  };
-  const auto place_of = [&](int run) {
-    const char* first = p.x + base_of(run) * p.x_stride;
-    char* room = landing_memory + (run * kOddWarps + warp) * Place::bytes(p);
-    return Place{p.joined ? place_in_sectors(room, first) : room, first};
-  };
-  if (lane < kOddRuns) landed[warp][lane].init(p.joined ? 1 : kRows);
-  CopyBarrier::publish();
-  __syncwarp();
-#pragma unroll
-  for (int run = 0; run < kOddRuns; ++run)
-    if (base_of(run) < p.rows) place_of(run).fetch(p, landed[warp][run], count_of(run));
+  const OddSets<E, Fixed<kRows>> sets{p, {}, landing_memory, Place::bytes(p, kRows)};
+  sets.begin(landed[warp]);
+  sets.fetch(landed[warp]);
   __syncwarp();  // elements that no copy brings are there
 #pragma unroll 1
-  for (int run = 0; run < kOddRuns && base_of(run) < p.rows; ++run) {
-    const int own = lane / kLanes, count = count_of(run);
+  for (int set = 0; set < kOddRuns && sets.has(set); ++set) {
+    const int own = lane / kLanes, count = sets.count(set);
     // Groups without a row of their own take part with the last one and write nothing.
-    const char* x = place_of(run).row(p, min(own, count - 1));
+    const char* x = sets.place(set).row(p, min(own, count - 1));
     const Row tile(x, static_cast<int>(p.n));
-    landed[warp][run].wait(0);
+    landed[warp][set].wait(0);
     float v[kCount];
     uint4 raw[kVectors];
     typename Row::Fold::Folded folded;
     tile.gather(raw, x);
     const bool near = tile.template fold<kLog>(v, folded, raw, p.factor.c);
     if (!__all_sync(lift::kWholeWarp, near)) {
-      put_any_rows<E, kRows, Row::kSlots, kLeaves>(p, place_of(run), base_of(run), count);
+      put_any_rows<E, Row::kSlots, kLeaves>(p, sets.place(set), sets.base(set), count);
       continue;
     }
-    put_odd_row<E, kLeaves>(p, tile, v, folded, place_of(run), base_of(run), own, count);
+    put_odd_row<E, kLeaves>(p, tile, v, folded, sets.place(set), sets.base(set), own, count);
   }
   if constexpr (kLeaves != Leaves::gradient) bulk_drain();
 }

@@ -124,7 +124,7 @@ void launch_leaves(const PlainRows& p, DType dtype, Stream stream, bool early = 
         if (!on_sectors) return land.template operator()<Lands::on_vectors>();
       land.template operator()<Lands::in_one_place>();
     } else {
-      go("softmax_cluster_stays", softmax_cluster_stays<E>, StayShape<E>::kWarpBytes, s);
+      go("softmax_cluster_stays", softmax_cluster_stays<E, void, true>, StayShape<E>::kWarpBytes, s);
     }
   });
 }

@@ -1,9 +1,10 @@
-// log_softmax of plain rows by clusters that stay for many of them: each warp has its next rows' elements brought to
-// shared memory while it folds, exchanges and writes this one, and no block waits for another but by what the row's
-// chunks send it.
+// log_softmax of plain rows, and softmax where results are parked, by clusters that stay for many of them: each warp
+// has its next rows' elements brought to shared memory while it folds, exchanges and writes this one, and no block
+// waits for another but by what the row's chunks send it.
 #pragma once
 
 #include "cuda/in_order.cuh"
+#include "cuda/parked_results.cuh"
 #include "cuda/stay.cuh"
 
 namespace softfold {
@@ -28,14 +29,23 @@ __device__ __forceinline__ void keep_packed(uint4 (&raw)[kVectors]) {
   for (int j = 0; j < kVectors; ++j) asm volatile("" : "+r"(raw[j].x), "+r"(raw[j].y), "+r"(raw[j].z), "+r"(raw[j].w));
 }
 
-/// A cluster of blocks a row, as RowSource tells; p.factor is plain, and every warp has a chunk.
-template <class E>
+/// Of results that are parked (O as of softmax_cluster_row), in shared memory: a chunk's, and a warp's.
+template <class O>
+inline constexpr int kParkedChunkBytes = ParkedRun<O>::bytes(lift::kChunk);
+template <class E, class O>
+inline constexpr int kParkedStayBytes = whole_lines(32 / StayShape<E>::kLanes * kParkedChunkBytes<O>);
+
+/// A cluster of blocks a row, as RowSource tells; p.factor is plain, and every warp has a chunk. Results that are
+/// parked leave by the copy engine while the next row is folded.
+template <class E, class O_, bool kLog>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_stays(const __grid_constant__ PlainRows p, int clusters) {
   begin_in_order();
   using Shape = StayShape<E>;
   using Place = typename Shape::Place;
   using Cluster = lift::Cluster;
+  constexpr bool kParks = !std::is_void_v<O_>;
+  using O = std::conditional_t<kParks, O_, E>;
   constexpr int kSize = Place::kSize, kLanes = Shape::kLanes;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier arrived[2], landed[kStayWarps];
@@ -83,7 +93,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
 #pragma unroll 1
   for (int step = 0; source.row(step) < p.rows; ++step) {
     const int row = source.row(step);
-    char* y = p.y + row * p.y_stride + begin + lane / kLanes * (lift::kChunk * kSize);
+    char* y = p.y + row * p.y_stride + static_cast<std::int64_t>(chunk) * (lift::kChunk * static_cast<int>(sizeof(O)));
     // Fold: the landing place is free again as soon as its elements are in registers.
     float v[Shape::kCount];
     landed[warp].wait(static_cast<unsigned>(step) & 1U);
@@ -98,8 +108,8 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     source.send(step, arrived[turn]);
 #pragma unroll
     for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
-    const auto own = Shape::Fold::reduce(v, p.factor.c, extremes);
-    keep_packed(raw);
+    const auto own = kLog ? Shape::Fold::reduce(v, p.factor.c, extremes) : Shape::Fold::terms(v, p.factor.c, extremes);
+    if constexpr (kLog) keep_packed(raw);
     // Exchange.
     if (has_chunk) send_mail<kLanes>(box_of(turn)[chunk], arrived[turn], mail_of(own));
     wait_for_words(arrived[turn], static_cast<unsigned>(step / 2) & 1U);
@@ -110,16 +120,30 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     const ChunkMultiplier multiplier(root, own.node, own.state.m);
     const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
     if (!multiplier.regular) {
-      fill<E, true>(y, nullptr, 0, lane % kLanes, kLanes, count, count, constant_of<true>(root.state(), p.empty));
-    } else {
+      fill<O, kLog>(y, nullptr, 0, lane % kLanes, kLanes, count, count, constant_of<kLog>(root.state(), p.empty));
+      continue;
+    }
+    if constexpr (kLog) {
 #pragma unroll
       for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
-      finish<true, Place::kWidth>(
-          v, own.dense, unit, [&] { return p.log_normaliser(root.state()); },
-          [&](int j) { raw[j] = Packed<E>::pack(v + j * Place::kWidth); });
+    }
+    const auto log_norm = [&] { return p.log_normaliser(root.state()); };
+    if constexpr (kParks) {
+      finish<kLog, Shape::kCount>(v, own.dense, unit, log_norm, [](int) {});
+      char* results = landing_memory + warps * Shape::kWarpBytes + 2 * StayBox::bytes(chunks) +
+                      warp * kParkedStayBytes<E, O> + lane / kLanes * kParkedChunkBytes<O>;
+      const ParkedRun<O> run{results, y};
+      bulk_drain();  // of the row before
+      __syncwarp();
+      run.template park<false>(typename Shape::Elements(x_of(row)), 0, count, v);
+      run.send(count, lane % kLanes, kLanes);
+    } else {
+      finish<kLog, Place::kWidth>(v, own.dense, unit, log_norm,
+                                  [&](int j) { raw[j] = Packed<E>::pack(v + j * Place::kWidth); });
       write_vectors<E, kLanes, Place::kVectors>(y, count, [&](int j) { return raw[j]; });
     }
   }
+  if constexpr (kParks) bulk_drain();
   Cluster::arrive_relaxed();  // nobody leaves while others still send
   Cluster::wait();
   source.end();

@@ -1,0 +1,74 @@
+// The gradients of softmax and log_softmax along an outer axis, of plain rows up to 1024: a block some tiles.
+#pragma once
+
+#include "cuda/across.cuh"
+#include "cuda/in_order.cuh"
+#include "softfold/fold/gradient.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// A thread has kRows rows beside each other, kAcrossCount elements of each.
+template <class E, template <class> class Gradient, int kRows>
+__global__ void __launch_bounds__(kAcrossThreads, 2)
+    backward_across_rows(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share) {
+  begin_in_order();
+  using Rows = AcrossRows<E, false, kRows, true>;
+  using Words = typename Rows::Words;
+  constexpr int kCount = Rows::kCount;
+  __shared__ typename Rows::Storage storage;
+  const int size = share.columns * share.classes;
+  const std::int64_t tile =
+      static_cast<std::int64_t>(blockIdx.x) * (kAcrossThreads / size) + static_cast<int>(threadIdx.x) / size;
+  const std::int64_t row = (tile * share.columns + static_cast<int>(threadIdx.x) % share.columns) * kRows;
+  // Threads without a row of their own take part with the last one and write nothing.
+  const RowPlace place(p, min(row, p.rows - kRows));
+  const Operand &y = p[Slot::x], &dy = p[Slot::dy], &dx = p[Slot::y];
+  const Row r{y.data + place.offset(y), dx.data + place.offset(dx), nullptr, p.n, p.n, p.scale, 0};
+  const Rows rows(p, share, storage, r);
+  typename Rows::Word raw[kCount], raw_dy[kCount];
+  const int there = rows.load_words(raw, r.x, y.axis_stride, 0);
+  rows.load_words(raw_dy, dy.data + place.offset(dy), dy.axis_stride, 0);
+  const auto elements = [&](int j, float(&a)[kRows], float(&b)[kRows]) {
+    Words::unpack(raw[j], a), Words::unpack(raw_dy[j], b);
+  };
+  float sums[kRows];
+  lift::Extremes any[kRows];  // 1 where the row has anything in it
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    any[i] = {0.F, 0.F};
+    sums[i] = Rows::add_own([&](int j) {
+      float a[kRows], b[kRows];
+      elements(j, a, b);
+      if (j >= there) return fold::Sum<float>::identity();
+      if (!(a[i] == Gradient<float>::nothing())) any[i].high = 1.F;
+      return Gradient<float>::leaf(a[i], b[i]);
+    });
+  }
+  rows.sums_over_classes(sums), rows.extremes_over_classes(any);
+  if (row >= p.rows) return;
+  rows.for_each_place(r.y + rows.first * dx.axis_stride, dx.axis_stride, [&](int j, char* to) {
+    if (j >= there) return;
+    float a[kRows], b[kRows];
+    elements(j, a, b);
+    E results[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const Gradient<float> through{sums[i], static_cast<float>(p.scale)};
+      results[i] = fold::narrow<E>(any[i].high > 0.F ? through(a[i], b[i]) : 0.F);
+    }
+    if constexpr (kRows == 1) {
+      *reinterpret_cast<E*>(to) = results[0];
+    } else {
+      struct alignas(2 * sizeof(E)) Two {
+        E of[2];
+      };
+      *reinterpret_cast<Two*>(to) = {{results[0], results[1]}};
+    }
+  });
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

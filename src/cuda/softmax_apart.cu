@@ -1,0 +1,160 @@
+// softmax and log_softmax whose results are parked: which kernel takes which rows.
+#include "cuda/softmax_apart.cuh"
+
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/softmax_cluster.cuh"
+#include "cuda/softmax_stay.cuh"
+#include "cuda/stay.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+/// The longest row that a cluster holds: 16 blocks of 16 warps.
+constexpr std::int64_t kLongest = 256 * lift::kChunk;
+
+const char* refuses_rung(const RowProblem& p) {
+  return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
+}
+
+const char* refuses_rows(const RowProblem& p, const Context&) {
+  if (const char* why = refuses_rung(p)) return why;
+  if (p.n == 0) return "rows of no elements";
+  if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
+  if (p.rows / 8 >= 0x7FFFFFFF) return "more rows than a grid has";
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
+  return refuses_apart(p);
+}
+
+/// Measured: clusters stay for rows of so many chunks, where there are many.
+constexpr std::int64_t kFewestChunks = 10;
+constexpr StaySpread spread(std::int64_t chunks) { return fewest_instructions(chunks, kLongest); }
+
+const char* refuses_stays(const RowProblem& p, const Context&) {
+  if (const char* why = refuses_rung(p)) return why;
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  if (chunks < kFewestChunks) return "so short a row is faster by itself";
+  if (p.n > kLongest) return "a row is longer than a cluster holds (262144)";
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
+  if (const char* why = refuses_apart(p)) return why;
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  if (p.rows * chunks < kFewestStayChunks * traits.processors) return "too few rows to stay for";
+  return traits.largest_cluster < spread(chunks).blocks ? "the device has no clusters of so many blocks" : nullptr;
+}
+
+const char* refuses_cluster(const RowProblem& p, const Context&) {
+  if (const char* why = refuses_rung(p)) return why;
+  if (p.n == 0) return "rows of no elements";
+  if (p.n > kLongest) return "a row is longer than a cluster holds (262144)";
+  if (p.rows >= 0x7FFFFFFF / 16) return "more rows than a grid has";
+  return refuses_apart(p);
+}
+
+/// go.operator()<lanes, vectors of each, how many of which are full>(), as with_odd_shape() has it, of at most 32
+/// elements a lane. Results of neighbouring lanes lie twice as far apart in banks as elements: rows of a power of two,
+/// which meet there, have more lanes. More kernels are made where they are asked for most.
+template <class E, class O, class Go>
+void with_apart_shape(const PlainRows& p, const Go& go) {
+  constexpr bool kWiden = sizeof(O) > sizeof(E), kMany = !std::is_same_v<E, O>;
+  constexpr int k = static_cast<int>(sizeof(E)) / 2;  // vectors of eight elements
+  const int vectors = vectors_of(p, static_cast<int>(sizeof(E)));
+  const auto whole = [&]<int kLanes, int kVectors>() {
+    if constexpr (kWiden) {
+      if (!on_vectors(p, static_cast<int>(sizeof(E))) || vectors != kLanes * kVectors * k) return false;
+      go.template operator()<kLanes, kVectors * k, kVectors * k>();
+    }
+    return kWiden;
+  };
+  // beyond: as many vectors as the shape before this one has; kFew: of those that are always made
+  const auto shape = [&]<int kLanes, int kVectors, int kBeyond, bool kFew = false>() {
+    if constexpr (kFew || kMany) {
+      if (vectors > kLanes * kVectors * k) return false;
+      go.template operator()<kLanes, kVectors * k, std::max(kBeyond * k - 1, 0) / kLanes>();
+    }
+    return kFew || kMany;
+  };
+  if (whole.template operator()<1, 1>() || whole.template operator()<1, 2>() || whole.template operator()<2, 2>() ||
+      whole.template operator()<2, 4>() || whole.template operator()<4, 4>() || whole.template operator()<8, 4>() ||
+      whole.template operator()<16, 4>())
+    return;
+  if (shape.template operator()<1, 2, 0, true>() || shape.template operator()<1, 4, 2, true>() ||
+          shape.template operator()<2, 3, 4>() || shape.template operator() < 2,
+      4, kMany ? 6 : 4, true > () || shape.template operator()<4, 3, 8>() || shape.template operator() < 4, 4,
+      kMany ? 12 : 8, true > () || shape.template operator()<8, 3, 16>() || shape.template operator() < 8, 4,
+      kMany ? 24 : 16, true > () || shape.template operator()<16, 3, 32>() || shape.template operator() < 16, 4,
+      kMany ? 48 : 32, true > () || shape.template operator()<32, 3, 64>())
+    return;
+  shape.template operator()<32, 4, kMany ? 96 : 64, true>();
+}
+
+template <class E, class O>
+void launch_rows(const PlainRows& plain, bool log, int processors, Stream stream) {
+  with_apart_shape<E, O>(plain, [&]<int kLanes, int kVectors, int kFull>() {
+    PlainRows p = plain;
+    p.joined = p.x_stride == p.n * static_cast<int>(sizeof(E));
+    p.pitch = OddPlace<E>::pitch(p);
+    // Few rows are spread over the device.
+    constexpr int at_once = 32 / kLanes * kOddWarps;
+    const std::int64_t sets = std::clamp<std::int64_t>(p.rows / (at_once * 6 * processors), 1, kOddRuns);
+    const std::int64_t each =
+        std::clamp<std::int64_t>(p.rows / (at_once * kOddRuns * 6 * processors), 1, kApartRows<E, kVectors>);
+    const int rows = static_cast<int>(32 / kLanes * each);
+    const int room = OddPlace<E>::bytes(p, rows) + ParkedRows<O>::bytes(p, rows);
+    const std::int64_t of_block = at_once * each * sets;
+    const Grid grid{(p.rows + of_block - 1) / of_block, 32 * kOddWarps, 1, static_cast<int>(kOddWarps * sets) * room};
+    const auto by = [&](auto kernel) { launch("softmax_apart_rows", kernel, grid, stream, p, each, sets); };
+    log ? by(softmax_apart_rows<E, O, kLanes, kVectors, kFull, true>)
+        : by(softmax_apart_rows<E, O, kLanes, kVectors, kFull, false>);
+  });
+}
+
+void run_rows(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const int processors = traits_of(device.device()).processors;
+  with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class O>() {
+    launch_rows<E, O>(plain_rows(p), p.op == Op::log_softmax, processors, stream_of(context));
+  });
+}
+
+void run_stays(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(counter_bytes(p, context), context);
+  PlainRows rows = plain_rows(p);
+  rows.taken = reinterpret_cast<CounterWord*>(scratch.data());
+  const auto chunks = static_cast<int>(lift::chunk_count(p.n));
+  const StaySpread s = spread(chunks);
+  with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class O>() {
+    constexpr int warp_bytes = StayShape<E>::kWarpBytes + kParkedStayBytes<E, O>;
+    const int bytes = s.warps * warp_bytes + 2 * StayBox::bytes(chunks);
+    const auto by = [&](auto kernel) {
+      launch_to_stay("softmax_apart_stays", kernel, s, bytes, p.rows, stream_of(context), rows);
+    };
+    p.op == Op::log_softmax ? by(softmax_cluster_stays<E, O, true>) : by(softmax_cluster_stays<E, O, false>);
+  });
+}
+
+void run_cluster(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class O>() {
+    Grid grid = cluster_grid(p.rows, lift::chunk_count(p.n), traits_of(device.device()));
+    grid.shared_bytes = grid.threads / 32 * ParkedRun<O>::bytes(lift::kChunk);
+    const auto by = [&](auto kernel) {
+      launch("softmax_apart_cluster", kernel, grid, stream_of(context), plain_rows(p));
+    };
+    p.op == Op::log_softmax ? by(softmax_cluster_row<E, Leaves::log_softmax, 32, 512, 2, O>)
+                            : by(softmax_cluster_row<E, Leaves::softmax, 32, 512, 2, O>);
+  });
+}
+
+}  // namespace
+
+const RowKernel softmax_apart_rows_kernel{"softmax_apart_rows", refuses_rows, run_rows, nullptr};
+const RowKernel softmax_apart_stays_kernel{"softmax_apart_stays", refuses_stays, run_stays, counter_bytes};
+const RowKernel softmax_apart_cluster_kernel{"softmax_apart_cluster", refuses_cluster, run_cluster, nullptr};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

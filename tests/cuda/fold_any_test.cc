@@ -1,0 +1,126 @@
+// cpu == cuda, bit for bit: logsumexp and states of rows with masks, lengths, a causal limit, scales of their own, at
+// more than one stride, or along an outer axis, of many lengths and any content.
+#include "cuda/both.hpp"
+
+namespace softfold_test {
+namespace {
+
+using softfold::DType;
+using softfold::Op;
+
+class CudaFoldAny : public Cuda {};
+
+constexpr Values kValues[] = {Values::normal, Values::masked_tail, Values::specials, Values::normal,
+                              Values::huge,   Values::tiny,        Values::drift,    Values::wide};
+
+enum class Form { mask, far_mask, length, both, causal, scales, permuted, gaps, count };
+
+/// Rows of two outer axes; the kernel that took them.
+std::string compare(Op op, DType t, Form form, std::int64_t outer, std::int64_t inner, std::int64_t n, std::size_t at) {
+  const Values v = kValues[at % std::size(kValues)];
+  const std::int64_t gap = form == Form::gaps ? static_cast<std::int64_t>(at % 9) + 1 : 0, row = n + gap;
+  std::vector<std::int64_t> strides{inner * row, row, 1};
+  if (form == Form::permuted || form == Form::gaps) strides = {row, outer * row, 1};
+  Tensor x(t, {outer, inner, n}, strides, static_cast<std::int64_t>(at % 5));
+  x.fill([&](std::int64_t i) { return value_of(v, i / n, i % n, n); });
+  Tensor y = op == Op::state ? Tensor(DType::float64, {outer, inner, 4}) : Tensor(DType::float32, {outer, inner});
+  const std::int64_t far = form == Form::far_mask ? 3 : 1;
+  Tensor mask(DType::boolean, {outer, inner, n}, {inner * n * far, n * far, far}, static_cast<std::int64_t>(at % 3));
+  mask.fill([&](std::int64_t i) { return Random(static_cast<std::uint64_t>(i) * 77 + at).uniform() < 0.7 ? 1. : 0.; });
+  Tensor length(DType::int32, {outer, inner}), scales(DType::float32, {outer, inner});
+  length.fill([&](std::int64_t i) { return static_cast<double>(i * 7919 % (n + 1)); });
+  constexpr double kScales[] = {1., 0.5, -2., 0., 1e30, 0.3};
+  scales.fill([&](std::int64_t i) { return kScales[i % 6]; });
+  std::string kernel;
+  for (const bool gpu : {false, true}) {
+    const softfold::View in = x.view(gpu), out = y.view(gpu);
+    softfold::RowOptions o;
+    o.scale = at % 4 == 0 ? -0.75 : 1.;
+    if (form == Form::mask || form == Form::far_mask || form == Form::both) o.mask = mask.view(gpu);
+    if (form == Form::length || form == Form::both) o.length = length.view(gpu);
+    if (form == Form::scales) o.scales = scales.view(gpu);
+    o.causal = form == Form::causal;
+    const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, o);
+    plan.run();
+    kernel = plan.kernel();
+  }
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(difference(y.host(), y.download(), y.size()), "")
+      << outer << "x" << inner << "x" << n << " " << name_of(t) << " form " << static_cast<int>(form) << " values "
+      << static_cast<int>(v) << " by " << kernel;
+  return kernel;
+}
+
+TEST_F(CudaFoldAny, Rows) {
+  std::size_t at = 0;
+  for (const std::int64_t n : {1,   7,   8,   31,  32,  33,   64,   65,   100,  127,  128,  129,  250,   256,
+                               300, 511, 512, 513, 777, 1000, 1023, 1024, 1025, 2047, 2048, 5000, 33000, 70001})
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+      for (int form = 0; form < static_cast<int>(Form::count); ++form, ++at) {
+        if (HasFailure()) return;
+        const auto rows = 1 + static_cast<std::int64_t>(at * 37 % 90) * 64 / (n + 64);
+        const Op op = at % 3 == 0 ? Op::state : Op::logsumexp;
+        EXPECT_EQ(compare(op, t, static_cast<Form>(form), rows + 1, 3, n, at), "fold_any_rows");
+      }
+}
+
+/// Rows side by side, [2, n, inner].
+std::string compare_across(Op op, DType t, std::int64_t inner, std::int64_t n, std::size_t at) {
+  const Values v = kValues[at % std::size(kValues)];
+  const std::int64_t gap = at % 3 == 2 ? 5 : 0;
+  Tensor x(t, {2, n, inner}, {n * (inner + gap), inner + gap, 1}, static_cast<std::int64_t>(at % 5));
+  x.fill([&](std::int64_t i) { return value_of(v, i % inner + i / (n * inner) * inner, i / inner % n, n); });
+  Tensor y = op == Op::state ? Tensor(DType::float64, {2, inner, 4}) : Tensor(DType::float32, {2, inner});
+  Tensor mask(DType::boolean, {2, n, inner}), length(DType::int32, {2, inner});
+  mask.fill([&](std::int64_t i) { return Random(static_cast<std::uint64_t>(i) * 77 + at).uniform() < 0.7 ? 1. : 0.; });
+  length.fill([&](std::int64_t i) { return static_cast<double>(i * 7919 % (n + 1)); });
+  std::string kernel;
+  for (const bool gpu : {false, true}) {
+    const softfold::View in = x.view(gpu), out = y.view(gpu);
+    softfold::RowOptions o;
+    o.axis = 1;
+    o.scale = at % 4 == 0 ? -0.75 : 1.;
+    if (at % 4 == 1) o.mask = mask.view(gpu);
+    if (at % 6 == 3) o.length = length.view(gpu);
+    const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, o);
+    plan.run();
+    kernel = plan.kernel();
+  }
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(difference(y.host(), y.download(), y.size()), "")
+      << n << "x" << inner << " " << name_of(t) << " values " << static_cast<int>(v) << " at " << at << " by "
+      << kernel;
+  return kernel;
+}
+
+TEST_F(CudaFoldAny, Across) {
+  std::size_t at = 0;
+  for (const std::int64_t n : {2, 3, 8, 31, 32, 33, 100, 512, 1000, 1024, 1025, 3000, 20000, 40000})
+    for (const std::int64_t inner : {2, 3, 31, 32, 64, 100, 257})
+      for (const DType t : {DType::float32, DType::bfloat16, DType::float16}) {
+        if (HasFailure()) return;
+        EXPECT_EQ(compare_across(at % 3 == 0 ? Op::state : Op::logsumexp, t, inner, n, at), "fold_across_rows");
+        ++at;
+      }
+}
+
+/// Operands that begin and end where their memory does: what lies around is not read (which compute-sanitizer sees).
+TEST_F(CudaFoldAny, EdgesOfMemory) {
+  for (const DType t : {DType::float32, DType::bfloat16})
+    for (const std::int64_t n : {3, 8, 50, 127, 250, 1001, 1500}) {
+      Tensor x(t, {37, n}, {}, 0, 0), y(DType::float32, {37}, {}, 0, 0), mask(DType::boolean, {37, n}, {}, 0, 0);
+      x.fill([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+      mask.fill([&](std::int64_t i) { return i % 3 == 0 ? 0. : 1.; });
+      for (const bool gpu : {false, true}) {
+        const softfold::View in = x.view(gpu), out = y.view(gpu);
+        softfold::RowOptions o;
+        o.mask = mask.view(gpu);
+        softfold::plan(Op::logsumexp, {&in, 1}, {&out, 1}, o).run();
+      }
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << n << " " << name_of(t);
+    }
+}
+
+}  // namespace
+}  // namespace softfold_test

@@ -1,0 +1,104 @@
+// cpu == cuda, bit for bit: softmax and log_softmax from given states, and the gradients of logsumexp, of rows of every
+// length, wherever they begin, of any content, and of states that are not theirs.
+#include "cuda/both.hpp"
+
+#include <map>
+
+namespace softfold_test {
+namespace {
+
+using softfold::DType;
+using softfold::Op;
+
+class CudaGiven : public Cuda {};
+
+constexpr Values kValues[] = {Values::normal, Values::masked_tail, Values::specials, Values::normal,
+                              Values::huge,   Values::tiny,        Values::drift,    Values::wide};
+
+/// Elements between rows, and before the first one.
+struct Layout {
+  std::int64_t gap, offset;
+  bool in_place;
+};
+constexpr Layout kLayouts[] = {{0, 0, false}, {0, 3, false}, {5, 1, true}, {3, 0, false}, {8, 8, false}};
+
+constexpr Op kOps[] = {Op::finish_softmax, Op::logsumexp_backward, Op::finish_log_softmax};
+
+/// Compares one operation of rows, of which `strange` have another row's state; the kernel that took it.
+std::string compare(Op op, DType t, std::int64_t rows, std::int64_t n, std::size_t at, bool strange) {
+  const Layout& l = kLayouts[at % std::size(kLayouts)];
+  const Values v = kValues[at / 3 % std::size(kValues)];
+  Tensor x(t, {rows, n}, {n + l.gap, 1}, l.offset), y(t, {rows, n}, {n + l.gap, 1}, l.offset);
+  Tensor states(DType::float64, {rows, 4}), dlse(at % 2 == 0 ? DType::float32 : t, {rows}, {2});
+  x.fill([&](std::int64_t i) { return value_of(v, strange ? (i / n + 1) % rows : i / n, i % n, n); });
+  dlse.fill([&](std::int64_t i) {
+    return i % 7 == 3 ? -0. : i % 11 == 5 ? std::nan("") : 3. - static_cast<double>(i % 5);
+  });
+  softfold::RowOptions o;
+  o.scale = at % 4 == 0 ? -0.75 : at % 9 == 1 ? 0. : 1.;
+  const bool is_gradient = op == Op::logsumexp_backward;
+  softfold::RowOptions of_state;
+  of_state.scale = o.scale;
+  const softfold::View in = x.view(false), out = states.view(false);
+  softfold::plan(Op::state, {&in, 1}, {&out, 1}, of_state).run();
+  states.upload();
+  if (strange) x.fill([&](std::int64_t i) { return value_of(v, i / n, i % n, n); });
+  if (!is_gradient) o.empty = at % 7 == 0 ? softfold::Empty::nan : softfold::Empty::zero;
+  std::string kernel;
+  for (const bool gpu : {false, true}) {
+    const softfold::View inputs[] = {x.view(gpu), states.view(gpu), dlse.view(gpu)};
+    const softfold::View result = l.in_place ? x.view(gpu) : y.view(gpu);
+    const auto plan = softfold::plan(op, {inputs, is_gradient ? 3U : 2U}, {&result, 1}, o);
+    plan.run();
+    kernel = plan.kernel();
+  }
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  Tensor& result = l.in_place ? x : y;
+  EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
+      << name_of(op) << " " << rows << "x" << n << " " << name_of(t) << " layout " << &l - kLayouts << " values "
+      << static_cast<int>(v) << " scale " << o.scale << (strange ? " strange" : "") << " by " << kernel;
+  return kernel;
+}
+
+TEST_F(CudaGiven, RowsOfEveryLength) {
+  std::size_t at = 0;
+  std::map<std::string, int> taken;
+  for (std::int64_t n = 1; n <= 1030 && !HasFailure(); ++n)
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16}) {
+      const Op op = kOps[(at + at / 3) % 3];
+      ++taken[compare(op, t, 1 + static_cast<std::int64_t>(at * 37 % 300) * 64 / (n + 64), n, at, at % 6 == 5)];
+      ++at;
+    }
+  EXPECT_EQ(taken["given_rows"], 3 * 1030);
+}
+
+TEST_F(CudaGiven, Chunks) {
+  std::size_t at = 0;
+  for (const std::int64_t chunks : {2, 3, 8, 16, 33, 64, 130})
+    for (const std::int64_t rest : {-1023, -1021, -700, -99, -8, -1, 0})
+      for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+        for (const Op op : kOps) {
+          if (HasFailure()) return;
+          EXPECT_EQ(compare(op, t, 5, 1024 * chunks + rest, at, at % 6 == 5), "given_rows");
+          ++at;
+        }
+}
+
+/// Operands that begin and end where their memory does: what lies around is not read (which compute-sanitizer sees).
+TEST_F(CudaGiven, EdgesOfMemory) {
+  for (const DType t : {DType::float32, DType::bfloat16})
+    for (const std::int64_t n : {3, 8, 50, 127, 250, 1001, 1500}) {
+      Tensor x(t, {37, n}, {}, 0, 0), y(t, {37, n}, {}, 0, 0), states(DType::float64, {37, 4}, {}, 0, 0);
+      x.fill([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+      for (const bool gpu : {false, true}) {
+        const softfold::View inputs[] = {x.view(gpu), states.view(gpu)}, out = y.view(gpu);
+        softfold::plan(Op::state, {inputs, 1}, {inputs + 1, 1}, softfold::RowOptions{}).run();
+        softfold::plan(Op::finish_softmax, inputs, {&out, 1}, softfold::RowOptions{}).run();
+      }
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << n << " " << name_of(t);
+    }
+}
+
+}  // namespace
+}  // namespace softfold_test
