@@ -311,6 +311,7 @@ class Bench:
         y, states = torch.empty_like(x), torch.empty(rows, 4, dtype=torch.float64, device="cuda")
         torch.cuda.synchronize()
         self.softfold.plan("state", [x], states, self.stream)()
+        self.stream.synchronize()  # its workspace is free for others now
         more = [torch.randn(rows, device="cuda")] if op == "logsumexp_backward" else []
         run = self.softfold.plan(op, [x, states, *more], y, self.stream)
         self.point(op, dtype, (rows, n), "", {f"softfold:{run.kernel}": run}, 2 * x.numel() * x.element_size())

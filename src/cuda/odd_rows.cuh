@@ -83,16 +83,18 @@ struct OddPlace {
     const auto low = [](const char* at) { return static_cast<int>(reinterpret_cast<std::uintptr_t>(at) % 16); };
     return place + i * p.pitch + (p.joined ? low(first) : low(first + i * p.x_stride));
   }
-  /// Sends the first `count` of `rows` rows on their way: joined ones, by one lane; others, by all.
+  /// Sends the first `count` rows, which are joined, on their way; by one lane.
   __device__ __forceinline__ void fetch_run(const PlainRows& p, CopyBarrier& landed, int count) const {
     cuda::fetch_run<E>(place, landed, first, count * static_cast<int>(p.n), Extent{p.x_begin, p.x_end});
   }
+  /// The same, of `rows` that are not; by all lanes.
   __device__ __forceinline__ void fetch_rows(const PlainRows& p, CopyBarrier& landed, int rows, int count) const {
     const int n = static_cast<int>(p.n);
     for (int i = static_cast<int>(threadIdx.x) % 32; i < rows; i += 32)
       cuda::fetch_run<E>(place + i * p.pitch, landed, first + i * p.x_stride, i < count ? n : 0,
                          Extent{p.x_begin, p.x_end});
   }
+  /// Either; by all lanes.
   __device__ __forceinline__ void fetch(const PlainRows& p, CopyBarrier& landed, int rows, int count) const {
     if (!p.joined) return fetch_rows(p, landed, rows, count);
     if (threadIdx.x % 32 == 0) fetch_run(p, landed, count);
@@ -130,10 +132,10 @@ struct OddSets {
   int step;
   int sets = kOddRuns;
 
-  /// By all lanes, before they fetch(). operands: that are to land on the same barriers.
-  __device__ __forceinline__ void begin(CopyBarrier* landed, int operands = 1) const {
+  /// By all lanes, before they fetch().
+  __device__ __forceinline__ void begin(CopyBarrier* landed) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if (lane < sets) landed[lane].init(operands * (p.joined ? 1 : rows));
+    if (lane < sets) landed[lane].init(p.joined ? 1 : rows);
     CopyBarrier::publish();
     __syncwarp();
   }

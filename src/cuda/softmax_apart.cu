@@ -29,20 +29,42 @@ const char* refuses_rows(const RowProblem& p, const Context&) {
   return refuses_apart(p);
 }
 
-/// Measured: clusters stay for rows of so many chunks, where there are many.
-constexpr std::int64_t kFewestChunks = 10;
-constexpr StaySpread spread(std::int64_t chunks) { return fewest_instructions(chunks, kLongest); }
+/// Measured: from so many elements on clusters stay for rows, where there are many.
+constexpr std::int64_t kFewest = 10 * lift::kChunk;
+/// As of softmax_cluster_stays, but blocks of four warps are not preferred for any length: with a place for results, of
+/// long rows a processor holds no four of them.
+constexpr StaySpread spread(std::int64_t chunks) { return fewest_instructions(chunks, kLongest / lift::kChunk + 1); }
+
+constexpr bool every_warp_has_a_chunk() {
+  for (std::int64_t chunks = kFewest / lift::kChunk; chunks <= kLongest / lift::kChunk; ++chunks) {
+    const StaySpread s = spread(chunks);
+    if (s.blocks == 0 || s.blocks * s.warps >= chunks || 2 * s.blocks * s.warps < chunks) return false;
+  }
+  return true;
+}
+static_assert(every_warp_has_a_chunk());
+
+/// Of shared memory, that a block which stays asks for.
+template <class E, class O>
+int stay_bytes(std::int64_t chunks) {
+  constexpr int warp_bytes = StayShape<E>::kWarpBytes + kParkedStayBytes<E, O>;
+  return spread(chunks).warps * warp_bytes + 2 * StayBox::bytes(static_cast<int>(chunks));
+}
 
 const char* refuses_stays(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;
   const std::int64_t chunks = lift::chunk_count(p.n);
-  if (chunks < kFewestChunks) return "so short a row is faster by itself";
+  if (p.n < kFewest) return "so short a row is faster by a cluster of its own";
   if (p.n > kLongest) return "a row is longer than a cluster holds (262144)";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_apart(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (p.rows * chunks < kFewestStayChunks * traits.processors) return "too few rows to stay for";
-  return traits.largest_cluster < spread(chunks).blocks ? "the device has no clusters of so many blocks" : nullptr;
+  if (traits.largest_cluster < spread(chunks).blocks) return "the device has no clusters of so many blocks";
+  constexpr int of_itself = 1024;  // barriers and rows on their way take less
+  int bytes = 0;
+  with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class O>() { bytes = stay_bytes<E, O>(chunks); });
+  return bytes + of_itself > traits.shared_bytes ? "the device has too little shared memory" : nullptr;
 }
 
 const char* refuses_cluster(const RowProblem& p, const Context&) {
@@ -50,7 +72,10 @@ const char* refuses_cluster(const RowProblem& p, const Context&) {
   if (p.n == 0) return "rows of no elements";
   if (p.n > kLongest) return "a row is longer than a cluster holds (262144)";
   if (p.rows >= 0x7FFFFFFF / 16) return "more rows than a grid has";
-  return refuses_apart(p);
+  if (const char* why = refuses_apart(p)) return why;
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  const std::int64_t held = std::int64_t{kWarpsPerBlock} * std::max(traits.largest_cluster, 1);
+  return lift::chunk_count(p.n) > held ? "a row is longer than the device's clusters hold" : nullptr;
 }
 
 /// go.operator()<lanes, vectors of each, how many of which are full>(), as with_odd_shape() has it, of at most 32
@@ -80,14 +105,17 @@ void with_apart_shape(const PlainRows& p, const Go& go) {
       whole.template operator()<2, 4>() || whole.template operator()<4, 4>() || whole.template operator()<8, 4>() ||
       whole.template operator()<16, 4>())
     return;
+  // Beyond the shape with three vectors where that is made, else beyond the one with fewer lanes.
+  constexpr int k2 = kMany ? 6 : 4, k4 = kMany ? 12 : 8, k8 = kMany ? 24 : 16, k16 = kMany ? 48 : 32,
+                k32 = kMany ? 96 : 64;
   if (shape.template operator()<1, 2, 0, true>() || shape.template operator()<1, 4, 2, true>() ||
-          shape.template operator()<2, 3, 4>() || shape.template operator() < 2,
-      4, kMany ? 6 : 4, true > () || shape.template operator()<4, 3, 8>() || shape.template operator() < 4, 4,
-      kMany ? 12 : 8, true > () || shape.template operator()<8, 3, 16>() || shape.template operator() < 8, 4,
-      kMany ? 24 : 16, true > () || shape.template operator()<16, 3, 32>() || shape.template operator() < 16, 4,
-      kMany ? 48 : 32, true > () || shape.template operator()<32, 3, 64>())
+      shape.template operator()<2, 3, 4>() || shape.template operator()<2, 4, k2, true>() ||
+      shape.template operator()<4, 3, 8>() || shape.template operator()<4, 4, k4, true>() ||
+      shape.template operator()<8, 3, 16>() || shape.template operator()<8, 4, k8, true>() ||
+      shape.template operator()<16, 3, 32>() || shape.template operator()<16, 4, k16, true>() ||
+      shape.template operator()<32, 3, 64>())
     return;
-  shape.template operator()<32, 4, kMany ? 96 : 64, true>();
+  shape.template operator()<32, 4, k32, true>();
 }
 
 template <class E, class O>
@@ -127,8 +155,7 @@ void run_stays(const RowProblem& p, const Context& context) {
   const auto chunks = static_cast<int>(lift::chunk_count(p.n));
   const StaySpread s = spread(chunks);
   with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class O>() {
-    constexpr int warp_bytes = StayShape<E>::kWarpBytes + kParkedStayBytes<E, O>;
-    const int bytes = s.warps * warp_bytes + 2 * StayBox::bytes(chunks);
+    const int bytes = stay_bytes<E, O>(chunks);
     const auto by = [&](auto kernel) {
       launch_to_stay("softmax_apart_stays", kernel, s, bytes, p.rows, stream_of(context), rows);
     };

@@ -67,7 +67,7 @@ void run_grid_row(const RowProblem& p, const Context& context) {
   });
 }
 
-/// Whether results are parked on their way.
+/// Whether results are parked on their way, of a problem that refuses_tiles() lets pass.
 bool is_apart(const RowProblem& p) { return p[Slot::y].given && refuses_plain(p) != nullptr; }
 
 const char* refuses_tiles(const RowProblem& p, const Context&) {

@@ -231,4 +231,22 @@ inline double value_of(Values kind, std::int64_t row, std::int64_t i, std::int64
   return 0;
 }
 
+/// The i-th choice of case `at`, one of n: whatever a test's loops have for periods, no two choices go together.
+inline std::size_t pick(std::size_t at, std::size_t i, std::size_t n) {
+  return static_cast<std::size_t>(Random(at * 0x9E3779B97F4A7C15ULL + i * 0xD1B54A32D192ED03ULL + 1).next() >> 33) % n;
+}
+
+/// What tests of rows of any content choose from.
+inline constexpr Values kAnyValues[] = {Values::normal, Values::masked_tail, Values::specials, Values::normal,
+                                        Values::huge,   Values::tiny,        Values::drift,    Values::wide};
+
+/// dy: anything that a gradient may be, -0 and numbers that are none in a few rows.
+inline double gradient_of(std::int64_t row, std::int64_t i) {
+  Random r(static_cast<std::uint64_t>(row) * 0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(i) * 77 + 3);
+  if (row % 11 == 4 && i % 9 == 2) return std::numeric_limits<double>::quiet_NaN();
+  if (row % 13 == 5 && i % 7 == 3) return std::numeric_limits<double>::infinity();
+  if (row % 5 == 1) return -0.;
+  return 4. * r.uniform() - 2.;
+}
+
 }  // namespace softfold_test

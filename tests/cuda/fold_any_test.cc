@@ -10,22 +10,20 @@ using softfold::Op;
 
 class CudaFoldAny : public Cuda {};
 
-constexpr Values kValues[] = {Values::normal, Values::masked_tail, Values::specials, Values::normal,
-                              Values::huge,   Values::tiny,        Values::drift,    Values::wide};
-
 enum class Form { mask, far_mask, length, both, causal, scales, permuted, gaps, count };
 
 /// Rows of two outer axes; the kernel that took them.
 std::string compare(Op op, DType t, Form form, std::int64_t outer, std::int64_t inner, std::int64_t n, std::size_t at) {
-  const Values v = kValues[at % std::size(kValues)];
-  const std::int64_t gap = form == Form::gaps ? static_cast<std::int64_t>(at % 9) + 1 : 0, row = n + gap;
+  const Values v = kAnyValues[pick(at, 0, std::size(kAnyValues))];
+  const std::int64_t gap = form == Form::gaps ? static_cast<std::int64_t>(pick(at, 1, 9)) + 1 : 0, row = n + gap;
   std::vector<std::int64_t> strides{inner * row, row, 1};
   if (form == Form::permuted || form == Form::gaps) strides = {row, outer * row, 1};
-  Tensor x(t, {outer, inner, n}, strides, static_cast<std::int64_t>(at % 5));
+  Tensor x(t, {outer, inner, n}, strides, static_cast<std::int64_t>(pick(at, 2, 5)));
   x.fill([&](std::int64_t i) { return value_of(v, i / n, i % n, n); });
   Tensor y = op == Op::state ? Tensor(DType::float64, {outer, inner, 4}) : Tensor(DType::float32, {outer, inner});
   const std::int64_t far = form == Form::far_mask ? 3 : 1;
-  Tensor mask(DType::boolean, {outer, inner, n}, {inner * n * far, n * far, far}, static_cast<std::int64_t>(at % 3));
+  Tensor mask(DType::boolean, {outer, inner, n}, {inner * n * far, n * far, far},
+              static_cast<std::int64_t>(pick(at, 3, 3)));
   mask.fill([&](std::int64_t i) { return Random(static_cast<std::uint64_t>(i) * 77 + at).uniform() < 0.7 ? 1. : 0.; });
   Tensor length(DType::int32, {outer, inner}), scales(DType::float32, {outer, inner});
   length.fill([&](std::int64_t i) { return static_cast<double>(i * 7919 % (n + 1)); });
@@ -35,7 +33,7 @@ std::string compare(Op op, DType t, Form form, std::int64_t outer, std::int64_t 
   for (const bool gpu : {false, true}) {
     const softfold::View in = x.view(gpu), out = y.view(gpu);
     softfold::RowOptions o;
-    o.scale = at % 4 == 0 ? -0.75 : 1.;
+    o.scale = pick(at, 4, 4) == 0 ? -0.75 : 1.;
     if (form == Form::mask || form == Form::far_mask || form == Form::both) o.mask = mask.view(gpu);
     if (form == Form::length || form == Form::both) o.length = length.view(gpu);
     if (form == Form::scales) o.scales = scales.view(gpu);
@@ -59,16 +57,16 @@ TEST_F(CudaFoldAny, Rows) {
       for (int form = 0; form < static_cast<int>(Form::count); ++form, ++at) {
         if (HasFailure()) return;
         const auto rows = 1 + static_cast<std::int64_t>(at * 37 % 90) * 64 / (n + 64);
-        const Op op = at % 3 == 0 ? Op::state : Op::logsumexp;
+        const Op op = pick(at, 5, 3) == 0 ? Op::state : Op::logsumexp;
         EXPECT_EQ(compare(op, t, static_cast<Form>(form), rows + 1, 3, n, at), "fold_any_rows");
       }
 }
 
 /// Rows side by side, [2, n, inner].
 std::string compare_across(Op op, DType t, std::int64_t inner, std::int64_t n, std::size_t at) {
-  const Values v = kValues[at % std::size(kValues)];
-  const std::int64_t gap = at % 3 == 2 ? 5 : 0;
-  Tensor x(t, {2, n, inner}, {n * (inner + gap), inner + gap, 1}, static_cast<std::int64_t>(at % 5));
+  const Values v = kAnyValues[pick(at, 0, std::size(kAnyValues))];
+  const std::int64_t gap = pick(at, 6, 3) == 0 ? 5 : 0;
+  Tensor x(t, {2, n, inner}, {n * (inner + gap), inner + gap, 1}, static_cast<std::int64_t>(pick(at, 2, 5)));
   x.fill([&](std::int64_t i) { return value_of(v, i % inner + i / (n * inner) * inner, i / inner % n, n); });
   Tensor y = op == Op::state ? Tensor(DType::float64, {2, inner, 4}) : Tensor(DType::float32, {2, inner});
   Tensor mask(DType::boolean, {2, n, inner}), length(DType::int32, {2, inner});
@@ -79,9 +77,9 @@ std::string compare_across(Op op, DType t, std::int64_t inner, std::int64_t n, s
     const softfold::View in = x.view(gpu), out = y.view(gpu);
     softfold::RowOptions o;
     o.axis = 1;
-    o.scale = at % 4 == 0 ? -0.75 : 1.;
-    if (at % 4 == 1) o.mask = mask.view(gpu);
-    if (at % 6 == 3) o.length = length.view(gpu);
+    o.scale = pick(at, 4, 4) == 0 ? -0.75 : 1.;
+    if (pick(at, 7, 4) == 0) o.mask = mask.view(gpu);
+    if (pick(at, 8, 5) == 0) o.length = length.view(gpu);
     const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, o);
     plan.run();
     kernel = plan.kernel();
@@ -99,7 +97,7 @@ TEST_F(CudaFoldAny, Across) {
     for (const std::int64_t inner : {2, 3, 31, 32, 64, 100, 257})
       for (const DType t : {DType::float32, DType::bfloat16, DType::float16}) {
         if (HasFailure()) return;
-        EXPECT_EQ(compare_across(at % 3 == 0 ? Op::state : Op::logsumexp, t, inner, n, at), "fold_across_rows");
+        EXPECT_EQ(compare_across(pick(at, 5, 3) == 0 ? Op::state : Op::logsumexp, t, inner, n, at), "fold_across_rows");
         ++at;
       }
 }

@@ -12,9 +12,6 @@ using softfold::Op;
 
 class CudaGiven : public Cuda {};
 
-constexpr Values kValues[] = {Values::normal, Values::masked_tail, Values::specials, Values::normal,
-                              Values::huge,   Values::tiny,        Values::drift,    Values::wide};
-
 /// Elements between rows, and before the first one.
 struct Layout {
   std::int64_t gap, offset;
@@ -26,16 +23,17 @@ constexpr Op kOps[] = {Op::finish_softmax, Op::logsumexp_backward, Op::finish_lo
 
 /// Compares one operation of rows, of which `strange` have another row's state; the kernel that took it.
 std::string compare(Op op, DType t, std::int64_t rows, std::int64_t n, std::size_t at, bool strange) {
-  const Layout& l = kLayouts[at % std::size(kLayouts)];
-  const Values v = kValues[at / 3 % std::size(kValues)];
+  const Layout& l = kLayouts[pick(at, 0, std::size(kLayouts))];
+  const Values v = kAnyValues[pick(at, 1, std::size(kAnyValues))];
   Tensor x(t, {rows, n}, {n + l.gap, 1}, l.offset), y(t, {rows, n}, {n + l.gap, 1}, l.offset);
-  Tensor states(DType::float64, {rows, 4}), dlse(at % 2 == 0 ? DType::float32 : t, {rows}, {2});
+  Tensor states(DType::float64, {rows, 4}), dlse(pick(at, 2, 2) == 0 ? DType::float32 : t, {rows}, {2});
   x.fill([&](std::int64_t i) { return value_of(v, strange ? (i / n + 1) % rows : i / n, i % n, n); });
   dlse.fill([&](std::int64_t i) {
     return i % 7 == 3 ? -0. : i % 11 == 5 ? std::nan("") : 3. - static_cast<double>(i % 5);
   });
   softfold::RowOptions o;
-  o.scale = at % 4 == 0 ? -0.75 : at % 9 == 1 ? 0. : 1.;
+  const std::size_t scale = pick(at, 3, 10);
+  o.scale = scale == 0 ? 0. : scale < 4 ? -0.75 : 1.;
   const bool is_gradient = op == Op::logsumexp_backward;
   softfold::RowOptions of_state;
   of_state.scale = o.scale;
@@ -43,7 +41,7 @@ std::string compare(Op op, DType t, std::int64_t rows, std::int64_t n, std::size
   softfold::plan(Op::state, {&in, 1}, {&out, 1}, of_state).run();
   states.upload();
   if (strange) x.fill([&](std::int64_t i) { return value_of(v, i / n, i % n, n); });
-  if (!is_gradient) o.empty = at % 7 == 0 ? softfold::Empty::nan : softfold::Empty::zero;
+  if (!is_gradient) o.empty = pick(at, 4, 4) == 0 ? softfold::Empty::nan : softfold::Empty::zero;
   std::string kernel;
   for (const bool gpu : {false, true}) {
     const softfold::View inputs[] = {x.view(gpu), states.view(gpu), dlse.view(gpu)};
@@ -65,8 +63,8 @@ TEST_F(CudaGiven, RowsOfEveryLength) {
   std::map<std::string, int> taken;
   for (std::int64_t n = 1; n <= 1030 && !HasFailure(); ++n)
     for (const DType t : {DType::float32, DType::bfloat16, DType::float16}) {
-      const Op op = kOps[(at + at / 3) % 3];
-      ++taken[compare(op, t, 1 + static_cast<std::int64_t>(at * 37 % 300) * 64 / (n + 64), n, at, at % 6 == 5)];
+      const Op op = kOps[pick(at, 5, 3)];
+      ++taken[compare(op, t, 1 + static_cast<std::int64_t>(at * 37 % 300) * 64 / (n + 64), n, at, pick(at, 6, 6) == 0)];
       ++at;
     }
   EXPECT_EQ(taken["given_rows"], 3 * 1030);
@@ -79,7 +77,7 @@ TEST_F(CudaGiven, Chunks) {
       for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
         for (const Op op : kOps) {
           if (HasFailure()) return;
-          EXPECT_EQ(compare(op, t, 5, 1024 * chunks + rest, at, at % 6 == 5), "given_rows");
+          EXPECT_EQ(compare(op, t, 5, 1024 * chunks + rest, at, pick(at, 6, 6) == 0), "given_rows");
           ++at;
         }
 }

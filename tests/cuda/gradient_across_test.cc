@@ -9,23 +9,11 @@ using softfold::Op;
 
 class CudaGradientAcross : public Cuda {};
 
-constexpr Values kValues[] = {Values::normal, Values::masked_tail, Values::specials, Values::normal,
-                              Values::huge,   Values::tiny,        Values::drift,    Values::wide};
-
-/// Anything that a gradient may be, -0 and numbers that are none in a few rows.
-double gradient_of(std::int64_t row, std::int64_t i) {
-  Random r(static_cast<std::uint64_t>(row) * 0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(i) * 77 + 3);
-  if (row % 11 == 4 && i % 9 == 2) return std::numeric_limits<double>::quiet_NaN();
-  if (row % 13 == 5 && i % 7 == 3) return std::numeric_limits<double>::infinity();
-  if (row % 5 == 1) return -0.;
-  return 4. * r.uniform() - 2.;
-}
-
 /// Rows side by side, [2, n, inner]; the kernel that took them.
 std::string compare(DType t, std::int64_t inner, std::int64_t n, std::size_t at) {
-  const Values v = kValues[at % std::size(kValues)];
-  const std::int64_t gap = at % 3 == 2 ? 5 : 0, offset = static_cast<std::int64_t>(at % 5);
-  const bool log = at % 2 == 1, in_place = at % 4 == 3;
+  const Values v = kAnyValues[pick(at, 0, std::size(kAnyValues))];
+  const std::int64_t gap = pick(at, 1, 3) == 0 ? 5 : 0, offset = static_cast<std::int64_t>(pick(at, 2, 5));
+  const bool log = pick(at, 3, 2) == 1, in_place = pick(at, 4, 4) == 0;
   const std::vector<std::int64_t> shape{2, n, inner}, strides{n * (inner + gap), inner + gap, 1};
   Tensor y(t, shape, strides, offset), dx(t, shape, strides, offset), dy(t, shape);
   const auto row_of = [&](std::int64_t i) { return i % inner + i / (n * inner) * inner; };
@@ -36,7 +24,7 @@ std::string compare(DType t, std::int64_t inner, std::int64_t n, std::size_t at)
   softfold::plan(log ? Op::log_softmax : Op::softmax, {&forward, 1}, {&forward, 1}, o).run();
   y.upload();
   dy.fill([&](std::int64_t i) { return gradient_of(row_of(i), i / inner % n); });
-  o.scale = at % 4 == 1 ? -0.75 : 1.;
+  o.scale = pick(at, 5, 3) == 0 ? -0.75 : 1.;
   std::string kernel;
   for (const bool gpu : {false, true}) {
     const softfold::View in[] = {y.view(gpu), dy.view(gpu)}, out = in_place ? dy.view(gpu) : dx.view(gpu);
