@@ -266,7 +266,6 @@ class Bench:
             candidates[label("torch")] = lambda: torch.softmax(x, 1, out=torch.empty_like(y))
         self.point("softmax", dtype, (batch, n, inner), "axis 1", candidates, 2 * x.numel() * x.element_size())
 
-
     def widened(self, dtype, rows, n):
         """Results in float32, as routers and samplers ask for them."""
         x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)

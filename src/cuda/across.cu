@@ -106,9 +106,7 @@ void run_fold(const RowProblem& p, const Context& context) {
   const Stream stream = stream_of(context);
   auto* states = reinterpret_cast<Lse::State*>(scratch.data());
   with_element(p[Slot::x].dtype, [&]<class E>() { fold_across<E>(p, states, stream); });
-  const Lse::State* roots = merge_levels<Lse>(p, states, stream);
-  const Grid grid{ceil_div(p.rows, kThreads), kThreads};
-  launch("write_row_results", write_row_results<float>, grid, stream.following(), p, roots);
+  merge_to_results<float>(p, states, stream);
 }
 
 const char* refuses_backward(const RowProblem& p, const Context& context) {
@@ -116,11 +114,10 @@ const char* refuses_backward(const RowProblem& p, const Context& context) {
   if (p.n > lift::kChunk) return "a row is longer than a block holds (1024)";
   if (p[Slot::mask].given || p[Slot::length].given || p.causal) return "some elements are hidden";
   if (p[Slot::scales].given) return "rows have scales of their own";
-  const Operand& dy = p[Slot::dy];
-  if (dy.dtype != p[Slot::x].dtype) return "y and dy have different dtypes";
-  const bool beside = dy.strides[static_cast<std::size_t>(p.outer_rank - 1)] ==
-                      p[Slot::x].strides[static_cast<std::size_t>(p.outer_rank - 1)];
-  return beside ? nullptr : "rows do not lie side by side";
+  const Operand &y = p[Slot::x], &dy = p[Slot::dy];
+  if (dy.dtype != y.dtype) return "y and dy have different dtypes";
+  const auto last = static_cast<std::size_t>(p.outer_rank - 1);
+  return dy.strides[last] == y.strides[last] ? nullptr : "rows do not lie side by side";
 }
 
 template <class E, template <class> class Gradient>

@@ -42,9 +42,7 @@ void run(const RowProblem& p, const Context& context) {
     if (p.n > kGroupElements) return launch_lanes<E, 32>(p, states, stream);
     with_group_lanes(p.n, [&]<int kLanes>() { launch_lanes<E, kLanes>(p, states, stream); });
   });
-  const Lse::State* roots = merge_levels<Lse>(p, states, stream);
-  const Grid grid{ceil_div(p.rows, kThreads), kThreads};
-  launch("write_row_results", write_row_results<float>, grid, stream.following(), p, roots);
+  merge_to_results<float>(p, states, stream);
 }
 
 }  // namespace

@@ -91,6 +91,14 @@ typename F::State* merge_levels(const RowProblem& p, typename F::State* states, 
   return states;
 }
 
+/// logsumexp and state: from the chunks' states at `states` to every row's result.
+template <class T>
+void merge_to_results(const RowProblem& p, typename fold::LogSumExp<T>::State* states, Stream stream) {
+  const auto* roots = merge_levels<fold::LogSumExp<T>>(p, states, stream);
+  const Grid grid{ceil_div(p.rows, kThreads), kThreads};
+  launch("write_row_results", write_row_results<T>, grid, stream.following(), p, roots);
+}
+
 }  // namespace cuda
 }  // namespace v0
 }  // namespace softfold
