@@ -36,7 +36,7 @@ const char* refuses_cluster_row(const RowProblem& p, const Context&) {
 template <class E, template <class> class Gradient, int kLanes>
 void launch_warp_rows(const RowProblem& p, Stream stream) {
   const int per_block = kThreads / kLanes;
-  launch("backward_warp_rows", backward_warp_rows<E, kLanes, Gradient>,
+  launch("backward_warp_rows", backward_warp_rows<GradientTile<E, kLanes, Gradient>>,
          Grid{(p.rows + per_block - 1) / per_block, kThreads}, stream, p);
 }
 
@@ -61,11 +61,9 @@ void run_cluster_row(const RowProblem& p, const Context& context) {
   // y and dy fill the registers: blocks of 8 warps leave room for another.
   const Grid grid = cluster_grid(p.rows, lift::chunk_count(p.n), traits_of(device.device()), kWarpsPerBlock / 2);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::softmax_backward) {
-      launch("backward_cluster_row", backward_cluster_row<E, fold::SoftmaxGradient>, grid, stream_of(context), p);
-    } else {
-      launch("backward_cluster_row", backward_cluster_row<E, fold::LogSoftmaxGradient>, grid, stream_of(context), p);
-    }
+    const auto by = [&](auto kernel) { launch("backward_cluster_row", kernel, grid, stream_of(context), p); };
+    p.op == Op::softmax_backward ? by(backward_cluster_row<GradientTile<E, 32, fold::SoftmaxGradient>>)
+                                 : by(backward_cluster_row<GradientTile<E, 32, fold::LogSoftmaxGradient>>);
   });
 }
 

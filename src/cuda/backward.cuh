@@ -10,89 +10,103 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Up to 32 * kLanes neighbouring elements of a row's y and dy, 32 a lane, in the layout of Tile.
-template <class E, int kLanes, template <class> class Gradient>
-struct GradientTile {
-  using Elements = Tile<E, kLanes>;
-  static constexpr int kWidth = Elements::kWidth, kVectors = Elements::kVectors;
+/// Where a row's elements lie, and its dy.
+struct BackwardRow : Row {
+  const char* dy;
 
-  Elements tile;
-  float y[lift::kPerLane], dy[lift::kPerLane];
-  unsigned present;  ///< which slots hold an element that is there
+  __device__ __forceinline__ BackwardRow(const RowProblem& p, const RowPlace& place)
+      : Row(row_at(p, place)), dy(p[Slot::dy].data + place.offset(p[Slot::dy])) {}
+};
 
-  __device__ __forceinline__ explicit GradientTile(const void* first) : tile(first) {}
+/// y and dy of a lane, and which slots hold an element that is there. What is not there is `nothing` and -0, whose leaf
+/// is -0: it neither counts nor changes the sum. The tree is lift::WarpFold's of kWidth.
+template <template <class> class Gradient, int kWidth, int kLanes, int kCount>
+struct GradientSlots {
+  float y[kCount], dy[kCount];
+  unsigned present;
 
-  /// Elements [0, n) where the mask, if any, is not 0. What is not there is `nothing` and -0, whose leaf is -0: it
-  /// neither counts nor changes the sum.
-  __device__ __forceinline__ void load(const char* at_y, const char* at_dy, const char* mask, std::int64_t mask_stride,
-                                       int n) {
-    const float nothing = Gradient<float>::nothing();
-    uint4 raw_y[kVectors], raw_dy[kVectors];
-    tile.gather(raw_y, at_y, n, nothing);
-    tile.gather(raw_dy, at_dy, n, -0.F);
+  /// Slots that are not there.
+  __device__ __forceinline__ void hide() {
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      Packed<E>::unpack(raw_y[j], y + j * kWidth);
-      Packed<E>::unpack(raw_dy[j], dy + j * kWidth);
-    }
-    present = tile.present(mask, mask_stride, n);
-    if (mask == nullptr) return;
-#pragma unroll
-    for (int i = 0; i < lift::kPerLane; ++i) {
-      if ((present >> i & 1U) == 0) y[i] = nothing, dy[i] = -0.F;
+    for (int i = 0; i < kCount; ++i) {
+      if ((present >> i & 1U) == 0) y[i] = Gradient<float>::nothing(), dy[i] = -0.F;
     }
   }
-
   /// The tree over the tile; `any` is of the lane's own elements.
   __device__ __forceinline__ lift::SumNode sum() const {
     bool any = false;
 #pragma unroll
-    for (int i = 0; i < lift::kPerLane; ++i) any |= !(y[i] == Gradient<float>::nothing());
-    const float sum = lift::add_tree<kWidth, kLanes, float>(
+    for (int i = 0; i < kCount; ++i) any |= !(y[i] == Gradient<float>::nothing());
+    const float sum = lift::add_tree<kWidth, kLanes, float, kCount>(
         [&](int j, int k) { return Gradient<float>::leaf(y[j * kWidth + k], dy[j * kWidth + k]); });
     return {sum, any ? 1U : 0U};
   }
-
-  /// Elements [0, n) of dx; 0 for what is not there.
-  __device__ __forceinline__ void write(char* dx, int n, const lift::SumNode& row, float scale) {
+  /// dy becomes dx; 0 for what is not there.
+  __device__ __forceinline__ void finish(const lift::SumNode& row, float scale) {
     const Gradient<float> through{row.sum, scale};
     if (row.any == 0) present = 0;
 #pragma unroll
-    for (int i = 0; i < lift::kPerLane; ++i) dy[i] = through(y[i], dy[i]);
-    if (present != 0xFFFFFFFFU) {
+    for (int i = 0; i < kCount; ++i) dy[i] = through(y[i], dy[i]);
+    if (present == 0xFFFFFFFFU) return;
 #pragma unroll
-      for (int i = 0; i < lift::kPerLane; ++i)
-        if ((present >> i & 1U) == 0) dy[i] = 0.F;
-    }
-    tile.store_checked(dx, n, dy);
+    for (int i = 0; i < kCount; ++i)
+      if ((present >> i & 1U) == 0) dy[i] = 0.F;
   }
 };
 
-/// Where a row's dy lies; y and dx are the Row's x and y.
-__device__ __forceinline__ const char* gradient_at(const RowProblem& p, const RowPlace& place) {
-  return p[Slot::dy].data + place.offset(p[Slot::dy]);
-}
+/// Up to 32 * kLanes neighbouring elements of a row's y and dy, 32 a lane, in the layout of Tile.
+template <class E, int kLanes_, template <class> class Gradient>
+struct GradientTile : GradientSlots<Gradient, Tile<E, kLanes_>::kWidth, kLanes_, lift::kPerLane> {
+  static constexpr int kLanes = kLanes_, kSize = static_cast<int>(sizeof(E));
+  using Elements = Tile<E, kLanes>;
+  static constexpr int kWidth = Elements::kWidth, kVectors = Elements::kVectors;
 
-/// Several rows a warp (kLanes < 32) or one: rows of at most 32 * kLanes elements.
-template <class E, int kLanes, template <class> class Gradient>
+  Elements tile;
+
+  __device__ __forceinline__ GradientTile(const RowProblem&, const char* row) : tile(row) {}
+
+  /// Of elements from `begin` on the first `length`, where the mask, if any, is not 0.
+  __device__ __forceinline__ void load(const RowProblem& p, const BackwardRow& r, std::int64_t begin, int length) {
+    const std::int64_t stride = p[Slot::mask].axis_stride;
+    uint4 raw_y[kVectors], raw_dy[kVectors];
+    tile.gather(raw_y, r.x + begin * kSize, length, Gradient<float>::nothing());
+    tile.gather(raw_dy, r.dy + begin * kSize, length, -0.F);
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      Packed<E>::unpack(raw_y[j], this->y + j * kWidth);
+      Packed<E>::unpack(raw_dy[j], this->dy + j * kWidth);
+    }
+    this->present = tile.present(r.mask == nullptr ? nullptr : r.mask + begin * stride, stride, length);
+    if (r.mask != nullptr) this->hide();
+  }
+  /// n elements of dx from `begin` on.
+  __device__ __forceinline__ void write(const RowProblem&, const BackwardRow& r, std::int64_t begin, int n,
+                                        const lift::SumNode& row) {
+    this->finish(row, static_cast<float>(r.scale));
+    tile.store_checked(r.y + begin * kSize, n, this->dy);
+  }
+};
+
+/// Several rows a warp (kLanes < 32) or one: rows of at most a tile.
+template <class Elements>
 __global__ void __launch_bounds__(256, 2) backward_warp_rows(const __grid_constant__ RowProblem p) {
   begin_in_order();
+  constexpr int kLanes = Elements::kLanes;
   const std::int64_t group = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
   // Lanes without a row of their own take part with the last row and write nothing.
   const bool writes = group < p.rows;
-  const RowPlace place(p, writes ? group : p.rows - 1);
-  const Row r = row_at(p, place);
-  GradientTile<E, kLanes, Gradient> tile(r.x);
-  tile.load(r.x, gradient_at(p, place), r.mask, p[Slot::mask].axis_stride, static_cast<int>(r.length));
+  const BackwardRow r(p, RowPlace(p, writes ? group : p.rows - 1));
+  Elements tile(p, r.x);
+  tile.load(p, r, 0, static_cast<int>(r.length));
   lift::SumNode row = tile.sum();
   const unsigned lanes =
       kLanes == 32 ? lift::kWholeWarp : ((1U << (kLanes % 32)) - 1U) << (threadIdx.x % 32 / kLanes * kLanes);
   row.any = __ballot_sync(lift::kWholeWarp, row.any != 0) & lanes;
-  if (writes) tile.write(r.y, static_cast<int>(r.n), row, static_cast<float>(r.scale));
+  if (writes) tile.write(p, r, 0, static_cast<int>(r.n), row);
 }
 
 /// A block or a cluster of blocks a row, one chunk a warp; sums cross by shared memory.
-template <class E, template <class> class Gradient>
+template <class Elements>
 __global__ void __launch_bounds__(512, 1) backward_cluster_row(const __grid_constant__ RowProblem p) {
   begin_in_order();
   using Exchange = lift::ClusterSum<256>;
@@ -100,18 +114,15 @@ __global__ void __launch_bounds__(512, 1) backward_cluster_row(const __grid_cons
   Exchange::begin();
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int chunk = static_cast<int>(lift::Cluster::rank()) * warps + static_cast<int>(threadIdx.x) / 32;
-  const RowPlace place(p, blockIdx.x / lift::Cluster::size());
-  const Row r = row_at(p, place);
+  const BackwardRow r(p, RowPlace(p, blockIdx.x / lift::Cluster::size()));
   const std::int64_t begin = static_cast<std::int64_t>(chunk) * lift::kChunk;
   const int n = static_cast<int>(clamp(r.n - begin, lift::kChunk));
   const int length = static_cast<int>(clamp(r.length - begin, lift::kChunk));
-  const std::int64_t bytes = begin * static_cast<std::int64_t>(sizeof(E));
-  GradientTile<E, 32, Gradient> tile(r.x);
+  Elements tile(p, r.x);
   lift::SumNode own{fold::Sum<float>::identity(), 0U};
   tile.present = 0;
   if (length > 0) {
-    const char* mask = r.mask == nullptr ? nullptr : r.mask + begin * p[Slot::mask].axis_stride;
-    tile.load(r.x + bytes, gradient_at(p, place) + bytes, mask, p[Slot::mask].axis_stride, length);
+    tile.load(p, r, begin, length);
     own = tile.sum();
     own.any = __any_sync(lift::kWholeWarp, own.any != 0) ? 1U : 0U;
   } else {
@@ -120,7 +131,7 @@ __global__ void __launch_bounds__(512, 1) backward_cluster_row(const __grid_cons
   }
   Exchange::ready();
   const lift::SumNode row = Exchange::fold(storage, own, chunk, static_cast<int>(lift::chunk_count(r.length)));
-  if (n > 0) tile.write(r.y + bytes, n, row, static_cast<float>(r.scale));
+  if (n > 0) tile.write(p, r, begin, n, row);
 }
 
 }  // namespace cuda

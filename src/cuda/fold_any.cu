@@ -4,7 +4,8 @@
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
-#include "cuda/levels.cuh"
+
+#include <bit>
 
 namespace softfold {
 inline namespace v0 {
@@ -13,24 +14,44 @@ namespace {
 
 using Lse = fold::LogSumExp<float>;
 
-constexpr int kFoldThreads = 256;
-
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.rung != Rung::automatic && p.rung != Rung::tiled) return "another rung is asked for";
   if (p.n == 0) return "rows of no elements";
   if (p[Slot::offsets].given) return "rows are ragged";
-  if (const char* why = refuses_chunks(p)) return why;
-  return refuses_vectors(p);
+  if (p.is_double()) return "float64 has no tiles";
+  if (is_across(p, Slot::x)) return "rows lie side by side";
+  return refuses_chunks(p);
 }
 
 std::size_t workspace(const RowProblem& p, const Context&) { return state_bytes<Lse::State>(p); }
 
-template <class E, int kLanes>
-void launch_lanes(const RowProblem& p, Lse::State* states, Stream stream) {
+/// Measured: short rows, and rows with masks that do not fill lanes or chunks, of 16 bit if they are rows of fours.
+bool faster_by_any(const RowProblem& p) {
+  if (refuses_vectors(p) != nullptr || p.n <= 32) return true;
+  const bool fills =
+      (p.n % lift::kChunk == 0 || (p.n >= 128 && std::has_single_bit(static_cast<std::uint64_t>(p.n)))) &&
+      on_vectors(p, p[Slot::x]);
+  if (!p[Slot::mask].given || fills) return false;
+  return p[Slot::x].dtype == DType::float32 ? p.n > 64 : p.n > 256 && is_of_fours(p);
+}
+
+template <class Elements, int kMinBlocks>
+void launch_elements(const RowProblem& p, Lse::State* states, Stream stream) {
   const std::int64_t items = p.rows * lift::chunk_count(p.n);
-  const Grid grid{ceil_div(items, kFoldThreads / kLanes), kFoldThreads};
-  const auto by = [&](auto kernel) { launch("fold_any_chunks", kernel, grid, stream, p, items, states); };
-  p[Slot::mask].given ? by(fold_any_chunks<E, kLanes, true>) : by(fold_any_chunks<E, kLanes, false>);
+  const Grid grid{ceil_div(items, kAnyThreads / Elements::kLanes), kAnyThreads};
+  launch("fold_any_chunks", fold_any_chunks<Elements, kMinBlocks>, grid, stream, p, items, states);
+}
+
+void launch_vectors(const RowProblem& p, Lse::State* states, Stream stream) {
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    constexpr int at_once = sizeof(E) == 4 ? 3 : 4;
+    const auto by = [&]<int kLanes>() {
+      p[Slot::mask].given ? launch_elements<VectorElements<E, kLanes, lift::kPerLane>, at_once>(p, states, stream)
+                          : launch_elements<UnmaskedElements<E, kLanes>, at_once>(p, states, stream);
+    };
+    if (p.n > kGroupElements) return by.template operator()<32>();
+    with_group_lanes(p.n, by);
+  });
 }
 
 void run(const RowProblem& p, const Context& context) {
@@ -38,10 +59,14 @@ void run(const RowProblem& p, const Context& context) {
   const Scratch scratch(workspace(p, context), context);
   const Stream stream = stream_of(context);
   auto* states = reinterpret_cast<Lse::State*>(scratch.data());
-  with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.n > kGroupElements) return launch_lanes<E, 32>(p, states, stream);
-    with_group_lanes(p.n, [&]<int kLanes>() { launch_lanes<E, kLanes>(p, states, stream); });
-  });
+  const auto by = [&]<class Elements>() { launch_elements<Elements, 4>(p, states, stream); };
+  if (!faster_by_any(p)) {
+    launch_vectors(p, states, stream);
+  } else if (p.n > kGroupElements) {
+    with_any_chunks(p, by);
+  } else {
+    with_any_rows(p, by);
+  }
   merge_to_results<float>(p, states, stream);
 }
 

@@ -17,12 +17,12 @@ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1
 
 inline Grid warps_for(std::int64_t items) { return {ceil_div(items, kWarps), kThreads}; }
 
-/// Whether rows, not the elements of one, lie side by side in the result.
-inline bool is_across(const RowProblem& p) {
-  const Operand& y = p[Slot::y];
+/// Whether rows, not the elements of one, lie side by side in an operand: in the result, unless another is named.
+inline bool is_across(const RowProblem& p, Slot slot = Slot::y) {
+  const Operand& o = p[slot];
   if (p.outer_rank == 0) return false;
-  const auto stride = std::abs(y.strides[static_cast<std::size_t>(p.outer_rank - 1)]);
-  return p.rows > 1 && stride != 0 && stride < std::abs(y.axis_stride);
+  const auto stride = std::abs(o.strides[static_cast<std::size_t>(p.outer_rank - 1)]);
+  return p.rows > 1 && stride != 0 && stride < std::abs(o.axis_stride);
 }
 
 inline std::int64_t write_items(const RowProblem& p, bool across) {

@@ -54,7 +54,7 @@ __device__ __forceinline__ unsigned joined_bytes(unsigned first, unsigned rest, 
 /// A bit a slot of a lane, from the lowest: slots whose bit is 0 may hold anything.
 template <int kCount>
 struct Present {
-  unsigned words[kCount / 32];
+  unsigned words[(kCount + 31) / 32];
   __device__ __forceinline__ bool operator()(int i) const { return (words[i / 32] & (1U << i % 32)) != 0; }
 };
 
@@ -105,6 +105,21 @@ struct MaskedFold {
     return {{static_cast<double>(m), sum}, terms.unit, true, {__float_as_int(top), sum}};
   }
 };
+
+/// A tile's elements, times the factor where it is not plain, and the state of the group's. extremes(): of what is
+/// present. kLog: v stays.
+template <class Fold, bool kLog, int kLanes, int kCount, class OfExtremes>
+__device__ __forceinline__ typename Fold::Folded fold_present(float (&v)[kCount], const lift::Factor& factor,
+                                                              const Present<kCount>& present,
+                                                              const OfExtremes& extremes) {
+  // Rows of a warp may have scales of their own: all lanes go one way.
+  if (__all_sync(lift::kWholeWarp, factor.plain))
+    return MaskedFold<Fold, kLog, kLanes, kCount>::fold(v, factor.c, extremes(), present);
+  const float missing = lift::absent(factor.c), times = factor.plain ? 1.F : factor.times;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) v[i] = present(i) ? v[i] * times : missing;
+  return kLog ? Fold::reduce(v, factor.c) : Fold::terms(v, factor.c);
+}
 
 /// A tile's elements as they lie in memory, and the flags of those that exist.
 template <class E, int kLanes, int kCount>
@@ -161,14 +176,7 @@ struct MaskedTile : Tile<E, kLanes, kCount> {
     const lift::Extremes own = extremes();
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(raw[j], v + j * kWidth);
-    // Rows of a warp may have scales of their own: all lanes go one way.
-    if (!__all_sync(lift::kWholeWarp, factor.plain)) {
-      const float missing = lift::absent(factor.c), times = factor.plain ? 1.F : factor.times;
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) v[i] = present(i) ? v[i] * times : missing;
-      return kLog ? Fold::reduce(v, factor.c) : Fold::terms(v, factor.c);
-    }
-    return MaskedFold<Fold, kLog, kLanes, kCount>::fold(v, factor.c, own, present);
+    return fold_present<Fold, kLog, kLanes>(v, factor, present, [&] { return own; });
   }
 
  private:

@@ -47,11 +47,11 @@ template <class E, int kLanes>
 void launch_warp_rows(const RowProblem& p, Stream stream) {
   const int per_block = kThreads / kLanes;
   const Grid grid{(p.rows + per_block - 1) / per_block, kThreads};
-  if (p.op == Op::log_softmax) {
-    launch("softmax_warp_rows_any", softmax_warp_rows_any<E, kLanes, true>, grid, stream, p);
-  } else {
-    launch("softmax_warp_rows_any", softmax_warp_rows_any<E, kLanes, false>, grid, stream, p);
-  }
+  using Elements = VectorElements<E, kLanes, lift::kPerLane>;
+  constexpr int at_once = sizeof(E) == 4 ? 3 : 4;
+  const auto by = [&](auto kernel) { launch("softmax_warp_rows_any", kernel, grid, stream, p); };
+  p.op == Op::log_softmax ? by(softmax_warp_rows_any<Elements, true, at_once>)
+                          : by(softmax_warp_rows_any<Elements, false, at_once>);
 }
 
 template <class E, int kLanes>
@@ -95,7 +95,8 @@ template <class E, bool kLog, int kCount, int kThreads, int kMinBlocks>
 void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, Stream stream) {
   constexpr int groups = kCount / lift::kPerLane;  // chunks a warp
   const Grid grid = cluster_grid(p.rows, (lift::chunk_count(p.n) + groups - 1) / groups, device, kThreads / 32);
-  launch("softmax_cluster_row_any", softmax_cluster_row_any<E, kLog, kCount, kThreads, kMinBlocks>, grid, stream, p);
+  using Elements = VectorElements<E, lift::kChunk / kCount, kCount>;
+  launch("softmax_cluster_row_any", softmax_cluster_row_any<Elements, kLog, kThreads, kMinBlocks>, grid, stream, p);
 }
 
 /// Measured: what a warp does once is done for more elements where a mask asks for more instructions, but rows that

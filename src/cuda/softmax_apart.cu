@@ -26,6 +26,7 @@ const char* refuses_rows(const RowProblem& p, const Context&) {
   if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
   if (p.rows / 8 >= 0x7FFFFFFF) return "more rows than a grid has";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
+  if (p[Slot::x].dtype == DType::float32 && p[Slot::y].dtype == DType::float32) return "softmax_any_rows is faster";
   return refuses_apart(p);
 }
 
@@ -143,7 +144,8 @@ void run_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const int processors = traits_of(device.device()).processors;
   with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class O>() {
-    launch_rows<E, O>(plain_rows(p), p.op == Op::log_softmax, processors, stream_of(context));
+    if constexpr (!std::is_same_v<E, O> || sizeof(E) == 2)  // others are refused
+      launch_rows<E, O>(plain_rows(p), p.op == Op::log_softmax, processors, stream_of(context));
   });
 }
 

@@ -140,46 +140,66 @@ struct ChunkMultiplier {
   }
 };
 
-/// A masked row of at most 32 * kLanes elements by a group of lanes. Groups whose row is not theirs to write take part.
-template <class E, int kLanes, bool kLog>
+/// The elements of a row as vectors, where they lie in y as in x: how the kernels below move those of one tile. Of
+/// another kind of elements: AnyElements.
+template <class E, int kLanes_, int kCount_>
+struct VectorElements : MaskedTile<E, kLanes_, kCount_> {
+  static constexpr int kLanes = kLanes_, kCount = kCount_, kSize = static_cast<int>(sizeof(E));
+  using Base = MaskedTile<E, kLanes, kCount>;
+
+  __device__ __forceinline__ VectorElements(const RowProblem&, const char* row, std::int64_t begin)
+      : Base(row + begin * kSize) {}
+  /// Of elements [begin, begin + n) those in front of begin + `length` that the mask shows.
+  __device__ __forceinline__ void load(const RowProblem& p, const Row& r, std::int64_t begin, int length, int n) {
+    const std::int64_t stride = p[Slot::mask].axis_stride;
+    Base::load(r.x + begin * kSize, r.mask + begin * stride, stride, length, n);
+  }
+  __device__ __forceinline__ void store(const RowProblem&, const Row& r, std::int64_t begin, int n,
+                                        const float (&v)[kCount]) const {
+    Base::store(r.y + begin * kSize, n, v);
+  }
+  template <bool kLog>
+  __device__ __forceinline__ void fill(const RowProblem& p, const Row& r, std::int64_t begin, int length, int n,
+                                       Constant constant) const {
+    const std::int64_t stride = p[Slot::mask].axis_stride;
+    cuda::fill<E, kLog>(r.y + begin * kSize, r.mask + begin * stride, stride, this->lane, kLanes, length, n, constant);
+  }
+};
+
+/// A row of at most one tile by a group of lanes. Groups whose row is not theirs to write take part.
+template <class Elements, bool kLog>
 __device__ __forceinline__ void softmax_group(const RowProblem& p, const Row& r, bool writes) {
-  using Fold = lift::WarpFold<16 / static_cast<int>(sizeof(E)), kLanes>;
+  using Fold = lift::WarpFold<Elements::kWidth, Elements::kLanes, Elements::kCount>;
   const auto scale = fold::make_scale<float>(r.scale);
   const lift::Factor factor(scale.c);
-  MaskedTile<E, kLanes, lift::kPerLane> tile(r.x);
+  Elements tile(p, r.x, 0);
   const int n = static_cast<int>(r.n), length = static_cast<int>(r.length);
-  tile.load(r.x, r.mask, p[Slot::mask].axis_stride, length, n);
-  float v[lift::kPerLane];
+  tile.load(p, r, 0, length, n);
+  float v[Elements::kCount];
   const typename Fold::Folded folded = tile.template fold<Fold, kLog>(v, factor);
   if (!writes) return;
   const fold::Normaliser<float> norm(folded.state);
-  if (!norm.regular) {
-    fill<E, kLog>(r.y, r.mask, p[Slot::mask].axis_stride, tile.lane, kLanes, length, n,
-                  constant_of<kLog>(folded.state, p.empty));
-    return;
-  }
+  if (!norm.regular) return tile.template fill<kLog>(p, r, 0, length, n, constant_of<kLog>(folded.state, p.empty));
   finish<kLog>(v, folded.dense, factor, fold::Scalar<float>::mul(norm.reciprocal, folded.unit), folded.state, scale);
-  tile.store(r.y, n, v);
+  tile.store(p, r, 0, n, v);
 }
 
-/// Several rows a warp (kLanes < 32) or one: rows of at most 32 * kLanes elements.
-template <class E, int kLanes, bool kLog>
-__global__ void __launch_bounds__(256, sizeof(E) == 4 ? 3 : 4)
-    softmax_warp_rows_any(const __grid_constant__ RowProblem p) {
+/// Several rows a warp (kLanes < 32) or one.
+template <class Elements, bool kLog, int kMinBlocks>
+__global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows_any(const __grid_constant__ RowProblem p) {
   begin_in_order();
-  const std::int64_t group = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
+  const std::int64_t group = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / Elements::kLanes;
   // Lanes without a row of their own take part with the last row and write nothing.
   const bool writes = group < p.rows;
-  softmax_group<E, kLanes, kLog>(p, row_at(p, RowPlace(p, writes ? group : p.rows - 1)), writes);
+  softmax_group<Elements, kLog>(p, row_at(p, RowPlace(p, writes ? group : p.rows - 1)), writes);
 }
 
-/// A block or a cluster of blocks a masked row, a chunk a group of lanes with kCount elements each; states cross by
-/// shared memory.
-template <class E, bool kLog, int kCount, int kThreads, int kMinBlocks>
+/// A block or a cluster of blocks a row, a chunk a group of lanes; states cross by shared memory.
+template <class Elements, bool kLog, int kThreads, int kMinBlocks>
 __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row_any(const __grid_constant__ RowProblem p) {
   begin_in_order();
-  constexpr int kLanes = lift::kChunk / kCount, kSize = static_cast<int>(sizeof(E));
-  using Elements = MaskedTile<E, kLanes, kCount>;
+  constexpr int kLanes = Elements::kLanes, kCount = Elements::kCount;
+  static_assert(kLanes * kCount == lift::kChunk);
   using Fold = lift::WarpFold<Elements::kWidth, kLanes, kCount>;
   using Exchange = lift::ClusterFold<256>;
   __shared__ typename Exchange::Storage storage;
@@ -192,36 +212,31 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) softmax_cluster_row_any(
   const std::int64_t begin = static_cast<std::int64_t>(chunk) * lift::kChunk;
   const int n = static_cast<int>(clamp(row.n - begin, lift::kChunk));
   const int length = static_cast<int>(clamp(row.length - begin, lift::kChunk));
-  const char* mask = row.mask + begin * p[Slot::mask].axis_stride;
   const auto factor = [&] { return lift::Factor(fold::make_scale<float>(row.scale).c); };
   float v[kCount];
   typename Fold::Folded own{fold::LogSumExp<float>::identity(), 1.F, true, {lift::kNone, 0.F}};
   // What no element of can exist is written at once, unless the whole row may become NaN.
   const bool hidden = __all_sync(lift::kWholeWarp, length == 0), known = hidden && p.empty == Empty::zero;
   if (!hidden) {
-    const char* x = row.x + begin * kSize;
-    Elements tile(x);
-    tile.load(x, mask, p[Slot::mask].axis_stride, length, n);
+    Elements tile(p, row.x, begin);
+    tile.load(p, row, begin, length, n);
     own = tile.template fold<Fold, kLog>(v, factor());
   } else {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) v[i] = known ? nothing<kLog>() : kLog ? lift::absent(factor().c) : 0.F;
-    if (known && n > 0) Tile<E, kLanes, kCount>(row.y).store(row.y + begin * kSize, n, v);
+    if (known && n > 0) Elements(p, row.y, begin).store(p, row, begin, n, v);
   }
   Exchange::ready();
   const auto chunks = static_cast<int>(lift::chunk_count(row.length));
   const auto root = Exchange::template fold<kLanes>(storage, own.node, own.state, chunk, chunks);
   if (n == 0 || known) return;
-  char* y = row.y + begin * kSize;
+  const Elements results(p, row.y, begin);
   const ChunkMultiplier multiplier(root, own.node, own.state.m);
-  if (!multiplier.regular) {
-    fill<E, kLog>(y, mask, p[Slot::mask].axis_stride, static_cast<int>(threadIdx.x) % kLanes, kLanes, length, n,
-                  constant_of<kLog>(root.state(), p.empty));
-    return;
-  }
+  if (!multiplier.regular)
+    return results.template fill<kLog>(p, row, begin, length, n, constant_of<kLog>(root.state(), p.empty));
   finish<kLog>(v, own.dense, factor(), fold::Scalar<float>::mul(multiplier.value, own.unit), root.state(),
                fold::make_scale<float>(row.scale));
-  Tile<E, kLanes, kCount>(y).store(y, n, v);
+  results.store(p, row, begin, n, v);
 }
 
 }  // namespace cuda

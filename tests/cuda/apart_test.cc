@@ -62,7 +62,8 @@ TEST_F(CudaApart, RowsOfEveryLength) {
       ++taken[compare(op_of(at), t, 1 + static_cast<std::int64_t>(at * 37 % 300) * 128 / (n + 64), n, at)];
       ++at;
     }
-  EXPECT_GT(taken["softmax_apart_rows"], 4300);
+  EXPECT_GT(taken["softmax_apart_rows"], 3400);
+  EXPECT_GT(taken["softmax_any_rows"], 450);
 }
 
 /// Rows whose last chunk is of any length; more chunks than a cluster holds are read twice.
@@ -132,8 +133,9 @@ TEST_F(CudaApart, EdgesOfMemory) {
           plan.run();
           kernel = plan.kernel();
         }
-        const bool tiled = rung == softfold::Rung::tiled;
-        EXPECT_EQ(kernel.substr(0, 13), tiled ? "softmax_two_r" : "softmax_apart") << kernel;
+        const bool tiled = rung == softfold::Rung::tiled, one_by_one = kernel == "softmax_any_rows";
+        EXPECT_TRUE(kernel.starts_with(tiled ? "softmax_two_reads" : "softmax_apart") || (!tiled && one_by_one))
+            << kernel;
         ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
         ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << n << " " << name_of(t.x);
       }

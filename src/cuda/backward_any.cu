@@ -1,0 +1,81 @@
+// The gradients of softmax and log_softmax of rows whose y, dy and dx are not alike: of other dtypes, otherwise
+// aligned, or with elements that lie apart.
+#include "cuda/any_elements.cuh"
+#include "cuda/backward.cuh"
+#include "cuda/kernels.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+/// A row's y, dy and dx as AnyElements has elements.
+template <class Elements, template <class> class Gradient>
+struct AnyGradient : GradientSlots<Gradient, Elements::kWidth, Elements::kLanes, Elements::kCount> {
+  static constexpr int kLanes = Elements::kLanes;
+
+  Elements elements;
+
+  __device__ __forceinline__ AnyGradient(const RowProblem& p, const char* row) : elements(p, row, 0) {}
+
+  /// As GradientTile has them.
+  __device__ __forceinline__ void load(const RowProblem& p, const BackwardRow& r, std::int64_t begin, int length) {
+    const Operand& dy = p[Slot::dy];
+    typename Elements::Words raw_dy;
+    elements.load(p, r, begin, length, length);
+    elements.fetch(raw_dy, dy, r.dy + begin * dy.axis_stride, length);
+    Elements::widen(this->y, elements.raw, elements.dtype);
+    Elements::widen(this->dy, raw_dy, dy.dtype);
+    this->present = elements.present.words[0];
+    this->hide();
+  }
+  __device__ __forceinline__ void write(const RowProblem& p, const BackwardRow& r, std::int64_t begin, int n,
+                                        const lift::SumNode& row) {
+    this->finish(row, static_cast<float>(r.scale));
+    elements.template store<true>(p, r, begin, n, this->dy);
+  }
+};
+
+const char* refuses_rung(const RowProblem& p) {
+  return p.rung == Rung::automatic ? nullptr : "a gradient has no rungs";
+}
+
+const char* refuses_rows(const RowProblem& p, const Context&) {
+  const char* why = refuses_rung(p);
+  return why != nullptr ? why : refuses_any_rows(p);
+}
+
+const char* refuses_cluster(const RowProblem& p, const Context&) {
+  const char* why = refuses_rung(p);
+  return why != nullptr ? why : refuses_any_cluster(p);
+}
+
+void run_rows(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  with_any_rows(p, [&]<class Elements>() {
+    const Grid grid = grid_of_rows<Elements>(p);
+    const auto by = [&](auto kernel) { launch("backward_any_rows", kernel, grid, stream_of(context), p); };
+    p.op == Op::softmax_backward ? by(backward_warp_rows<AnyGradient<Elements, fold::SoftmaxGradient>>)
+                                 : by(backward_warp_rows<AnyGradient<Elements, fold::LogSoftmaxGradient>>);
+  });
+}
+
+void run_cluster(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  // y and dy fill the registers.
+  const Grid grid = cluster_grid(p.rows, lift::chunk_count(p.n), traits_of(device.device()), kWarpsPerBlock / 2);
+  with_any_chunks(p, [&]<class Elements>() {
+    const auto by = [&](auto kernel) { launch("backward_any_cluster", kernel, grid, stream_of(context), p); };
+    p.op == Op::softmax_backward ? by(backward_cluster_row<AnyGradient<Elements, fold::SoftmaxGradient>>)
+                                 : by(backward_cluster_row<AnyGradient<Elements, fold::LogSoftmaxGradient>>);
+  });
+}
+
+}  // namespace
+
+const RowKernel backward_any_rows_kernel{"backward_any_rows", refuses_rows, run_rows, nullptr};
+const RowKernel backward_any_cluster_kernel{"backward_any_cluster", refuses_cluster, run_cluster, nullptr};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,83 @@
+// softmax and log_softmax of rows that no kernel takes by vectors: with masks, lengths, scales of their own or several
+// outer axes, to another dtype, otherwise aligned, or with elements that lie apart.
+#include "cuda/any_elements.cuh"
+#include "cuda/kernels.hpp"
+
+#include <bit>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+const char* refuses_rung(const RowProblem& p) {
+  return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
+}
+
+const char* refuses_rows(const RowProblem& p, const Context&) {
+  const char* why = refuses_rung(p);
+  return why != nullptr ? why : refuses_any_rows(p);
+}
+
+/// Measured: results that lie otherwise than elements of their dtype. Of 16 bit they are parked one at a time, and
+/// where rows are a multiple of lines long those of all lanes meet in a bank.
+const char* refuses_apart_rows(const RowProblem& p) {
+  const Operand &x = p[Slot::x], &y = p[Slot::y];
+  const bool faster = x.dtype == y.dtype && (x.dtype == DType::float32 || p.n % 128 == 0 || p.n <= 8);
+  return faster ? nullptr : "results that are parked are faster";
+}
+
+/// Measured: rows with masks or lengths that vectors serve too.
+const char* refuses_hidden_rows(const RowProblem& p) {
+  const bool masked = p[Slot::mask].given;
+  if (!masked && !p[Slot::length].given && !p.causal) return "no element is hidden";
+  if (const char* why = refuses_vectors(p)) return why;
+  if (!masked && p.n > 16 && p.op == Op::softmax && on_whole_vectors(p))
+    return "rows on vectors that are cut short are faster by these";
+  if (p.n > lift::kChunk / 2) return "rows of more than 512 elements are faster by vectors";
+  if (p.n >= 128 && std::has_single_bit(static_cast<std::uint64_t>(p.n)) && on_whole_vectors(p))
+    return "rows that fill groups of lanes are faster by vectors";
+  const bool faster = p[Slot::x].dtype == DType::float32 || p.n <= 64 || (masked && is_of_fours(p));
+  return faster ? nullptr : "16-bit elements one at a time are slower than vectors";
+}
+
+/// Of the rows that other kernels take too, which are faster by these.
+const char* refuses_faster_rows(const RowProblem& p, const Context& context) {
+  if (const char* why = refuses_rows(p, context)) return why;
+  return refuses_apart(p) == nullptr ? refuses_apart_rows(p) : refuses_hidden_rows(p);
+}
+
+const char* refuses_cluster(const RowProblem& p, const Context&) {
+  const char* why = refuses_rung(p);
+  return why != nullptr ? why : refuses_any_cluster(p);
+}
+
+void run_rows(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  with_any_rows(p, [&]<class Elements>() {
+    const Grid grid = grid_of_rows<Elements>(p);
+    const auto by = [&](auto kernel) { launch("softmax_any_rows", kernel, grid, stream_of(context), p); };
+    p.op == Op::log_softmax ? by(softmax_warp_rows_any<Elements, true, 4>)
+                            : by(softmax_warp_rows_any<Elements, false, 4>);
+  });
+}
+
+void run_cluster(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Grid grid = cluster_grid(p.rows, lift::chunk_count(p.n), traits_of(device.device()));
+  with_any_chunks(p, [&]<class Elements>() {
+    const auto by = [&](auto kernel) { launch("softmax_any_cluster", kernel, grid, stream_of(context), p); };
+    p.op == Op::log_softmax ? by(softmax_cluster_row_any<Elements, true, 512, 2>)
+                            : by(softmax_cluster_row_any<Elements, false, 512, 2>);
+  });
+}
+
+}  // namespace
+
+const RowKernel softmax_any_faster_kernel{"softmax_any_rows", refuses_faster_rows, run_rows, nullptr};
+const RowKernel softmax_any_rows_kernel{"softmax_any_rows", refuses_rows, run_rows, nullptr};
+const RowKernel softmax_any_cluster_kernel{"softmax_any_cluster", refuses_cluster, run_cluster, nullptr};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
