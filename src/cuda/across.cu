@@ -59,25 +59,30 @@ AcrossShare share_of(const RowProblem& p, int rows, int most_blocks) {
   return {classes, std::countr_zero(static_cast<unsigned>(classes)), std::min(32, kAcrossThreads / classes),
           static_cast<int>(chunks), ceil(p.rows, std::int64_t{kAcrossThreads} / classes * rows)};
 }
-void launch_kernel(const RowProblem& p, void (*kernel)(RowProblem, AcrossShare), const AcrossShare& share,
-                   Stream stream) {
+void launch_kernel(const char* name, const RowProblem& p, void (*kernel)(RowProblem, AcrossShare),
+                   const AcrossShare& share, Stream stream) {
   const auto blocks = static_cast<int>((lift::chunk_count(p.n) + share.chunks - 1) / share.chunks);
-  launch("softmax_across_rows", kernel, {share.groups * blocks, kAcrossThreads, blocks}, stream, p, share);
+  launch(name, kernel, {share.groups * blocks, kAcrossThreads, blocks}, stream, p, share);
 }
+
+/// Of a cluster.
+int most_blocks(const DeviceOf& device) { return std::min(traits_of(device.device()).largest_cluster, kAcrossBlocks); }
 
 template <class E, bool kLog>
 void launch_across(const RowProblem& p, int most_blocks, Stream stream) {
-  if (has_pairs(p) && lift::chunk_count(p.n) <= most_blocks)
-    return launch_kernel(p, softmax_across_pairs<E, kLog>, share_of(p, 2, most_blocks), stream);
-  launch_kernel(p, softmax_across_rows<E, kLog>, share_of(p, 1, most_blocks), stream);
+  const auto by = [&](auto kernel, int rows) {
+    launch_kernel("softmax_across_rows", p, kernel, share_of(p, rows, most_blocks), stream);
+  };
+  has_pairs(p) && lift::chunk_count(p.n) <= most_blocks ? by(softmax_across_pairs<E, kLog>, 2)
+                                                        : by(softmax_across_rows<E, kLog>, 1);
 }
 
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const int most_blocks = std::min(traits_of(device.device()).largest_cluster, kAcrossBlocks);
+  const int most = most_blocks(device);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::log_softmax) return launch_across<E, true>(p, most_blocks, stream_of(context));
-    launch_across<E, false>(p, most_blocks, stream_of(context));
+    if (p.op == Op::log_softmax) return launch_across<E, true>(p, most, stream_of(context));
+    launch_across<E, false>(p, most, stream_of(context));
   });
 }
 
@@ -111,20 +116,20 @@ void run_fold(const RowProblem& p, const Context& context) {
 
 const char* refuses_backward(const RowProblem& p, const Context& context) {
   if (const char* why = refuses(p, context)) return why;
-  if (p.n > lift::kChunk) return "a row is longer than a block holds (1024)";
   if (p[Slot::mask].given || p[Slot::length].given || p.causal) return "some elements are hidden";
   if (p[Slot::scales].given) return "rows have scales of their own";
   const Operand &y = p[Slot::x], &dy = p[Slot::dy];
   if (dy.dtype != y.dtype) return "y and dy have different dtypes";
   const auto last = static_cast<std::size_t>(p.outer_rank - 1);
-  return dy.strides[last] == y.strides[last] ? nullptr : "rows do not lie side by side";
+  if (dy.strides[last] != y.strides[last]) return "rows do not lie side by side";
+  const std::int64_t held = most_blocks(DeviceOf(y.data));
+  return lift::chunk_count(p.n) > held ? "a row is longer than a cluster holds (16384)" : nullptr;
 }
 
 template <class E, template <class> class Gradient>
 void backward_across(const RowProblem& p, Stream stream) {
   const auto by = [&](auto kernel, int rows) {
-    const AcrossShare share = share_of(p, rows, 1);
-    launch("backward_across_rows", kernel, {share.groups, kAcrossThreads}, stream, p, share);
+    launch_kernel("backward_across_rows", p, kernel, share_of(p, rows, kAcrossBlocks), stream);
   };
   // Of float32 two rows take more registers than a thread has.
   if constexpr (sizeof(E) == 2)

@@ -2,47 +2,14 @@
 // with neighbouring lanes, each row by as many threads of a block as it has residue classes.
 #pragma once
 
+#include "cuda/across_share.cuh"
 #include "cuda/across_words.cuh"
 #include "cuda/softmax_rows.cuh"
+#include "cuda/tree_nodes.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
-
-inline constexpr int kAcrossThreads = 256, kAcrossBlocks = 16;  ///< of a block, of a cluster
-inline constexpr int kAcrossCount = 32;                         ///< elements of a row that a thread has
-
-/// How a block's threads share rows: thread t of a tile has kRows rows beside each other, the (t % columns)-th such of
-/// the tile, and of each chunk the elements i = t / columns, i + classes, i + 2 classes, ...: all strides of the tree
-/// from `classes` on stay in the thread. A row of more than a chunk is shared by the blocks of a cluster.
-struct AcrossShare {
-  int classes;  ///< 1 << shift, up to 32
-  int shift;
-  int columns;          ///< up to 32; a tile has whole warps
-  int chunks;           ///< of a block: a power of two
-  std::int64_t groups;  ///< of tiles, one a block or cluster
-};
-
-/// What threads and blocks exchange.
-template <int kRows>
-struct AcrossStorage {
-  using Lse = fold::LogSumExp<float>;
-  using Tree = lift::TreeBuilder<Lse>;
-  static constexpr int kLongColumns = kAcrossThreads / 32 * kRows;  ///< rows of a block whose rows have whole chunks
-  struct Extremes {
-    lift::Extremes of[kRows];
-  };
-  struct Sums {
-    float of[kRows];
-  };
-  Extremes extremes[kAcrossThreads];
-  Sums sums[kAcrossThreads];
-  typename Lse::State shares[kAcrossBlocks][kLongColumns];  ///< of the cluster's blocks
-  typename Lse::State rows[kLongColumns];
-  alignas(Tree) char trees[kLongColumns][sizeof(Tree)];  ///< shared memory has no constructors
-
-  __device__ __forceinline__ Tree& tree(int row) { return *reinterpret_cast<Tree*>(trees[row]); }
-};
 
 /// A thread's part of a tile: kCount elements of each of kRows rows at a time. kPlain: all rows are whole and alike.
 template <class E, bool kLog, int kRows, bool kPlain>
@@ -374,33 +341,46 @@ struct AcrossRows {
     }
   }
 
-  /// From the state of each block's share of the rows to the rows', in all blocks.
-  __device__ __forceinline__ void over_blocks(State (&states)[kRows]) const {
+  /// From the state of each block's share of the rows to the rows', in all blocks. F: whose states they are, at most
+  /// of the size of Lse's.
+  template <class F>
+  __device__ __forceinline__ void over_blocks(typename F::State (&states)[kRows]) const {
     using Cluster = lift::Cluster;
+    using Own = typename F::State;
+    static_assert(sizeof(Own) <= sizeof(State));
+    constexpr int rows = Storage::kLongColumns;
+    auto* shares = reinterpret_cast<Own*>(storage.shares);  // [block][row]
+    auto* roots = reinterpret_cast<Own*>(storage.rows);
     const unsigned rank = Cluster::rank(), blocks = Cluster::size();
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       // The residue classes of a row send to one block each.
       if (static_cast<unsigned>(first) >= blocks) continue;
-      const unsigned to = Cluster::map(&storage.shares[rank][column * kRows + row], static_cast<unsigned>(first));
-      Cluster::store(to, fold::bits_as<std::uint64_t>(states[row].m));
-      Cluster::store(to + 8, std::uint64_t{fold::bits_as<std::uint32_t>(states[row].d)});
+      const int at = static_cast<int>(rank) * rows + column * kRows + row;
+      send(Cluster::map(shares + at, static_cast<unsigned>(first)), states[row]);
     }
     Cluster::arrive();
     Cluster::wait();
     // kAcrossBlocks lanes a row: one merge a level of the tree.
-    for (int at = static_cast<int>(threadIdx.x); at < Storage::kLongColumns * kAcrossBlocks; at += kAcrossThreads) {
+    for (int at = static_cast<int>(threadIdx.x); at < rows * kAcrossBlocks; at += kAcrossThreads) {
       const int row = at / kAcrossBlocks, block = at % kAcrossBlocks;
-      State state = static_cast<unsigned>(block) < blocks ? storage.shares[block][row] : Lse::identity();
+      Own state = static_cast<unsigned>(block) < blocks ? shares[block * rows + row] : F::identity();
 #pragma unroll 1
-      for (int distance = 1; distance < kAcrossBlocks; distance *= 2)
-        state = Lse::merge(state, {__shfl_xor_sync(lift::kWholeWarp, state.m, distance),
-                                   __shfl_xor_sync(lift::kWholeWarp, state.d, distance)});
-      if (block == 0) storage.rows[row] = state;
+      for (int distance = 1; distance < kAcrossBlocks; distance *= 2) state = F::merge(state, shuffle(state, distance));
+      if (block == 0) roots[row] = state;
     }
     __syncthreads();
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) states[row] = storage.rows[column * kRows + row];
+    for (int row = 0; row < kRows; ++row) states[row] = roots[column * kRows + row];
+  }
+
+ private:
+  static __device__ __forceinline__ void send(unsigned to, const State& state) {
+    lift::Cluster::store(to, fold::bits_as<std::uint64_t>(state.m));
+    lift::Cluster::store(to + 8, std::uint64_t{fold::bits_as<std::uint32_t>(state.d)});
+  }
+  static __device__ __forceinline__ void send(unsigned to, const GradientState<float>& state) {
+    lift::Cluster::store(to, fold::bits_as<std::uint64_t>(state));
   }
 };
 

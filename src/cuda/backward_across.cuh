@@ -1,4 +1,5 @@
-// The gradients of softmax and log_softmax along an outer axis, of plain rows up to 1024: a block some tiles.
+// The gradients of softmax and log_softmax along an outer axis, of plain rows: a block some tiles, a cluster those of
+// rows of more than 1024 elements, a chunk a block.
 #pragma once
 
 #include "cuda/across.cuh"
@@ -18,9 +19,11 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
   using Words = typename Rows::Words;
   constexpr int kCount = Rows::kCount;
   __shared__ typename Rows::Storage storage;
-  const int size = share.columns * share.classes;
+  const int size = share.columns * share.classes, tiles = kAcrossThreads / size;
+  const unsigned blocks = lift::Cluster::size();
+  if (blocks > 1) lift::Cluster::arrive_relaxed();
   const std::int64_t tile =
-      static_cast<std::int64_t>(blockIdx.x) * (kAcrossThreads / size) + static_cast<int>(threadIdx.x) / size;
+      static_cast<std::int64_t>(blockIdx.x / blocks) * tiles + static_cast<int>(threadIdx.x) / size;
   const std::int64_t row = (tile * share.columns + static_cast<int>(threadIdx.x) % share.columns) * kRows;
   // Threads without a row of their own take part with the last one and write nothing.
   const RowPlace place(p, min(row, p.rows - kRows));
@@ -28,8 +31,9 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
   const Row r{y.data + place.offset(y), dx.data + place.offset(dx), nullptr, p.n, p.n, p.scale, 0};
   const Rows rows(p, share, storage, r);
   typename Rows::Word raw[kCount], raw_dy[kCount];
-  const int there = rows.load_words(raw, r.x, y.axis_stride, 0);
-  rows.load_words(raw_dy, dy.data + place.offset(dy), dy.axis_stride, 0);
+  const std::int64_t begin = std::int64_t{blocks > 1 ? lift::Cluster::rank() : 0U} * lift::kChunk;
+  const int there = rows.load_words(raw, r.x, y.axis_stride, begin);
+  rows.load_words(raw_dy, dy.data + place.offset(dy), dy.axis_stride, begin);
   const auto elements = [&](int j, float(&a)[kRows], float(&b)[kRows]) {
     Words::unpack(raw[j], a), Words::unpack(raw_dy[j], b);
   };
@@ -47,16 +51,23 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
     });
   }
   rows.sums_over_classes(sums), rows.extremes_over_classes(any);
+  GradientState<float> states[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) states[i] = {sums[i], any[i].high > 0.F ? 1U : 0U};
+  if (blocks > 1) {
+    lift::Cluster::wait();
+    rows.template over_blocks<GradientFold<float>>(states);
+  }
   if (row >= p.rows) return;
-  rows.for_each_place(r.y + rows.first * dx.axis_stride, dx.axis_stride, [&](int j, char* to) {
+  rows.for_each_place(r.y + (begin + rows.first) * dx.axis_stride, dx.axis_stride, [&](int j, char* to) {
     if (j >= there) return;
     float a[kRows], b[kRows];
     elements(j, a, b);
     E results[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const Gradient<float> through{sums[i], static_cast<float>(p.scale)};
-      results[i] = fold::narrow<E>(any[i].high > 0.F ? through(a[i], b[i]) : 0.F);
+      const Gradient<float> through{states[i].sum, static_cast<float>(p.scale)};
+      results[i] = fold::narrow<E>(states[i].any != 0 ? through(a[i], b[i]) : 0.F);
     }
     if constexpr (kRows == 1) {
       *reinterpret_cast<E*>(to) = results[0];

@@ -13,6 +13,8 @@ using LossKernel = Kernel<LossProblem>;
 using TopkKernel = Kernel<TopkProblem>;
 using AttentionKernel = Kernel<AttentionProblem>;
 
+/// Rows of several outer axes by the kernels of rows one stride apart, where these are faster.
+extern const RowKernel by_outer_index_kernel;
 /// softmax and log_softmax of plain problems, with one read.
 extern const RowKernel softmax_lane_rows_kernel, softmax_odd_rows_kernel, softmax_warp_rows_kernel,
     softmax_chunk_pairs_kernel, softmax_block_rows_kernel, softmax_ring_kernel, softmax_cluster_stays_kernel,

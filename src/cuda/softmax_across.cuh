@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
   typename Rows::State states[2] = {chunk.states[0], chunk.states[1]};
   if (blocks > 1) {
     lift::Cluster::wait();
-    rows.over_blocks(states);
+    rows.template over_blocks<typename Rows::Lse>(states);
   }
   rows.write(chunk, begin, states);
 }
@@ -77,7 +77,7 @@ __device__ __forceinline__ void run_twice(const Rows& rows, std::int64_t begin) 
 #pragma unroll
   for (int row = 0; row < kRows; ++row)
     states[row] = begin < end ? rows.storage.tree(rows.column * kRows + row).root() : Rows::Lse::identity();
-  rows.over_blocks(states);
+  rows.template over_blocks<typename Rows::Lse>(states);
 #pragma unroll 1
   for (std::int64_t at = end > begin ? (end - 1) / lift::kChunk * lift::kChunk : -1; at >= begin; at -= lift::kChunk) {
     lift::Extremes unused[kRows];
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
   typename Rows::Chunk chunk;
   rows.fold_chunk(chunk, begin);
   typename Rows::State states[1] = {chunk.states[0]};
-  if (blocks > 1) rows.over_blocks(states);
+  if (blocks > 1) rows.template over_blocks<typename Rows::Lse>(states);
   rows.write(chunk, begin, states);
 }
 

@@ -51,5 +51,16 @@ TEST_F(CudaGradientAcross, Rows) {
       }
 }
 
+TEST_F(CudaGradientAcross, Chunks) {
+  std::size_t at = 0;
+  for (const std::int64_t n : {1025, 1500, 2047, 2048, 2049, 3000, 4096, 8192, 8193, 13000, 16383, 16384})
+    for (const std::int64_t inner : {2, 3, 8, 16, 31, 64, 100})
+      for (const DType t : {DType::float32, DType::bfloat16, DType::float16}) {
+        if (HasFailure()) return;
+        EXPECT_EQ(compare(t, inner, n, at), "backward_across_rows");
+        ++at;
+      }
+}
+
 }  // namespace
 }  // namespace softfold_test
