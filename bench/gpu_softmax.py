@@ -17,6 +17,7 @@ import time
 import torch
 
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
+import gpu_elsewhere  # noqa: E402
 from gpu_peers import PEERS, checked, label, near, peer_names, peers_for, reason  # noqa: E402
 from gpu_records import Records, add_options, run_points  # noqa: E402
 
@@ -266,65 +267,6 @@ class Bench:
             candidates[label("torch")] = lambda: torch.softmax(x, 1, out=torch.empty_like(y))
         self.point("softmax", dtype, (batch, n, inner), "axis 1", candidates, 2 * x.numel() * x.element_size())
 
-    def widened(self, dtype, rows, n):
-        """Results in float32, as routers and samplers ask for them."""
-        x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
-        y = torch.empty(rows, n, device="cuda", dtype=torch.float32)
-        run = self.softfold.plan("softmax", [x], y, self.stream)
-        candidates = {f"softfold:{run.kernel}": run}
-        if "torch" in self.args.peers:
-            candidates[label("torch")] = lambda: torch.softmax(x, -1, dtype=torch.float32)
-        self.point("softmax", dtype, (rows, n), "to float32", candidates, x.numel() * (x.element_size() + 4))
-
-    def sliced(self, dtype, rows, n):
-        """All columns but the first: x and y lie differently to 16 bytes."""
-        x = torch.randn(rows, n + 1, device="cuda", dtype=torch.float32).mul_(3).to(dtype)[:, 1:]
-        y = torch.empty(rows, n, device="cuda", dtype=dtype)
-        run = self.softfold.plan("softmax", [x], y, self.stream)
-        candidates = {f"softfold:{run.kernel}": run}
-        if "torch" in self.args.peers:
-            candidates[label("torch")] = lambda: torch.softmax(x, -1)
-        self.point("softmax", dtype, (rows, n), "x[:, 1:]", candidates, 2 * y.numel() * y.element_size())
-
-    def reduced(self, dtype, rows, n, case):
-        """logsumexp of rows that are not plain. The bytes are those that they need."""
-        x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
-        lse, given, need = torch.empty(rows, device="cuda"), {}, x.numel() * x.element_size()
-        if case == "mask":
-            given["mask"] = torch.rand(rows, n, device="cuda") < 0.75
-            need += x.numel()
-        elif case == "length":
-            given["length"] = torch.randint(0, n + 1, (rows,), device="cuda", dtype=torch.int32)
-            need = int(given["length"].sum()) * x.element_size() + 4 * rows
-        elif case == "axis 0":
-            x, given["axis"] = x.view(n, rows), 0
-        run = self.softfold.plan("logsumexp", [x], lse, self.stream, **given)
-        candidates = {f"softfold:{run.kernel}": run}
-        if case == "axis 0" and "torch" in self.args.peers:
-            candidates[label("torch")] = lambda: torch.logsumexp(x, 0)
-        self.point("logsumexp", dtype, (rows, n), case, candidates, need, read_only=True)
-
-    def from_states(self, dtype, rows, n, op):
-        """What needs a row's state alone: one read, one write."""
-        x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
-        y, states = torch.empty_like(x), torch.empty(rows, 4, dtype=torch.float64, device="cuda")
-        torch.cuda.synchronize()
-        self.softfold.plan("state", [x], states, self.stream)()
-        self.stream.synchronize()  # its workspace is free for others now
-        more = [torch.randn(rows, device="cuda")] if op == "logsumexp_backward" else []
-        run = self.softfold.plan(op, [x, states, *more], y, self.stream)
-        self.point(op, dtype, (rows, n), "", {f"softfold:{run.kernel}": run}, 2 * x.numel() * x.element_size())
-
-    def backward_outer(self, dtype, batch, n, inner):
-        y = torch.softmax(torch.randn(batch, n, inner, device="cuda") * 3, 1).to(dtype)
-        dy, dx = torch.randn_like(y), torch.empty_like(y)
-        run = self.softfold.plan("softmax_backward", [y, dy], dx, self.stream, axis=1)
-        candidates = {f"softfold:{run.kernel}": run}
-        if "torch" in self.args.peers:
-            candidates[label("torch")] = lambda: torch.ops.aten._softmax_backward_data.out(
-                dy, y, 1, dtype, grad_input=torch.empty_like(dx))
-        self.point("softmax_backward", dtype, (batch, n, inner), "axis 1", candidates, 3 * y.numel() * y.element_size())
-
 
 def measure(b, only):
     if "softmax" in only:
@@ -405,21 +347,7 @@ def measure(b, only):
                                     (32, 4096, 1024)):
                 b.outer_axis(dtype, batch, n, inner)
     if "elsewhere" in only:
-        for n in (8, 16, 32, 64, 128, 160, 256, 500, 1000, 1024, 4096, 16384, 32768, 50257, 128256, 151936, 262144):
-            b.widened(torch.bfloat16, (1 << 27) // n, n)
-        for dtype in (torch.float32, torch.bfloat16):
-            half = (1 << 28) // torch.empty((), dtype=dtype).element_size()  # elements of 256 MB
-            for n in (128, 1000, 4096, 32768):
-                b.sliced(dtype, half // n, n)
-                for case in ("mask", "length"):
-                    b.reduced(dtype, half // n, n, case)
-            for n in (64, 1000, 4096):
-                b.reduced(dtype, half // n, n, "axis 0")
-            for n in (64, 1024, 32768):
-                b.from_states(dtype, half // n, n, "logsumexp_backward")
-                b.from_states(dtype, half // n, n, "finish_softmax")
-            for batch, n, inner in ((8, 21, 1 << 18), (16, 64, 1 << 16), (32, 512, 4096), (1, 1000, 1 << 16)):
-                b.backward_outer(dtype, batch, n, inner)
+        gpu_elsewhere.measure(b)
 
 
 def main():
