@@ -123,18 +123,22 @@ const char* refuses_backward(const RowProblem& p, const Context& context) {
   const auto last = static_cast<std::size_t>(p.outer_rank - 1);
   if (dy.strides[last] != y.strides[last]) return "rows do not lie side by side";
   const std::int64_t held = most_blocks(DeviceOf(y.data));
-  return lift::chunk_count(p.n) > held ? "a row is longer than a cluster holds (16384)" : nullptr;
+  return lift::chunk_count(p.n) > held ? "a row is longer than a cluster's blocks hold, a chunk each (16384)" : nullptr;
 }
 
 template <class E, template <class> class Gradient>
 void backward_across(const RowProblem& p, Stream stream) {
   const auto by = [&](auto kernel, int rows) {
+    // A chunk a block: longer rows are refused.
     launch_kernel("backward_across_rows", p, kernel, share_of(p, rows, kAcrossBlocks), stream);
   };
+  const bool chunks = p.n > lift::kChunk;
   // Of float32 two rows take more registers than a thread has.
   if constexpr (sizeof(E) == 2)
-    if (has_pairs(p)) return by(backward_across_rows<E, Gradient, 2>, 2);
-  by(backward_across_rows<E, Gradient, 1>, 1);
+    if (has_pairs(p))
+      return chunks ? by(backward_across_rows<E, Gradient, 2, true>, 2)
+                    : by(backward_across_rows<E, Gradient, 2, false>, 2);
+  chunks ? by(backward_across_rows<E, Gradient, 1, true>, 1) : by(backward_across_rows<E, Gradient, 1, false>, 1);
 }
 
 void run_backward(const RowProblem& p, const Context& context) {

@@ -347,7 +347,7 @@ struct AcrossRows {
   __device__ __forceinline__ void over_blocks(typename F::State (&states)[kRows]) const {
     using Cluster = lift::Cluster;
     using Own = typename F::State;
-    static_assert(sizeof(Own) <= sizeof(State));
+    static_assert(sizeof(Own) <= sizeof(State) && sizeof(Own) % 8 == 0 && alignof(State) >= 8);
     constexpr int rows = Storage::kLongColumns;
     auto* shares = reinterpret_cast<Own*>(storage.shares);  // [block][row]
     auto* roots = reinterpret_cast<Own*>(storage.rows);

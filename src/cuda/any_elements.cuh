@@ -42,6 +42,7 @@ template <int kLanes_, int kCount_, int kWidth_>
 struct AnyElements {
   static constexpr int kLanes = kLanes_, kCount = kCount_, kWidth = kWidth_, kSlots = kLanes * kCount;
   static constexpr int kVectors = kCount / kWidth;
+  static_assert(kCount <= 32 && (kWidth == 1 || kWidth == 4));  // a word says which slots are present
   static constexpr unsigned kAll = 0xFFFFFFFFU >> (32 - kCount);
   /// Elements as they are in memory: those of 16 bit of kWidth 4 in pairs, in the first half.
   using Words = unsigned[kCount];
@@ -54,18 +55,18 @@ struct AnyElements {
   __device__ __forceinline__ AnyElements(const RowProblem& p, const char*, std::int64_t)
       : lane(static_cast<int>(threadIdx.x) % kLanes), dtype(p[Slot::x].dtype) {}
 
-  /// visit(j, place) of the vectors that begin in front of n and lie at `first`, of elements of kSize bytes.
+  /// on_each(j, place) of the vectors that begin in front of n and lie at `first`, of elements of kSize bytes.
   template <bool kSide, int kSize, class Byte, class Visit>
-  __device__ __forceinline__ void visit(Byte* first, std::int64_t stride, int n, const Visit& visit) const {
+  __device__ __forceinline__ void visit(Byte* first, std::int64_t stride, int n, const Visit& on_each) const {
     const std::int64_t step = kSide || kWidth > 1 ? kSize : stride;
     Byte* own = first + kWidth * lane * step;
     if (n == kSlots) {
 #pragma unroll
-      for (int j = 0; j < kVectors; ++j) visit(j, own + j * (kWidth * kLanes) * step);
+      for (int j = 0; j < kVectors; ++j) on_each(j, own + j * (kWidth * kLanes) * step);
     } else {
 #pragma unroll
       for (int j = 0; j < kVectors; ++j)
-        if (kWidth * (lane + kLanes * j) < n) visit(j, own + j * (kWidth * kLanes) * step);
+        if (kWidth * (lane + kLanes * j) < n) on_each(j, own + j * (kWidth * kLanes) * step);
     }
   }
   /// The elements in front of n that lie at `first`. No load waits for another.
@@ -193,9 +194,9 @@ inline bool is_of_fours(const RowProblem& p) {
 }
 
 inline const char* refuses_any(const RowProblem& p) {
+  if (p.rung != Rung::automatic && (p.rung != Rung::fused || p[Slot::dy].given)) return "another rung is asked for";
   if (p[Slot::offsets].given) return "ragged rows have no common length";
-  for (const Slot slot : {Slot::x, Slot::y, Slot::dy})
-    if (p[slot].given && p[slot].dtype == DType::float64) return "float64 is not among what a tile may be of";
+  if (p.is_double() || p[Slot::y].dtype == DType::float64) return "float64 is not among what a tile may be of";
   return is_across(p) ? "rows lie side by side" : nullptr;
 }
 inline const char* refuses_any_rows(const RowProblem& p) {
@@ -204,12 +205,8 @@ inline const char* refuses_any_rows(const RowProblem& p) {
   return refuses_any(p);
 }
 inline const char* refuses_any_cluster(const RowProblem& p) {
-  if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
-  if (p.rows >= 0x7FFFFFFF / 16) return "more rows than a grid has";
-  if (const char* why = refuses_any(p)) return why;
-  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  const std::int64_t held = std::int64_t{kWarpsPerBlock} * std::max(traits.largest_cluster, 1);
-  return lift::chunk_count(p.n) > held ? "a row is longer than the device's clusters hold" : nullptr;
+  const char* why = refuses_any(p);
+  return why != nullptr ? why : refuses_one_cluster(p);
 }
 
 /// go.operator()<AnyElements>() of rows of one tile. With many slots a lane what a group does once is done for more

@@ -28,9 +28,8 @@ const char* refuses_warp_rows(const RowProblem& p, const Context&) {
 }
 
 const char* refuses_cluster_row(const RowProblem& p, const Context&) {
-  if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
-  if (p.rows >= kMostBlocks / 16) return "more rows than a grid has";
-  return refuses(p);
+  const char* why = refuses(p);
+  return why != nullptr ? why : refuses_one_cluster(p);
 }
 
 template <class E, template <class> class Gradient, int kLanes>

@@ -10,8 +10,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// A thread has kRows rows beside each other, kAcrossCount elements of each.
-template <class E, template <class> class Gradient, int kRows>
+/// A thread has kRows rows beside each other, kAcrossCount elements of each. kCluster: rows of more than a chunk.
+template <class E, template <class> class Gradient, int kRows, bool kCluster>
 __global__ void __launch_bounds__(kAcrossThreads, 2)
     backward_across_rows(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share) {
   begin_in_order();
@@ -20,8 +20,8 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
   constexpr int kCount = Rows::kCount;
   __shared__ typename Rows::Storage storage;
   const int size = share.columns * share.classes, tiles = kAcrossThreads / size;
-  const unsigned blocks = lift::Cluster::size();
-  if (blocks > 1) lift::Cluster::arrive_relaxed();
+  const unsigned blocks = kCluster ? lift::Cluster::size() : 1U;
+  if (kCluster) lift::Cluster::arrive_relaxed();
   const std::int64_t tile =
       static_cast<std::int64_t>(blockIdx.x / blocks) * tiles + static_cast<int>(threadIdx.x) / size;
   const std::int64_t row = (tile * share.columns + static_cast<int>(threadIdx.x) % share.columns) * kRows;
@@ -31,9 +31,10 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
   const Row r{y.data + place.offset(y), dx.data + place.offset(dx), nullptr, p.n, p.n, p.scale, 0};
   const Rows rows(p, share, storage, r);
   typename Rows::Word raw[kCount], raw_dy[kCount];
-  const std::int64_t begin = std::int64_t{blocks > 1 ? lift::Cluster::rank() : 0U} * lift::kChunk;
-  const int there = rows.load_words(raw, r.x, y.axis_stride, begin);
-  rows.load_words(raw_dy, dy.data + place.offset(dy), dy.axis_stride, begin);
+  // Found anew where it is asked for: a register less between.
+  const auto begin = [] { return std::int64_t{kCluster ? lift::Cluster::rank() : 0U} * lift::kChunk; };
+  const int there = rows.load_words(raw, r.x, y.axis_stride, begin());
+  rows.load_words(raw_dy, dy.data + place.offset(dy), dy.axis_stride, begin());
   const auto elements = [&](int j, float(&a)[kRows], float(&b)[kRows]) {
     Words::unpack(raw[j], a), Words::unpack(raw_dy[j], b);
   };
@@ -54,12 +55,12 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
   GradientState<float> states[kRows];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) states[i] = {sums[i], any[i].high > 0.F ? 1U : 0U};
-  if (blocks > 1) {
+  if constexpr (kCluster) {
     lift::Cluster::wait();
     rows.template over_blocks<GradientFold<float>>(states);
   }
   if (row >= p.rows) return;
-  rows.for_each_place(r.y + (begin + rows.first) * dx.axis_stride, dx.axis_stride, [&](int j, char* to) {
+  rows.for_each_place(r.y + (begin() + rows.first) * dx.axis_stride, dx.axis_stride, [&](int j, char* to) {
     if (j >= there) return;
     float a[kRows], b[kRows];
     elements(j, a, b);

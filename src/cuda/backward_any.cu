@@ -36,19 +36,9 @@ struct AnyGradient : GradientSlots<Gradient, Elements::kWidth, Elements::kLanes,
   }
 };
 
-const char* refuses_rung(const RowProblem& p) {
-  return p.rung == Rung::automatic ? nullptr : "a gradient has no rungs";
-}
+const char* refuses_rows(const RowProblem& p, const Context&) { return refuses_any_rows(p); }
 
-const char* refuses_rows(const RowProblem& p, const Context&) {
-  const char* why = refuses_rung(p);
-  return why != nullptr ? why : refuses_any_rows(p);
-}
-
-const char* refuses_cluster(const RowProblem& p, const Context&) {
-  const char* why = refuses_rung(p);
-  return why != nullptr ? why : refuses_any_cluster(p);
-}
+const char* refuses_cluster(const RowProblem& p, const Context&) { return refuses_any_cluster(p); }
 
 void run_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
@@ -62,7 +52,7 @@ void run_rows(const RowProblem& p, const Context& context) {
 
 void run_cluster(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  // y and dy fill the registers.
+  // y and dy fill the registers: blocks of 8 warps leave room for another.
   const Grid grid = cluster_grid(p.rows, lift::chunk_count(p.n), traits_of(device.device()), kWarpsPerBlock / 2);
   with_any_chunks(p, [&]<class Elements>() {
     const auto by = [&](auto kernel) { launch("backward_any_cluster", kernel, grid, stream_of(context), p); };

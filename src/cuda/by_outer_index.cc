@@ -41,10 +41,13 @@ const char* refuses(const RowProblem& p, const Context& context) {
     return "rows of one outer index are too few for launches of their own";
   const RowKernel* kernel = kernel_for(q, context);
   if (kernel == nullptr) return "no kernel takes the rows of one outer index";
-  return kernel->refuses(p, context) == nullptr ? "the same kernel takes all rows at once" : nullptr;
+  for (const RowKernel& k : cuda_row_kernels(p.op))
+    if (k.run == kernel->run && k.refuses(p, context) == nullptr) return "the same kernel takes all rows at once";
+  return nullptr;
 }
 
-/// visit(rows, kernel) for each index: which kernel takes them depends on where they begin.
+/// visit(rows, kernel) for each index: which kernel takes them depends on where they begin. One does: the general
+/// kernels take rows by their number and length alone.
 template <class Visit>
 void for_each_index(const RowProblem& p, const Context& context, const Visit& visit) {
   const std::int64_t count = p.rows / p.outer[static_cast<std::size_t>(p.outer_rank - 1)];

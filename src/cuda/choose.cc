@@ -1,6 +1,7 @@
 #include "cuda/choose.hpp"
 
 #include "softfold/fold/logsumexp.hpp"
+#include "softfold/lift/chunks.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -133,6 +134,14 @@ const char* refuses_masked_plain(const RowProblem& p) {
   if (const char* why = refuses_plain(without_mask(p))) return why;
   const bool backwards = p.outer_rank > 0 && p[Slot::mask].strides[0] < 0;
   return p[Slot::mask].axis_stride != 1 || backwards ? "masks run backwards, or their bytes lie apart" : nullptr;
+}
+
+const char* refuses_one_cluster(const RowProblem& p) {
+  if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
+  if (p.rows >= 0x7FFFFFFF / 16) return "more rows than a grid has";
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  const std::int64_t held = std::int64_t{kWarpsPerBlock} * std::max(traits.largest_cluster, 1);
+  return lift::chunk_count(p.n) > held ? "a row is longer than the device's clusters hold" : nullptr;
 }
 
 Grid cluster_grid(std::int64_t rows, std::int64_t chunks, const DeviceTraits& device, int warps) {

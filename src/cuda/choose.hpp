@@ -43,6 +43,9 @@ const char* refuses_masked_plain(const RowProblem& p);
 
 inline constexpr int kWarpsPerBlock = 16;
 
+/// Null if a cluster of the device holds any row, a chunk a warp, and a grid has one for each. Else why not.
+const char* refuses_one_cluster(const RowProblem& p);
+
 /// A cluster a row: the fewest blocks of up to `warps` warps that hold a row's chunks, a chunk a warp, evenly filled;
 /// more of them while rows * blocks leave processors idle.
 Grid cluster_grid(std::int64_t rows, std::int64_t chunks, const DeviceTraits& device, int warps = kWarpsPerBlock);

@@ -62,10 +62,8 @@ void run(const RowProblem& p, const Context& context) {
   const auto by = [&]<class Elements>() { launch_elements<Elements, 4>(p, states, stream); };
   if (!faster_by_any(p)) {
     launch_vectors(p, states, stream);
-  } else if (p.n > kGroupElements) {
-    with_any_chunks(p, by);
   } else {
-    with_any_rows(p, by);
+    p.n <= lift::kChunk ? with_any_rows(p, by) : with_any_chunks(p, by);
   }
   merge_to_results<float>(p, states, stream);
 }

@@ -13,7 +13,7 @@ const RowKernel kSoftmax[] = {by_outer_index_kernel,        softmax_lane_rows_ke
                               softmax_chunk_pairs_kernel,   softmax_cluster_stays_kernel,
                               softmax_block_rows_kernel,    softmax_grid_few_kernel,
                               softmax_cluster_row_kernel,   softmax_grid_ring_kernel,
-                              softmax_grid_row_kernel,      softmax_any_faster_kernel,
+                              softmax_grid_row_kernel,      softmax_any_short_kernel,
                               softmax_lengths_warp_kernel,  softmax_apart_rows_kernel,
                               softmax_apart_stays_kernel,   softmax_apart_cluster_kernel,
                               softmax_long_rows_kernel,     softmax_two_reads_kernel,

@@ -85,9 +85,8 @@ void run_warp_rows(const RowProblem& p, const Context& context) {
 const char* refuses_cluster_row(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;
   if (p[Slot::offsets].given) return "ragged rows have no common length";
-  if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
-  if (p.rows >= kMostBlocks / 16) return "more rows than a grid has";
-  return refuses_vectors(p);
+  const char* why = refuses_vectors(p);
+  return why != nullptr ? why : refuses_one_cluster(p);
 }
 
 /// kCount elements a lane, blocks of up to kThreads; what kMinBlocks of them leave of the registers.

@@ -10,14 +10,7 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-const char* refuses_rung(const RowProblem& p) {
-  return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
-}
-
-const char* refuses_rows(const RowProblem& p, const Context&) {
-  const char* why = refuses_rung(p);
-  return why != nullptr ? why : refuses_any_rows(p);
-}
+const char* refuses_rows(const RowProblem& p, const Context&) { return refuses_any_rows(p); }
 
 /// Measured: results that lie otherwise than elements of their dtype. Of 16 bit they are parked one at a time, and
 /// where rows are a multiple of lines long those of all lanes meet in a bank.
@@ -42,15 +35,12 @@ const char* refuses_hidden_rows(const RowProblem& p) {
 }
 
 /// Of the rows that other kernels take too, which are faster by these.
-const char* refuses_faster_rows(const RowProblem& p, const Context& context) {
-  if (const char* why = refuses_rows(p, context)) return why;
+const char* refuses_short(const RowProblem& p, const Context&) {
+  if (const char* why = refuses_any_rows(p)) return why;
   return refuses_apart(p) == nullptr ? refuses_apart_rows(p) : refuses_hidden_rows(p);
 }
 
-const char* refuses_cluster(const RowProblem& p, const Context&) {
-  const char* why = refuses_rung(p);
-  return why != nullptr ? why : refuses_any_cluster(p);
-}
+const char* refuses_cluster(const RowProblem& p, const Context&) { return refuses_any_cluster(p); }
 
 void run_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
@@ -74,7 +64,7 @@ void run_cluster(const RowProblem& p, const Context& context) {
 
 }  // namespace
 
-const RowKernel softmax_any_faster_kernel{"softmax_any_rows", refuses_faster_rows, run_rows, nullptr};
+const RowKernel softmax_any_short_kernel{"softmax_any_short", refuses_short, run_rows, nullptr};
 const RowKernel softmax_any_rows_kernel{"softmax_any_rows", refuses_rows, run_rows, nullptr};
 const RowKernel softmax_any_cluster_kernel{"softmax_any_cluster", refuses_cluster, run_cluster, nullptr};
 

@@ -71,12 +71,8 @@ const char* refuses_stays(const RowProblem& p, const Context&) {
 const char* refuses_cluster(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;
   if (p.n == 0) return "rows of no elements";
-  if (p.n > kLongest) return "a row is longer than a cluster holds (262144)";
-  if (p.rows >= 0x7FFFFFFF / 16) return "more rows than a grid has";
-  if (const char* why = refuses_apart(p)) return why;
-  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  const std::int64_t held = std::int64_t{kWarpsPerBlock} * std::max(traits.largest_cluster, 1);
-  return lift::chunk_count(p.n) > held ? "a row is longer than the device's clusters hold" : nullptr;
+  const char* why = refuses_apart(p);
+  return why != nullptr ? why : refuses_one_cluster(p);
 }
 
 /// go.operator()<lanes, vectors of each, how many of which are full>(), as with_odd_shape() has it, of at most 32

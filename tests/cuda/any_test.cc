@@ -39,8 +39,9 @@ std::string compare(Op op, std::int64_t outer, std::int64_t inner, std::int64_t 
   const Values v = kAnyValues[pick(at, 0, std::size(kAnyValues))];
   const auto dtype = [&](std::size_t i) { return kFloats[pick(at, i, 3)]; };
   Tensor x = Laid(outer, inner, n, at, 10).tensor(dtype(1)), y = Laid(outer, inner, n, at, 20).tensor(dtype(2));
-  Tensor dy = Laid(outer, inner, n, at, 30).tensor(dtype(3)),
-         mask = Laid(outer, inner, n, at, 40).tensor(DType::boolean);
+  Tensor dy = Laid(outer, inner, n, at, 30).tensor(dtype(3));
+  const bool one_byte_a_row = pick(at, 61, 6) == 0;
+  Tensor mask = Laid(outer, inner, one_byte_a_row ? 1 : n, at, 40).tensor(DType::boolean);
   Tensor length(DType::int64, {outer, inner}), scales(DType::float32, {outer, inner});
   x.fill([&](std::int64_t i) { return value_of(v, i / n, i % n, n); });
   if (backward) {
@@ -53,9 +54,11 @@ std::string compare(Op op, std::int64_t outer, std::int64_t inner, std::int64_t 
   length.fill([&](std::int64_t i) { return static_cast<double>(i * 7919 % (n + 1)); });
   constexpr double kScales[] = {1., 0.5, -2., 0., 1e30, 0.3};
   scales.fill([&](std::int64_t i) { return kScales[i % 6]; });
+  // In place: of softmax where its elements are, of a gradient where dy is.
+  Tensor& result = pick(at, 62, 5) == 0 ? (backward ? dy : x) : y;
   std::string kernel;
   for (const bool gpu : {false, true}) {
-    const softfold::View in[] = {x.view(gpu), dy.view(gpu)}, out = y.view(gpu);
+    const softfold::View in[] = {x.view(gpu), dy.view(gpu)}, out = result.view(gpu);
     softfold::RowOptions o;
     o.scale = pick(at, 4, 4) == 0 ? -0.75 : 1.;
     if (!backward) o.empty = pick(at, 5, 4) == 0 ? softfold::Empty::nan : softfold::Empty::zero;
@@ -68,8 +71,8 @@ std::string compare(Op op, std::int64_t outer, std::int64_t inner, std::int64_t 
     kernel = plan.kernel();
   }
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  EXPECT_EQ(difference(y.host(), y.download(), y.size()), "")
-      << outer << "x" << inner << "x" << n << " " << name_of(x.dtype()) << " to " << name_of(y.dtype()) << " op "
+  EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
+      << outer << "x" << inner << "x" << n << " " << name_of(x.dtype()) << " to " << name_of(result.dtype()) << " op "
       << static_cast<int>(op) << " values " << static_cast<int>(v) << " at " << at << " by " << kernel;
   return kernel;
 }
@@ -83,7 +86,7 @@ TEST_F(CudaAny, Rows) {
     for (const Op op : kOps)
       for (int repeat = 0; repeat < 3 && !HasFailure(); ++repeat, ++at)
         ++taken[compare(op, 1 + static_cast<std::int64_t>(pick(at, 50, 60)), 3, n, at)];
-  EXPECT_GT(taken["softmax_any_rows"], 900);
+  EXPECT_GT(taken["softmax_any_rows"] + taken["softmax_any_short"], 900);
   EXPECT_GT(taken["backward_any_rows"], 900);
 }
 
@@ -96,6 +99,10 @@ TEST_F(CudaAny, Chunks) {
         ++taken[compare(op, 1 + static_cast<std::int64_t>(pick(at, 50, 5)), 2, n, at)];
   EXPECT_GT(taken["softmax_any_cluster"], 110);
   EXPECT_GT(taken["backward_any_cluster"], 140);
+}
+
+TEST_F(CudaAny, RowsOfNoElements) {
+  for (std::size_t at = 0; at < 40; ++at) compare(kOps[at % 4], 3, 2, 0, at);
 }
 
 /// Operands that begin and end where their memory does: what lies around is not read (which compute-sanitizer sees).

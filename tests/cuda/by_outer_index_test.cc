@@ -10,6 +10,8 @@ using softfold::Op;
 
 class CudaByOuterIndex : public Cuda {};
 
+constexpr std::int64_t kMany = 49 << 20, kFew = 47 << 20;  ///< bytes of an index, for launches of its own or not
+
 enum class Form { whole, mask, length };
 
 /// Rows [2, rows, n] of a tensor that has `gap` elements more for each of the two; the kernel that took them.
@@ -17,7 +19,9 @@ std::string compare(Op op, DType t, std::int64_t rows, std::int64_t n, std::int6
   const bool backward = op == Op::softmax_backward;
   const std::vector<std::int64_t> shape{2, rows, n}, strides{rows * n + gap, n, 1};
   Tensor x(t, shape, strides);
-  Tensor y = op == Op::logsumexp ? Tensor(DType::float32, {2, rows}) : Tensor(t, shape, strides);
+  Tensor y = op == Op::logsumexp ? Tensor(DType::float32, {2, rows})
+             : op == Op::state   ? Tensor(DType::float64, {2, rows, 4})
+                                 : Tensor(t, shape, strides);
   Tensor dy(t, backward ? shape : std::vector<std::int64_t>{1}), mask(DType::boolean, {1, rows, n}),
       length(DType::int32, {2, rows});
   x.fill_by_threads([&](std::int64_t i) { return value_of(Values::specials, i / n, i % n, n); });
@@ -35,8 +39,15 @@ std::string compare(Op op, DType t, std::int64_t rows, std::int64_t n, std::int6
     softfold::RowOptions o;
     if (form == Form::mask) o.mask = mask.view(gpu);  // of both indices
     if (form == Form::length) o.length = length.view(gpu);
-    const auto plan = softfold::plan(op, {in, backward ? 2U : 1U}, {&out, 1}, o);
+    const std::span<const softfold::View> inputs(in, backward ? 2U : 1U);
+    // A workspace of exactly the bytes that are asked for.
+    const Memory lent(std::max<std::size_t>(softfold::plan(op, inputs, {&out, 1}, o).workspace_bytes(), 1));
+    softfold::Workspace workspace{lent.data, softfold::plan(op, inputs, {&out, 1}, o).workspace_bytes()};
+    softfold::Context context;
+    if (gpu && workspace.bytes > 0) context.workspace = &workspace;
+    const auto plan = softfold::plan(op, inputs, {&out, 1}, o, context);
     plan.run();
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     kernel = plan.kernel();
   }
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -46,28 +57,27 @@ std::string compare(Op op, DType t, std::int64_t rows, std::int64_t n, std::int6
 }
 
 TEST_F(CudaByOuterIndex, Rows) {
-  constexpr std::int64_t many = 105 << 20;  // bytes of an index
-  EXPECT_EQ(compare(Op::softmax, DType::bfloat16, many / 2 / 2048, 2048, 2048 * 3), "by_outer_index");
-  EXPECT_EQ(compare(Op::log_softmax, DType::float32, many / 4 / 1000, 1000, 1000), "by_outer_index");
-  EXPECT_EQ(compare(Op::logsumexp, DType::bfloat16, many / 2 / 32000, 32000, 32000), "by_outer_index");
-  EXPECT_EQ(compare(Op::softmax_backward, DType::bfloat16, many / 2 / 127, 127, 127), "by_outer_index");
+  EXPECT_EQ(compare(Op::softmax, DType::bfloat16, kMany / 2 / 2048, 2048, 2048 * 3), "by_outer_index");
+  EXPECT_EQ(compare(Op::log_softmax, DType::float32, kMany / 4 / 1000, 1000, 1000), "by_outer_index");
+  EXPECT_EQ(compare(Op::logsumexp, DType::bfloat16, kMany / 2 / 32000, 32000, 32000), "by_outer_index");
+  EXPECT_EQ(compare(Op::softmax_backward, DType::bfloat16, kMany / 2 / 127, 127, 127), "by_outer_index");
 }
 
 /// The second index begins otherwise inside vectors than the first, so another kernel may take it.
 TEST_F(CudaByOuterIndex, IndicesThatLieOtherwise) {
-  constexpr std::int64_t many = 105 << 20;
-  EXPECT_EQ(compare(Op::softmax, DType::float32, many / 4 / 4096, 4096, 1), "by_outer_index");
-  EXPECT_EQ(compare(Op::softmax, DType::bfloat16, many / 2 / 64, 64, 3), "by_outer_index");
+  EXPECT_EQ(compare(Op::softmax, DType::float32, kMany / 4 / 4096, 4096, 1), "by_outer_index");
+  EXPECT_EQ(compare(Op::softmax, DType::bfloat16, kMany / 2 / 64, 64, 3), "by_outer_index");
+  EXPECT_EQ(compare(Op::state, DType::bfloat16, kMany / 2 / 1000, 1000, 3), "by_outer_index");
+  EXPECT_EQ(compare(Op::logsumexp, DType::bfloat16, kMany / 2 / 8200, 8200, 5), "by_outer_index");
 }
 
 TEST_F(CudaByOuterIndex, MasksAndLengths) {
-  constexpr std::int64_t many = 105 << 20;
-  EXPECT_EQ(compare(Op::softmax, DType::float32, many / 4 / 4099, 4099, 4099, Form::mask), "by_outer_index");
-  compare(Op::softmax, DType::bfloat16, many / 2 / 4096, 4096, 4096, Form::length);
+  EXPECT_EQ(compare(Op::softmax, DType::float32, kMany / 4 / 4099, 4099, 4099, Form::mask), "by_outer_index");
+  compare(Op::softmax, DType::bfloat16, kMany / 2 / 4096, 4096, 4096, Form::length);
 }
 
 TEST_F(CudaByOuterIndex, NotForFewRows) {
-  EXPECT_NE(compare(Op::softmax, DType::float32, 100, 1000, 1000), "by_outer_index");
+  EXPECT_NE(compare(Op::softmax, DType::float32, kFew / 4 / 1000, 1000, 1000), "by_outer_index");
 }
 
 }  // namespace

@@ -61,7 +61,9 @@ TEST_F(CudaFoldAny, Rows) {
         const auto rows = 1 + static_cast<std::int64_t>(at * 37 % 90) * 64 / (n + 64);
         const Op op = pick(at, 5, 3) == 0 ? Op::state : Op::logsumexp;
         const std::string kernel = compare(op, t, static_cast<Form>(form), rows + 1, 3, n, at);
-        if (n > 1) EXPECT_EQ(kernel, "fold_any_rows");  // one element alone is nowhere apart
+        if (n > 1) {  // one element alone is nowhere apart
+          EXPECT_EQ(kernel, "fold_any_rows");
+        }
       }
 }
 
