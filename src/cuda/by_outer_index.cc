@@ -10,8 +10,8 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// Measured: a launch costs 3 to 4 us, in which a tenth of so many bytes pass twice.
-constexpr std::int64_t kFewestBytes = 48 << 20;
+/// Measured: so many bytes of x and y pass in ten times what a launch costs, which is 3 to 4 us.
+constexpr std::int64_t kFewestBytes = 96 << 20;
 
 /// The rows of one index of all outer axes but the last.
 RowProblem rows_at(const RowProblem& p, std::int64_t index) {
@@ -37,7 +37,8 @@ const char* refuses(const RowProblem& p, const Context& context) {
   if (p.rung != Rung::automatic) return "a rung is asked for";
   if (p[Slot::offsets].given) return "rows are ragged";
   const RowProblem q = rows_at(p, 0);
-  if (q.rows * q.n * static_cast<std::int64_t>(size_of(q[Slot::x].dtype)) < kFewestBytes)
+  const std::size_t moved = size_of(q[Slot::x].dtype) + (q[Slot::y].given ? size_of(q[Slot::y].dtype) : 0);
+  if (q.rows * q.n * static_cast<std::int64_t>(moved) < kFewestBytes)
     return "rows of one outer index are too few for launches of their own";
   const RowKernel* kernel = kernel_for(q, context);
   if (kernel == nullptr) return "no kernel takes the rows of one outer index";
