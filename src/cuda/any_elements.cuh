@@ -7,6 +7,8 @@
 #include "cuda/levels.cuh"
 #include "cuda/softmax_rows.cuh"
 
+#include <bit>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -183,6 +185,10 @@ Grid grid_of_rows(const RowProblem& p) {
   return {ceil_div(p.rows, kAnyThreads / Elements::kLanes), kAnyThreads};
 }
 
+/// Whether vectors leave no lane of a group idle in rows of n that begin on them: those are not for elements one by
+/// one.
+inline bool fills_groups(std::int64_t n) { return n >= 128 && std::has_single_bit(static_cast<std::uint64_t>(n)); }
+
 /// Whether every row is a row of fours in all of its operands.
 inline bool is_of_fours(const RowProblem& p) {
   const auto fours = [&](Slot slot) {
@@ -199,12 +205,14 @@ inline const char* refuses_any(const RowProblem& p) {
   if (p.is_double() || p[Slot::y].dtype == DType::float64) return "float64 is not among what a tile may be of";
   return is_across(p) ? "rows lie side by side" : nullptr;
 }
-inline const char* refuses_any_rows(const RowProblem& p) {
+/// Null if tiles of any elements take these rows, a tile a row, else why not.
+inline const char* refuses_any_rows(const RowProblem& p, const Context&) {
   if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
   if (p.rows / kAnyWarps >= 0x7FFFFFFF) return "more rows than a grid has";
   return refuses_any(p);
 }
-inline const char* refuses_any_cluster(const RowProblem& p) {
+/// The same of a tile a chunk, a cluster a row.
+inline const char* refuses_any_cluster(const RowProblem& p, const Context&) {
   const char* why = refuses_any(p);
   return why != nullptr ? why : refuses_one_cluster(p);
 }

@@ -36,10 +36,6 @@ struct AnyGradient : GradientSlots<Gradient, Elements::kWidth, Elements::kLanes,
   }
 };
 
-const char* refuses_rows(const RowProblem& p, const Context&) { return refuses_any_rows(p); }
-
-const char* refuses_cluster(const RowProblem& p, const Context&) { return refuses_any_cluster(p); }
-
 void run_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   with_any_rows(p, [&]<class Elements>() {
@@ -63,8 +59,8 @@ void run_cluster(const RowProblem& p, const Context& context) {
 
 }  // namespace
 
-const RowKernel backward_any_rows_kernel{"backward_any_rows", refuses_rows, run_rows, nullptr};
-const RowKernel backward_any_cluster_kernel{"backward_any_cluster", refuses_cluster, run_cluster, nullptr};
+const RowKernel backward_any_rows_kernel{"backward_any_rows", refuses_any_rows, run_rows, nullptr};
+const RowKernel backward_any_cluster_kernel{"backward_any_cluster", refuses_any_cluster, run_cluster, nullptr};
 
 }  // namespace cuda
 }  // namespace v0

@@ -5,8 +5,6 @@
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
 
-#include <bit>
-
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -28,9 +26,7 @@ std::size_t workspace(const RowProblem& p, const Context&) { return state_bytes<
 /// Measured: short rows, and rows with masks that do not fill lanes or chunks, of 16 bit if they are rows of fours.
 bool faster_by_any(const RowProblem& p) {
   if (refuses_vectors(p) != nullptr || p.n <= 32) return true;
-  const bool fills =
-      (p.n % lift::kChunk == 0 || (p.n >= 128 && std::has_single_bit(static_cast<std::uint64_t>(p.n)))) &&
-      on_vectors(p, p[Slot::x]);
+  const bool fills = (p.n % lift::kChunk == 0 || fills_groups(p.n)) && on_vectors(p, p[Slot::x]);
   if (!p[Slot::mask].given || fills) return false;
   return p[Slot::x].dtype == DType::float32 ? p.n > 64 : p.n > 256 && is_of_fours(p);
 }

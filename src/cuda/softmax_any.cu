@@ -3,14 +3,10 @@
 #include "cuda/any_elements.cuh"
 #include "cuda/kernels.hpp"
 
-#include <bit>
-
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 namespace {
-
-const char* refuses_rows(const RowProblem& p, const Context&) { return refuses_any_rows(p); }
 
 /// Measured: results that lie otherwise than elements of their dtype. Of 16 bit they are parked one at a time, and
 /// where rows are a multiple of lines long those of all lanes meet in a bank.
@@ -28,19 +24,16 @@ const char* refuses_hidden_rows(const RowProblem& p) {
   if (!masked && p.n > 16 && p.op == Op::softmax && on_whole_vectors(p))
     return "rows on vectors that are cut short are faster by these";
   if (p.n > lift::kChunk / 2) return "rows of more than 512 elements are faster by vectors";
-  if (p.n >= 128 && std::has_single_bit(static_cast<std::uint64_t>(p.n)) && on_whole_vectors(p))
-    return "rows that fill groups of lanes are faster by vectors";
+  if (fills_groups(p.n) && on_whole_vectors(p)) return "rows that fill groups of lanes are faster by vectors";
   const bool faster = p[Slot::x].dtype == DType::float32 || p.n <= 64 || (masked && is_of_fours(p));
   return faster ? nullptr : "16-bit elements one at a time are slower than vectors";
 }
 
 /// Of the rows that other kernels take too, which are faster by these.
-const char* refuses_short(const RowProblem& p, const Context&) {
-  if (const char* why = refuses_any_rows(p)) return why;
+const char* refuses_short(const RowProblem& p, const Context& context) {
+  if (const char* why = refuses_any_rows(p, context)) return why;
   return refuses_apart(p) == nullptr ? refuses_apart_rows(p) : refuses_hidden_rows(p);
 }
-
-const char* refuses_cluster(const RowProblem& p, const Context&) { return refuses_any_cluster(p); }
 
 void run_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
@@ -65,8 +58,8 @@ void run_cluster(const RowProblem& p, const Context& context) {
 }  // namespace
 
 const RowKernel softmax_any_short_kernel{"softmax_any_short", refuses_short, run_rows, nullptr};
-const RowKernel softmax_any_rows_kernel{"softmax_any_rows", refuses_rows, run_rows, nullptr};
-const RowKernel softmax_any_cluster_kernel{"softmax_any_cluster", refuses_cluster, run_cluster, nullptr};
+const RowKernel softmax_any_rows_kernel{"softmax_any_rows", refuses_any_rows, run_rows, nullptr};
+const RowKernel softmax_any_cluster_kernel{"softmax_any_cluster", refuses_any_cluster, run_cluster, nullptr};
 
 }  // namespace cuda
 }  // namespace v0

@@ -26,7 +26,7 @@ const char* refuses_rows(const RowProblem& p, const Context&) {
   if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
   if (p.rows / 8 >= 0x7FFFFFFF) return "more rows than a grid has";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
-  if (p[Slot::x].dtype == DType::float32 && p[Slot::y].dtype == DType::float32) return "softmax_any_rows is faster";
+  if (p[Slot::x].dtype == DType::float32 && p[Slot::y].dtype == DType::float32) return "softmax_any_short is faster";
   return refuses_apart(p);
 }
 

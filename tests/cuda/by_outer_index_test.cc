@@ -41,16 +41,16 @@ std::string compare(Op op, DType t, std::int64_t rows, std::int64_t n, std::int6
     if (form == Form::length) o.length = length.view(gpu);
     const std::span<const softfold::View> inputs(in, backward ? 2U : 1U);
     // A workspace of exactly the bytes that are asked for.
-    const Memory lent(std::max<std::size_t>(softfold::plan(op, inputs, {&out, 1}, o).workspace_bytes(), 1));
-    softfold::Workspace workspace{lent.data, softfold::plan(op, inputs, {&out, 1}, o).workspace_bytes()};
+    const std::size_t bytes = softfold::plan(op, inputs, {&out, 1}, o).workspace_bytes();
+    const Memory lent(std::max<std::size_t>(bytes, 1));
+    softfold::Workspace workspace{lent.data, bytes};
     softfold::Context context;
-    if (gpu && workspace.bytes > 0) context.workspace = &workspace;
+    if (gpu && bytes > 0) context.workspace = &workspace;
     const auto plan = softfold::plan(op, inputs, {&out, 1}, o, context);
     plan.run();
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // before the workspace goes
     kernel = plan.kernel();
   }
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_EQ(difference(y.host(), y.download(), y.size()), "")
       << rows << "x" << n << " " << name_of(t) << " gap " << gap << " op " << static_cast<int>(op) << " by " << kernel;
   return kernel;
