@@ -62,6 +62,12 @@ def reduced(b, dtype, rows, n, case):
     run(b, "logsumexp", [x], lse, case, need, **given)
 
 
+def reduced_outer(b, dtype, batch, n, inner):
+    x = torch.randn(batch, n, inner, device="cuda").mul_(3).to(dtype)
+    lse = torch.empty(batch, inner, device="cuda")
+    run(b, "logsumexp", [x], lse, "axis 1", x.numel() * x.element_size(), lambda: torch.logsumexp(x, 1), axis=1)
+
+
 def two_outer_axes(b, op, dtype, batch, rows, n):
     """A slice of which the rows of each index are one stride apart, but not all of them."""
     x = torch.randn(batch, rows + 8, n, device="cuda").to(dtype)[:, :rows]
@@ -139,3 +145,4 @@ def measure(b):
         for batch, n, inner in ((8, 21, 1 << 18), (16, 64, 1 << 16), (32, 512, 4096), (1, 1000, 1 << 16),
                                 (16, 2048, 2048), (2, 16384, 2048)):
             backward_outer(b, dtype, batch, n, inner)
+            reduced_outer(b, dtype, 2 * batch, n, inner)

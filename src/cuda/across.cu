@@ -3,6 +3,7 @@
 #include "cuda/fold_across.cuh"
 #include "cuda/softmax_across.cuh"
 
+#include "cuda/across_tiles.hpp"
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
@@ -32,24 +33,6 @@ const char* refuses(const RowProblem& p, const Context&) {
   return nullptr;
 }
 
-/// Whether all rows are whole and alike, and every second one begins a word with its neighbour.
-bool has_pairs(const RowProblem& p) {
-  if (p[Slot::mask].given || p[Slot::length].given || p.causal || p[Slot::scales].given) return false;
-  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return false;
-  const auto last = static_cast<std::size_t>(p.outer_rank - 1);
-  if (p.outer[last] % 2 != 0) return false;
-  const auto word = 2 * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
-  for (const Slot slot : {Slot::x, Slot::y, Slot::dy}) {
-    const Operand& o = p[slot];
-    if (!o.given) continue;
-    if (reinterpret_cast<std::uintptr_t>(o.data) % static_cast<std::uintptr_t>(word) != 0) return false;
-    if (o.axis_stride % word != 0) return false;
-    for (std::size_t d = 0; d < last; ++d)
-      if (o.strides[d] % word != 0) return false;
-  }
-  return true;
-}
-
 /// `rows` rows a thread, kAcrossCount elements of each; blocks of a cluster share longer rows.
 AcrossShare share_of(const RowProblem& p, int rows, int most_blocks) {
   const auto ceil = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
@@ -73,7 +56,7 @@ void launch_across(const RowProblem& p, int most_blocks, Stream stream) {
   const auto by = [&](auto kernel, int rows) {
     launch_kernel("softmax_across_rows", p, kernel, share_of(p, rows, most_blocks), stream);
   };
-  has_pairs(p) && lift::chunk_count(p.n) <= most_blocks ? by(softmax_across_pairs<E, kLog>, 2)
+  lies_in_words(p, 2) && lift::chunk_count(p.n) <= most_blocks ? by(softmax_across_pairs<E, kLog>, 2)
                                                         : by(softmax_across_rows<E, kLog>, 1);
 }
 
@@ -98,11 +81,9 @@ std::size_t fold_workspace(const RowProblem& p, const Context&) { return state_b
 template <class E>
 void fold_across(const RowProblem& p, Lse::State* states, Stream stream) {
   const auto chunks = static_cast<int>(lift::chunk_count(p.n));
-  const auto by = [&](auto kernel, int rows) {
-    const AcrossShare share = share_of(p, rows, chunks);
-    launch("fold_across_chunks", kernel, {share.groups * chunks, kAcrossThreads}, stream, p, share, chunks, states);
-  };
-  has_pairs(p) ? by(fold_across_chunks<E, 2, true>, 2) : by(fold_across_chunks<E, 1, false>, 1);
+  const AcrossShare share = share_of(p, 1, chunks);
+  launch("fold_across_chunks", fold_across_chunks<E>, {share.groups * chunks, kAcrossThreads}, stream, p, share, chunks,
+         states);
 }
 
 void run_fold(const RowProblem& p, const Context& context) {
@@ -133,11 +114,9 @@ void backward_across(const RowProblem& p, Stream stream) {
     launch_kernel("backward_across_rows", p, kernel, share_of(p, rows, kAcrossBlocks), stream);
   };
   const bool chunks = p.n > lift::kChunk;
-  // Of float32 two rows take more registers than a thread has.
+  // Of float32 two rows take more registers than a thread has; shorter ones in words go by backward_across_columns.
   if constexpr (sizeof(E) == 2)
-    if (has_pairs(p))
-      return chunks ? by(backward_across_rows<E, Gradient, 2, true>, 2)
-                    : by(backward_across_rows<E, Gradient, 2, false>, 2);
+    if (chunks && lies_in_words(p, 2)) return by(backward_across_rows<E, Gradient, 2, true>, 2);
   chunks ? by(backward_across_rows<E, Gradient, 1, true>, 1) : by(backward_across_rows<E, Gradient, 1, false>, 1);
 }
 
@@ -150,6 +129,23 @@ void run_backward(const RowProblem& p, const Context& context) {
 }
 
 }  // namespace
+
+bool lies_in_words(const RowProblem& p, int rows) {
+  if (p[Slot::mask].given || p[Slot::length].given || p.causal || p[Slot::scales].given) return false;
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return false;
+  const auto last = static_cast<std::size_t>(p.outer_rank - 1);
+  if (p.outer[last] % rows != 0) return false;
+  const auto word = rows * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
+  for (const Slot slot : {Slot::x, Slot::y, Slot::dy}) {
+    const Operand& o = p[slot];
+    if (!o.given) continue;
+    if (reinterpret_cast<std::uintptr_t>(o.data) % static_cast<std::uintptr_t>(word) != 0) return false;
+    if (o.axis_stride % word != 0) return false;
+    for (std::size_t d = 0; d < last; ++d)
+      if (o.strides[d] % word != 0) return false;
+  }
+  return true;
+}
 
 const RowKernel softmax_across_rows_kernel{"softmax_across_rows", refuses, run, nullptr};
 const RowKernel backward_across_rows_kernel{"backward_across_rows", refuses_backward, run_backward, nullptr};

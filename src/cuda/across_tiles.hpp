@@ -3,6 +3,8 @@
 
 #include "cuda/kernels.hpp"
 
+#include <algorithm>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -12,10 +14,17 @@ extern const RowKernel softmax_across_tiles_kernel;
 /// The same of rows up to 32 elements, on 8 bytes.
 extern const RowKernel softmax_across_short_kernel;
 
-/// Null if rows are plain and lie side by side, in x and y, else why not; of a tensor of two axes or three.
+/// logsumexp and state along an outer axis, of plain rows.
+extern const RowKernel fold_across_columns_kernel;
+/// Gradients of softmax and log_softmax along an outer axis, of plain rows of up to a few thousand elements.
+extern const RowKernel backward_across_columns_kernel;
+
+/// Null if rows are plain and lie side by side, in x, y and dy, else why not; of a tensor of two axes or three.
 const char* refuses_across(const RowProblem& p);
+/// Whether all rows are whole and alike, and every so many neighbours, 2 or 4, lie in a word.
+bool lies_in_words(const RowProblem& p, int rows);
 /// How many rows lie side by side, and how many such runs there are.
-inline std::int64_t inner_of(const RowProblem& p) { return p.outer[static_cast<std::size_t>(p.outer_rank - 1)]; }
+inline std::int64_t inner_of(const RowProblem& p) { return p.outer[static_cast<std::size_t>(std::max(p.outer_rank, 1) - 1)]; }
 inline std::int64_t outer_of(const RowProblem& p) { return p.outer_rank == 2 ? p.outer[0] : 1; }
 
 }  // namespace cuda

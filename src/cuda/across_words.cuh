@@ -7,6 +7,22 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// The node of the canonical tree over a thread's values kFrom, kFrom + kStride, kFrom + 2 kStride, ... of kCount, of
+/// each of kRows rows: those kCount / 2 apart first. Depth first, so that few sums wait at a time. pair: two values of
+/// each row.
+template <int kCount, int kFrom = 0, int kStride = 1, int kRows, class Pair>
+__device__ __forceinline__ void add_strided(float (&sums)[kRows], const Pair& pair) {
+  float others[kRows];
+  if constexpr (2 * kStride < kCount) {
+    add_strided<kCount, kFrom, 2 * kStride>(sums, pair);
+    add_strided<kCount, kFrom + kStride, 2 * kStride>(others, pair);
+  } else {
+    pair(kFrom, kFrom + kStride, sums, others);
+  }
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) sums[row] = fold::Scalar<float>::add(sums[row], others[row]);
+}
+
 /// kRows neighbouring elements as one word.
 template <class E, int kRows>
 struct AcrossWord;
@@ -55,6 +71,14 @@ struct AcrossHalves {
     e[0] = {static_cast<float>(low.x), static_cast<float>(high.x)};
     e[1] = {static_cast<float>(low.y), static_cast<float>(high.y)};
   }
+  /// The least and the most of both rows' elements, from two words more: an instruction each.
+  static __device__ __forceinline__ void widen_range(const unsigned& a, const unsigned& b, unsigned& least,
+                                                     unsigned& most) {
+    const auto pair = [](const unsigned& word) { return *reinterpret_cast<const Pair*>(&word); };
+    const Pair low = __hmin2_nan(__hmin2_nan(pair(least), pair(a)), pair(b));
+    const Pair high = __hmax2_nan(__hmax2_nan(pair(most), pair(a)), pair(b));
+    least = *reinterpret_cast<const unsigned*>(&low), most = *reinterpret_cast<const unsigned*>(&high);
+  }
 };
 template <>
 struct AcrossWord<fold::BFloat16, 2> : AcrossHalves<fold::BFloat16, __nv_bfloat162> {
@@ -67,6 +91,25 @@ struct AcrossWord<fold::Float16, 2> : AcrossHalves<fold::Float16, __half2> {
   static __device__ __forceinline__ void unpack(unsigned word, float (&v)[2]) {
     const float2 f = __half22float2(*reinterpret_cast<const __half2*>(&word));
     v[0] = f.x, v[1] = f.y;
+  }
+};
+
+/// Four of these.
+template <class E>
+  requires(sizeof(E) == 2)
+struct AcrossWord<E, 4> {
+  using Pair = AcrossWord<E, 2>;
+  using Word = uint2;
+  static __device__ __forceinline__ void unpack(const uint2& word, float (&v)[4]) {
+    float low[2], high[2];
+    Pair::unpack(word.x, low), Pair::unpack(word.y, high);
+    v[0] = low[0], v[1] = low[1], v[2] = high[0], v[3] = high[1];
+  }
+  static __device__ __forceinline__ uint2 pack(const float (&v)[4]) {
+    return {Packed<E>::two(v[0], v[1]), Packed<E>::two(v[2], v[3])};
+  }
+  static __device__ __forceinline__ void widen_range(const uint2& a, const uint2& b, uint2& least, uint2& most) {
+    Pair::widen_range(a.x, b.x, least.x, most.x), Pair::widen_range(a.y, b.y, least.y, most.y);
   }
 };
 

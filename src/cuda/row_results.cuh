@@ -68,7 +68,9 @@ struct RowResults {
   }
 
   __device__ __forceinline__ void put_state(std::int64_t row, const fold::LogSumExp<float>::State& state) const {
-    char* at = to + row * stride;
+    put_at(to + row * stride, state);
+  }
+  __device__ __forceinline__ void put_at(char* at, const fold::LogSumExp<float>::State& state) const {
     if (is_state) {
       *reinterpret_cast<StoredState*>(at) = stored_state<float>(state, scale);
     } else {

@@ -12,15 +12,16 @@ class CudaFoldAny : public Cuda {};
 
 enum class Form { mask, far_mask, length, both, causal, scales, permuted, gaps, apart, backwards, count };
 
-/// Rows of two outer axes; the kernel that took them.
-std::string compare(Op op, DType t, Form form, std::int64_t outer, std::int64_t inner, std::int64_t n, std::size_t at) {
+/// Rows of two outer axes, `shift` elements from where memory begins; the kernel that took them.
+std::string compare(Op op, DType t, Form form, std::int64_t outer, std::int64_t inner, std::int64_t n, std::size_t at,
+                    std::int64_t shift) {
   const Values v = kAnyValues[pick(at, 0, std::size(kAnyValues))];
   const std::int64_t gap = form == Form::gaps ? static_cast<std::int64_t>(pick(at, 1, 9)) + 1 : 0, row = n + gap;
   std::vector<std::int64_t> strides{inner * row, row, 1};
   if (form == Form::permuted || form == Form::gaps) strides = {row, outer * row, 1};
   if (form == Form::apart) strides = {inner * row * 3, row * 3, 3};
   if (form == Form::backwards) strides.back() = -1;
-  Tensor x(t, {outer, inner, n}, strides, static_cast<std::int64_t>(pick(at, 2, 5)));
+  Tensor x(t, {outer, inner, n}, strides, shift);
   x.fill([&](std::int64_t i) { return value_of(v, i / n, i % n, n); });
   Tensor y = op == Op::state ? Tensor(DType::float64, {outer, inner, 4}) : Tensor(DType::float32, {outer, inner});
   const std::int64_t far = form == Form::far_mask ? 3 : 1;
@@ -60,15 +61,28 @@ TEST_F(CudaFoldAny, Rows) {
         if (HasFailure()) return;
         const auto rows = 1 + static_cast<std::int64_t>(at * 37 % 90) * 64 / (n + 64);
         const Op op = pick(at, 5, 3) == 0 ? Op::state : Op::logsumexp;
-        const std::string kernel = compare(op, t, static_cast<Form>(form), rows + 1, 3, n, at);
-        if (n > 1) {  // one element alone is nowhere apart
+        const auto shift = static_cast<std::int64_t>(pick(at, 2, 4)) + 1;
+        const std::string kernel = compare(op, t, static_cast<Form>(form), rows + 1, 3, n, at, shift);
+        if (n > 1 && (shift < 4 || t != DType::float32)) {  // one element alone is nowhere apart
           EXPECT_EQ(kernel, "fold_any_rows");
         }
       }
 }
 
+TEST_F(CudaFoldAny, Lengths) {
+  std::size_t at = 0;
+  for (const std::int64_t n : {40, 64, 72, 128, 136, 200, 256, 264, 504, 512, 520, 1000, 1024, 1032, 2048, 5000, 33000})
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+      for (const Form form : {Form::length, Form::causal}) {
+        if (HasFailure()) return;
+        const auto rows = 2 + static_cast<std::int64_t>(at * 37 % 90) * 64 / (n + 64);
+        const Op op = pick(at, 5, 3) == 0 ? Op::state : Op::logsumexp;
+        EXPECT_EQ(compare(op, t, form, rows, 7, n, at++, 0), "fold_lengths_warp");
+      }
+}
+
 /// Rows side by side, [2, n, inner].
-std::string compare_across(Op op, DType t, std::int64_t inner, std::int64_t n, std::size_t at) {
+void compare_across(Op op, DType t, std::int64_t inner, std::int64_t n, std::size_t at) {
   const Values v = kAnyValues[pick(at, 0, std::size(kAnyValues))];
   const std::int64_t gap = pick(at, 6, 3) == 0 ? 5 : 0;
   Tensor x(t, {2, n, inner}, {n * (inner + gap), inner + gap, 1}, static_cast<std::int64_t>(pick(at, 2, 5)));
@@ -93,7 +107,8 @@ std::string compare_across(Op op, DType t, std::int64_t inner, std::int64_t n, s
   EXPECT_EQ(difference(y.host(), y.download(), y.size()), "")
       << n << "x" << inner << " " << name_of(t) << " values " << static_cast<int>(v) << " at " << at << " by "
       << kernel;
-  return kernel;
+  const bool plain = pick(at, 7, 4) != 0 && pick(at, 8, 5) != 0;
+  EXPECT_EQ(kernel, plain ? "fold_across_columns" : "fold_across_rows");
 }
 
 TEST_F(CudaFoldAny, Across) {
@@ -102,7 +117,7 @@ TEST_F(CudaFoldAny, Across) {
     for (const std::int64_t inner : {2, 3, 31, 32, 64, 100, 257})
       for (const DType t : {DType::float32, DType::bfloat16, DType::float16}) {
         if (HasFailure()) return;
-        EXPECT_EQ(compare_across(pick(at, 5, 3) == 0 ? Op::state : Op::logsumexp, t, inner, n, at), "fold_across_rows");
+        compare_across(pick(at, 5, 3) == 0 ? Op::state : Op::logsumexp, t, inner, n, at);
         ++at;
       }
 }

@@ -1,8 +1,10 @@
-// softmax of rows up to 1024 that lie on vectors and that a length or a causal limit cuts short: straight from memory
-// to registers and back, a warp's next rows on their way while it folds these; of 16 bit those behind them, too.
+// softmax of rows up to 1024, and states of any, that lie on vectors and that a length or a causal limit cuts short:
+// straight from memory to registers and back, a warp's next rows on their way while it folds these; of 16 bit those
+// behind them, too.
 #pragma once
 
 #include "cuda/first_frame.cuh"
+#include "cuda/fold_slots.cuh"
 #include "cuda/in_order.cuh"
 #include "cuda/short_place.cuh"
 
@@ -13,13 +15,14 @@ namespace cuda {
 /// How a warp takes rows of up to 32 * kLanes elements: kRuns sets of them, a row for each group of kLanes lanes; the
 /// elements of kAhead sets are in registers or on their way there. Measured: float32 wants few bytes on their way and
 /// short blocks; 16 bit, of which a processor has more rows to fold, more rows a warp, whose order by length then
-/// leaves out more. Neither wants more warps than fit without spilling.
-template <class E_, int kLanes_>
+/// leaves out more. Neither wants more warps than fit without spilling. kFold: states alone, by longer blocks.
+template <class E_, int kLanes_, bool kFold_>
 struct LengthsWarp {
   using E = E_;
-  static constexpr bool kNarrow = sizeof(E) == 2;
-  static constexpr int kLanes = kLanes_, kRuns = kNarrow ? 4 : 2, kAhead = kNarrow ? 2 : 1, kWarps = kNarrow ? 2 : 4,
-                       kBlocks = kNarrow ? 10 : 5;
+  static constexpr bool kNarrow = sizeof(E) == 2, kFold = kFold_;
+  static constexpr int kLanes = kLanes_, kWarps = kNarrow ? 2 : 4;
+  static constexpr int kRuns = kFold ? (kLanes < 8 ? 4 : 8) : kNarrow ? 4 : 2;
+  static constexpr int kAhead = kNarrow || kFold ? 2 : 1, kBlocks = kNarrow ? 10 : kFold ? 4 : 5;
   static_assert(kRuns % kAhead == 0);
   static constexpr int kWidth = 16 / static_cast<int>(sizeof(E)), kVectors = lift::kPerLane / kWidth;
   static constexpr int kRows = 32 / kLanes, kPlaces = kRuns * kRows;  ///< rows of a set, and of a warp
@@ -28,7 +31,8 @@ struct LengthsWarp {
   static constexpr int kElements = kEach * kLanes;  ///< of a row, in a step
 };
 
-/// A row: bytes from the beginnings of x and y, and how much of it exists; ShortOrder::kNone: no row.
+/// A row, or a chunk of one: bytes from the beginnings of x and y (or its number), and how much of it exists;
+/// ShortOrder::kNone: no row.
 struct alignas(16) CutRow {
   std::int64_t x, y;
   int length;
@@ -47,18 +51,26 @@ __device__ __forceinline__ int place_by_steps(int length, int step) {
   return 32 - __popc(at_least) + __popc(at_least & ~beyond & before);
 }
 
-/// The rows of a warp from `base` on; where groups of lanes are to have similar ones, in order of length. By all lanes.
+/// The rows of a warp from `base` on, or chunks of them, of which there are `all`; where groups of lanes are to have
+/// similar ones, in order of length. By all lanes.
 template <class Shape>
-__device__ __forceinline__ void find_rows(const RowProblem& p, std::int64_t base, CutRow* found) {
+__device__ __forceinline__ void find_rows(const RowProblem& p, std::int64_t base, std::int64_t all, CutRow* found) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool has_row = lane < Shape::kPlaces && base + lane < p.rows;
-  const RowPlace place(p, has_row ? base + lane : base);
+  const bool has_row = lane < Shape::kPlaces && base + lane < all;
+  const std::int64_t item = has_row ? base + lane : base;
+  std::int64_t begin = 0, own = item;
+  if (Shape::kFold && all != p.rows) {
+    const std::int64_t chunks = lift::chunk_count(p.n);
+    own = item / chunks, begin = (item - own * chunks) * lift::kChunk;
+  }
+  const RowPlace place(p, own);
   const Operand& given = p[Slot::length];
   std::int64_t length = p.n;
   if (given.given) length = clamp(integer_at(given.dtype, given.data + place.offset(given)), length);
   if (p.causal) length = clamp(place.last() + 1 + p.n - p.outer[static_cast<std::size_t>(p.outer_rank - 1)], length);
-  const CutRow row{place.offset(p[Slot::x]), place.offset(p[Slot::y]),
-                   has_row ? static_cast<int>(length) : ShortOrder::kNone};
+  if (Shape::kFold) length = clamp(length - begin, lift::kChunk);
+  const CutRow row{place.offset(p[Slot::x]) + begin * static_cast<int>(sizeof(typename Shape::E)),
+                   Shape::kFold ? item : place.offset(p[Slot::y]), has_row ? static_cast<int>(length) : ShortOrder::kNone};
   // Lanes without a place come last.
   const int at =
       Shape::kLanes == 32 ? lane : place_by_steps(lane < Shape::kPlaces ? row.length : 1024, Shape::kElements);
@@ -66,16 +78,28 @@ __device__ __forceinline__ void find_rows(const RowProblem& p, std::int64_t base
   __syncwarp();
 }
 
+/// The states of rows of any values. All lanes of a warp together.
+template <class E, int kLanes>
+__device__ __noinline__ fold::LogSumExp<float>::State cut_state_of_any(const char* x, int length, float c) {
+  const lift::Factor factor(c);
+  float v[lift::kPerLane];
+  const Tile<E, kLanes> tile(x);
+  tile.load(v, x, length, factor);
+  return lift::WarpFold<16 / static_cast<int>(sizeof(E)), kLanes>::terms(v, factor.c).state;
+}
+
 /// Rows whose elements lie near their first one; those of a set in which some do not are left to short_rows_of_any.
+/// Of the shapes that fold: instead of results, the states of all rows, or of all chunks of rows.
 template <class Shape>
 __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
-    softmax_lengths_warp(const __grid_constant__ ShortRows rows) {
+    lengths_warp(const __grid_constant__ ShortRows rows, std::int64_t all, fold::LogSumExp<float>::State* states) {
   begin_in_order();
   using E = typename Shape::E;
   using S = fold::Scalar<float>;
   constexpr int kLanes = Shape::kLanes, kWidth = Shape::kWidth, kVectors = Shape::kVectors, kRows = Shape::kRows,
                 kPlaces = Shape::kPlaces, kSteps = Shape::kSteps, kOfStep = Shape::kOfStep, kEach = Shape::kEach,
                 kElements = Shape::kElements, kAhead = Shape::kAhead;
+  constexpr bool kFold = Shape::kFold;
   __shared__ CutRow found[Shape::kWarps][kPlaces];
   __shared__ VectorMasks<E> masks;
   const RowProblem& p = rows.p;
@@ -83,8 +107,8 @@ __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
   const std::int64_t base = (static_cast<std::int64_t>(blockIdx.x) * Shape::kWarps + warp) * kPlaces;
   masks.make();
   __syncthreads();
-  if (base >= p.rows) return;
-  find_rows<Shape>(p, base, found[warp]);
+  if (base >= all) return;
+  find_rows<Shape>(p, base, all, found[warp]);
   const CutRow* row = found[warp] + lane / kLanes;
   uint4 ahead[kAhead][kVectors];
   // Of the vectors that a row has, those of a step; the others keep what they hold.
@@ -107,6 +131,9 @@ __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
     const int length = row->length;
     const int longest = __reduce_max_sync(lift::kWholeWarp, length),
               least = __reduce_min_sync(lift::kWholeWarp, length);
+    const auto put_state = [&](const fold::LogSumExp<float>::State& state) {
+      if (place == 0 && length >= 0) states[row->y] = length > 0 ? state : fold::LogSumExp<float>::identity();
+    };
     const bool has_next = run + kAhead < Shape::kRuns;
     const CutRow* next = row + (has_next ? kAhead * kRows : 0);
     const char* next_x = x_of(next);
@@ -146,10 +173,15 @@ __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
       }
       fetch(raw, next_x, next_length, step);
     }
+    if (kFold && longest <= 0) return put_state({});
     const float d = lift::add_tree<kWidth, kLanes, float>([&](int j, int k) { return v[j * kWidth + k]; });
     if (!__all_sync(lift::kWholeWarp, frame.holds(extremes.all()))) {
       left |= 1U << run;
       return;
+    }
+    if constexpr (kFold) {
+      const float top = range_of<kLanes>(extremes.all(), rows.factor.c).top;
+      return put_state({static_cast<double>(top), lowered(d, top - frame.s)});
     }
     // Terms to results; zeros behind what exists.
     const float multiplier = length > 0 ? reciprocal_of_normal(d) : 0.F;
@@ -170,10 +202,16 @@ __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
   }
   row = found[warp] + lane / kLanes;
 #pragma unroll 1
-  for (; left != 0; left >>= 1, row += kRows)
-    if ((left & 1U) != 0)
+  for (; left != 0; left >>= 1, row += kRows) {
+    if ((left & 1U) == 0) continue;
+    if constexpr (kFold) {
+      const auto state = cut_state_of_any<E, kLanes>(p[Slot::x].data + row->x, max(row->length, 0), rows.scale.c);
+      if (place == 0 && row->length >= 0) states[row->y] = state;
+    } else {
       short_rows_of_any<E, kLanes>(p, p[Slot::x].data + row->x, p[Slot::y].data + row->y, max(row->length, 0), p.scale,
                                    row->length >= 0);
+    }
+  }
 }
 
 }  // namespace cuda

@@ -1,0 +1,267 @@
+// The states of plain rows that lie side by side: a lane has some neighbouring rows, a warp every so-manieth element of
+// a chunk of these, straight from memory. Nothing of them is kept, so rows of any length take the same registers.
+#pragma once
+
+#include "cuda/across_frame.cuh"
+#include "cuda/across_words.cuh"
+#include "cuda/in_order.cuh"
+#include "cuda/row_results.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+inline constexpr int kColumnWarps = 8;  ///< of a block
+/// Elements of each of a lane's rows that are on their way at once.
+constexpr int column_run(int rows) { return rows == 4 ? 8 : 16; }
+
+/// How rows are shared. A tile is 32 words of kRows neighbouring rows, an item a chunk of a tile. A run is the elements
+/// i, i + residues, i + 2 residues, ... of a chunk: the tree's first strides. `classes` warps share an item, of which
+/// each has the runs i = class, class + classes, ...: the strides between them are the last ones.
+struct FoldColumns {
+  const char* x;
+  std::int64_t axis, outer;  ///< bytes between neighbours
+  std::int64_t n;
+  unsigned across, words;  ///< words side by side, and in all
+  unsigned tiles, items;
+  int chunks;
+  int residue_bits, class_bits;
+  float c;
+  fold::LogSumExp<float>::State* states;  ///< of rows' chunks, [rows][chunks], where there are several
+  RowResults results;                     ///< else
+  std::int64_t to_outer, to_row;          ///< bytes between their neighbours
+};
+
+/// A lane's rows of one chunk, as far as a warp has them, in frames guessed from the chunk's first elements.
+template <class E, int kRows>
+struct ColumnFold {
+  using S = fold::Scalar<float>;
+  using Frame = AcrossFrame;
+  using Words = AcrossWord<E, kRows>;
+  using Word = typename Words::Word;
+  static constexpr bool kPacked = kRows > 1 && sizeof(E) == 2;  ///< extremes by pairs
+  static constexpr int kRun = column_run(kRows);
+  static constexpr int kLevels = kRun == 8 ? 7 : 6;  ///< of the tree over a chunk's runs
+
+  float c;
+  float magic[kRows];           ///< kMagic less the rows' even frames
+  int high[kRows], low[kRows];  ///< z
+  Word least, most;             ///< kPacked: elements, instead
+
+  __device__ __forceinline__ ColumnFold(float c_, const Word& first) : c(c_), least(first), most(first) {
+    Words::unpack(first, magic);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      magic[row] = Frame::guess(magic[row], c);
+      high[row] = low[row] = Frame::kFrame;
+    }
+  }
+
+  /// The sums of the runs first, first + classes, ... of a chunk of n elements, in the tree's order.
+  __device__ __forceinline__ void fold(float (&sums)[kRows], const FoldColumns& f, const char* x, int first, int n) {
+    const int level_bits = f.residue_bits - f.class_bits;
+    const std::int64_t step = f.axis << f.residue_bits;
+    float nodes[kLevels][kRows];
+#pragma unroll 1
+    for (int t = 0; t < 1 << level_bits; ++t) {
+      // In such an order that nodes of the tree follow each other: few wait at a time.
+      const auto turn = static_cast<int>(__brev(static_cast<unsigned>(t)) >> 1 >> (31 - level_bits));
+      const int run = first + (turn << f.class_bits);
+      int there = (n - run + (1 << f.residue_bits) - 1) >> f.residue_bits;
+      Word raw[kRun];
+      const char* at = x + run * f.axis;
+#pragma unroll
+      for (int j = 0; j < kRun; ++j, at += step)
+        if (j < there) raw[j] = *reinterpret_cast<const Word*>(at);
+      asm volatile("" : "+r"(there));  // or what was asked of it waits in registers
+      if (there == kRun) {
+        add_run<true>(sums, raw, there);
+      } else {
+        add_run<false>(sums, raw, there);
+      }
+      bool carries = true;
+#pragma unroll
+      for (int level = 0; level < kLevels; ++level) {
+        const bool waits = (t >> level & 1) == 0;
+#pragma unroll
+        for (int row = 0; row < kRows; ++row) {
+          if (carries && waits) nodes[level][row] = sums[row];
+          if (carries && !waits) sums[row] = S::add(nodes[level][row], sums[row]);
+        }
+        carries = carries && !waits;
+      }
+    }
+  }
+
+  /// Whether all elements lie close to the frames; `high` is then that of the rows' largest.
+  __device__ __forceinline__ bool is_close() {
+    if constexpr (kPacked) {
+      float a[kRows], b[kRows];
+      Words::unpack(least, a), Words::unpack(most, b);
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        const int za = __float_as_int(z(a[row], row)), zb = __float_as_int(z(b[row], row));
+        high[row] = max(za, zb), low[row] = min(za, zb);
+      }
+    }
+    bool close = true;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) close = close && Frame::is_close(high[row], low[row]);
+    return close;
+  }
+
+ private:
+  __device__ __forceinline__ float z(float x, int row) const { return S::fma(x, c, magic[row]); }
+  /// The sums of a run, of which the first `there` words exist.
+  template <bool kWhole>
+  __device__ __forceinline__ void add_run(float (&sums)[kRows], const Word (&raw)[kRun], int there) {
+    add_strided<kRun>(sums, [&](int i, int j, float(&s)[kRows], float(&t)[kRows]) {
+      const bool both = kWhole || j < there;
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) s[row] = t[row] = 0.F;
+      if (!kWhole && i >= there) return;
+      Word other = raw[i];
+      if (both) other = raw[j];
+      if constexpr (kPacked) Words::widen_range(raw[i], other, least, most);
+      Words::unpack(raw[i], s), Words::unpack(other, t);
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        const float za = z(s[row], row), zb = z(t[row], row);
+        if (!kPacked) {
+          high[row] = __vimax3_s32(high[row], __float_as_int(za), __float_as_int(zb));
+          low[row] = __vimin3_s32(low[row], __float_as_int(za), __float_as_int(zb));
+        }
+        s[row] = Frame::term(s[row], za, magic[row], c);
+        t[row] = both ? Frame::term(t[row], zb, magic[row], c) : 0.F;
+      }
+    });
+  }
+};
+
+/// A row of a chunk that is special, or whose elements lie far apart, by the general fold: a whole warp.
+template <class E>
+__device__ __noinline__ fold::LogSumExp<float>::State fold_column(const char* x, std::int64_t axis, int n, float c) {
+  float v[lift::kPerLane];
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) {
+    const int i = static_cast<int>(threadIdx.x) % 32 + 32 * j;
+    v[j] = i < n ? fold::widen(*reinterpret_cast<const E*>(x + i * axis)) : lift::absent(c);
+  }
+  return lift::WarpFold<1>::reduce(v, c).state;
+}
+
+/// What the warps of an item tell each other.
+template <int kRows>
+struct ColumnPart {
+  float sum[kRows][32];
+  int high[kRows][32];
+  int close;
+};
+
+/// A warp's part of an item.
+template <class E, int kRows>
+struct ColumnItem {
+  using Fold = ColumnFold<E, kRows>;
+  using Word = typename Fold::Word;
+  using Part = ColumnPart<kRows>;
+  using State = fold::LogSumExp<float>::State;
+
+  const FoldColumns& f;
+  unsigned chunk, tile;
+  int lane, classes, own;  ///< own: the warp's number among its item's
+  int n;                   ///< elements of the chunk
+  const char* x;           ///< where it begins
+
+  __device__ __forceinline__ ColumnItem(const FoldColumns& f_, unsigned item, int warp) : f(f_) {
+    chunk = item / f.tiles, tile = item - chunk * f.tiles;
+    lane = static_cast<int>(threadIdx.x) % 32, classes = 1 << f.class_bits, own = warp & (classes - 1);
+    n = static_cast<int>(clamp(f.n - std::int64_t{chunk} * lift::kChunk, lift::kChunk));
+    x = f.x + std::int64_t{chunk} * lift::kChunk * f.axis;
+  }
+  __device__ __forceinline__ unsigned word() const { return tile * 32 + static_cast<unsigned>(lane); }
+  __device__ __forceinline__ const char* first_of(unsigned word) const {
+    const unsigned outer = word / f.across;
+    return x + outer * f.outer + std::int64_t{word - outer * f.across} * static_cast<int>(sizeof(Word));
+  }
+
+  /// Lanes without rows of their own take part with the last ones.
+  __device__ __forceinline__ void fold(Part& part, float (&magic)[kRows]) const {
+    const char* column = first_of(min(word(), f.words - 1));
+    Fold columns(f.c, *reinterpret_cast<const Word*>(column));
+    float sums[kRows];
+    columns.fold(sums, f, column, own, n);
+    const bool close = __all_sync(lift::kWholeWarp, columns.is_close()) != 0;
+    if (lane == 0) part.close = close ? 1 : 0;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      part.sum[row][lane] = sums[row], part.high[row][lane] = columns.high[row];
+      magic[row] = columns.magic[row];
+    }
+  }
+  /// parts: of the item's warps, each of which finishes every so-manieth row of its lanes.
+  __device__ __forceinline__ void finish(const Part* parts, const float (&magic)[kRows]) const {
+    bool close = true;
+    for (int w = 0; w < classes; ++w) close = close && parts[w].close != 0;
+    if (!close) return finish_any();
+    if (word() >= f.words) return;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row)
+      if (row % classes == own) put(word(), row, joined(parts, row, magic[row]));
+  }
+
+ private:
+  __device__ __forceinline__ void finish_any() const {
+#pragma unroll 1
+    for (int i = own; i < 32 * kRows; i += classes) {
+      const unsigned of = tile * 32 + static_cast<unsigned>(i / kRows);
+      if (of >= f.words) return;
+      const State state = fold_column<E>(first_of(of) + i % kRows * static_cast<int>(sizeof(E)), f.axis, n, f.c);
+      if (lane == 0) put(of, i % kRows, state);
+    }
+  }
+  /// The tree over the item's warps.
+  __device__ __forceinline__ State joined(const Part* parts, int row, float magic) const {
+    float all[kColumnWarps];
+    int high = parts[0].high[row][lane];
+#pragma unroll
+    for (int w = 0; w < kColumnWarps; ++w) {
+      if (w >= classes) continue;
+      all[w] = parts[w].sum[row][lane];
+      high = max(high, parts[w].high[row][lane]);
+    }
+#pragma unroll
+    for (int stride = kColumnWarps / 2; stride > 0; stride /= 2) {
+      if (stride >= classes) continue;
+#pragma unroll
+      for (int w = 0; w < stride; ++w) all[w] = fold::Scalar<float>::add(all[w], all[w + stride]);
+    }
+    return AcrossFrame::state(all[0], high, magic);
+  }
+  __device__ __forceinline__ void put(unsigned of, int row, const State& state) const {
+    if (f.chunks > 1) {
+      f.states[(std::int64_t{of} * kRows + row) * f.chunks + chunk] = state;
+      return;
+    }
+    const unsigned outer = of / f.across;
+    const std::int64_t column = std::int64_t{of - outer * f.across} * kRows + row;
+    f.results.put_at(f.results.to + outer * f.to_outer + column * f.to_row, state);
+  }
+};
+
+template <class E, int kRows>
+__global__ void __launch_bounds__(kColumnWarps * 32, 3) fold_across_columns(const __grid_constant__ FoldColumns f) {
+  begin_in_order();
+  __shared__ ColumnPart<kRows> parts[kColumnWarps];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const unsigned item = (blockIdx.x * kColumnWarps + static_cast<unsigned>(warp)) >> f.class_bits;
+  // Warps without an item of their own take part with the last one and write nothing.
+  const ColumnItem<E, kRows> own(f, min(item, f.items - 1), warp);
+  float magic[kRows];
+  own.fold(parts[warp], magic);
+  __syncthreads();
+  if (item < f.items) own.finish(parts + warp - own.own, magic);
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,80 @@
+// softmax_lengths_warp and fold_lengths_warp: what they take, and how they are launched.
+#include "cuda/lengths_warp.cuh"
+
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/levels.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
+
+const char* refuses(const RowProblem& p, const Context&) {
+  if (p.op != Op::softmax) return "log-probabilities are found from the elements once more";
+  if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
+  if (p.rows / 8 >= kMostBlocks) return "more rows than a grid has";
+  return refuses_cut_rows(p);
+}
+
+/// So many rows, or chunks of them, whose states go to `states` if there is something.
+template <class Warp>
+void launch_rows(const RowProblem& p, std::int64_t all, fold::LogSumExp<float>::State* states, Stream stream) {
+  constexpr int rows = Warp::kWarps * Warp::kPlaces;
+  const auto scale = fold::make_scale<float>(p.scale);
+  launch(Warp::kFold ? "fold_lengths_warp" : "softmax_lengths_warp", lengths_warp<Warp>,
+         {ceil_div(all, rows), 32 * Warp::kWarps}, stream, ShortRows{p, {}, scale, lift::Factor(scale.c)}, all, states);
+}
+template <bool kFold>
+void launch_lengths(const RowProblem& p, fold::LogSumExp<float>::State* states, Stream stream) {
+  const std::int64_t all = kFold ? p.rows * lift::chunk_count(p.n) : p.rows;
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    if (p.n <= 128) return launch_rows<LengthsWarp<E, 4, kFold>>(p, all, states, stream);
+    if (p.n <= 256) return launch_rows<LengthsWarp<E, 8, kFold>>(p, all, states, stream);
+    if (p.n <= 512) return launch_rows<LengthsWarp<E, 16, kFold>>(p, all, states, stream);
+    launch_rows<LengthsWarp<E, 32, kFold>>(p, all, states, stream);
+  });
+}
+
+void run(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  launch_lengths<false>(p, nullptr, stream_of(context));
+}
+
+using State = fold::LogSumExp<float>::State;
+
+const char* refuses_fold(const RowProblem& p, const Context&) {
+  if (p.rung != Rung::automatic && p.rung != Rung::tiled) return "another rung is asked for";
+  if (p.n <= 32) return "rows are too short for groups of lanes";
+  if (p[Slot::mask].given) return "rows have a mask";
+  if (!p[Slot::length].given && !p.causal) return "no row is cut short";
+  if (p[Slot::offsets].given) return "ragged rows have no common length";
+  if (p[Slot::scales].given) return "rows have scales of their own";
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
+  if (const char* why = refuses_vectors(p)) return why;
+  const bool ends_on_vectors = p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)) % 16 == 0;
+  if (!ends_on_vectors || !on_vectors(p, p[Slot::x])) return "rows begin or end inside vectors";
+  return refuses_chunks(p);
+}
+
+std::size_t fold_workspace(const RowProblem& p, const Context&) { return state_bytes<State>(p); }
+
+void run_fold(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(fold_workspace(p, context), context);
+  auto* states = reinterpret_cast<State*>(scratch.data());
+  launch_lengths<true>(p, states, stream_of(context));
+  merge_to_results<float>(p, states, stream_of(context));
+}
+
+}  // namespace
+
+const RowKernel softmax_lengths_warp_kernel{"softmax_lengths_warp", refuses, run, nullptr};
+const RowKernel fold_lengths_warp_kernel{"fold_lengths_warp", refuses_fold, run_fold, fold_workspace};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
