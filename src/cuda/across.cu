@@ -51,21 +51,13 @@ void launch_kernel(const char* name, const RowProblem& p, void (*kernel)(RowProb
 /// Of a cluster.
 int most_blocks(const DeviceOf& device) { return std::min(traits_of(device.device()).largest_cluster, kAcrossBlocks); }
 
-template <class E, bool kLog>
-void launch_across(const RowProblem& p, int most_blocks, Stream stream) {
-  const auto by = [&](auto kernel, int rows) {
-    launch_kernel("softmax_across_rows", p, kernel, share_of(p, rows, most_blocks), stream);
-  };
-  lies_in_words(p, 2) && lift::chunk_count(p.n) <= most_blocks ? by(softmax_across_pairs<E, kLog>, 2)
-                                                        : by(softmax_across_rows<E, kLog>, 1);
-}
-
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const int most = most_blocks(device);
+  const AcrossShare share = share_of(p, 1, most);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::log_softmax) return launch_across<E, true>(p, most, stream_of(context));
-    launch_across<E, false>(p, most, stream_of(context));
+    const auto kernel = p.op == Op::log_softmax ? softmax_across_rows<E, true> : softmax_across_rows<E, false>;
+    launch_kernel("softmax_across_rows", p, kernel, share, stream_of(context));
   });
 }
 

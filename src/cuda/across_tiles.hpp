@@ -13,6 +13,8 @@ namespace cuda {
 extern const RowKernel softmax_across_tiles_kernel;
 /// The same of rows up to 32 elements, on 8 bytes.
 extern const RowKernel softmax_across_short_kernel;
+/// The same of plain rows of up to a few thousand elements, wherever they begin.
+extern const RowKernel softmax_across_columns_kernel;
 
 /// logsumexp and state along an outer axis, of plain rows.
 extern const RowKernel fold_across_columns_kernel;

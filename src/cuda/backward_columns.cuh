@@ -1,33 +1,22 @@
-// The gradients of softmax and log_softmax of plain rows that lie side by side: a lane has some neighbouring rows, a
-// warp every so-manieth element of these, which wait in shared memory between the rows' sums and their results. A
-// cluster shares rows that a block does not hold.
+// The gradients of softmax and log_softmax of plain rows that lie side by side, by columns: y and dy wait in shared
+// memory between the rows' sums and their results.
 #pragma once
 
-#include "cuda/across_words.cuh"
+#include "cuda/columns.cuh"
 #include "cuda/in_order.cuh"
-#include "cuda/sm90.cuh"
-#include "cuda/stay_rows.cuh"
 #include "cuda/tree_nodes.cuh"
-#include "softfold/lift/cluster.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-inline constexpr int kGradientWarps = 8;    ///< of a block, at most
-inline constexpr int kGradientBlocks = 16;  ///< of a cluster, at most
 inline constexpr int kGradientBytes = 128;  ///< of y that a lane has, at most
 
-/// How rows are shared. A tile is 32 words of neighbouring rows; `classes` warps of a block share one, and in a cluster
-/// 1 << part_bits blocks each of its chunks. A warp has the elements i = r, r + residues, r + 2 residues, ... of a
-/// chunk: the tree's first strides; then come those between warps, between parts, and between chunks.
 struct BackwardColumns {
   const char *y, *dy;
   char* dx;
   std::int64_t y_axis, y_outer, dy_axis, dy_outer, dx_axis, dx_outer;  ///< bytes between neighbours
-  int n;
-  unsigned across, words;  ///< words side by side, and in all
-  int class_bits, part_bits;
+  ColumnShare share;
   int slots;  ///< words of y that a lane has
   float scale;
 };
@@ -175,64 +164,43 @@ __global__ void __launch_bounds__(kWarps * 32, 28 / kWarps)
   using Cluster = lift::Cluster;
   extern __shared__ __align__(16) char gradient_memory[];
   __shared__ Part parts[kWarps];
-  __shared__ CopyBarrier arrived;
+  __shared__ ColumnMail mail;
   auto* stage = reinterpret_cast<Word*>(gradient_memory);
   auto* shares = reinterpret_cast<Part*>(stage + 2 * p.slots * Column::kStep);  // of the cluster's blocks
-  const unsigned rank = Cluster::rank(), blocks = Cluster::size();
-  if (blocks > 1) {
-    if (threadIdx.x == 0) {
-      arrived.init(1);
-      CopyBarrier::publish();
-    }
-    Cluster::arrive_shared();
-  }
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int classes = 1 << p.class_bits, own = warp & (classes - 1);
-  const unsigned tile =
-      blockIdx.x / blocks * (kWarps >> p.class_bits) + (static_cast<unsigned>(warp) >> p.class_bits);
-  // Lanes without rows of their own take part with the last ones and write nothing.
-  const unsigned asked = tile * 32 + static_cast<unsigned>(lane), word = min(asked, p.words - 1);
-  const unsigned outer = word / p.across;
-  const std::int64_t column = std::int64_t{word - outer * p.across} * Column::kBytes;
-  const int chunk = static_cast<int>(rank >> p.part_bits), residue_bits = p.class_bits + p.part_bits;
-  // Parts in such an order that the tree joins neighbouring blocks first.
-  const auto part = static_cast<int>(__brev(rank & ((1U << p.part_bits) - 1)) >> 1 >> (31 - p.part_bits));
-  const int first = part + (own << p.part_bits);
-  const int rest = min(p.n - chunk * static_cast<int>(lift::kChunk), static_cast<int>(lift::kChunk)) - first;
-  const int there = rest <= 0 ? 0 : (rest + (1 << residue_bits) - 1) >> residue_bits;
-  const std::int64_t begin = chunk * lift::kChunk + first;
-
+  const ColumnPlace at(p.share, kWarps);
+  mail.begin(at.blocks);
+  const std::int64_t column = std::int64_t{at.column} * Column::kBytes;
   const Column elements{stage + threadIdx.x, stage + p.slots * Column::kStep + threadIdx.x};
-  Column::ask(elements.y, p.y + outer * p.y_outer + begin * p.y_axis + column, p.y_axis << residue_bits, there,
-              p.slots, Gradient<float>::nothing());
-  Column::ask(elements.dy, p.dy + outer * p.dy_outer + begin * p.dy_axis + column, p.dy_axis << residue_bits, there,
-              p.slots, fold::Sum<float>::identity());
+  Column::ask(elements.y, p.y + at.outer * p.y_outer + at.begin * p.y_axis + column, p.y_axis << at.residue_bits,
+              at.there, p.slots, Gradient<float>::nothing());
+  Column::ask(elements.dy, p.dy + at.outer * p.dy_outer + at.begin * p.dy_axis + column, p.dy_axis << at.residue_bits,
+              at.there, p.slots, fold::Sum<float>::identity());
   asm volatile("cp.async.wait_all;" ::: "memory");
-  elements.fold(parts[warp], lane, p.slots);
-  if (classes > 1) __syncthreads();
+  elements.fold(parts[at.warp], at.lane, p.slots);
+  if (at.classes > 1) __syncthreads();
   float sums[kRows];
   unsigned any[kRows];
-  join_parts<kWarps, false>(parts + warp - own, classes, lane, sums, any);
-  if (blocks > 1) {
-    Cluster::wait();
-    if (threadIdx.x == 0) arrived.expect(static_cast<int>(blocks * sizeof(Part)));
-    for (unsigned to = static_cast<unsigned>(warp); to < blocks; to += kWarps) {
-      const unsigned barrier = Cluster::map(&arrived, to);
+  join_parts<kWarps, false>(parts + at.warp - at.own, at.classes, at.lane, sums, any);
+  if (at.blocks > 1) {
+    mail.expect(static_cast<int>(at.blocks * sizeof(Part)));
+    for (unsigned to = static_cast<unsigned>(at.warp); to < at.blocks; to += kWarps) {
+      const unsigned barrier = Cluster::map(&mail.arrived, to);
+      Part& share = shares[at.rank];
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
-        send_u32(Cluster::map(&shares[rank].sums[row][lane], to), barrier, __float_as_uint(sums[row]));
-        if (lane == 0) send_u32(Cluster::map(&shares[rank].any[row], to), barrier, any[row]);
+        send_u32(Cluster::map(&share.sums[row][at.lane], to), barrier, __float_as_uint(sums[row]));
+        if (at.lane == 0) send_u32(Cluster::map(&share.any[row], to), barrier, any[row]);
       }
     }
-    wait_for_words(arrived, 0);
-    join_parts<kGradientBlocks, true>(shares, static_cast<int>(blocks), lane, sums, any);
+    mail.wait();
+    join_parts<kColumnBlocks, true>(shares, static_cast<int>(at.blocks), at.lane, sums, any);
   }
-  if (asked >= p.words) return;
+  if (at.asked >= p.share.words) return;
   GradientState<float> states[kRows];
 #pragma unroll
-  for (int row = 0; row < kRows; ++row) states[row] = {sums[row], any[row] >> lane & 1U};
-  elements.write(p.dx + outer * p.dx_outer + begin * p.dx_axis + column, p.dx_axis << residue_bits, there, states,
-                 p.scale);
+  for (int row = 0; row < kRows; ++row) states[row] = {sums[row], any[row] >> at.lane & 1U};
+  elements.write(p.dx + at.outer * p.dx_outer + at.begin * p.dx_axis + column, p.dx_axis << at.residue_bits, at.there,
+                 states, p.scale);
 }
 
 }  // namespace cuda

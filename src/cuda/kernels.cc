@@ -22,10 +22,11 @@ const RowKernel kSoftmax[] = {by_outer_index_kernel,        softmax_lane_rows_ke
                               softmax_masked_chunks_kernel, softmax_warp_rows_any_kernel,
                               softmax_masked_stays_kernel,  softmax_cluster_row_any_kernel,
                               softmax_ragged_rows_kernel,   softmax_across_short_kernel,
-                              softmax_across_tiles_kernel,  softmax_across_rows_kernel,
-                              softmax_any_rows_kernel,      softmax_any_cluster_kernel,
-                              fold_generic_kernel,          softmax_naive_kernel,
-                              softmax_safe_kernel,          softmax_online_kernel};
+                              softmax_across_tiles_kernel,  softmax_across_columns_kernel,
+                              softmax_across_rows_kernel,   softmax_any_rows_kernel,
+                              softmax_any_cluster_kernel,   fold_generic_kernel,
+                              softmax_naive_kernel,         softmax_safe_kernel,
+                              softmax_online_kernel};
 const RowKernel kFold[] = {by_outer_index_kernel,   fold_lane_rows_kernel,   fold_odd_rows_kernel,
                            fold_tiles_kernel,       fold_ragged_rows_kernel, fold_lengths_warp_kernel, fold_any_rows_kernel,
                            fold_across_columns_kernel, fold_across_rows_kernel, fold_generic_kernel};

@@ -11,48 +11,6 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Plain rows, two a thread: a block some tiles, rows of more than 1024 elements by a cluster of up to 16 blocks, a
-/// chunk a block.
-template <class E, bool kLog>
-__global__ void __launch_bounds__(kAcrossThreads, 2)
-    softmax_across_pairs(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share) {
-  begin_in_order();
-  using Rows = AcrossRows<E, kLog, 2, true>;
-  constexpr int kCount = Rows::kCount;
-  using Word = typename Rows::Word;
-  __shared__ typename Rows::Storage storage;
-  const int size = share.columns * share.classes, tiles = kAcrossThreads / size;
-  const unsigned blocks = lift::Cluster::size();
-  if (blocks > 1) lift::Cluster::arrive_relaxed();
-  const std::int64_t tile =
-      static_cast<std::int64_t>(blockIdx.x / blocks) * tiles + static_cast<int>(threadIdx.x) / size;
-  const std::int64_t row = (tile * share.columns + static_cast<int>(threadIdx.x) % share.columns) * 2;
-  // Threads without a row of their own take part with the last row and write nothing.
-  const RowPlace place(p, min(row, p.rows - 2));
-  const std::int64_t n = row < p.rows ? p.n : 0;
-  const Row r{p[Slot::x].data + place.offset(p[Slot::x]),
-              p[Slot::y].data + place.offset(p[Slot::y]),
-              nullptr,
-              n,
-              p.n,
-              p.scale,
-              0};
-  const Rows rows(p, share, storage, r);
-  const std::int64_t begin = std::int64_t{blocks > 1 ? lift::Cluster::rank() : 0U} * lift::kChunk;
-  Word raw[kCount];
-  const int there = rows.load_words(raw, r.x, p[Slot::x].axis_stride, begin);
-  typename Rows::Chunk chunk;
-  lift::Extremes e[2];
-  rows.unpack(chunk.v, e, raw, there);
-  rows.fold_chunk(chunk, e, there);
-  typename Rows::State states[2] = {chunk.states[0], chunk.states[1]};
-  if (blocks > 1) {
-    lift::Cluster::wait();
-    rows.template over_blocks<typename Rows::Lse>(states);
-  }
-  rows.write(chunk, begin, states);
-}
-
 /// Rows of more chunks than a cluster has blocks: a block's chunks to one state, and after the exchange again.
 template <class Rows>
 __device__ __forceinline__ void run_twice(const Rows& rows, std::int64_t begin) {

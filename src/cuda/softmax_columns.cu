@@ -1,0 +1,73 @@
+// softmax_across_columns: what it takes, and how it is launched.
+#include "cuda/softmax_columns.cuh"
+
+#include "cuda/across_tiles.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/launch.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+/// As many neighbouring rows a lane as lie in words of up to 8 bytes and let a cluster hold a row; none if none does.
+ColumnCut cut_of(const RowProblem& p) {
+  const int size = static_cast<int>(size_of(p[Slot::x].dtype)), most = most_column_blocks(p);
+  for (int rows = 8 / size; rows >= 1; rows /= 2) {
+    if (!lies_in_words(p, rows)) continue;
+    const ColumnCut cut = cut_columns(p, rows, terms_of_lane(rows) / rows, kSoftmaxColumnWarps);
+    if (cut.blocks <= most) return cut;
+  }
+  return {};
+}
+
+const char* refuses(const RowProblem& p, const Context&) {
+  if (const char* why = refuses_across(p)) return why;
+  return cut_of(p).rows == 0 ? "a row is longer than a cluster's registers hold" : nullptr;
+}
+
+template <class E, bool kLog, int kRows>
+void launch_columns(const RowProblem& p, const ColumnCut& cut, Stream stream) {
+  const Operand &x = p[Slot::x], &y = p[Slot::y];
+  const bool single = outer_of(p) == 1;
+  const auto scale = fold::make_scale<float>(p.scale);
+  const SoftmaxColumns columns{.x = x.data,
+                               .y = y.data,
+                               .x_axis = x.axis_stride,
+                               .x_outer = single ? 0 : x.strides[0],
+                               .y_axis = y.axis_stride,
+                               .y_outer = single ? 0 : y.strides[0],
+                               .share = cut.share,
+                               .empty = p.empty,
+                               .scale = scale,
+                               .two_kappa =
+                                   fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa};
+  const int shares = cut.blocks > 1 ? cut.blocks * 32 * static_cast<int>(sizeof(SoftmaxPart<kRows, kLog>)) : 0;
+  launch("softmax_across_columns", softmax_across_columns<E, kLog, kRows>,
+         {blocks_of(cut), kSoftmaxColumnWarps * 32, cut.blocks, shares}, stream, columns);
+}
+
+template <class E, bool kLog>
+void launch_cut(const RowProblem& p, Stream stream) {
+  const ColumnCut cut = cut_of(p);
+  if constexpr (sizeof(E) == 2)
+    if (cut.rows == 4) return launch_columns<E, kLog, 4>(p, cut, stream);
+  cut.rows == 2 ? launch_columns<E, kLog, 2>(p, cut, stream) : launch_columns<E, kLog, 1>(p, cut, stream);
+}
+
+void run(const RowProblem& p, const Context& context) {
+  if (p.rows == 0) return;
+  const DeviceOf device(p[Slot::x].data);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    if (p.op == Op::log_softmax) return launch_cut<E, true>(p, stream_of(context));
+    launch_cut<E, false>(p, stream_of(context));
+  });
+}
+
+}  // namespace
+
+const RowKernel softmax_across_columns_kernel{"softmax_across_columns", refuses, run, nullptr};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,265 @@
+// softmax and log_softmax of plain rows that lie side by side, by columns: straight from memory to registers and back.
+#pragma once
+
+#include "cuda/across_frame.cuh"
+#include "cuda/columns.cuh"
+#include "cuda/in_order.cuh"
+#include "cuda/softmax_rows.cuh"
+#include "softfold/lift/tree.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// That a lane has in registers. Measured: of four rows 64, so that what is done once for each is less; else 32.
+constexpr int terms_of_lane(int rows) { return rows == 4 ? 64 : 32; }
+inline constexpr int kSoftmaxColumnWarps = 8;  ///< of a block
+
+struct SoftmaxColumns {
+  const char* x;
+  char* y;
+  std::int64_t x_axis, x_outer, y_axis, y_outer;  ///< bytes between neighbours
+  ColumnShare share;
+  Empty empty;
+  fold::Scale<float> scale;
+  float two_kappa;  ///< of fold::LogNormaliser
+};
+
+/// What is known of a lane's rows from some of their elements.
+template <int kRows, bool kLog>
+struct alignas(8) SoftmaxPart {
+  float sum[kRows];           ///< in the rows' even frames; NaN if a row has elements that do not lie close to it
+  int high[kLog ? kRows : 1];  ///< z
+  __device__ __forceinline__ void join(const SoftmaxPart& other) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      sum[row] = fold::Scalar<float>::add(sum[row], other.sum[row]);
+      if (kLog) high[row] = max(high[row], other.high[row]);
+    }
+  }
+};
+
+/// A lane's elements of its rows.
+template <class E, bool kLog, int kRows>
+struct SoftmaxColumn {
+  using S = fold::Scalar<float>;
+  using Frame = AcrossFrame;
+  using Words = AcrossWord<E, kRows>;
+  using Word = typename Words::Word;
+  using Part = SoftmaxPart<kRows, kLog>;
+  static constexpr int kCount = terms_of_lane(kRows) / kRows;
+
+  Word raw[kCount];
+  float v[kRows][kCount];  ///< terms; elements, when they are written (log_softmax)
+  float magic[kRows];      ///< kMagic less the rows' even frames
+
+  __device__ __forceinline__ void load(const char* x, std::int64_t step, int there) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j, x += step)
+      if (j < there) raw[j] = *reinterpret_cast<const Word*>(x);
+  }
+  /// first: of the rows, from which frames are guessed.
+  __device__ __forceinline__ void fold(Part& part, const Word& first, int there, float c) {
+    Words::unpack(first, magic);
+    int high[kRows], low[kRows];
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      magic[row] = Frame::guess(magic[row], c);
+      high[row] = low[row] = Frame::kFrame;
+    }
+    if (there == kCount) {
+      fold_words<true>(part, there, c, high, low);
+    } else {
+      fold_words<false>(part, there, c, high, low);
+    }
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      if (kLog) part.high[row] = high[row];
+      if (!Frame::is_close(high[row], low[row])) part.sum[row] = fold::canonical_nan<float>();
+    }
+  }
+  __device__ __forceinline__ void write(char* y, std::int64_t step, int there, const Part& part,
+                                        const SoftmaxColumns& p) {
+#pragma unroll
+    for (int j = 0; j < kCount && kLog; ++j) {
+      float x[kRows];
+      Words::unpack(raw[j], x);
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) v[row][j] = x[row];
+    }
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      fold::LogSumExp<float>::State state{0., part.sum[row]};
+      if constexpr (kLog) state = Frame::state(part.sum[row], part.high[row], magic[row]);
+      finish<kLog, kCount>(
+          v[row], true, S::div(1.F, state.d),
+          [&] {
+            fold::LogNormaliser<float> norm(state, p.scale);
+            norm.two_kappa = p.two_kappa;
+            return norm;
+          },
+          [](int) {});
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j, y += step) {
+      float word[kRows];
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) word[row] = v[row][j];
+      if (j < there) *reinterpret_cast<Word*>(y) = Words::pack(word);
+    }
+  }
+
+ private:
+  template <bool kWhole>
+  __device__ __forceinline__ void fold_words(Part& part, int there, float c, int (&high)[kRows], int (&low)[kRows]) {
+    add_strided<kCount>(part.sum, [&](int i, int j, float(&s)[kRows], float(&t)[kRows]) {
+      const bool both = kWhole || j < there;
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) s[row] = t[row] = v[row][i] = v[row][j] = 0.F;
+      if (!kWhole && i >= there) return;
+      Word other = raw[i];
+      if (both) other = raw[j];
+      Words::unpack(raw[i], s), Words::unpack(other, t);
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        const float za = S::fma(s[row], c, magic[row]), zb = S::fma(t[row], c, magic[row]);
+        high[row] = __vimax3_s32(high[row], __float_as_int(za), __float_as_int(zb));
+        low[row] = __vimin3_s32(low[row], __float_as_int(za), __float_as_int(zb));
+        v[row][i] = s[row] = Frame::term(s[row], za, magic[row], c);
+        v[row][j] = t[row] = both ? Frame::term(t[row], zb, magic[row], c) : 0.F;
+      }
+    });
+  }
+};
+
+/// Joined from the largest stride down (a tile's warps), or neighbours first (blocks: chunks' parts, then chunks).
+template <int kMost, bool kNeighbours, class Part>
+__device__ __forceinline__ Part joined_parts(const Part (*parts)[32], int count, int lane) {
+  Part all[kMost];
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    all[i] = Part{};
+    if (i < count) all[i] = parts[i][lane];
+  }
+#pragma unroll
+  for (int step = 1; step < kMost; step *= 2) {
+    const int stride = kNeighbours ? step : kMost / 2 / step;
+    if (!kNeighbours && stride >= count) continue;
+#pragma unroll
+    for (int i = 0; i + stride < (kNeighbours ? kMost : 2 * stride); i += kNeighbours ? 2 * stride : 1)
+      all[i].join(all[i + stride]);
+  }
+  return all[0];
+}
+
+/// A row whose elements are special or lie far apart, by the general fold: a whole warp.
+template <class E, bool kLog>
+__device__ __noinline__ void softmax_column_any(const SoftmaxColumns& p, const char* x, char* y) {
+  using Fold = lift::WarpFold<1>;
+  using Lse = fold::LogSumExp<float>;
+  constexpr int kCount = lift::kPerLane;
+  const lift::Factor factor(p.scale.c);
+  const int lane = static_cast<int>(threadIdx.x) % 32, n = p.share.n;
+  float v[kCount];
+  const auto load = [&](int begin) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const int i = begin + lane + 32 * j;
+      v[j] = i < n ? fold::widen(*reinterpret_cast<const E*>(x + i * p.x_axis)) : lift::absent(factor.c);
+    }
+  };
+  lift::TreeBuilder<Lse> tree;
+#pragma unroll 1
+  for (int begin = 0; begin < n; begin += lift::kChunk) load(begin), tree.push(Fold::reduce(v, factor.c).state);
+  const auto state = tree.root();
+  const fold::Normaliser<float> norm(state);
+  const Constant constant = constant_of<kLog>(state, p.empty);
+#pragma unroll 1
+  for (int begin = 0; begin < n; begin += lift::kChunk) {
+    load(begin);
+    if (norm.regular) {
+      const auto own = kLog ? Fold::reduce(v, factor.c) : Fold::terms(v, factor.c);
+      finish<kLog>(v, own.dense, factor, fold::Scalar<float>::mul(norm.multiplier(own.state.m), own.unit), state, p.scale);
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const int i = begin + lane + 32 * j;
+      if (i < n)
+        *reinterpret_cast<E*>(y + i * p.y_axis) = norm.regular ? Packed<E>::narrow(v[j]) : fold::narrow<E>(constant.value);
+    }
+  }
+}
+
+template <class E, bool kLog, int kRows>
+__global__ void __launch_bounds__(kSoftmaxColumnWarps * 32, kRows == 4 ? 2 : 3)
+    softmax_across_columns(const __grid_constant__ SoftmaxColumns p) {
+  begin_in_order();
+  constexpr int kWarps = kSoftmaxColumnWarps, kSize = static_cast<int>(sizeof(E));
+  using Column = SoftmaxColumn<E, kLog, kRows>;
+  using Word = typename Column::Word;
+  using Part = typename Column::Part;
+  using Cluster = lift::Cluster;
+  extern __shared__ __align__(16) char softmax_shares[];
+  __shared__ Part parts[kWarps][32];
+  __shared__ ColumnMail mail;
+  auto* shares = reinterpret_cast<Part(*)[32]>(softmax_shares);  // of the cluster's blocks
+  const ColumnPlace at(p.share, kWarps);
+  mail.begin(at.blocks);
+  const auto x_of = [&](unsigned word) {
+    const unsigned outer = word / p.share.across;
+    return p.x + outer * p.x_outer + std::int64_t{word - outer * p.share.across} * static_cast<int>(sizeof(Word));
+  };
+  const char* x = x_of(at.word);
+  Column own;
+  const Word first = *reinterpret_cast<const Word*>(x);
+  own.load(x + at.begin * p.x_axis, p.x_axis << at.residue_bits, at.there);
+  Part part;
+  own.fold(part, first, at.there, p.scale.c);
+  if (at.classes > 1) {
+    parts[at.warp][at.lane] = part;
+    __syncthreads();
+    part = joined_parts<kWarps, false>(parts + at.warp - at.own, at.classes, at.lane);
+  }
+  if (at.blocks > 1) {
+    mail.expect(static_cast<int>(at.blocks * 32 * sizeof(Part)));
+    std::uint64_t words[sizeof(Part) / 8];
+    __builtin_memcpy(words, &part, sizeof(Part));
+    for (unsigned to = static_cast<unsigned>(at.warp); to < at.blocks; to += kWarps) {
+      const unsigned place = Cluster::map(&shares[at.rank][at.lane], to), barrier = Cluster::map(&mail.arrived, to);
+#pragma unroll
+      for (unsigned i = 0; i < sizeof(Part) / 8; ++i) send_word(place + 8 * i, barrier, words[i]);
+    }
+    mail.wait();
+    const auto blocks = static_cast<int>(at.blocks);
+    part = blocks <= 4 ? joined_parts<4, true>(shares, blocks, at.lane)
+                       : joined_parts<kColumnBlocks, true>(shares, blocks, at.lane);
+  }
+  bool close = true;
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) close = close && !fold::is_nan(part.sum[row]);
+  const bool exists = at.asked < p.share.words;
+  if (exists && close)
+    own.write(p.y + at.outer * p.y_outer + at.begin * p.y_axis + std::int64_t{at.column} * static_cast<int>(sizeof(Word)),
+              p.y_axis << at.residue_bits, at.there, part, p);
+  // The words with other rows are known to all of a tile's warps, which take one after another.
+  unsigned others = __ballot_sync(lift::kWholeWarp, exists && !close);
+  const unsigned takers = at.blocks * static_cast<unsigned>(at.classes);
+  unsigned turn = at.rank * static_cast<unsigned>(at.classes) + static_cast<unsigned>(at.own);
+#pragma unroll 1
+  for (; others != 0; others &= others - 1) {
+    const unsigned word = at.asked - static_cast<unsigned>(at.lane) + static_cast<unsigned>(__ffs(static_cast<int>(others)) - 1);
+    const unsigned outer = word / p.share.across;
+    const std::int64_t column = std::int64_t{word - outer * p.share.across} * static_cast<int>(sizeof(Word));
+#pragma unroll 1
+    for (int row = 0; row < kRows; ++row) {
+      if (turn == 0)
+        softmax_column_any<E, kLog>(p, p.x + outer * p.x_outer + column + row * kSize,
+                                    p.y + outer * p.y_outer + column + row * kSize);
+      turn = turn == 0 ? takers - 1 : turn - 1;
+    }
+  }
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
