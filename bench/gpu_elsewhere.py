@@ -146,3 +146,7 @@ def measure(b):
                                 (16, 2048, 2048), (2, 16384, 2048)):
             backward_outer(b, dtype, batch, n, inner)
             reduced_outer(b, dtype, 2 * batch, n, inner)
+        twice = 4 // torch.empty((), dtype=dtype).element_size()
+        for batch, n, inner in ((8, 21, 513 * 513), (64, 64, 65 * 65), (2048, 512, 7 * 7), (512, 512, 14 * 14),
+                                (1024, 1024, 7 * 7), (64, 2048, 261)):  # rows do not lie on 16 bytes
+            b.outer_axis(dtype, twice * batch, n, inner)

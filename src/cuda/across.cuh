@@ -11,8 +11,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// A thread's part of a tile: kCount elements of each of kRows rows at a time. kPlain: all rows are whole and alike.
-template <class E, bool kLog, int kRows, bool kPlain>
+/// A thread's part of a tile: kCount elements of each of kRows rows at a time. Several rows are whole and alike.
+template <class E, bool kLog, int kRows>
 struct AcrossRows {
   static constexpr int kCount = kAcrossCount;
   using Lse = fold::LogSumExp<float>;
@@ -21,7 +21,6 @@ struct AcrossRows {
   using Words = AcrossWord<E, kRows>;
   using Word = typename Words::Word;
   using Storage = AcrossStorage<kRows>;
-  static_assert(kPlain || kRows == 1);
   static constexpr int kWarps = kAcrossThreads / 32, kOfThread = kRows;
   static constexpr bool kLogarithms = kLog;
   static constexpr int kSize = static_cast<int>(sizeof(E));
@@ -231,13 +230,7 @@ struct AcrossRows {
     });
   }
   /// Any terms.
-  __device__ __forceinline__ float fold_any(float (&v)[kCount], int there, const typename Lse::Frame& frame,
-                                            float& unit) const {
-    if (kPlain) {
-#pragma unroll
-      for (int j = 0; j < kCount; ++j)
-        if (j >= there) v[j] = lift::absent(factor.c);
-    }
+  __device__ __forceinline__ float fold_any(float (&v)[kCount], const typename Lse::Frame& frame, float& unit) const {
     float terms[kCount];
 #pragma unroll
     for (int j = 0; j < kCount; ++j) terms[j] = v[j];
@@ -277,7 +270,7 @@ struct AcrossRows {
         sums[row] = __all_sync(lift::kWholeWarp, there == kCount) ? fold_dense<true>(chunk.v[row], there, terms)
                                                                   : fold_dense<false>(chunk.v[row], there, terms);
       } else {
-        sums[row] = fold_any(chunk.v[row], there, frames[row], chunk.units[row]);
+        sums[row] = fold_any(chunk.v[row], frames[row], chunk.units[row]);
       }
     }
     sums_over_classes(sums);
@@ -336,7 +329,7 @@ struct AcrossRows {
 #pragma unroll 1
     for (int j = 0; j < mine; ++j, y += p[Slot::y].axis_stride * share.classes) {
       const std::int64_t i = begin + first + share.classes * j;
-      const bool present = j < there && (kPlain || r.mask == nullptr || r.mask[i * p[Slot::mask].axis_stride] != 0);
+      const bool present = j < there && (r.mask == nullptr || r.mask[i * p[Slot::mask].axis_stride] != 0);
       *reinterpret_cast<E*>(y) = fold::narrow<E>(constant.everywhere || present ? constant.value : nothing<kLog>());
     }
   }

@@ -26,7 +26,9 @@ const char* refuses_across(const RowProblem& p);
 /// Whether all rows are whole and alike, and every so many neighbours, 2 or 4, lie in a word.
 bool lies_in_words(const RowProblem& p, int rows);
 /// How many rows lie side by side, and how many such runs there are.
-inline std::int64_t inner_of(const RowProblem& p) { return p.outer[static_cast<std::size_t>(std::max(p.outer_rank, 1) - 1)]; }
+inline std::int64_t inner_of(const RowProblem& p) {
+  return p.outer[static_cast<std::size_t>(std::max(p.outer_rank, 1) - 1)];
+}
 inline std::int64_t outer_of(const RowProblem& p) { return p.outer_rank == 2 ? p.outer[0] : 1; }
 
 }  // namespace cuda

@@ -46,15 +46,6 @@ struct AcrossWord<float, 2> {
   using Word = float2;
   static __device__ __forceinline__ void unpack(const float2& word, float (&v)[2]) { v[0] = word.x, v[1] = word.y; }
   static __device__ __forceinline__ float2 pack(const float (&v)[2]) { return {v[0], v[1]}; }
-  template <int kCount>
-  static __device__ __forceinline__ void extremes(const float2 (&raw)[kCount], lift::Extremes (&e)[2]) {
-    e[0] = {raw[0].x, raw[0].x}, e[1] = {raw[0].y, raw[0].y};
-#pragma unroll
-    for (int j = 1; j < kCount; ++j) {
-      e[0] = {lift::least(e[0].low, raw[j].x), lift::most(e[0].high, raw[j].x)};
-      e[1] = {lift::least(e[1].low, raw[j].y), lift::most(e[1].high, raw[j].y)};
-    }
-  }
 };
 
 /// Two 16-bit elements.
@@ -62,15 +53,6 @@ template <class E, class Pair>
 struct AcrossHalves {
   using Word = unsigned;
   static __device__ __forceinline__ unsigned pack(const float (&v)[2]) { return Packed<E>::two(v[0], v[1]); }
-  template <int kCount>
-  static __device__ __forceinline__ void extremes(const unsigned (&raw)[kCount], lift::Extremes (&e)[2]) {
-    const auto at = [&](int j) { return *reinterpret_cast<const Pair*>(&raw[j]); };
-    Pair low = at(0), high = at(0);
-#pragma unroll
-    for (int j = 1; j < kCount; ++j) low = __hmin2_nan(low, at(j)), high = __hmax2_nan(high, at(j));
-    e[0] = {static_cast<float>(low.x), static_cast<float>(high.x)};
-    e[1] = {static_cast<float>(low.y), static_cast<float>(high.y)};
-  }
   /// The least and the most of both rows' elements, from two words more: an instruction each.
   static __device__ __forceinline__ void widen_range(const unsigned& a, const unsigned& b, unsigned& least,
                                                      unsigned& most) {
@@ -96,8 +78,7 @@ struct AcrossWord<fold::Float16, 2> : AcrossHalves<fold::Float16, __half2> {
 
 /// Four of these.
 template <class E>
-  requires(sizeof(E) == 2)
-struct AcrossWord<E, 4> {
+requires(sizeof(E) == 2) struct AcrossWord<E, 4> {
   using Pair = AcrossWord<E, 2>;
   using Word = uint2;
   static __device__ __forceinline__ void unpack(const uint2& word, float (&v)[4]) {

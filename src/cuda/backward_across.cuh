@@ -15,7 +15,7 @@ template <class E, template <class> class Gradient, int kRows, bool kCluster>
 __global__ void __launch_bounds__(kAcrossThreads, 2)
     backward_across_rows(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share) {
   begin_in_order();
-  using Rows = AcrossRows<E, false, kRows, true>;
+  using Rows = AcrossRows<E, false, kRows>;
   using Words = typename Rows::Words;
   constexpr int kCount = Rows::kCount;
   __shared__ typename Rows::Storage storage;

@@ -5,7 +5,6 @@
 #include "cuda/elements.hpp"
 #include "cuda/launch.hpp"
 
-
 namespace softfold {
 inline namespace v0 {
 namespace cuda {

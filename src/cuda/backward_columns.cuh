@@ -101,10 +101,9 @@ struct GradientColumn {
       }
       *reinterpret_cast<Word*>(at) = Words::pack(a);
     }
-    if (regular) return;
     // Once more, of rows with NaN or nothing in them.
 #pragma unroll 1
-    for (int j = 0; j < there; ++j, to += step) {
+    for (int j = 0; j < there && !regular; ++j, to += step) {
       float a[kRows], b[kRows];
       Words::unpack(y[j * kStep], a), Words::unpack(dy[j * kStep], b);
 #pragma unroll
@@ -127,8 +126,8 @@ struct GradientColumn {
 /// The lane's rows from `count` parts, of at most kMost: joined from the largest stride down (warps), or neighbours
 /// first (blocks: chunks' parts, then chunks).
 template <int kMost, bool kNeighbours, int kRows>
-__device__ __forceinline__ void join_parts(const GradientPart<kRows>* parts, int count, int lane,
-                                           float (&sums)[kRows], unsigned (&any)[kRows]) {
+__device__ __forceinline__ void join_parts(const GradientPart<kRows>* parts, int count, int lane, float (&sums)[kRows],
+                                           unsigned (&any)[kRows]) {
 #pragma unroll
   for (int row = 0; row < kRows; ++row) any[row] = 0;
 #pragma unroll

@@ -26,8 +26,8 @@ struct ColumnPlace {
     lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     classes = 1 << p.class_bits, own = warp & (classes - 1);
     rank = lift::Cluster::rank(), blocks = lift::Cluster::size();
-    const unsigned tile =
-        blockIdx.x / blocks * static_cast<unsigned>(warps >> p.class_bits) + (static_cast<unsigned>(warp) >> p.class_bits);
+    const unsigned tile = blockIdx.x / blocks * static_cast<unsigned>(warps >> p.class_bits) +
+                          (static_cast<unsigned>(warp) >> p.class_bits);
     // Lanes without rows of their own take part with the last ones and write nothing.
     asked = tile * 32 + static_cast<unsigned>(lane), word = min(asked, p.words - 1);
     outer = word / p.across, column = word - outer * p.across;

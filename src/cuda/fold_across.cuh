@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
     fold_across_chunks(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share, int chunks,
                        fold::LogSumExp<float>::State* states) {
   begin_in_order();
-  using Rows = AcrossRows<E, false, 1, false>;
+  using Rows = AcrossRows<E, false, 1>;
   __shared__ typename Rows::Storage storage;
   const int size = share.columns * share.classes, chunk_index = static_cast<int>(blockIdx.x % chunks);
   const std::int64_t tile =

@@ -70,7 +70,8 @@ __device__ __forceinline__ void find_rows(const RowProblem& p, std::int64_t base
   if (p.causal) length = clamp(place.last() + 1 + p.n - p.outer[static_cast<std::size_t>(p.outer_rank - 1)], length);
   if (Shape::kFold) length = clamp(length - begin, lift::kChunk);
   const CutRow row{place.offset(p[Slot::x]) + begin * static_cast<int>(sizeof(typename Shape::E)),
-                   Shape::kFold ? item : place.offset(p[Slot::y]), has_row ? static_cast<int>(length) : ShortOrder::kNone};
+                   Shape::kFold ? item : place.offset(p[Slot::y]),
+                   has_row ? static_cast<int>(length) : ShortOrder::kNone};
   // Lanes without a place come last.
   const int at =
       Shape::kLanes == 32 ? lane : place_by_steps(lane < Shape::kPlaces ? row.length : 1024, Shape::kElements);

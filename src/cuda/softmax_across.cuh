@@ -39,7 +39,7 @@ __device__ __forceinline__ void run_twice(const Rows& rows, std::int64_t begin) 
 #pragma unroll 1
   for (std::int64_t at = end > begin ? (end - 1) / lift::kChunk * lift::kChunk : -1; at >= begin; at -= lift::kChunk) {
     lift::Extremes unused[kRows];
-    const int there = rows.load(chunk.v, unused, at);
+    rows.load(chunk.v, unused, at);
     chunk.dense = false;
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ void run_twice(const Rows& rows, std::int64_t begin) 
       const bool regular = states[row].m < fold::infinity<double>() && states[row].d > 0.F;
       chunk.units[row] = 1.F;
       if (Rows::kLogarithms || !regular) continue;
-      rows.fold_any(chunk.v[row], there, {states[row].m, true}, chunk.units[row]);
+      rows.fold_any(chunk.v[row], {states[row].m, true}, chunk.units[row]);
     }
     rows.write(chunk, at, states);
   }
@@ -59,7 +59,7 @@ template <class E, bool kLog>
 __global__ void __launch_bounds__(kAcrossThreads, 2)
     softmax_across_rows(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share) {
   begin_in_order();
-  using Rows = AcrossRows<E, kLog, 1, false>;
+  using Rows = AcrossRows<E, kLog, 1>;
   __shared__ typename Rows::Storage storage;
   const int tiles = kAcrossThreads / (share.columns * share.classes);
   const unsigned blocks = lift::Cluster::size();

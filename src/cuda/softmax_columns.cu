@@ -31,17 +31,17 @@ void launch_columns(const RowProblem& p, const ColumnCut& cut, Stream stream) {
   const Operand &x = p[Slot::x], &y = p[Slot::y];
   const bool single = outer_of(p) == 1;
   const auto scale = fold::make_scale<float>(p.scale);
-  const SoftmaxColumns columns{.x = x.data,
-                               .y = y.data,
-                               .x_axis = x.axis_stride,
-                               .x_outer = single ? 0 : x.strides[0],
-                               .y_axis = y.axis_stride,
-                               .y_outer = single ? 0 : y.strides[0],
-                               .share = cut.share,
-                               .empty = p.empty,
-                               .scale = scale,
-                               .two_kappa =
-                                   fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa};
+  const SoftmaxColumns columns{
+      .x = x.data,
+      .y = y.data,
+      .x_axis = x.axis_stride,
+      .x_outer = single ? 0 : x.strides[0],
+      .y_axis = y.axis_stride,
+      .y_outer = single ? 0 : y.strides[0],
+      .share = cut.share,
+      .empty = p.empty,
+      .scale = scale,
+      .two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa};
   const int shares = cut.blocks > 1 ? cut.blocks * 32 * static_cast<int>(sizeof(SoftmaxPart<kRows, kLog>)) : 0;
   launch("softmax_across_columns", softmax_across_columns<E, kLog, kRows>,
          {blocks_of(cut), kSoftmaxColumnWarps * 32, cut.blocks, shares}, stream, columns);

@@ -28,7 +28,7 @@ struct SoftmaxColumns {
 /// What is known of a lane's rows from some of their elements.
 template <int kRows, bool kLog>
 struct alignas(8) SoftmaxPart {
-  float sum[kRows];           ///< in the rows' even frames; NaN if a row has elements that do not lie close to it
+  float sum[kRows];            ///< in the rows' even frames; NaN if a row has elements that do not lie close to it
   int high[kLog ? kRows : 1];  ///< z
   __device__ __forceinline__ void join(const SoftmaxPart& other) {
 #pragma unroll
@@ -179,13 +179,15 @@ __device__ __noinline__ void softmax_column_any(const SoftmaxColumns& p, const c
     load(begin);
     if (norm.regular) {
       const auto own = kLog ? Fold::reduce(v, factor.c) : Fold::terms(v, factor.c);
-      finish<kLog>(v, own.dense, factor, fold::Scalar<float>::mul(norm.multiplier(own.state.m), own.unit), state, p.scale);
+      finish<kLog>(v, own.dense, factor, fold::Scalar<float>::mul(norm.multiplier(own.state.m), own.unit), state,
+                   p.scale);
     }
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       const int i = begin + lane + 32 * j;
       if (i < n)
-        *reinterpret_cast<E*>(y + i * p.y_axis) = norm.regular ? Packed<E>::narrow(v[j]) : fold::narrow<E>(constant.value);
+        *reinterpret_cast<E*>(y + i * p.y_axis) =
+            norm.regular ? Packed<E>::narrow(v[j]) : fold::narrow<E>(constant.value);
     }
   }
 }
@@ -239,15 +241,17 @@ __global__ void __launch_bounds__(kSoftmaxColumnWarps * 32, kRows == 4 ? 2 : 3)
   for (int row = 0; row < kRows; ++row) close = close && !fold::is_nan(part.sum[row]);
   const bool exists = at.asked < p.share.words;
   if (exists && close)
-    own.write(p.y + at.outer * p.y_outer + at.begin * p.y_axis + std::int64_t{at.column} * static_cast<int>(sizeof(Word)),
-              p.y_axis << at.residue_bits, at.there, part, p);
+    own.write(
+        p.y + at.outer * p.y_outer + at.begin * p.y_axis + std::int64_t{at.column} * static_cast<int>(sizeof(Word)),
+        p.y_axis << at.residue_bits, at.there, part, p);
   // The words with other rows are known to all of a tile's warps, which take one after another.
   unsigned others = __ballot_sync(lift::kWholeWarp, exists && !close);
   const unsigned takers = at.blocks * static_cast<unsigned>(at.classes);
   unsigned turn = at.rank * static_cast<unsigned>(at.classes) + static_cast<unsigned>(at.own);
 #pragma unroll 1
   for (; others != 0; others &= others - 1) {
-    const unsigned word = at.asked - static_cast<unsigned>(at.lane) + static_cast<unsigned>(__ffs(static_cast<int>(others)) - 1);
+    const unsigned word =
+        at.asked - static_cast<unsigned>(at.lane) + static_cast<unsigned>(__ffs(static_cast<int>(others)) - 1);
     const unsigned outer = word / p.share.across;
     const std::int64_t column = std::int64_t{word - outer * p.share.across} * static_cast<int>(sizeof(Word));
 #pragma unroll 1
