@@ -3,8 +3,8 @@
 #include "cuda/fold_across.cuh"
 #include "cuda/softmax_across.cuh"
 
-#include "cuda/across_tiles.hpp"
 #include "cuda/choose.hpp"
+#include "cuda/columns.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
@@ -121,23 +121,6 @@ void run_backward(const RowProblem& p, const Context& context) {
 }
 
 }  // namespace
-
-bool lies_in_words(const RowProblem& p, int rows) {
-  if (p[Slot::mask].given || p[Slot::length].given || p.causal || p[Slot::scales].given) return false;
-  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return false;
-  const auto last = static_cast<std::size_t>(p.outer_rank - 1);
-  if (p.outer[last] % rows != 0) return false;
-  const auto word = rows * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
-  for (const Slot slot : {Slot::x, Slot::y, Slot::dy}) {
-    const Operand& o = p[slot];
-    if (!o.given) continue;
-    if (reinterpret_cast<std::uintptr_t>(o.data) % static_cast<std::uintptr_t>(word) != 0) return false;
-    if (o.axis_stride % word != 0) return false;
-    for (std::size_t d = 0; d < last; ++d)
-      if (o.strides[d] % word != 0) return false;
-  }
-  return true;
-}
 
 const RowKernel softmax_across_rows_kernel{"softmax_across_rows", refuses, run, nullptr};
 const RowKernel backward_across_rows_kernel{"backward_across_rows", refuses_backward, run_backward, nullptr};

@@ -81,27 +81,6 @@ struct AcrossRows {
     }
     return there;
   }
-  /// Words to elements, and their extremes. Of plain rows, where nothing is stands another of the thread's elements,
-  /// which changes no extreme.
-  __device__ __forceinline__ void unpack(float (&v)[kRows][kCount], lift::Extremes (&own)[kRows], Word (&raw)[kCount],
-                                         int there) const {
-    if (there < kCount) {
-      if (there == 0) raw[0] = Word{};
-#pragma unroll
-      for (int j = 1; j < kCount; ++j)
-        if (j >= there) raw[j] = raw[0];
-    }
-    Words::extremes(raw, own);
-#pragma unroll
-    for (int row = 0; row < kRows && there == 0; ++row) own[row] = {fold::infinity<float>(), -fold::infinity<float>()};
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      float word[kRows];
-      Words::unpack(raw[j], word);
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) v[row][j] = word[row];
-    }
-  }
   /// A chunk's elements of this thread from memory, lift::absent where none is; returns how many there are.
   __device__ __forceinline__ int load(float (&v)[kRows][kCount], lift::Extremes (&own)[kRows],
                                       std::int64_t begin) const {
@@ -113,7 +92,8 @@ struct AcrossRows {
                      raw[j] = Word{};
                      if (j < there) raw[j] = *reinterpret_cast<const Word*>(place);
                    });
-    unpack(v, own, raw, there);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) v[0][j] = fold::widen(raw[j]);
     hide(v[0], begin, there);
     own[0] = lift::extremes_of(v[0]);
     return there;
@@ -244,9 +224,6 @@ struct AcrossRows {
   __device__ __forceinline__ void fold_chunk(Chunk& chunk, std::int64_t begin) const {
     lift::Extremes e[kRows];
     const int there = load(chunk.v, e, begin);
-    fold_chunk(chunk, e, there);
-  }
-  __device__ __forceinline__ void fold_chunk(Chunk& chunk, lift::Extremes (&e)[kRows], int there) const {
     constexpr float kMagic = fold::Real<float>::kMagic;
     extremes_over_classes(e);
     const float c = factor.c;

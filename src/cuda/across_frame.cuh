@@ -38,6 +38,29 @@ struct AcrossFrame {
   }
 };
 
+/// What is known of kRows rows from some of their elements. The terms are in an even frame that all threads of a row
+/// share; log_softmax needs the row's own, which follows from the highest n.
+template <int kRows, bool kLog>
+struct alignas(8) AcrossPart {
+  float sum[kRows];
+  __device__ __forceinline__ void join(const AcrossPart& other) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) sum[row] = fold::Scalar<float>::add(sum[row], other.sum[row]);
+  }
+};
+template <int kRows>
+struct alignas(8) AcrossPart<kRows, true> {
+  float sum[kRows];
+  int high[kRows];
+  __device__ __forceinline__ void join(const AcrossPart& other) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      sum[row] = fold::Scalar<float>::add(sum[row], other.sum[row]);
+      high[row] = max(high[row], other.high[row]);
+    }
+  }
+};
+
 }  // namespace cuda
 }  // namespace v0
 }  // namespace softfold

@@ -85,29 +85,6 @@ __device__ __forceinline__ void wait_at(int barrier, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-/// What is known of kRows rows from some of their elements. The terms are in an even frame that all threads of a row
-/// share; log_softmax needs the row's own, which follows from the highest n.
-template <int kRows, bool kLog>
-struct alignas(8) AcrossPart {
-  float sum[kRows];
-  __device__ __forceinline__ void join(const AcrossPart& other) {
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) sum[row] = fold::Scalar<float>::add(sum[row], other.sum[row]);
-  }
-};
-template <int kRows>
-struct alignas(8) AcrossPart<kRows, true> {
-  float sum[kRows];
-  int high[kRows];
-  __device__ __forceinline__ void join(const AcrossPart& other) {
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      sum[row] = fold::Scalar<float>::add(sum[row], other.sum[row]);
-      high[row] = max(high[row], other.high[row]);
-    }
-  }
-};
-
 /// What the threads of a block and the blocks of a cluster exchange; parts by turns, so that who is early overwrites
 /// nothing that who is late still reads. kGroups: of a block of a cluster, or 0.
 template <int kRows, bool kLog, int kGroups>

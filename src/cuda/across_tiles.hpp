@@ -23,9 +23,8 @@ extern const RowKernel backward_across_columns_kernel;
 
 /// Null if rows are plain and lie side by side, in x, y and dy, else why not; of a tensor of two axes or three.
 const char* refuses_across(const RowProblem& p);
-/// Whether all rows are whole and alike, and every so many neighbours, 2 or 4, lie in a word.
-bool lies_in_words(const RowProblem& p, int rows);
-/// How many rows lie side by side, and how many such runs there are.
+/// How many rows lie side by side, and how many such runs there are. (Rows without outer axes are refused before; that
+/// the compiler does not see.)
 inline std::int64_t inner_of(const RowProblem& p) {
   return p.outer[static_cast<std::size_t>(std::max(p.outer_rank, 1) - 1)];
 }

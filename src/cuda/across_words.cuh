@@ -32,13 +32,6 @@ struct AcrossWord<E, 1> {
   using Word = E;
   static __device__ __forceinline__ void unpack(const E& word, float (&v)[1]) { v[0] = fold::widen(word); }
   static __device__ __forceinline__ E pack(const float (&v)[1]) { return Packed<E>::narrow(v[0]); }
-  template <int kCount>
-  static __device__ __forceinline__ void extremes(const E (&raw)[kCount], lift::Extremes (&e)[1]) {
-    float v[kCount];
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) v[j] = fold::widen(raw[j]);
-    e[0] = lift::extremes_of(v);
-  }
 };
 
 template <>

@@ -123,11 +123,11 @@ struct GradientColumn {
   }
 };
 
-/// The lane's rows from `count` parts, of at most kMost: joined from the largest stride down (warps), or neighbours
-/// first (blocks: chunks' parts, then chunks).
-template <int kMost, bool kNeighbours, int kRows>
-__device__ __forceinline__ void join_parts(const GradientPart<kRows>* parts, int count, int lane, float (&sums)[kRows],
-                                           unsigned (&any)[kRows]) {
+/// The lane's rows from `count` parts, of at most kMost.
+template <bool kNeighbours, int kMost, int kRows>
+__device__ __forceinline__ void join_gradients(const GradientPart<kRows>* parts, int count, int lane,
+                                               float (&sums)[kRows], unsigned (&any)[kRows]) {
+  using Sum = fold::Sum<float>;
 #pragma unroll
   for (int row = 0; row < kRows; ++row) any[row] = 0;
 #pragma unroll
@@ -140,14 +140,8 @@ __device__ __forceinline__ void join_parts(const GradientPart<kRows>* parts, int
   for (int row = 0; row < kRows; ++row) {
     float all[kMost];
 #pragma unroll
-    for (int i = 0; i < kMost; ++i) all[i] = i < count ? parts[i].sums[row][lane] : fold::Sum<float>::identity();
-#pragma unroll
-    for (int step = 1; step < kMost; step *= 2) {
-      const int stride = kNeighbours ? step : kMost / 2 / step;
-#pragma unroll
-      for (int i = 0; i + stride < (kNeighbours ? kMost : 2 * stride); i += kNeighbours ? 2 * stride : 1)
-        all[i] = fold::Sum<float>::merge(all[i], all[i + stride]);
-    }
+    for (int i = 0; i < kMost; ++i) all[i] = i < count ? parts[i].sums[row][lane] : Sum::identity();
+    join_parts<kNeighbours>(all, count, [](float a, float b) { return Sum::merge(a, b); });
     sums[row] = all[0];
   }
 }
@@ -179,7 +173,7 @@ __global__ void __launch_bounds__(kWarps * 32, 28 / kWarps)
   if (at.classes > 1) __syncthreads();
   float sums[kRows];
   unsigned any[kRows];
-  join_parts<kWarps, false>(parts + at.warp - at.own, at.classes, at.lane, sums, any);
+  join_gradients<false, kWarps>(parts + at.warp - at.own, at.classes, at.lane, sums, any);
   if (at.blocks > 1) {
     mail.expect(static_cast<int>(at.blocks * sizeof(Part)));
     for (unsigned to = static_cast<unsigned>(at.warp); to < at.blocks; to += kWarps) {
@@ -192,7 +186,7 @@ __global__ void __launch_bounds__(kWarps * 32, 28 / kWarps)
       }
     }
     mail.wait();
-    join_parts<kColumnBlocks, true>(shares, static_cast<int>(at.blocks), at.lane, sums, any);
+    join_gradients<true, kColumnBlocks>(shares, static_cast<int>(at.blocks), at.lane, sums, any);
   }
   if (at.asked >= p.share.words) return;
   GradientState<float> states[kRows];

@@ -28,7 +28,8 @@ struct ColumnPlace {
     rank = lift::Cluster::rank(), blocks = lift::Cluster::size();
     const unsigned tile = blockIdx.x / blocks * static_cast<unsigned>(warps >> p.class_bits) +
                           (static_cast<unsigned>(warp) >> p.class_bits);
-    // Lanes without rows of their own take part with the last ones and write nothing.
+    // Lanes without rows of their own take part with the last ones and write nothing. What they read may be what others
+    // write at the same time, in place; nobody uses what comes of it.
     asked = tile * 32 + static_cast<unsigned>(lane), word = min(asked, p.words - 1);
     outer = word / p.across, column = word - outer * p.across;
     // Parts in such an order that the tree joins neighbouring blocks first.
@@ -40,6 +41,20 @@ struct ColumnPlace {
     begin = chunk * lift::kChunk + first;
   }
 };
+
+/// all[0] becomes the tree over kMost parts, of which the first `count` exist and the others change nothing: from the
+/// largest stride down (a tile's warps), or neighbours first (blocks: chunks' parts, then chunks).
+template <bool kNeighbours, int kMost, class T, class Merge>
+__device__ __forceinline__ void join_parts(T (&all)[kMost], int count, const Merge& merge) {
+#pragma unroll
+  for (int step = 1; step < kMost; step *= 2) {
+    const int stride = kNeighbours ? step : kMost / 2 / step;
+    if (stride >= count) continue;
+#pragma unroll
+    for (int i = 0; i + stride < (kNeighbours ? kMost : 2 * stride); i += kNeighbours ? 2 * stride : 1)
+      all[i] = merge(all[i], all[i + stride]);
+  }
+}
 
 /// The mail by which the blocks of a cluster tell each other of their tile; `Part`s in dynamic shared memory, one from
 /// each of them.

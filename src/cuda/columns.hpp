@@ -22,6 +22,10 @@ struct ColumnCut {
   int slots;        ///< elements of a row that a lane has, at most
   ColumnShare share;
 };
+/// Whether all rows are whole and alike, and every `rows` neighbours, 1, 2 or 4, lie in a word.
+bool lies_in_words(const RowProblem& p, int rows);
+/// How many elements of a chunk apart those lie that a lane has, of which it holds up to `held`: a power of two.
+int residue_bits_of(const RowProblem& p, int held);
 /// With `rows` neighbouring rows a lane, up to `held` elements of each, and so many warps a block.
 ColumnCut cut_columns(const RowProblem& p, int rows, int held, int warps);
 /// Blocks in all.

@@ -14,6 +14,7 @@ namespace {
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_across(p)) return why;
+  if (lift::chunk_count(p.n) > 0x7FFFFFFF) return "a row has more chunks than are counted";
   return refuses_chunks(p);
 }
 
@@ -31,14 +32,13 @@ FoldColumns columns_of(const RowProblem& p, const DeviceTraits& traits) {
   const Operand& x = p[Slot::x];
   const RowResults results(p);
   const Operand& to = p[results.is_state ? Slot::states : Slot::row];
-  const auto rows = static_cast<unsigned>(rows_of(p)), run = static_cast<unsigned>(column_run(rows_of(p)));
+  const auto rows = static_cast<unsigned>(rows_of(p));
   const bool single = outer_of(p) == 1;
   const std::int64_t chunks = lift::chunk_count(p.n);
   const unsigned across = static_cast<unsigned>(inner_of(p)) / rows;
   const unsigned words = across * static_cast<unsigned>(outer_of(p)), tiles = (words + 31) / 32;
   const auto items = tiles * static_cast<unsigned>(chunks);
-  const auto longest = static_cast<unsigned>(std::min<std::int64_t>(p.n, lift::kChunk));
-  const int residue_bits = std::countr_zero(std::bit_ceil((longest + run - 1) / run));
+  const int residue_bits = residue_bits_of(p, column_run(rows_of(p)));
   // As few warps to a chunk as leave no processor idle.
   const std::int64_t wanted = std::int64_t{traits.processors} * 64;
   const int most = std::min(residue_bits, std::countr_zero(static_cast<unsigned>(kColumnWarps)));

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/across_frame.cuh"
-#include "cuda/across_words.cuh"
+#include "cuda/columns.cuh"
 #include "cuda/in_order.cuh"
 #include "cuda/row_results.cuh"
 
@@ -155,7 +155,7 @@ template <int kRows>
 struct ColumnPart {
   float sum[kRows][32];
   int high[kRows][32];
-  int close;
+  unsigned close;  ///< of which lanes all elements lie close to the frames
 };
 
 /// A warp's part of an item.
@@ -190,51 +190,50 @@ struct ColumnItem {
     Fold columns(f.c, *reinterpret_cast<const Word*>(column));
     float sums[kRows];
     columns.fold(sums, f, column, own, n);
-    const bool close = __all_sync(lift::kWholeWarp, columns.is_close()) != 0;
-    if (lane == 0) part.close = close ? 1 : 0;
+    const unsigned close = __ballot_sync(lift::kWholeWarp, columns.is_close());
+    if (lane == 0) part.close = close;
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       part.sum[row][lane] = sums[row], part.high[row][lane] = columns.high[row];
       magic[row] = columns.magic[row];
     }
   }
-  /// parts: of the item's warps, each of which finishes every so-manieth row of its lanes.
+  /// parts: of the item's warps, each of which finishes every so-manieth row.
   __device__ __forceinline__ void finish(const Part* parts, const float (&magic)[kRows]) const {
-    bool close = true;
-    for (int w = 0; w < classes; ++w) close = close && parts[w].close != 0;
-    if (!close) return finish_any();
-    if (word() >= f.words) return;
+    unsigned close = ~0U;
+    for (int w = 0; w < classes; ++w) close &= parts[w].close;
+    if (word() < f.words && (close >> lane & 1U) != 0) {
 #pragma unroll
-    for (int row = 0; row < kRows; ++row)
-      if (row % classes == own) put(word(), row, joined(parts, row, magic[row]));
+      for (int row = 0; row < kRows; ++row)
+        if (row % classes == own) put(word(), row, joined(parts, row, magic[row]));
+    }
+#pragma unroll 1
+    for (unsigned others = ~close; others != 0; others &= others - 1) {
+      const unsigned of = tile * 32 + static_cast<unsigned>(__ffs(static_cast<int>(others)) - 1);
+      if (of >= f.words) return;
+#pragma unroll 1
+      for (int row = 0; row < kRows; ++row) {
+        if ((of * kRows + static_cast<unsigned>(row)) % static_cast<unsigned>(classes) != static_cast<unsigned>(own))
+          continue;
+        const State state = fold_column<E>(first_of(of) + row * static_cast<int>(sizeof(E)), f.axis, n, f.c);
+        if (lane == 0) put(of, row, state);
+      }
+    }
   }
 
  private:
-  __device__ __forceinline__ void finish_any() const {
-#pragma unroll 1
-    for (int i = own; i < 32 * kRows; i += classes) {
-      const unsigned of = tile * 32 + static_cast<unsigned>(i / kRows);
-      if (of >= f.words) return;
-      const State state = fold_column<E>(first_of(of) + i % kRows * static_cast<int>(sizeof(E)), f.axis, n, f.c);
-      if (lane == 0) put(of, i % kRows, state);
-    }
-  }
   /// The tree over the item's warps.
   __device__ __forceinline__ State joined(const Part* parts, int row, float magic) const {
     float all[kColumnWarps];
     int high = parts[0].high[row][lane];
 #pragma unroll
     for (int w = 0; w < kColumnWarps; ++w) {
+      all[w] = 0.F;
       if (w >= classes) continue;
       all[w] = parts[w].sum[row][lane];
       high = max(high, parts[w].high[row][lane]);
     }
-#pragma unroll
-    for (int stride = kColumnWarps / 2; stride > 0; stride /= 2) {
-      if (stride >= classes) continue;
-#pragma unroll
-      for (int w = 0; w < stride; ++w) all[w] = fold::Scalar<float>::add(all[w], all[w + stride]);
-    }
+    join_parts<false>(all, classes, [](float a, float b) { return fold::Scalar<float>::add(a, b); });
     return AcrossFrame::state(all[0], high, magic);
   }
   __device__ __forceinline__ void put(unsigned of, int row, const State& state) const {

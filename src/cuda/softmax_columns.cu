@@ -42,7 +42,7 @@ void launch_columns(const RowProblem& p, const ColumnCut& cut, Stream stream) {
       .empty = p.empty,
       .scale = scale,
       .two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa};
-  const int shares = cut.blocks > 1 ? cut.blocks * 32 * static_cast<int>(sizeof(SoftmaxPart<kRows, kLog>)) : 0;
+  const int shares = cut.blocks > 1 ? cut.blocks * 32 * static_cast<int>(sizeof(AcrossPart<kRows, kLog>)) : 0;
   launch("softmax_across_columns", softmax_across_columns<E, kLog, kRows>,
          {blocks_of(cut), kSoftmaxColumnWarps * 32, cut.blocks, shares}, stream, columns);
 }

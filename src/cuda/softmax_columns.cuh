@@ -25,20 +25,6 @@ struct SoftmaxColumns {
   float two_kappa;  ///< of fold::LogNormaliser
 };
 
-/// What is known of a lane's rows from some of their elements.
-template <int kRows, bool kLog>
-struct alignas(8) SoftmaxPart {
-  float sum[kRows];            ///< in the rows' even frames; NaN if a row has elements that do not lie close to it
-  int high[kLog ? kRows : 1];  ///< z
-  __device__ __forceinline__ void join(const SoftmaxPart& other) {
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      sum[row] = fold::Scalar<float>::add(sum[row], other.sum[row]);
-      if (kLog) high[row] = max(high[row], other.high[row]);
-    }
-  }
-};
-
 /// A lane's elements of its rows.
 template <class E, bool kLog, int kRows>
 struct SoftmaxColumn {
@@ -46,7 +32,7 @@ struct SoftmaxColumn {
   using Frame = AcrossFrame;
   using Words = AcrossWord<E, kRows>;
   using Word = typename Words::Word;
-  using Part = SoftmaxPart<kRows, kLog>;
+  using Part = AcrossPart<kRows, kLog>;  ///< a sum is NaN if its row has elements that do not lie close to its frame
   static constexpr int kCount = terms_of_lane(kRows) / kRows;
 
   Word raw[kCount];
@@ -74,7 +60,7 @@ struct SoftmaxColumn {
     }
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      if (kLog) part.high[row] = high[row];
+      if constexpr (kLog) part.high[row] = high[row];
       if (!Frame::is_close(high[row], low[row])) part.sum[row] = fold::canonical_nan<float>();
     }
   }
@@ -132,23 +118,15 @@ struct SoftmaxColumn {
   }
 };
 
-/// Joined from the largest stride down (a tile's warps), or neighbours first (blocks: chunks' parts, then chunks).
-template <int kMost, bool kNeighbours, class Part>
-__device__ __forceinline__ Part joined_parts(const Part (*parts)[32], int count, int lane) {
+template <bool kNeighbours, int kMost, class Part>
+__device__ __forceinline__ Part joined(const Part (*parts)[32], int count, int lane) {
   Part all[kMost];
 #pragma unroll
-  for (int i = 0; i < kMost; ++i) {
-    all[i] = Part{};
-    if (i < count) all[i] = parts[i][lane];
-  }
-#pragma unroll
-  for (int step = 1; step < kMost; step *= 2) {
-    const int stride = kNeighbours ? step : kMost / 2 / step;
-    if (!kNeighbours && stride >= count) continue;
-#pragma unroll
-    for (int i = 0; i + stride < (kNeighbours ? kMost : 2 * stride); i += kNeighbours ? 2 * stride : 1)
-      all[i].join(all[i + stride]);
-  }
+  for (int i = 0; i < kMost; ++i) all[i] = i < count ? parts[i][lane] : Part{};
+  join_parts<kNeighbours>(all, count, [](Part a, const Part& b) {
+    a.join(b);
+    return a;
+  });
   return all[0];
 }
 
@@ -178,9 +156,13 @@ __device__ __noinline__ void softmax_column_any(const SoftmaxColumns& p, const c
   for (int begin = 0; begin < n; begin += lift::kChunk) {
     load(begin);
     if (norm.regular) {
-      const auto own = kLog ? Fold::reduce(v, factor.c) : Fold::terms(v, factor.c);
-      finish<kLog>(v, own.dense, factor, fold::Scalar<float>::mul(norm.multiplier(own.state.m), own.unit), state,
-                   p.scale);
+      float multiplier = 0.F;
+      bool dense = false;
+      if constexpr (!kLog) {
+        const auto own = Fold::terms(v, factor.c);
+        multiplier = fold::Scalar<float>::mul(norm.multiplier(own.state.m), own.unit), dense = own.dense;
+      }
+      finish<kLog>(v, dense, factor, multiplier, state, p.scale);
     }
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
@@ -207,11 +189,8 @@ __global__ void __launch_bounds__(kSoftmaxColumnWarps * 32, kRows == 4 ? 2 : 3)
   auto* shares = reinterpret_cast<Part(*)[32]>(softmax_shares);  // of the cluster's blocks
   const ColumnPlace at(p.share, kWarps);
   mail.begin(at.blocks);
-  const auto x_of = [&](unsigned word) {
-    const unsigned outer = word / p.share.across;
-    return p.x + outer * p.x_outer + std::int64_t{word - outer * p.share.across} * static_cast<int>(sizeof(Word));
-  };
-  const char* x = x_of(at.word);
+  const std::int64_t column = std::int64_t{at.column} * static_cast<int>(sizeof(Word));
+  const char* x = p.x + at.outer * p.x_outer + column;
   Column own;
   const Word first = *reinterpret_cast<const Word*>(x);
   own.load(x + at.begin * p.x_axis, p.x_axis << at.residue_bits, at.there);
@@ -220,7 +199,7 @@ __global__ void __launch_bounds__(kSoftmaxColumnWarps * 32, kRows == 4 ? 2 : 3)
   if (at.classes > 1) {
     parts[at.warp][at.lane] = part;
     __syncthreads();
-    part = joined_parts<kWarps, false>(parts + at.warp - at.own, at.classes, at.lane);
+    part = joined<false, kWarps>(parts + at.warp - at.own, at.classes, at.lane);
   }
   if (at.blocks > 1) {
     mail.expect(static_cast<int>(at.blocks * 32 * sizeof(Part)));
@@ -233,8 +212,8 @@ __global__ void __launch_bounds__(kSoftmaxColumnWarps * 32, kRows == 4 ? 2 : 3)
     }
     mail.wait();
     const auto blocks = static_cast<int>(at.blocks);
-    part = blocks <= 4 ? joined_parts<4, true>(shares, blocks, at.lane)
-                       : joined_parts<kColumnBlocks, true>(shares, blocks, at.lane);
+    part =
+        blocks <= 4 ? joined<true, 4>(shares, blocks, at.lane) : joined<true, kColumnBlocks>(shares, blocks, at.lane);
   }
   bool close = true;
 #pragma unroll
@@ -253,12 +232,12 @@ __global__ void __launch_bounds__(kSoftmaxColumnWarps * 32, kRows == 4 ? 2 : 3)
     const unsigned word =
         at.asked - static_cast<unsigned>(at.lane) + static_cast<unsigned>(__ffs(static_cast<int>(others)) - 1);
     const unsigned outer = word / p.share.across;
-    const std::int64_t column = std::int64_t{word - outer * p.share.across} * static_cast<int>(sizeof(Word));
+    const std::int64_t first_column = std::int64_t{word - outer * p.share.across} * static_cast<int>(sizeof(Word));
 #pragma unroll 1
     for (int row = 0; row < kRows; ++row) {
       if (turn == 0)
-        softmax_column_any<E, kLog>(p, p.x + outer * p.x_outer + column + row * kSize,
-                                    p.y + outer * p.y_outer + column + row * kSize);
+        softmax_column_any<E, kLog>(p, p.x + outer * p.x_outer + first_column + row * kSize,
+                                    p.y + outer * p.y_outer + first_column + row * kSize);
       turn = turn == 0 ? takers - 1 : turn - 1;
     }
   }

@@ -61,9 +61,13 @@ TEST_F(CudaFoldAny, Rows) {
         if (HasFailure()) return;
         const auto rows = 1 + static_cast<std::int64_t>(at * 37 % 90) * 64 / (n + 64);
         const Op op = pick(at, 5, 3) == 0 ? Op::state : Op::logsumexp;
-        const auto shift = static_cast<std::int64_t>(pick(at, 2, 4)) + 1;
+        const auto shift = static_cast<std::int64_t>(pick(at, 2, 5));
         const std::string kernel = compare(op, t, static_cast<Form>(form), rows + 1, 3, n, at, shift);
-        if (n > 1 && (shift < 4 || t != DType::float32)) {  // one element alone is nowhere apart
+        const std::int64_t size = t == DType::float32 ? 4 : 2;
+        const bool cut = static_cast<Form>(form) == Form::length || static_cast<Form>(form) == Form::causal;
+        if (cut && n > 32 && n * size % 16 == 0 && shift * size % 16 == 0) {
+          EXPECT_EQ(kernel, "fold_lengths_warp");
+        } else if (n > 1) {  // one element alone is nowhere apart
           EXPECT_EQ(kernel, "fold_any_rows");
         }
       }
@@ -120,6 +124,32 @@ TEST_F(CudaFoldAny, Across) {
         compare_across(pick(at, 5, 3) == 0 ? Op::state : Op::logsumexp, t, inner, n, at);
         ++at;
       }
+}
+
+/// So many rows that a warp has a chunk of them, or a half or a quarter, for itself; few different ones, so that memory
+/// fills quickly.
+TEST_F(CudaFoldAny, ManyAcross) {
+  struct Case {
+    DType dtype;
+    std::int64_t n, inner;
+  };
+  for (const Case& c : {Case{DType::float32, 64, 600002}, Case{DType::bfloat16, 64, 1081376},
+                        Case{DType::float32, 1024, 270401}, Case{DType::bfloat16, 1000, 270400}}) {
+    Tensor x(c.dtype, {c.n, c.inner}), y(DType::float32, {c.inner});
+    x.fill([&](std::int64_t i) { return static_cast<double>((i * 2654435761U >> 7) % 4001) / 250. - 8.; });
+    softfold::RowOptions o;
+    o.axis = 0;
+    std::string kernel;
+    for (const bool gpu : {false, true}) {
+      const softfold::View in = x.view(gpu), out = y.view(gpu);
+      const auto plan = softfold::plan(Op::logsumexp, {&in, 1}, {&out, 1}, o);
+      plan.run();
+      kernel = plan.kernel();
+    }
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(difference(y.host(), y.download(), y.size()), "") << c.n << "x" << c.inner << " by " << kernel;
+    EXPECT_EQ(kernel, "fold_across_columns");
+  }
 }
 
 /// Operands that begin and end where their memory does: what lies around is not read (which compute-sanitizer sees).
