@@ -136,7 +136,7 @@ TEST_F(CudaFoldAny, ManyAcross) {
   for (const Case& c : {Case{DType::float32, 64, 600002}, Case{DType::bfloat16, 64, 1081376},
                         Case{DType::float32, 1024, 270401}, Case{DType::bfloat16, 1000, 270400}}) {
     Tensor x(c.dtype, {c.n, c.inner}), y(DType::float32, {c.inner});
-    x.fill([&](std::int64_t i) { return static_cast<double>((i * 2654435761U >> 7) % 4001) / 250. - 8.; });
+    x.fill_by_threads([&](std::int64_t i) { return static_cast<double>((i * 2654435761U >> 7) % 4001) / 250. - 8.; });
     softfold::RowOptions o;
     o.axis = 0;
     std::string kernel;
