@@ -95,7 +95,7 @@ Geometry geometry_of(std::span<const std::int64_t> shape, int axis) {
   if (axis < -rank || axis >= rank)
     throw Error(Code::shape, fmt::format("axis {} of an array of {} axes", axis, rank),
                 rank == 0 ? "an array with at least one axis" : fmt::format("{} .. {}", -rank, rank - 1),
-                rank == 0 ? "reshape it to [1]" : "--axis -1");
+                rank == 0 ? "reshape it to [1]" : fmt::format("--axis {}", axis < 0 ? -rank : -1));
   if (axis < 0) axis += rank;
   Geometry g;
   for (int i = 0; i < rank; ++i) {

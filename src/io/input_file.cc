@@ -1,15 +1,45 @@
 #include "softfold/io/input_file.hpp"
 
 #include "detail.hpp"
+#include "softfold/io/nearest.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 namespace softfold {
 inline namespace v0 {
 namespace io {
+
+namespace {
+
+constexpr const char *kRegular = "a regular file: it is read by offset, more than once",
+                     *kToFile = "write the data to a file first";
+
+/// The file beside a missing one whose name is nearest to its, or "check the path".
+std::string fix_of_missing(const std::string& path) {
+  constexpr int kMost = 10000;  // names that are looked at
+  const std::filesystem::path missing(path);
+  const auto folder = missing.parent_path();
+  std::error_code error;
+  std::vector<std::string> names;
+  auto entry = std::filesystem::directory_iterator(folder.empty() ? "." : folder, error);
+  for (; !error && entry != std::filesystem::end(entry) && names.size() < kMost; entry.increment(error))
+    if (std::error_code ignored; entry->is_regular_file(ignored)) names.push_back(entry->path().filename().string());
+  std::sort(names.begin(), names.end());
+  const std::vector<std::string_view> candidates(names.begin(), names.end());
+  const std::string_view near = nearest(missing.filename().string(), candidates);
+  return near.empty() ? "check the path" : in_quotes((folder / near).string());
+}
+
+}  // namespace
 
 InputFile::InputFile(std::string path) {
   // O_NONBLOCK: opening a named pipe must be refused below, not wait for its writer.
@@ -17,8 +47,9 @@ InputFile::InputFile(std::string path) {
   if (fd_ < 0) {
     const int error = errno;
     const bool missing = error == ENOENT || error == ENOTDIR;
+    if (missing && path == "-") throw Error(Code::file, "'-', standard input", kRegular, kToFile);
     throw Error(missing ? Code::file : Code::io, in_quotes(path) + ": " + reason(error), "a file that can be read",
-                fix_of(error, missing ? "check the path" : "check the path and its permissions"));
+                missing ? fix_of_missing(path) : fix_of(error, "check the path and its permissions"));
   }
   struct stat status {};
   const int failed = ::fstat(fd_, &status) == 0 ? 0 : errno;
@@ -26,9 +57,8 @@ InputFile::InputFile(std::string path) {
     ::close(std::exchange(fd_, -1));
     if (failed != 0) throw Error(Code::io, in_quotes(path) + ": " + reason(failed), "a file that can be read");
     const bool folder = S_ISDIR(status.st_mode);
-    throw Error(Code::file, in_quotes(path) + ", " + (folder ? "a directory" : "a pipe or device"),
-                "a regular file: it is read by offset, more than once",
-                folder ? "name a file in it" : "write the data to a file first");
+    throw Error(Code::file, in_quotes(path) + ", " + (folder ? "a directory" : "a pipe or device"), kRegular,
+                folder ? "name a file in it" : kToFile);
   }
   size_ = static_cast<std::uint64_t>(status.st_size);
   modified_s_ = status.st_mtim.tv_sec;

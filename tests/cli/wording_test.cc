@@ -212,6 +212,7 @@ TEST_F(Wording, OfTheLastAxisNoOptionIsTheNearest) {
     expect_refused(Code::usage, "try: --axis\n", {"softmax", "@x.npy", "@o.npy", option, "1"});
   expect_refused(Code::usage, "try: --as\n", {"topk", "@x.npy", "@v.npy", "@i.npy", "--sa", "f32"});
   expect_refused(Code::shape, "try: --axis -1\n", {"softmax", "@x.npy", "@o.npy", "--axis", "7"});
+  expect_refused(Code::shape, "try: --axis -2\n", {"softmax", "@x.npy", "@o.npy", "--axis", "-4"});
 }
 
 TEST_F(Wording, AnOptionWithoutEffectIsRefused) {

@@ -17,6 +17,11 @@ TEST(InputFile, RefusesWhatIsNoFile) {
   const TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   expect_error(Code::file, "missing.npy': No such file", [&] { io::open_array(folder / "missing.npy"); });
+  expect_error(Code::file, "try: check the path", [&] { io::open_array(folder / "missing.npy"); });
+  expect_error(Code::file, "try: check the path", [&] { io::open_array(folder / "nowhere" / "logits.npy"); });
+  write_contents(folder / "logits.npy", "text"), write_contents(folder / "labels.npy", "text");
+  expect_error(Code::file, "try: '" + folder / "logits.npy" + "'", [&] { io::open_array(folder / "logit.npy"); });
+  expect_error(Code::file, "try: write the data to a file first", [] { io::open_array("-"); });
   expect_error(Code::file, "a directory", [&] { io::open_array(folder.path()); });
   expect_error(Code::file, "try: name a file in it", [&] { io::open_array(folder.path()); });
   expect_error(Code::file, "a pipe or device", [&] { io::open_array(folder / "pipe"); });
