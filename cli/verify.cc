@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 
 namespace softfold::cli {
@@ -223,6 +224,7 @@ struct VerifyVerb {
 
   void run() const;
   void refuse_what_reads_no_result() const;
+  void refuse_operation_as_file() const;
   std::vector<Op> operations() const;
   void verify(Op which, const io::ArrayFile& file, const std::optional<io::ArrayFile>& given, const Compute& compute,
               std::vector<Check>& checks) const;
@@ -286,9 +288,18 @@ void VerifyVerb::refuse_what_reads_no_result() const {
                   fmt::format("softfold verify FILE RESULT {} ...", name));
 }
 
+/// `softfold verify softmax x.npy`, as one runs `bench`.
+void VerifyVerb::refuse_operation_as_file() const {
+  constexpr std::string_view names[] = {"softmax", "log-softmax", "log_softmax", "logsumexp"};
+  if (result.empty() || std::ranges::find(names, input) == std::end(names) || std::filesystem::exists(input)) return;
+  throw Error(Code::usage, fmt::format("the operation '{}' before the file", input), "FILE, then what is asked of it",
+              fmt::format("softfold verify {} --op {}", result, input));
+}
+
 void VerifyVerb::run() const {
   const std::vector<Op> which = operations();
   refuse_what_reads_no_result();
+  refuse_operation_as_file();
   const Compute compute(running);
   const io::ArrayFile file = reading.open_floating(input, running.memory_bytes());
   std::optional<io::ArrayFile> given;

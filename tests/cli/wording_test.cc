@@ -213,6 +213,7 @@ TEST_F(Wording, OfTheLastAxisNoOptionIsTheNearest) {
   expect_refused(Code::usage, "try: --as\n", {"topk", "@x.npy", "@v.npy", "@i.npy", "--sa", "f32"});
   expect_refused(Code::shape, "try: --axis -1\n", {"softmax", "@x.npy", "@o.npy", "--axis", "7"});
   expect_refused(Code::shape, "try: --axis -2\n", {"softmax", "@x.npy", "@o.npy", "--axis", "-4"});
+  expect_refused(Code::usage, "--op log-softmax\n", {"verify", "log-softmax", "@x.npy"});
 }
 
 TEST_F(Wording, AnOptionWithoutEffectIsRefused) {
