@@ -220,9 +220,8 @@ __global__ void __launch_bounds__(kSoftmaxColumnWarps * 32, kRows == 4 ? 2 : 3)
   for (int row = 0; row < kRows; ++row) close = close && !fold::is_nan(part.sum[row]);
   const bool exists = at.asked < p.share.words;
   if (exists && close)
-    own.write(
-        p.y + at.outer * p.y_outer + at.begin * p.y_axis + std::int64_t{at.column} * static_cast<int>(sizeof(Word)),
-        p.y_axis << at.residue_bits, at.there, part, p);
+    own.write(p.y + at.outer * p.y_outer + at.begin * p.y_axis + column, p.y_axis << at.residue_bits, at.there, part,
+              p);
   // The words with other rows are known to all of a tile's warps, which take one after another.
   unsigned others = __ballot_sync(lift::kWholeWarp, exists && !close);
   const unsigned takers = at.blocks * static_cast<unsigned>(at.classes);
