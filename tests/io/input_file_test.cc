@@ -18,7 +18,7 @@ TEST(InputFile, RefusesWhatIsNoFile) {
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   expect_error(Code::file, "missing.npy': No such file", [&] { io::open_array(folder / "missing.npy"); });
   expect_error(Code::file, "try: check the path", [&] { io::open_array(folder / "missing.npy"); });
-  expect_error(Code::file, "try: check the path", [&] { io::open_array(folder / "nowhere" / "logits.npy"); });
+  expect_error(Code::file, "try: check the path", [&] { io::open_array(folder / "nowhere/logits.npy"); });
   write_contents(folder / "logits.npy", "text"), write_contents(folder / "labels.npy", "text");
   expect_error(Code::file, "try: '" + folder / "logits.npy" + "'", [&] { io::open_array(folder / "logit.npy"); });
   expect_error(Code::file, "try: write the data to a file first", [] { io::open_array("-"); });
