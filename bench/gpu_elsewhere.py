@@ -77,15 +77,16 @@ def two_outer_axes(b, op, dtype, batch, rows, n):
     run(b, op, [x], out, "x[:, :-8]", (1 if op == "logsumexp" else 2) * x.numel() * x.element_size(), peer)
 
 
-def from_states(b, dtype, rows, n, op):
+def from_states(b, dtype, shape, axis, op):
     """What needs a row's state alone: one read, one write."""
-    x = elements(rows, n, dtype)
-    y, states = torch.empty_like(x), torch.empty(rows, 4, dtype=torch.float64, device="cuda")
+    x = torch.randn(shape, device="cuda").mul_(3).to(dtype)
+    rows = shape[:axis] + shape[axis + 1:]
+    y, states = torch.empty_like(x), torch.empty(*rows, 4, dtype=torch.float64, device="cuda")
     torch.cuda.synchronize()
-    b.softfold.plan("state", [x], states, b.stream)()
+    b.softfold.plan("state", [x], states, b.stream, axis=axis)()
     b.stream.synchronize()  # its workspace is free for others now
     more = [torch.randn(rows, device="cuda")] if op == "logsumexp_backward" else []
-    run(b, op, [x, states, *more], y, "", 2 * x.numel() * x.element_size())
+    run(b, op, [x, states, *more], y, "axis 1" if len(shape) == 3 else "", 2 * x.numel() * x.element_size(), axis=axis)
 
 
 def torch_gradient(dy, y, axis, dtype, out):
@@ -136,8 +137,8 @@ def measure(b):
         for n in (64, 1000, 4096):
             reduced(b, dtype, half // n, n, "axis 0")
         for n in (64, 1024, 32768):
-            from_states(b, dtype, half // n, n, "logsumexp_backward")
-            from_states(b, dtype, half // n, n, "finish_softmax")
+            from_states(b, dtype, (half // n, n), 1, "logsumexp_backward")
+            from_states(b, dtype, (half // n, n), 1, "finish_softmax")
         for n in (1000, 2048, 32768):
             for op in ("softmax", "logsumexp"):
                 two_outer_axes(b, op, dtype, 2, half // 2 // n, n)
@@ -146,7 +147,13 @@ def measure(b):
                                 (16, 2048, 2048), (2, 16384, 2048)):
             backward_outer(b, dtype, batch, n, inner)
             reduced_outer(b, dtype, 2 * batch, n, inner)
+        for op in ("logsumexp_backward", "finish_softmax", "finish_log_softmax"):
+            from_states(b, dtype, (32, 512, 4096), 1, op)
+        for batch, n, inner in ((2048, 512, 7 * 7), (64, 2048, 261), (8, 8192, 1024), (8, 8192, 1023)):
+            backward_outer(b, dtype, batch, n, inner)
         twice = 4 // torch.empty((), dtype=dtype).element_size()
         for batch, n, inner in ((8, 21, 513 * 513), (64, 64, 65 * 65), (2048, 512, 7 * 7), (512, 512, 14 * 14),
                                 (1024, 1024, 7 * 7), (64, 2048, 261)):  # rows do not lie on 16 bytes
+            b.outer_axis(dtype, twice * batch, n, inner)
+        for batch, n, inner in ((8, 8192, 1023), (1, 65536, 1024), (1, 65536, 1023)):  # longer than a cluster holds
             b.outer_axis(dtype, twice * batch, n, inner)

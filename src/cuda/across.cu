@@ -1,10 +1,8 @@
-// softmax, logsumexp and gradients along an outer axis: what the kernels take, and how they are launched.
-#include "cuda/backward_across.cuh"
+// softmax and logsumexp along an outer axis: what the kernels take, and how they are launched.
 #include "cuda/fold_across.cuh"
 #include "cuda/softmax_across.cuh"
 
 #include "cuda/choose.hpp"
-#include "cuda/columns.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
@@ -33,14 +31,14 @@ const char* refuses(const RowProblem& p, const Context&) {
   return nullptr;
 }
 
-/// `rows` rows a thread, kAcrossCount elements of each; blocks of a cluster share longer rows.
-AcrossShare share_of(const RowProblem& p, int rows, int most_blocks) {
+/// Blocks of a cluster share longer rows.
+AcrossShare share_of(const RowProblem& p, int most_blocks) {
   const auto ceil = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   const auto groups = static_cast<unsigned>(ceil(std::min<std::int64_t>(p.n, lift::kChunk), kAcrossCount));
   const int classes = static_cast<int>(std::bit_ceil(groups));
   const auto chunks = std::bit_ceil(static_cast<std::uint64_t>(ceil(lift::chunk_count(p.n), most_blocks)));
   return {classes, std::countr_zero(static_cast<unsigned>(classes)), std::min(32, kAcrossThreads / classes),
-          static_cast<int>(chunks), ceil(p.rows, std::int64_t{kAcrossThreads} / classes * rows)};
+          static_cast<int>(chunks), ceil(p.rows, std::int64_t{kAcrossThreads} / classes)};
 }
 void launch_kernel(const char* name, const RowProblem& p, void (*kernel)(RowProblem, AcrossShare),
                    const AcrossShare& share, Stream stream) {
@@ -54,7 +52,7 @@ int most_blocks(const DeviceOf& device) { return std::min(traits_of(device.devic
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const int most = most_blocks(device);
-  const AcrossShare share = share_of(p, 1, most);
+  const AcrossShare share = share_of(p, most);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     const auto kernel = p.op == Op::log_softmax ? softmax_across_rows<E, true> : softmax_across_rows<E, false>;
     launch_kernel("softmax_across_rows", p, kernel, share, stream_of(context));
@@ -73,7 +71,7 @@ std::size_t fold_workspace(const RowProblem& p, const Context&) { return state_b
 template <class E>
 void fold_across(const RowProblem& p, Lse::State* states, Stream stream) {
   const auto chunks = static_cast<int>(lift::chunk_count(p.n));
-  const AcrossShare share = share_of(p, 1, chunks);
+  const AcrossShare share = share_of(p, chunks);
   launch("fold_across_chunks", fold_across_chunks<E>, {share.groups * chunks, kAcrossThreads}, stream, p, share, chunks,
          states);
 }
@@ -87,43 +85,9 @@ void run_fold(const RowProblem& p, const Context& context) {
   merge_to_results<float>(p, states, stream);
 }
 
-const char* refuses_backward(const RowProblem& p, const Context& context) {
-  if (const char* why = refuses(p, context)) return why;
-  if (p[Slot::mask].given || p[Slot::length].given || p.causal) return "some elements are hidden";
-  if (p[Slot::scales].given) return "rows have scales of their own";
-  const Operand &y = p[Slot::x], &dy = p[Slot::dy];
-  if (dy.dtype != y.dtype) return "y and dy have different dtypes";
-  const auto last = static_cast<std::size_t>(p.outer_rank - 1);
-  if (dy.strides[last] != y.strides[last]) return "rows do not lie side by side";
-  const std::int64_t held = most_blocks(DeviceOf(y.data));
-  return lift::chunk_count(p.n) > held ? "a row is longer than a cluster's blocks hold, a chunk each (16384)" : nullptr;
-}
-
-template <class E, template <class> class Gradient>
-void backward_across(const RowProblem& p, Stream stream) {
-  const auto by = [&](auto kernel, int rows) {
-    // A chunk a block: longer rows are refused.
-    launch_kernel("backward_across_rows", p, kernel, share_of(p, rows, kAcrossBlocks), stream);
-  };
-  const bool chunks = p.n > lift::kChunk;
-  // Of float32 two rows take more registers than a thread has; shorter ones in words go by backward_across_columns.
-  if constexpr (sizeof(E) == 2)
-    if (chunks && lies_in_words(p, 2)) return by(backward_across_rows<E, Gradient, 2, true>, 2);
-  chunks ? by(backward_across_rows<E, Gradient, 1, true>, 1) : by(backward_across_rows<E, Gradient, 1, false>, 1);
-}
-
-void run_backward(const RowProblem& p, const Context& context) {
-  const DeviceOf device(p[Slot::x].data);
-  with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::softmax_backward) return backward_across<E, fold::SoftmaxGradient>(p, stream_of(context));
-    backward_across<E, fold::LogSoftmaxGradient>(p, stream_of(context));
-  });
-}
-
 }  // namespace
 
 const RowKernel softmax_across_rows_kernel{"softmax_across_rows", refuses, run, nullptr};
-const RowKernel backward_across_rows_kernel{"backward_across_rows", refuses_backward, run_backward, nullptr};
 const RowKernel fold_across_rows_kernel{"fold_across_rows", refuses_fold, run_fold, fold_workspace};
 
 }  // namespace cuda

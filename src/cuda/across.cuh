@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cuda/across_share.cuh"
-#include "cuda/across_words.cuh"
 #include "cuda/softmax_rows.cuh"
 #include "cuda/tree_nodes.cuh"
 
@@ -11,36 +10,32 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// A thread's part of a tile: kCount elements of each of kRows rows at a time. Several rows are whole and alike.
-template <class E, bool kLog, int kRows>
+/// A thread's part of a tile: kCount elements of a row at a time.
+template <class E, bool kLog>
 struct AcrossRows {
   static constexpr int kCount = kAcrossCount;
   using Lse = fold::LogSumExp<float>;
   using S = fold::Scalar<float>;
   using State = typename Lse::State;
-  using Words = AcrossWord<E, kRows>;
-  using Word = typename Words::Word;
-  using Storage = AcrossStorage<kRows>;
-  static constexpr int kWarps = kAcrossThreads / 32, kOfThread = kRows;
+  static constexpr int kWarps = kAcrossThreads / 32;
   static constexpr bool kLogarithms = kLog;
-  static constexpr int kSize = static_cast<int>(sizeof(E));
 
   struct Chunk {
-    float v[kRows][kCount];  ///< elements, then terms (log_softmax: elements)
-    State states[kRows];     ///< of the whole chunk
-    float units[kRows];      ///< terms times unit are in the frame state.m
-    bool dense;              ///< every term of every row is at least 2^-62
+    float v[kCount];  ///< elements, then terms (log_softmax: elements)
+    State state;      ///< of the whole chunk
+    float unit;       ///< terms times unit are in the frame state.m
+    bool dense;       ///< every term is at least 2^-62
   };
 
   const RowProblem& p;
   const AcrossShare& share;
-  Storage& storage;
-  const Row& r;       ///< the first of the thread's rows
+  AcrossStorage& storage;
+  const Row& r;       ///< the thread's
   int column, first;  ///< in the tile; first: the thread's residue class
   fold::Scale<float> scale;
   lift::Factor factor;
 
-  __device__ __forceinline__ AcrossRows(const RowProblem& p_, const AcrossShare& share_, Storage& storage_,
+  __device__ __forceinline__ AcrossRows(const RowProblem& p_, const AcrossShare& share_, AcrossStorage& storage_,
                                         const Row& r_)
       : p(p_), share(share_), storage(storage_), r(r_), scale(fold::make_scale<float>(r_.scale)), factor(scale.c) {
     const int thread = static_cast<int>(threadIdx.x) % (share.columns * share.classes);
@@ -65,37 +60,19 @@ struct AcrossRows {
     }
   }
 
-  /// A chunk's words of this thread, of plain rows whose elements lie as x's or elsewhere in memory; returns how many
-  /// there are. All loads before any use: they are on their way together.
-  __device__ __forceinline__ int load_words(Word (&raw)[kCount], const char* x, std::int64_t axis_stride,
-                                            std::int64_t begin) const {
-    const int there = count_of(p.n - begin);
-    const char* at_first = x + (begin + first) * axis_stride;
-    const auto look = [&](int j, const char* at) { raw[j] = *reinterpret_cast<const Word*>(at); };
-    if (there == kCount) {
-      for_each_place(at_first, axis_stride, look);
-    } else {
-      for_each_place(at_first, axis_stride, [&](int j, const char* at) {
-        if (j < there) look(j, at);
-      });
-    }
-    return there;
-  }
   /// A chunk's elements of this thread from memory, lift::absent where none is; returns how many there are.
-  __device__ __forceinline__ int load(float (&v)[kRows][kCount], lift::Extremes (&own)[kRows],
-                                      std::int64_t begin) const {
+  __device__ __forceinline__ int load(float (&v)[kCount], std::int64_t begin) const {
     const int there = count_of(r.length - begin);
-    Word raw[kCount];
+    E raw[kCount];
     // All loads before any use: they are on their way together.
     for_each_place(r.x + (begin + first) * p[Slot::x].axis_stride, p[Slot::x].axis_stride,
                    [&](int j, const char* place) {
-                     raw[j] = Word{};
-                     if (j < there) raw[j] = *reinterpret_cast<const Word*>(place);
+                     raw[j] = E{};
+                     if (j < there) raw[j] = *reinterpret_cast<const E*>(place);
                    });
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) v[0][j] = fold::widen(raw[j]);
-    hide(v[0], begin, there);
-    own[0] = lift::extremes_of(v[0]);
+    for (int j = 0; j < kCount; ++j) v[j] = fold::widen(raw[j]);
+    hide(v, begin, there);
     return there;
   }
 
@@ -139,50 +116,17 @@ struct AcrossRows {
     for (int distance = 16; distance >= share.columns; distance /= 2) all[0] = merge(all[0], shuffle(all[0], distance));
     return all[0];
   }
-  __device__ __forceinline__ void extremes_over_classes(lift::Extremes (&e)[kRows]) const {
-    using T = typename Storage::Extremes;
-    T own;
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) own.of[row] = e[row];
+  __device__ __forceinline__ lift::Extremes extremes_over_classes(const lift::Extremes& own) const {
+    using T = lift::Extremes;
     const auto shuffle = [](const T& a, int distance) {
-      T b;
-#pragma unroll
-      for (int row = 0; row < kRows; ++row)
-        b.of[row] = {__shfl_xor_sync(lift::kWholeWarp, a.of[row].low, distance),
-                     __shfl_xor_sync(lift::kWholeWarp, a.of[row].high, distance)};
-      return b;
+      return T{__shfl_xor_sync(lift::kWholeWarp, a.low, distance), __shfl_xor_sync(lift::kWholeWarp, a.high, distance)};
     };
-    const auto merge = [](const T& a, const T& b) {
-      T r;
-#pragma unroll
-      for (int row = 0; row < kRows; ++row)
-        r.of[row] = {lift::least(a.of[row].low, b.of[row].low), lift::most(a.of[row].high, b.of[row].high)};
-      return r;
-    };
-    own = over_classes(storage.extremes, own, shuffle, merge);
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) e[row] = own.of[row];
+    const auto merge = [](const T& a, const T& b) { return T{lift::least(a.low, b.low), lift::most(a.high, b.high)}; };
+    return over_classes(storage.extremes, own, shuffle, merge);
   }
-  __device__ __forceinline__ void sums_over_classes(float (&sums)[kRows]) const {
-    using T = typename Storage::Sums;
-    T own;
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) own.of[row] = sums[row];
-    const auto shuffle = [](const T& a, int distance) {
-      T b;
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) b.of[row] = __shfl_xor_sync(lift::kWholeWarp, a.of[row], distance);
-      return b;
-    };
-    const auto merge = [](const T& a, const T& b) {
-      T r;
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) r.of[row] = S::add(a.of[row], b.of[row]);
-      return r;
-    };
-    own = over_classes(storage.sums, own, shuffle, merge);
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) sums[row] = own.of[row];
+  __device__ __forceinline__ float sum_over_classes(float own) const {
+    const auto shuffle = [](float a, int distance) { return __shfl_xor_sync(lift::kWholeWarp, a, distance); };
+    return over_classes(storage.sums, own, shuffle, [](float a, float b) { return S::add(a, b); });
   }
 
   /// The tree over the thread's own values.
@@ -220,86 +164,46 @@ struct AcrossRows {
     return add_own([&](int j) { return terms[j]; });
   }
 
-  /// The states of a chunk of the thread's rows.
+  /// The state of a chunk of the thread's row.
   __device__ __forceinline__ void fold_chunk(Chunk& chunk, std::int64_t begin) const {
-    lift::Extremes e[kRows];
-    const int there = load(chunk.v, e, begin);
+    const int there = load(chunk.v, begin);
+    const lift::Extremes e = extremes_over_classes(lift::extremes_of(chunk.v));
     constexpr float kMagic = fold::Real<float>::kMagic;
-    extremes_over_classes(e);
-    const float c = factor.c;
-    float top[kRows], sums[kRows];
-    typename Lse::Frame frames[kRows];
-    bool dense = true;
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      top[row] = c > 0.F ? e[row].high : e[row].low;
-      const bool finite = fabsf(top[row]) < fold::infinity<float>();
-      frames[row] = finite ? Lse::frame(top[row], c) : typename Lse::Frame{0., true};
-      const float bottom = S::fma(c > 0.F ? e[row].low : e[row].high, c, kMagic);
-      dense = dense && finite && frames[row].fast && bottom >= S::fma(top[row], c, kMagic) - 60.F;
-    }
+    const float c = factor.c, top = c > 0.F ? e.high : e.low;
+    const bool finite = fabsf(top) < fold::infinity<float>();
+    const auto frame = finite ? Lse::frame(top, c) : typename Lse::Frame{0., true};
+    const float bottom = S::fma(c > 0.F ? e.low : e.high, c, kMagic);
+    const bool dense = finite && frame.fast && bottom >= S::fma(top, c, kMagic) - 60.F;
     chunk.dense = __all_sync(lift::kWholeWarp, dense);
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      if (chunk.dense) {
-        const lift::FrameTerms terms(c, Lse::narrow(frames[row].m));
-        chunk.units[row] = terms.unit;
-        sums[row] = __all_sync(lift::kWholeWarp, there == kCount) ? fold_dense<true>(chunk.v[row], there, terms)
-                                                                  : fold_dense<false>(chunk.v[row], there, terms);
-      } else {
-        sums[row] = fold_any(chunk.v[row], frames[row], chunk.units[row]);
-      }
+    float sum;
+    if (chunk.dense) {
+      const lift::FrameTerms terms(c, Lse::narrow(frame.m));
+      chunk.unit = terms.unit;
+      sum = __all_sync(lift::kWholeWarp, there == kCount) ? fold_dense<true>(chunk.v, there, terms)
+                                                          : fold_dense<false>(chunk.v, there, terms);
+    } else {
+      sum = fold_any(chunk.v, frame, chunk.unit);
     }
-    sums_over_classes(sums);
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      State& state = chunk.states[row];
-      state = {frames[row].m, S::mul(sums[row], chunk.units[row])};
-      if (fabsf(top[row]) < fold::infinity<float>()) continue;
-      state = fold::is_nan(top[row])          ? Lse::not_a_number()
-              : (top[row] > 0.F) == (c > 0.F) ? Lse::plus_infinity()
-                                              : Lse::identity();
-    }
+    chunk.state = {frame.m, S::mul(sum_over_classes(sum), chunk.unit)};
+    if (finite) return;
+    chunk.state = fold::is_nan(top)          ? Lse::not_a_number()
+                  : (top > 0.F) == (c > 0.F) ? Lse::plus_infinity()
+                                             : Lse::identity();
   }
 
-  /// Results of a chunk. rows: the states of the thread's rows.
-  __device__ __forceinline__ void write(Chunk& chunk, std::int64_t begin, const State (&rows)[kRows]) const {
-    bool regular = true;
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) regular = regular && fold::Normaliser<float>(rows[row]).regular;
+  /// Results of a chunk. row: the state of the thread's row.
+  __device__ __forceinline__ void write(Chunk& chunk, std::int64_t begin, const State& row) const {
+    const fold::Normaliser<float> norm(row);
     char* y = r.y + (begin + first) * p[Slot::y].axis_stride;
     const int mine = count_of(r.n - begin);
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      const fold::Normaliser<float> norm(rows[row]);
-      if (norm.regular) {
-        const float multiplier = S::mul(norm.multiplier(chunk.states[row].m), chunk.units[row]);
-        finish<kLog>(chunk.v[row], chunk.dense, factor, multiplier, rows[row], scale);
-      }
-    }
-    if (regular) {
-      const auto put = [&](int j, char* place) {
-        float word[kRows];
-#pragma unroll
-        for (int row = 0; row < kRows; ++row) word[row] = chunk.v[row][j];
-        *reinterpret_cast<Word*>(place) = Words::pack(word);
-      };
-      if (mine == kCount) return for_each_place(y, p[Slot::y].axis_stride, put);
-      for_each_place(y, p[Slot::y].axis_stride, [&](int j, char* place) {
-        if (j < mine) put(j, place);
-      });
-      return;
-    }
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      if (fold::Normaliser<float>(rows[row]).regular) {
-        for_each_place(y + row * kSize, p[Slot::y].axis_stride, [&](int j, char* place) {
-          if (j < mine) *reinterpret_cast<E*>(place) = Packed<E>::narrow(chunk.v[row][j]);
-        });
-      } else {
-        write_constant(y + row * kSize, begin, mine, constant_of<kLog>(rows[row], p.empty));
-      }
-    }
+    if (!norm.regular) return write_constant(y, begin, mine, constant_of<kLog>(row, p.empty));
+    const float multiplier = S::mul(norm.multiplier(chunk.state.m), chunk.unit);
+    finish<kLog>(chunk.v, chunk.dense, factor, multiplier, row, scale);
+    const auto put = [&](int j, char* place) { *reinterpret_cast<E*>(place) = Packed<E>::narrow(chunk.v[j]); };
+    if (mine == kCount) return for_each_place(y, p[Slot::y].axis_stride, put);
+    for_each_place(y, p[Slot::y].axis_stride, [&](int j, char* place) {
+      if (j < mine) put(j, place);
+    });
   }
   __device__ __forceinline__ void write_constant(char* y, std::int64_t begin, int mine, Constant constant) const {
     const int there = count_of(r.length - begin);
@@ -311,46 +215,30 @@ struct AcrossRows {
     }
   }
 
-  /// From the state of each block's share of the rows to the rows', in all blocks. F: whose states they are, at most
-  /// of the size of Lse's.
-  template <class F>
-  __device__ __forceinline__ void over_blocks(typename F::State (&states)[kRows]) const {
+  /// From the state of each block's share of the row to the row's, in all blocks.
+  __device__ __forceinline__ State over_blocks(const State& own) const {
     using Cluster = lift::Cluster;
-    using Own = typename F::State;
-    static_assert(sizeof(Own) <= sizeof(State) && sizeof(Own) % 8 == 0 && alignof(State) >= 8);
-    constexpr int rows = Storage::kLongColumns;
-    auto* shares = reinterpret_cast<Own*>(storage.shares);  // [block][row]
-    auto* roots = reinterpret_cast<Own*>(storage.rows);
+    constexpr int rows = AcrossStorage::kLongColumns;
     const unsigned rank = Cluster::rank(), blocks = Cluster::size();
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      // The residue classes of a row send to one block each.
-      if (static_cast<unsigned>(first) >= blocks) continue;
-      const int at = static_cast<int>(rank) * rows + column * kRows + row;
-      send(Cluster::map(shares + at, static_cast<unsigned>(first)), states[row]);
+    // The residue classes of a row send to one block each.
+    if (static_cast<unsigned>(first) < blocks) {
+      const unsigned to = Cluster::map(&storage.shares[rank][column], static_cast<unsigned>(first));
+      Cluster::store(to, fold::bits_as<std::uint64_t>(own.m));
+      Cluster::store(to + 8, std::uint64_t{fold::bits_as<std::uint32_t>(own.d)});
     }
     Cluster::arrive();
     Cluster::wait();
     // kAcrossBlocks lanes a row: one merge a level of the tree.
     for (int at = static_cast<int>(threadIdx.x); at < rows * kAcrossBlocks; at += kAcrossThreads) {
       const int row = at / kAcrossBlocks, block = at % kAcrossBlocks;
-      Own state = static_cast<unsigned>(block) < blocks ? shares[block * rows + row] : F::identity();
+      State state = static_cast<unsigned>(block) < blocks ? storage.shares[block][row] : Lse::identity();
 #pragma unroll 1
-      for (int distance = 1; distance < kAcrossBlocks; distance *= 2) state = F::merge(state, shuffle(state, distance));
-      if (block == 0) roots[row] = state;
+      for (int distance = 1; distance < kAcrossBlocks; distance *= 2)
+        state = Lse::merge(state, shuffle(state, distance));
+      if (block == 0) storage.rows[row] = state;
     }
     __syncthreads();
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) states[row] = roots[column * kRows + row];
-  }
-
- private:
-  static __device__ __forceinline__ void send(unsigned to, const State& state) {
-    lift::Cluster::store(to, fold::bits_as<std::uint64_t>(state.m));
-    lift::Cluster::store(to + 8, std::uint64_t{fold::bits_as<std::uint32_t>(state.d)});
-  }
-  static __device__ __forceinline__ void send(unsigned to, const GradientState<float>& state) {
-    lift::Cluster::store(to, fold::bits_as<std::uint64_t>(state));
+    return storage.rows[column];
   }
 };
 

@@ -11,9 +11,9 @@ namespace cuda {
 inline constexpr int kAcrossThreads = 256, kAcrossBlocks = 16;  ///< of a block, of a cluster
 inline constexpr int kAcrossCount = 32;                         ///< elements of a row that a thread has
 
-/// How a block's threads share rows: thread t of a tile has kRows rows beside each other, the (t % columns)-th such of
-/// the tile, and of each chunk the elements i = t / columns, i + classes, i + 2 classes, ...: all strides of the tree
-/// from `classes` on stay in the thread. A row of more than a chunk is shared by the blocks of a cluster.
+/// How a block's threads share rows: thread t of a tile has the tile's (t % columns)-th row, and of each chunk the
+/// elements i = t / columns, i + classes, i + 2 classes, ...: all strides of the tree from `classes` on stay in the
+/// thread. A row of more than a chunk is shared by the blocks of a cluster.
 struct AcrossShare {
   int classes;  ///< 1 << shift, up to 32
   int shift;
@@ -23,21 +23,14 @@ struct AcrossShare {
 };
 
 /// What threads and blocks exchange.
-template <int kRows>
 struct AcrossStorage {
   using Lse = fold::LogSumExp<float>;
   using Tree = lift::TreeBuilder<Lse>;
-  static constexpr int kLongColumns = kAcrossThreads / 32 * kRows;  ///< rows of a block whose rows have whole chunks
-  struct Extremes {
-    lift::Extremes of[kRows];
-  };
-  struct Sums {
-    float of[kRows];
-  };
-  Extremes extremes[kAcrossThreads];
-  Sums sums[kAcrossThreads];
-  typename Lse::State shares[kAcrossBlocks][kLongColumns];  ///< of the cluster's blocks
-  typename Lse::State rows[kLongColumns];
+  static constexpr int kLongColumns = kAcrossThreads / 32;  ///< rows of a block whose rows have whole chunks
+  lift::Extremes extremes[kAcrossThreads];
+  float sums[kAcrossThreads];
+  Lse::State shares[kAcrossBlocks][kLongColumns];  ///< of the cluster's blocks
+  Lse::State rows[kLongColumns];
   alignas(Tree) char trees[kLongColumns][sizeof(Tree)];  ///< shared memory has no constructors
 
   __device__ __forceinline__ Tree& tree(int row) { return *reinterpret_cast<Tree*>(trees[row]); }

@@ -15,11 +15,17 @@ extern const RowKernel softmax_across_tiles_kernel;
 extern const RowKernel softmax_across_short_kernel;
 /// The same of plain rows of up to a few thousand elements, wherever they begin.
 extern const RowKernel softmax_across_columns_kernel;
+/// The same of rows of any length, which are read twice.
+extern const RowKernel softmax_across_columns_twice_kernel;
+/// finish_softmax, finish_log_softmax and gradients of logsumexp along an outer axis, of plain rows.
+extern const RowKernel given_across_columns_kernel;
 
 /// logsumexp and state along an outer axis, of plain rows.
 extern const RowKernel fold_across_columns_kernel;
 /// Gradients of softmax and log_softmax along an outer axis, of plain rows of up to a few thousand elements.
 extern const RowKernel backward_across_columns_kernel;
+/// The same of rows of any length, which are read twice.
+extern const RowKernel backward_across_columns_twice_kernel;
 
 /// Null if rows are plain and lie side by side, in x, y and dy, else why not; of a tensor of two axes or three.
 const char* refuses_across(const RowProblem& p);

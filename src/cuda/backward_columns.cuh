@@ -2,9 +2,8 @@
 // memory between the rows' sums and their results.
 #pragma once
 
-#include "cuda/columns.cuh"
+#include "cuda/gradient_columns.cuh"
 #include "cuda/in_order.cuh"
-#include "cuda/tree_nodes.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -13,12 +12,9 @@ namespace cuda {
 inline constexpr int kGradientBytes = 128;  ///< of y that a lane has, at most
 
 struct BackwardColumns {
-  const char *y, *dy;
-  char* dx;
-  std::int64_t y_axis, y_outer, dy_axis, dy_outer, dx_axis, dx_outer;  ///< bytes between neighbours
+  GradientColumns of;
   ColumnShare share;
   int slots;  ///< words of y that a lane has
-  float scale;
 };
 
 /// A word on its way from memory to shared memory.
@@ -27,18 +23,12 @@ __device__ __forceinline__ void ask_word(unsigned to, const char* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
 }
 
-/// What the warps of a tile tell each other: their sums, and of which lanes' rows they have seen something.
-template <int kRows>
-struct alignas(4 * kRows) GradientPart {
-  float sums[kRows][32];
-  unsigned any[kRows];
-};
-
 /// A lane's elements of y and dy in shared memory, kStep words apart.
 template <class E, template <class> class Gradient, int kRows, int kWarps>
 struct GradientColumn {
-  using Words = AcrossWord<E, kRows>;
-  using Word = typename Words::Word;
+  using Two = GradientColumnWord<E, Gradient, kRows>;
+  using Words = typename Two::Words;
+  using Word = typename Two::Word;
   using Part = GradientPart<kRows>;
   static constexpr int kBytes = static_cast<int>(sizeof(Word)), kCount = kGradientBytes / kBytes;
   static constexpr int kStep = kWarps * 32;
@@ -48,103 +38,62 @@ struct GradientColumn {
   /// The first `there` of so many places are for words `step` bytes apart; in the others is `nothing`.
   static __device__ __forceinline__ void ask(Word* to, const char* from, std::int64_t step, int there, int places,
                                              float nothing) {
-    unsigned at = shared_address(to);
+    if constexpr (kBytes > 2) {
+      unsigned at = shared_address(to);
 #pragma unroll 4
-    for (int j = 0; j < there; ++j, at += kStep * kBytes, from += step) ask_word<kBytes>(at, from);
+      for (int j = 0; j < there; ++j, at += kStep * kBytes, from += step) ask_word<kBytes>(at, from);
+    }
     float none[kRows];
 #pragma unroll
-    for (float& of_row : none) of_row = nothing;
+    for (int row = 0; row < kRows; ++row) none[row] = nothing;
 #pragma unroll 1
     for (int j = there; j < places; ++j) to[j * kStep] = Words::pack(none);
+  }
+  /// By ordinary loads, some on their way at once: an asynchronous copy has 4 bytes at least.
+  __device__ __forceinline__ void load(const char* y_from, std::int64_t y_step, const char* dy_from,
+                                       std::int64_t dy_step, int there) const {
+    constexpr int kBatch = 16;
+#pragma unroll 1
+    for (int begin = 0; begin < there; begin += kBatch) {
+      Word of_y[kBatch], of_dy[kBatch];
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j, y_from += y_step, dy_from += dy_step) {
+        if (begin + j >= there) continue;
+        of_y[j] = *reinterpret_cast<const Word*>(y_from), of_dy[j] = *reinterpret_cast<const Word*>(dy_from);
+      }
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j)
+        if (begin + j < there) y[(begin + j) * kStep] = of_y[j], dy[(begin + j) * kStep] = of_dy[j];
+    }
   }
   /// By all lanes of a warp: what it knows of its rows, from so many places.
   __device__ __forceinline__ void fold(Part& part, int lane, int places) const {
     float sums[kRows];
-    unsigned seen[kRows] = {};  // the bits in which any y is not `nothing`
+    unsigned seen[kRows] = {};
     const auto leaves = [&](int j, float(&to)[kRows]) {
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) to[row] = fold::Sum<float>::identity();
-      if (j >= places) return;
-      float a[kRows], b[kRows];
-      Words::unpack(y[j * kStep], a), Words::unpack(dy[j * kStep], b);
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) {
-        seen[row] |= __float_as_uint(a[row]) ^ __float_as_uint(Gradient<float>::nothing());
-        to[row] = Gradient<float>::leaf(a[row], b[row]);
-      }
+      Two::absent(to);
+      if (j < places) Two::leaves(y[j * kStep], dy[j * kStep], to, seen);
     };
     add_strided<kCount>(sums, [&](int i, int j, float(&s)[kRows], float(&t)[kRows]) { leaves(i, s), leaves(j, t); });
+    bool any[kRows];
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      part.sums[row][lane] = sums[row];
-      const bool of_zero = Gradient<float>::nothing() == 0.F;  // of either sign
-      const unsigned any = __ballot_sync(lift::kWholeWarp, (of_zero ? seen[row] << 1 : seen[row]) != 0);
-      if (lane == 0) part.any[row] = any;
-    }
-    __syncwarp();
+    for (int row = 0; row < kRows; ++row) any[row] = Two::has_any(seen[row]);
+    part.put(lane, sums, any);
   }
   /// `there` results, `step` bytes apart.
   __device__ __forceinline__ void write(char* to, std::int64_t step, int there,
                                         const GradientState<float> (&states)[kRows], float scale) const {
-    bool regular = true;
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) regular = regular && states[row].any != 0;
+    bool regular = Two::all_have_any(states);
     char* at = to;
 #pragma unroll 4
-    for (int j = 0; j < there; ++j, at += step) {
-      float a[kRows], b[kRows];
-      Words::unpack(y[j * kStep], a), Words::unpack(dy[j * kStep], b);
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) {
-        a[row] = value(Gradient<float>{states[row].sum, scale}, a[row], b[row]);
-        regular = regular && !fold::is_nan(a[row]);
-      }
-      *reinterpret_cast<Word*>(at) = Words::pack(a);
-    }
-    // Once more, of rows with NaN or nothing in them.
+    for (int j = 0; j < there; ++j, at += step)
+      *reinterpret_cast<Word*>(at) = Two::results(y[j * kStep], dy[j * kStep], states, scale, regular);
+      // Once more, of rows with NaN or nothing in them.
 #pragma unroll 1
-    for (int j = 0; j < there && !regular; ++j, to += step) {
-      float a[kRows], b[kRows];
-      Words::unpack(y[j * kStep], a), Words::unpack(dy[j * kStep], b);
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) {
-        const Gradient<float> through{states[row].sum, scale};
-        reinterpret_cast<E*>(to)[row] = fold::narrow<E>(states[row].any != 0 ? through(a[row], b[row]) : 0.F);
-      }
-    }
-  }
-
- private:
-  static __device__ __forceinline__ float value(const fold::SoftmaxGradient<float>& through, float y, float dy) {
-    return through.value(y, dy);
-  }
-  static __device__ __forceinline__ float value(const fold::LogSoftmaxGradient<float>& through, float y, float dy) {
-    return through(y, dy);
+    for (int j = 0; j < there && !regular; ++j, to += step)
+      Two::write_any(to, y[j * kStep], dy[j * kStep], states, scale);
   }
 };
-
-/// The lane's rows from `count` parts, of at most kMost.
-template <bool kNeighbours, int kMost, int kRows>
-__device__ __forceinline__ void join_gradients(const GradientPart<kRows>* parts, int count, int lane,
-                                               float (&sums)[kRows], unsigned (&any)[kRows]) {
-  using Sum = fold::Sum<float>;
-#pragma unroll
-  for (int row = 0; row < kRows; ++row) any[row] = 0;
-#pragma unroll
-  for (int i = 0; i < kMost; ++i) {
-    if (i >= count) continue;
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) any[row] |= parts[i].any[row];
-  }
-#pragma unroll
-  for (int row = 0; row < kRows; ++row) {
-    float all[kMost];
-#pragma unroll
-    for (int i = 0; i < kMost; ++i) all[i] = i < count ? parts[i].sums[row][lane] : Sum::identity();
-    join_parts<kNeighbours>(all, count, [](float a, float b) { return Sum::merge(a, b); });
-    sums[row] = all[0];
-  }
-}
 
 /// kWarps: 4 or 8. The smaller a block, the better blocks overlap; the larger, the longer a row may be.
 template <class E, template <class> class Gradient, int kRows, int kWarps>
@@ -161,13 +110,17 @@ __global__ void __launch_bounds__(kWarps * 32, 28 / kWarps)
   auto* stage = reinterpret_cast<Word*>(gradient_memory);
   auto* shares = reinterpret_cast<Part*>(stage + 2 * p.slots * Column::kStep);  // of the cluster's blocks
   const ColumnPlace at(p.share, kWarps);
+  const GradientColumns& of = p.of;
   mail.begin(at.blocks);
   const std::int64_t column = std::int64_t{at.column} * Column::kBytes;
   const Column elements{stage + threadIdx.x, stage + p.slots * Column::kStep + threadIdx.x};
-  Column::ask(elements.y, p.y + at.outer * p.y_outer + at.begin * p.y_axis + column, p.y_axis << at.residue_bits,
-              at.there, p.slots, Gradient<float>::nothing());
-  Column::ask(elements.dy, p.dy + at.outer * p.dy_outer + at.begin * p.dy_axis + column, p.dy_axis << at.residue_bits,
-              at.there, p.slots, fold::Sum<float>::identity());
+  const auto y = [&] { return of.y + at.outer * of.y_outer + at.begin * of.y_axis + column; };
+  const auto dy = [&] { return of.dy + at.outer * of.dy_outer + at.begin * of.dy_axis + column; };
+  // dy's address is not found before y has been asked for: 0.04 of speed.
+  if constexpr (Column::kBytes == 2)
+    elements.load(y(), of.y_axis << at.residue_bits, dy(), of.dy_axis << at.residue_bits, at.there);
+  Column::ask(elements.y, y(), of.y_axis << at.residue_bits, at.there, p.slots, Gradient<float>::nothing());
+  Column::ask(elements.dy, dy(), of.dy_axis << at.residue_bits, at.there, p.slots, fold::Sum<float>::identity());
   asm volatile("cp.async.wait_all;" ::: "memory");
   elements.fold(parts[at.warp], at.lane, p.slots);
   if (at.classes > 1) __syncthreads();
@@ -192,8 +145,8 @@ __global__ void __launch_bounds__(kWarps * 32, 28 / kWarps)
   GradientState<float> states[kRows];
 #pragma unroll
   for (int row = 0; row < kRows; ++row) states[row] = {sums[row], any[row] >> at.lane & 1U};
-  elements.write(p.dx + at.outer * p.dx_outer + at.begin * p.dx_axis + column, p.dx_axis << at.residue_bits, at.there,
-                 states, p.scale);
+  elements.write(of.dx + at.outer * of.dx_outer + at.begin * of.dx_axis + column, of.dx_axis << at.residue_bits,
+                 at.there, states, of.scale);
 }
 
 }  // namespace cuda

@@ -1,21 +1,16 @@
 #include "cuda/columns.hpp"
 
 #include "cuda/across_tiles.hpp"
-#include "cuda/launch.hpp"
-#include "softfold/fold/logsumexp.hpp"
 #include "softfold/lift/chunks.hpp"
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
 bool lies_in_words(const RowProblem& p, int rows) {
-  if (p[Slot::mask].given || p[Slot::length].given || p.causal || p[Slot::scales].given) return false;
-  if (const float c = fold::make_scale<float>(p.scale).c; c == 0.F || !std::isfinite(c)) return false;
   const auto last = static_cast<std::size_t>(p.outer_rank - 1);
   if (p.outer[last] % rows != 0) return false;
   const auto word = rows * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
@@ -30,33 +25,71 @@ bool lies_in_words(const RowProblem& p, int rows) {
   return true;
 }
 
-int residue_bits_of(const RowProblem& p, int held) {
+namespace {
+
+/// How rows that lie side by side divide into words, and chunks into runs of up to `held` elements of a lane.
+struct Words {
+  unsigned longest;  ///< elements of a chunk
+  int residue_bits;  ///< elements of a run lie 1 << residue_bits apart
+  unsigned across, all;
+};
+Words words_of(const RowProblem& p, int rows, int held) {
   const auto longest = static_cast<unsigned>(std::min<std::int64_t>(p.n, lift::kChunk));
-  return std::countr_zero(std::bit_ceil((longest - 1) / static_cast<unsigned>(held) + 1));
+  const unsigned across = static_cast<unsigned>(inner_of(p)) / static_cast<unsigned>(rows);
+  return {longest, std::countr_zero(std::bit_ceil((longest - 1) / static_cast<unsigned>(held) + 1)), across,
+          across * static_cast<unsigned>(outer_of(p))};
 }
 
+}  // namespace
+
 ColumnCut cut_columns(const RowProblem& p, int rows, int held, int warps) {
-  const auto longest = static_cast<unsigned>(std::min<std::int64_t>(p.n, lift::kChunk));
-  const int residue_bits = residue_bits_of(p, held);
-  const int class_bits = std::min(residue_bits, std::countr_zero(static_cast<unsigned>(warps)));
-  const int part_bits = residue_bits - class_bits;
+  const Words words = words_of(p, rows, held);
+  const int class_bits = std::min(words.residue_bits, std::countr_zero(static_cast<unsigned>(warps)));
+  const int part_bits = words.residue_bits - class_bits;
   // More chunks than a cluster has blocks are too many, however many.
   const std::int64_t chunks = std::min<std::int64_t>(lift::chunk_count(p.n), kColumnBlocks + 1);
-  const unsigned across = static_cast<unsigned>(inner_of(p)) / static_cast<unsigned>(rows);
   return {.rows = rows,
           .warps = warps,
           .blocks = static_cast<int>(chunks << part_bits),
-          .slots = static_cast<int>((longest - 1) >> residue_bits) + 1,
+          .slots = static_cast<int>((words.longest - 1) >> words.residue_bits) + 1,
           .share = {.n = static_cast<int>(std::min<std::int64_t>(p.n, kColumnBlocks * lift::kChunk)),
-                    .across = across,
-                    .words = across * static_cast<unsigned>(outer_of(p)),
+                    .across = words.across,
+                    .words = words.all,
                     .class_bits = class_bits,
                     .part_bits = part_bits}};
+}
+
+ColumnItems column_items(const RowProblem& p, int rows, int run, int warps) {
+  const Words words = words_of(p, rows, run);
+  const unsigned tiles = (words.all + 31) / 32;
+  const auto chunks = static_cast<int>(lift::chunk_count(p.n));
+  const unsigned items = tiles * static_cast<unsigned>(chunks);
+  // As few warps to an item as leave no processor idle.
+  const std::int64_t wanted = std::int64_t{traits_of(DeviceOf(p[Slot::x].data).device()).processors} * 64;
+  const int most = std::min(words.residue_bits, std::countr_zero(static_cast<unsigned>(warps)));
+  int class_bits = 0;
+  while (class_bits < most && std::int64_t{items} << class_bits < wanted) ++class_bits;
+  return {.n = p.n,
+          .across = words.across,
+          .words = words.all,
+          .tiles = tiles,
+          .items = items,
+          .chunks = chunks,
+          .residue_bits = words.residue_bits,
+          .class_bits = class_bits};
 }
 
 std::int64_t blocks_of(const ColumnCut& cut) {
   const std::int64_t words = 32 * (cut.warps >> cut.share.class_bits);
   return (cut.share.words + words - 1) / words * cut.blocks;
+}
+
+std::int64_t blocks_of(const ColumnItems& share, int warps) {
+  return ((std::int64_t{share.items} << share.class_bits) + warps - 1) / warps;
+}
+
+std::int64_t span_blocks(const ColumnItems& share, int warps) {
+  return (share.tiles * ((share.n + kColumnSpan - 1) / kColumnSpan) + warps - 1) / warps;
 }
 
 int most_column_blocks(const RowProblem& p) {

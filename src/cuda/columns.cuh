@@ -42,6 +42,68 @@ struct ColumnPlace {
   }
 };
 
+/// A warp's part of an item.
+struct ItemPlace {
+  unsigned chunk, tile;
+  int lane, classes, own;  ///< own: the warp's number among its item's
+  int n;                   ///< elements of the chunk
+  int level_bits;          ///< of the tree over the warp's runs
+
+  __device__ __forceinline__ ItemPlace(const ColumnItems& p, unsigned item, int warp) {
+    chunk = item / p.tiles, tile = item - chunk * p.tiles;
+    lane = static_cast<int>(threadIdx.x) % 32, classes = 1 << p.class_bits, own = warp & (classes - 1);
+    n = static_cast<int>(clamp(p.n - begin(), lift::kChunk));
+    level_bits = p.residue_bits - p.class_bits;
+  }
+  __device__ __forceinline__ unsigned word() const { return tile * 32 + static_cast<unsigned>(lane); }
+  __device__ __forceinline__ std::int64_t begin() const { return std::int64_t{chunk} * lift::kChunk; }
+};
+
+/// The sums over the warp's runs of an item, in the tree's order. add(run, there, sums): those of a run, of which so
+/// many elements exist. kRun: elements of one, at most.
+template <int kRun, int kRows, class Add>
+__device__ __forceinline__ void add_runs(float (&sums)[kRows], const ColumnItems& p, const ItemPlace& at,
+                                         const Add& add) {
+  constexpr int kLevels = kRun == 8 ? 7 : 6;
+  static_assert(kRun == 8 || kRun == 16);
+  float nodes[kLevels][kRows];
+#pragma unroll 1
+  for (int t = 0; t < 1 << at.level_bits; ++t) {
+    // In such an order that nodes of the tree follow each other: few wait at a time.
+    const auto turn = static_cast<int>(__brev(static_cast<unsigned>(t)) >> 1 >> (31 - at.level_bits));
+    const int run = at.own + (turn << p.class_bits);
+    add(run, (at.n - run + (1 << p.residue_bits) - 1) >> p.residue_bits, sums);
+    bool carries = true;
+#pragma unroll
+    for (int level = 0; level < kLevels; ++level) {
+      const bool waits = (t >> level & 1) == 0;
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        if (carries && waits) nodes[level][row] = sums[row];
+        if (carries && !waits) sums[row] = fold::Scalar<float>::add(nodes[level][row], sums[row]);
+      }
+      carries = carries && !waits;
+    }
+  }
+}
+
+/// A warp's part of a pass over rows whose sums are known: kColumnSpan neighbouring elements of a tile.
+struct SpanPlace {
+  unsigned word, outer, column;  ///< the lane's; column in words
+  std::int64_t begin;
+  int there;  ///< elements of each row; 0 where the lane has no rows
+
+  /// is_back: the last elements by the first blocks, while the L2 cache has them from the pass before.
+  __device__ __forceinline__ SpanPlace(const ColumnItems& p, int warps, bool is_back) {
+    const unsigned block = is_back ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    const std::int64_t item = std::int64_t{block} * warps + threadIdx.x / 32, span = item / p.tiles;
+    word = static_cast<unsigned>(item - span * p.tiles) * 32 + threadIdx.x % 32;
+    outer = word / p.across, column = word - outer * p.across;
+    begin = span * kColumnSpan;
+    there = word < p.words ? static_cast<int>(clamp(p.n - begin, kColumnSpan)) : 0;
+  }
+};
+
 /// all[0] becomes the tree over kMost parts, of which the first `count` exist and the others change nothing: from the
 /// largest stride down (a tile's warps), or neighbours first (blocks: chunks' parts, then chunks).
 template <bool kNeighbours, int kMost, class T, class Merge>

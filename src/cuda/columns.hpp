@@ -1,13 +1,18 @@
 // How the warps, blocks and clusters of kernels by columns share rows that lie side by side.
 #pragma once
 
+#include "cuda/launch.hpp"
 #include "front/problem.hpp"
+#include "softfold/fold/logsumexp.hpp"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
 inline constexpr int kColumnBlocks = 16;  ///< of a cluster, at most
+inline constexpr int kColumnSpan = 64;
+/// Elements of each of a lane's rows that are on their way at once.
+constexpr int column_run(int bytes_of_word) { return bytes_of_word == 8 ? 8 : 16; }
 
 /// A tile is 32 words of neighbouring rows; `1 << class_bits` warps of a block share one, and in a cluster
 /// `1 << part_bits` blocks each of its chunks.
@@ -22,14 +27,33 @@ struct ColumnCut {
   int slots;        ///< elements of a row that a lane has, at most
   ColumnShare share;
 };
-/// Whether all rows are whole and alike, and every `rows` neighbours, 1, 2 or 4, lie in a word.
+/// How warps share rows straight from memory. A tile is 32 words of neighbouring rows, an item a chunk of a tile. A run
+/// is the elements i, i + residues, i + 2 residues, ... of a chunk: the tree's first strides. `1 << class_bits` warps
+/// share an item, of which each has the runs i = class, class + classes, ...: the strides between them are the last
+/// ones.
+struct ColumnItems {
+  std::int64_t n;
+  unsigned across, words;  ///< words side by side, and in all
+  unsigned tiles, items;
+  int chunks;  ///< of a row
+  int residue_bits, class_bits;
+};
+/// Whether every `rows` neighbours, 1, 2 or 4, of plain rows that lie side by side (refuses_across) lie in a word.
 bool lies_in_words(const RowProblem& p, int rows);
-/// How many elements of a chunk apart those lie that a lane has, of which it holds up to `held`: a power of two.
-int residue_bits_of(const RowProblem& p, int held);
 /// With `rows` neighbouring rows a lane, up to `held` elements of each, and so many warps a block.
 ColumnCut cut_columns(const RowProblem& p, int rows, int held, int warps);
+/// With `rows` neighbouring rows a lane and runs of so many elements, by blocks of so many warps.
+ColumnItems column_items(const RowProblem& p, int rows, int run, int warps);
 /// Blocks in all.
 std::int64_t blocks_of(const ColumnCut& cut);
+std::int64_t blocks_of(const ColumnItems& share, int warps);
+/// Of a pass over rows whose sums are known, a warp kColumnSpan elements of a tile.
+std::int64_t span_blocks(const ColumnItems& share, int warps);
+/// Null if rows lie side by side (refuses_across) and their chunks are not too many to count, else why not.
+const char* refuses_columns(const RowProblem& p);
+/// The roots of the trees of p's rows, as refuses_columns takes them, in `memory`, where there is room for
+/// state_bytes().
+const fold::LogSumExp<float>::State* fold_columns(const RowProblem& p, char* memory, Stream stream);
 /// Blocks of a cluster that the problem's device has, up to kColumnBlocks.
 int most_column_blocks(const RowProblem& p);
 

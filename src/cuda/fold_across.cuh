@@ -13,8 +13,8 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
     fold_across_chunks(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share, int chunks,
                        fold::LogSumExp<float>::State* states) {
   begin_in_order();
-  using Rows = AcrossRows<E, false, 1>;
-  __shared__ typename Rows::Storage storage;
+  using Rows = AcrossRows<E, false>;
+  __shared__ AcrossStorage storage;
   const int size = share.columns * share.classes, chunk_index = static_cast<int>(blockIdx.x % chunks);
   const std::int64_t tile =
       static_cast<std::int64_t>(blockIdx.x / chunks) * (kAcrossThreads / size) + static_cast<int>(threadIdx.x) / size;
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
   const Rows rows(p, share, storage, r);
   typename Rows::Chunk chunk;
   rows.fold_chunk(chunk, std::int64_t{chunk_index} * lift::kChunk);
-  if (rows.first == 0 && row < p.rows) states[row * chunks + chunk_index] = chunk.states[0];
+  if (rows.first == 0 && row < p.rows) states[row * chunks + chunk_index] = chunk.state;
 }
 
 }  // namespace cuda

@@ -5,18 +5,12 @@
 #include "cuda/elements.hpp"
 #include "cuda/levels.cuh"
 
-#include <bit>
-
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 namespace {
 
-const char* refuses(const RowProblem& p, const Context&) {
-  if (const char* why = refuses_across(p)) return why;
-  if (lift::chunk_count(p.n) > 0x7FFFFFFF) return "a row has more chunks than are counted";
-  return refuses_chunks(p);
-}
+const char* refuses(const RowProblem& p, const Context&) { return refuses_columns(p); }
 
 std::size_t workspace(const RowProblem& p, const Context&) {
   return lift::chunk_count(p.n) > 1 ? state_bytes<fold::LogSumExp<float>::State>(p) : 0;
@@ -28,35 +22,17 @@ int rows_of(const RowProblem& p) {
   return lies_in_words(p, 2) ? 2 : 1;
 }
 
-FoldColumns columns_of(const RowProblem& p, const DeviceTraits& traits) {
+FoldColumns columns_of(const RowProblem& p, int rows, fold::LogSumExp<float>::State* states) {
   const Operand& x = p[Slot::x];
   const RowResults results(p);
   const Operand& to = p[results.is_state ? Slot::states : Slot::row];
-  const auto rows = static_cast<unsigned>(rows_of(p));
   const bool single = outer_of(p) == 1;
-  const std::int64_t chunks = lift::chunk_count(p.n);
-  const unsigned across = static_cast<unsigned>(inner_of(p)) / rows;
-  const unsigned words = across * static_cast<unsigned>(outer_of(p)), tiles = (words + 31) / 32;
-  const auto items = tiles * static_cast<unsigned>(chunks);
-  const int residue_bits = residue_bits_of(p, column_run(rows_of(p)));
-  // As few warps to a chunk as leave no processor idle.
-  const std::int64_t wanted = std::int64_t{traits.processors} * 64;
-  const int most = std::min(residue_bits, std::countr_zero(static_cast<unsigned>(kColumnWarps)));
-  int class_bits = 0;
-  while (class_bits < most && std::int64_t{items} << class_bits < wanted) ++class_bits;
   return {.x = x.data,
           .axis = x.axis_stride,
           .outer = single ? 0 : x.strides[0],
-          .n = p.n,
-          .across = across,
-          .words = words,
-          .tiles = tiles,
-          .items = items,
-          .chunks = static_cast<int>(chunks),
-          .residue_bits = residue_bits,
-          .class_bits = class_bits,
+          .share = column_items(p, rows, column_run(rows * static_cast<int>(size_of(x.dtype))), kColumnWarps),
           .c = fold::make_scale<float>(p.scale).c,
-          .states = nullptr,
+          .states = states,
           .results = results,
           .to_outer = single ? 0 : to.strides[0],
           .to_row = to.strides[static_cast<std::size_t>(p.outer_rank - 1)]};
@@ -64,27 +40,43 @@ FoldColumns columns_of(const RowProblem& p, const DeviceTraits& traits) {
 
 template <class E, int kRows>
 void launch_columns(const FoldColumns& f, Stream stream) {
-  launch("fold_across_columns", fold_across_columns<E, kRows>,
-         {ceil_div(std::int64_t{f.items} << f.class_bits, kColumnWarps), kColumnWarps * 32}, stream, f);
+  launch("fold_across_columns", fold_across_columns<E, kRows>, {blocks_of(f.share, kColumnWarps), kColumnWarps * 32},
+         stream, f);
+}
+
+/// The states of p's chunks, [rows][chunks]; no place for them: the results of p's rows, of one chunk each.
+void launch_rows(const RowProblem& p, fold::LogSumExp<float>::State* states, Stream stream) {
+  const int rows = rows_of(p);
+  const FoldColumns f = columns_of(p, rows, states);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    if constexpr (sizeof(E) == 2)
+      if (rows == 4) return launch_columns<E, 4>(f, stream);
+    rows == 2 ? launch_columns<E, 2>(f, stream) : launch_columns<E, 1>(f, stream);
+  });
 }
 
 void run(const RowProblem& p, const Context& context) {
   if (p.rows == 0) return;
   const DeviceOf device(p[Slot::x].data);
-  FoldColumns f = columns_of(p, traits_of(device.device()));
   const Scratch scratch(workspace(p, context), context);
-  f.states = reinterpret_cast<fold::LogSumExp<float>::State*>(scratch.data());
-  const Stream stream = stream_of(context);
-  with_element(p[Slot::x].dtype, [&]<class E>() {
-    const int rows = rows_of(p);
-    if constexpr (sizeof(E) == 2)
-      if (rows == 4) return launch_columns<E, 4>(f, stream);
-    rows == 2 ? launch_columns<E, 2>(f, stream) : launch_columns<E, 1>(f, stream);
-  });
-  if (f.chunks > 1) merge_to_results<float>(p, f.states, stream);
+  auto* states = reinterpret_cast<fold::LogSumExp<float>::State*>(scratch.data());
+  launch_rows(p, states, stream_of(context));
+  if (states != nullptr) merge_to_results<float>(p, states, stream_of(context));
 }
 
 }  // namespace
+
+const char* refuses_columns(const RowProblem& p) {
+  if (const char* why = refuses_across(p)) return why;
+  if (lift::chunk_count(p.n) > 0x7FFFFFFF) return "a row has more chunks than are counted";
+  return refuses_chunks(p);
+}
+
+const fold::LogSumExp<float>::State* fold_columns(const RowProblem& p, char* memory, Stream stream) {
+  auto* states = reinterpret_cast<fold::LogSumExp<float>::State*>(memory);
+  launch_rows(p, states, stream);
+  return merge_levels<fold::LogSumExp<float>>(p, states, stream);
+}
 
 const RowKernel fold_across_columns_kernel{"fold_across_columns", refuses, run, workspace};
 

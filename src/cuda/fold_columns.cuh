@@ -12,24 +12,15 @@ inline namespace v0 {
 namespace cuda {
 
 inline constexpr int kColumnWarps = 8;  ///< of a block
-/// Elements of each of a lane's rows that are on their way at once.
-constexpr int column_run(int rows) { return rows == 4 ? 8 : 16; }
 
-/// How rows are shared. A tile is 32 words of kRows neighbouring rows, an item a chunk of a tile. A run is the elements
-/// i, i + residues, i + 2 residues, ... of a chunk: the tree's first strides. `classes` warps share an item, of which
-/// each has the runs i = class, class + classes, ...: the strides between them are the last ones.
 struct FoldColumns {
   const char* x;
   std::int64_t axis, outer;  ///< bytes between neighbours
-  std::int64_t n;
-  unsigned across, words;  ///< words side by side, and in all
-  unsigned tiles, items;
-  int chunks;
-  int residue_bits, class_bits;
+  ColumnItems share;
   float c;
-  fold::LogSumExp<float>::State* states;  ///< of rows' chunks, [rows][chunks], where there are several
-  RowResults results;                     ///< else
-  std::int64_t to_outer, to_row;          ///< bytes between their neighbours
+  fold::LogSumExp<float>::State* states;  ///< of rows' chunks, [rows][chunks]; null: rows have one and go to `results`
+  RowResults results;
+  std::int64_t to_outer, to_row;  ///< bytes between their neighbours
 };
 
 /// A lane's rows of one chunk, as far as a warp has them, in frames guessed from the chunk's first elements.
@@ -40,8 +31,7 @@ struct ColumnFold {
   using Words = AcrossWord<E, kRows>;
   using Word = typename Words::Word;
   static constexpr bool kPacked = kRows > 1 && sizeof(E) == 2;  ///< extremes by pairs
-  static constexpr int kRun = column_run(kRows);
-  static constexpr int kLevels = kRun == 8 ? 7 : 6;  ///< of the tree over a chunk's runs
+  static constexpr int kRun = column_run(static_cast<int>(sizeof(Word)));
 
   float c;
   float magic[kRows];           ///< kMagic less the rows' even frames
@@ -57,17 +47,11 @@ struct ColumnFold {
     }
   }
 
-  /// The sums of the runs first, first + classes, ... of a chunk of n elements, in the tree's order.
-  __device__ __forceinline__ void fold(float (&sums)[kRows], const FoldColumns& f, const char* x, int first, int n) {
-    const int level_bits = f.residue_bits - f.class_bits;
-    const std::int64_t step = f.axis << f.residue_bits;
-    float nodes[kLevels][kRows];
-#pragma unroll 1
-    for (int t = 0; t < 1 << level_bits; ++t) {
-      // In such an order that nodes of the tree follow each other: few wait at a time.
-      const auto turn = static_cast<int>(__brev(static_cast<unsigned>(t)) >> 1 >> (31 - level_bits));
-      const int run = first + (turn << f.class_bits);
-      int there = (n - run + (1 << f.residue_bits) - 1) >> f.residue_bits;
+  /// The sums of a warp's runs of the chunk that begins at x.
+  __device__ __forceinline__ void fold(float (&sums)[kRows], const FoldColumns& f, const ItemPlace& place,
+                                       const char* x) {
+    const std::int64_t step = f.axis << f.share.residue_bits;
+    add_runs<kRun>(sums, f.share, place, [&](int run, int there, float(&s)[kRows]) {
       Word raw[kRun];
       const char* at = x + run * f.axis;
 #pragma unroll
@@ -75,22 +59,11 @@ struct ColumnFold {
         if (j < there) raw[j] = *reinterpret_cast<const Word*>(at);
       asm volatile("" : "+r"(there));  // or what was asked of it waits in registers
       if (there == kRun) {
-        add_run<true>(sums, raw, there);
+        add_run<true>(s, raw, there);
       } else {
-        add_run<false>(sums, raw, there);
+        add_run<false>(s, raw, there);
       }
-      bool carries = true;
-#pragma unroll
-      for (int level = 0; level < kLevels; ++level) {
-        const bool waits = (t >> level & 1) == 0;
-#pragma unroll
-        for (int row = 0; row < kRows; ++row) {
-          if (carries && waits) nodes[level][row] = sums[row];
-          if (carries && !waits) sums[row] = S::add(nodes[level][row], sums[row]);
-        }
-        carries = carries && !waits;
-      }
-    }
+    });
   }
 
   /// Whether all elements lie close to the frames; `high` is then that of the rows' largest.
@@ -167,55 +140,52 @@ struct ColumnItem {
   using State = fold::LogSumExp<float>::State;
 
   const FoldColumns& f;
-  unsigned chunk, tile;
-  int lane, classes, own;  ///< own: the warp's number among its item's
-  int n;                   ///< elements of the chunk
-  const char* x;           ///< where it begins
+  ItemPlace place;
 
-  __device__ __forceinline__ ColumnItem(const FoldColumns& f_, unsigned item, int warp) : f(f_) {
-    chunk = item / f.tiles, tile = item - chunk * f.tiles;
-    lane = static_cast<int>(threadIdx.x) % 32, classes = 1 << f.class_bits, own = warp & (classes - 1);
-    n = static_cast<int>(clamp(f.n - std::int64_t{chunk} * lift::kChunk, lift::kChunk));
-    x = f.x + std::int64_t{chunk} * lift::kChunk * f.axis;
-  }
-  __device__ __forceinline__ unsigned word() const { return tile * 32 + static_cast<unsigned>(lane); }
+  __device__ __forceinline__ ColumnItem(const FoldColumns& f_, unsigned item, int warp)
+      : f(f_), place(f_.share, item, warp) {}
+
+  /// The chunk's first element of a word's first row.
   __device__ __forceinline__ const char* first_of(unsigned word) const {
-    const unsigned outer = word / f.across;
-    return x + outer * f.outer + std::int64_t{word - outer * f.across} * static_cast<int>(sizeof(Word));
+    const unsigned outer = word / f.share.across;
+    return f.x + place.begin() * f.axis + outer * f.outer +
+           std::int64_t{word - outer * f.share.across} * static_cast<int>(sizeof(Word));
   }
 
   /// Lanes without rows of their own take part with the last ones.
   __device__ __forceinline__ void fold(Part& part, float (&magic)[kRows]) const {
-    const char* column = first_of(min(word(), f.words - 1));
+    const char* column = first_of(min(place.word(), f.share.words - 1));
     Fold columns(f.c, *reinterpret_cast<const Word*>(column));
     float sums[kRows];
-    columns.fold(sums, f, column, own, n);
+    columns.fold(sums, f, place, column);
     const unsigned close = __ballot_sync(lift::kWholeWarp, columns.is_close());
-    if (lane == 0) part.close = close;
+    if (place.lane == 0) part.close = close;
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      part.sum[row][lane] = sums[row], part.high[row][lane] = columns.high[row];
+      part.sum[row][place.lane] = sums[row], part.high[row][place.lane] = columns.high[row];
       magic[row] = columns.magic[row];
     }
   }
   /// parts: of the item's warps, each of which finishes every so-manieth row.
   __device__ __forceinline__ void finish(const Part* parts, const float (&magic)[kRows]) const {
+    const int lane = place.lane, classes = place.classes, own = place.own;
+    const unsigned word = place.word(), words = f.share.words;
     unsigned close = ~0U;
     for (int w = 0; w < classes; ++w) close &= parts[w].close;
-    if (word() < f.words && (close >> lane & 1U) != 0) {
+    if (word < words && (close >> lane & 1U) != 0) {
 #pragma unroll
       for (int row = 0; row < kRows; ++row)
-        if (row % classes == own) put(word(), row, joined(parts, row, magic[row]));
+        if (row % classes == own) put(word, row, joined(parts, row, magic[row]));
     }
 #pragma unroll 1
     for (unsigned others = ~close; others != 0; others &= others - 1) {
-      const unsigned of = tile * 32 + static_cast<unsigned>(__ffs(static_cast<int>(others)) - 1);
-      if (of >= f.words) return;
+      const unsigned of = place.tile * 32 + static_cast<unsigned>(__ffs(static_cast<int>(others)) - 1);
+      if (of >= words) return;
 #pragma unroll 1
       for (int row = 0; row < kRows; ++row) {
         if ((of * kRows + static_cast<unsigned>(row)) % static_cast<unsigned>(classes) != static_cast<unsigned>(own))
           continue;
-        const State state = fold_column<E>(first_of(of) + row * static_cast<int>(sizeof(E)), f.axis, n, f.c);
+        const State state = fold_column<E>(first_of(of) + row * static_cast<int>(sizeof(E)), f.axis, place.n, f.c);
         if (lane == 0) put(of, row, state);
       }
     }
@@ -224,6 +194,7 @@ struct ColumnItem {
  private:
   /// The tree over the item's warps.
   __device__ __forceinline__ State joined(const Part* parts, int row, float magic) const {
+    const int lane = place.lane, classes = place.classes;
     float all[kColumnWarps];
     int high = parts[0].high[row][lane];
 #pragma unroll
@@ -237,12 +208,12 @@ struct ColumnItem {
     return AcrossFrame::state(all[0], high, magic);
   }
   __device__ __forceinline__ void put(unsigned of, int row, const State& state) const {
-    if (f.chunks > 1) {
-      f.states[(std::int64_t{of} * kRows + row) * f.chunks + chunk] = state;
+    if (f.states != nullptr) {
+      f.states[(std::int64_t{of} * kRows + row) * f.share.chunks + place.chunk] = state;
       return;
     }
-    const unsigned outer = of / f.across;
-    const std::int64_t column = std::int64_t{of - outer * f.across} * kRows + row;
+    const unsigned outer = of / f.share.across;
+    const std::int64_t column = std::int64_t{of - outer * f.share.across} * kRows + row;
     f.results.put_at(f.results.to + outer * f.to_outer + column * f.to_row, state);
   }
 };
@@ -252,13 +223,13 @@ __global__ void __launch_bounds__(kColumnWarps * 32, 3) fold_across_columns(cons
   begin_in_order();
   __shared__ ColumnPart<kRows> parts[kColumnWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const unsigned item = (blockIdx.x * kColumnWarps + static_cast<unsigned>(warp)) >> f.class_bits;
+  const unsigned item = (blockIdx.x * kColumnWarps + static_cast<unsigned>(warp)) >> f.share.class_bits;
   // Warps without an item of their own take part with the last one and write nothing.
-  const ColumnItem<E, kRows> own(f, min(item, f.items - 1), warp);
+  const ColumnItem<E, kRows> own(f, min(item, f.share.items - 1), warp);
   float magic[kRows];
   own.fold(parts[warp], magic);
   __syncthreads();
-  if (item < f.items) own.finish(parts + warp - own.own, magic);
+  if (item < f.share.items) own.finish(parts + warp - own.place.own, magic);
 }
 
 }  // namespace cuda

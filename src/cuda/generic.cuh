@@ -261,6 +261,19 @@ class LseGradientOf {
   fold::LogSumExpGradient<T> through_;
 };
 
+/// What is written of rows whose states are known.
+enum class Given { softmax, log_softmax, gradient };
+/// Calls f with what is written of an element of a row of this state. gradient: of logsumexp; given: as of SoftmaxOf.
+template <Given kWhat, class F>
+__device__ __forceinline__ void with_result_of(const fold::LogSumExp<float>::State& s, double scale, Empty empty,
+                                               float gradient, bool given, const F& f) {
+  if constexpr (kWhat == Given::gradient) {
+    f(LseGradientOf<float>(s, scale, gradient));
+  } else {
+    f(SoftmaxOf<float, kWhat == Given::log_softmax>(s, scale, empty, given));
+  }
+}
+
 /// A row's results in a share of it: of(present, x).
 template <class T, class Of>
 __device__ __forceinline__ void write_share(const RowProblem& p, const Row& r, const Share& share, const Of& of) {

@@ -25,25 +25,18 @@ struct GivenRows {
   }
 };
 
-enum class Given { softmax, log_softmax, gradient };
-
 /// What a lane writes of elements that the row's state may not have seen, or far from its frame: one by one.
 template <class E, Given kWhat, class Elements>
 __device__ __noinline__ void put_given_any(const GivenRows& g, const Elements& tile, std::int64_t row, const char* x,
                                            char* y, int n) {
-  const auto put_each = [&](const auto& of) {
+  const float gradient = kWhat == Given::gradient ? g.gradient(row) : 0.F;
+  with_result_of<kWhat>(g.state(row), g.scale, g.rows.empty, gradient, true, [&](const auto& of) {
 #pragma unroll 1
     for (int slot = 0; slot < Elements::kVectors * Elements::kWidth; ++slot) {
       const int i = tile.element(slot / Elements::kWidth, slot % Elements::kWidth);
       if (i < n) reinterpret_cast<E*>(y)[i] = fold::narrow<E>(of(true, fold::widen(reinterpret_cast<const E*>(x)[i])));
     }
-  };
-  const auto s = g.state(row);
-  if constexpr (kWhat == Given::gradient) {
-    put_each(LseGradientOf<float>(s, g.scale, g.gradient(row)));
-  } else {
-    put_each(SoftmaxOf<float, kWhat == Given::log_softmax>(s, g.scale, g.rows.empty, true));
-  }
+  });
 }
 
 template <class E, int kLanes, Given kWhat>

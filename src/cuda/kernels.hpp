@@ -34,7 +34,7 @@ extern const RowKernel softmax_lengths_warp_kernel, softmax_lengths_pairs_kernel
 extern const RowKernel softmax_any_short_kernel, softmax_any_rows_kernel, softmax_any_cluster_kernel,
     backward_any_rows_kernel, backward_any_cluster_kernel;
 /// softmax and log_softmax, logsumexp and state, and gradients along an outer axis.
-extern const RowKernel softmax_across_rows_kernel, fold_across_rows_kernel, backward_across_rows_kernel;
+extern const RowKernel softmax_across_rows_kernel, fold_across_rows_kernel;
 /// logsumexp and state of rows that are not plain.
 extern const RowKernel fold_lengths_warp_kernel, fold_any_rows_kernel;
 /// Ragged rows.

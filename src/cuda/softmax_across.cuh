@@ -14,42 +14,26 @@ namespace cuda {
 /// Rows of more chunks than a cluster has blocks: a block's chunks to one state, and after the exchange again.
 template <class Rows>
 __device__ __forceinline__ void run_twice(const Rows& rows, std::int64_t begin) {
-  using State = typename Rows::State;
-  constexpr int kRows = Rows::kOfThread;
   const RowProblem& p = rows.p;
   typename Rows::Chunk chunk;
-  State states[kRows];
   const std::int64_t end = min(begin + std::int64_t{rows.share.chunks} * lift::kChunk, p.n);
+  auto& tree = rows.storage.tree(rows.column);
 #pragma unroll 1
   for (std::int64_t at = begin; at < end; at += lift::kChunk) {
     rows.fold_chunk(chunk, at);
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      if (rows.first != 0) continue;
-      auto& tree = rows.storage.tree(rows.column * kRows + row);
-      if (at == begin) new (&tree) typename Rows::Storage::Tree;
-      tree.push(chunk.states[row]);
-    }
+    if (rows.first != 0) continue;
+    if (at == begin) new (&tree) AcrossStorage::Tree;
+    tree.push(chunk.state);
   }
   __syncthreads();
-#pragma unroll
-  for (int row = 0; row < kRows; ++row)
-    states[row] = begin < end ? rows.storage.tree(rows.column * kRows + row).root() : Rows::Lse::identity();
-  rows.template over_blocks<typename Rows::Lse>(states);
+  const auto state = rows.over_blocks(begin < end ? tree.root() : Rows::Lse::identity());
+  const bool regular = state.m < fold::infinity<double>() && state.d > 0.F;
 #pragma unroll 1
   for (std::int64_t at = end > begin ? (end - 1) / lift::kChunk * lift::kChunk : -1; at >= begin; at -= lift::kChunk) {
-    lift::Extremes unused[kRows];
-    rows.load(chunk.v, unused, at);
-    chunk.dense = false;
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      chunk.states[row].m = states[row].m;
-      const bool regular = states[row].m < fold::infinity<double>() && states[row].d > 0.F;
-      chunk.units[row] = 1.F;
-      if (Rows::kLogarithms || !regular) continue;
-      rows.fold_any(chunk.v[row], {states[row].m, true}, chunk.units[row]);
-    }
-    rows.write(chunk, at, states);
+    rows.load(chunk.v, at);
+    chunk.dense = false, chunk.state.m = state.m, chunk.unit = 1.F;
+    if (!Rows::kLogarithms && regular) rows.fold_any(chunk.v, {state.m, true}, chunk.unit);
+    rows.write(chunk, at, state);
   }
 }
 
@@ -59,8 +43,8 @@ template <class E, bool kLog>
 __global__ void __launch_bounds__(kAcrossThreads, 2)
     softmax_across_rows(const __grid_constant__ RowProblem p, const __grid_constant__ AcrossShare share) {
   begin_in_order();
-  using Rows = AcrossRows<E, kLog, 1>;
-  __shared__ typename Rows::Storage storage;
+  using Rows = AcrossRows<E, kLog>;
+  __shared__ AcrossStorage storage;
   const int tiles = kAcrossThreads / (share.columns * share.classes);
   const unsigned blocks = lift::Cluster::size();
   if (blocks > 1) lift::Cluster::arrive_relaxed();
@@ -76,9 +60,7 @@ __global__ void __launch_bounds__(kAcrossThreads, 2)
   if (share.chunks > 1) return run_twice(rows, begin);
   typename Rows::Chunk chunk;
   rows.fold_chunk(chunk, begin);
-  typename Rows::State states[1] = {chunk.states[0]};
-  if (blocks > 1) rows.template over_blocks<typename Rows::Lse>(states);
-  rows.write(chunk, begin, states);
+  rows.write(chunk, begin, blocks > 1 ? rows.over_blocks(chunk.state) : chunk.state);
 }
 
 }  // namespace cuda

@@ -175,7 +175,9 @@ __device__ __noinline__ void softmax_column_any(const SoftmaxColumns& p, const c
 }
 
 template <class E, bool kLog, int kRows>
-__global__ void __launch_bounds__(kSoftmaxColumnWarps * 32, kRows == 4 ? 2 : 3)
+__global__ void __launch_bounds__(kSoftmaxColumnWarps * 32, kRows == 4               ? 2
+                                                            : kRows * sizeof(E) == 2 ? 4
+                                                                                     : 3)
     softmax_across_columns(const __grid_constant__ SoftmaxColumns p) {
   begin_in_order();
   constexpr int kWarps = kSoftmaxColumnWarps, kSize = static_cast<int>(sizeof(E));

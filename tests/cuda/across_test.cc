@@ -38,7 +38,7 @@ void compare(DType t, std::int64_t inner, std::int64_t n, std::size_t at) {
       << n << "x" << inner << " " << name_of(t) << " values " << static_cast<int>(v) << " at " << at << " by "
       << kernel;
   if (n > 4096) {
-    EXPECT_EQ(kernel, "softmax_across_rows");
+    EXPECT_EQ(kernel, "softmax_across_columns_twice");
   } else if (n > 32 || inner % 2 != 0) {  // else by softmax_across_short, on 8 bytes
     EXPECT_EQ(kernel, "softmax_across_columns");
   }
@@ -56,7 +56,7 @@ TEST_F(CudaAcross, Rows) {
 
 TEST_F(CudaAcross, Chunks) {
   std::size_t at = 0;
-  for (const std::int64_t n : {1025, 1500, 2048, 2049, 3000, 4095, 4096, 4097, 10000})
+  for (const std::int64_t n : {1025, 1500, 2048, 2049, 3000, 4095, 4096, 4097, 10000, 17001})
     for (const std::int64_t inner : {2, 3, 8, 64, 100})
       for (const DType t : {DType::float32, DType::bfloat16, DType::float16}) {
         if (HasFailure()) return;
@@ -68,7 +68,7 @@ TEST_F(CudaAcross, Chunks) {
 /// compute-sanitizer sees).
 TEST_F(CudaAcross, EdgesOfMemory) {
   for (const DType t : {DType::float32, DType::bfloat16})
-    for (const std::int64_t n : {3, 40, 1000, 2500})
+    for (const std::int64_t n : {3, 40, 1000, 2500, 9000})
       for (const std::int64_t inner : {5, 36, 70})
         for (const Op op : {Op::softmax, Op::log_softmax, Op::logsumexp, Op::softmax_backward}) {
           Tensor x(t, {2, n, inner}, {}, 0, 0), dy(t, {2, n, inner}, {}, 0, 0), y(t, {2, n, inner}, {}, 0, 0),

@@ -1,5 +1,5 @@
 // cpu == cuda, bit for bit: softmax and log_softmax from given states, and the gradients of logsumexp, of rows of every
-// length, wherever they begin, of any content, and of states that are not theirs.
+// length, wherever they begin, along any axis, of any content, and of states that are not theirs.
 #include "cuda/both.hpp"
 
 #include <map>
@@ -21,26 +21,36 @@ constexpr Layout kLayouts[] = {{0, 0, false}, {0, 3, false}, {5, 1, true}, {3, 0
 
 constexpr Op kOps[] = {Op::finish_softmax, Op::logsumexp_backward, Op::finish_log_softmax};
 
-/// Compares one operation of rows, of which `strange` have another row's state; the kernel that took it.
-std::string compare(Op op, DType t, std::int64_t rows, std::int64_t n, std::size_t at, bool strange) {
+/// Compares one operation of [outer, n, inner], of which `strange` rows have another one's state; the kernel that took
+/// it.
+std::string compare(Op op, DType t, std::int64_t outer, std::int64_t n, std::int64_t inner, std::size_t at,
+                    bool strange) {
   const Layout& l = kLayouts[pick(at, 0, std::size(kLayouts))];
   const Values v = kAnyValues[pick(at, 1, std::size(kAnyValues))];
-  Tensor x(t, {rows, n}, {n + l.gap, 1}, l.offset), y(t, {rows, n}, {n + l.gap, 1}, l.offset);
-  Tensor states(DType::float64, {rows, 4}), dlse(pick(at, 2, 2) == 0 ? DType::float32 : t, {rows}, {2});
-  x.fill([&](std::int64_t i) { return value_of(v, strange ? (i / n + 1) % rows : i / n, i % n, n); });
+  const std::int64_t step = inner == 1 ? 1 : inner + l.gap;
+  const std::vector<std::int64_t> shape{outer, n, inner}, strides{n * step + l.gap, step, 1};
+  Tensor x(t, shape, strides, l.offset), y(t, shape, strides, l.offset);
+  Tensor states(DType::float64, {outer, inner, 4}),
+      dlse(pick(at, 2, 2) == 0 ? DType::float32 : t, {outer, inner}, {2 * inner, 2});
+  const auto row_of = [&](std::int64_t i) { return i / (n * inner) * inner + i % inner; };
+  const auto fill = [&](std::int64_t shift) {
+    x.fill([&](std::int64_t i) { return value_of(v, (row_of(i) + shift) % (outer * inner), i / inner % n, n); });
+  };
+  fill(strange ? 1 : 0);
   dlse.fill([&](std::int64_t i) {
     return i % 7 == 3 ? -0. : i % 11 == 5 ? std::nan("") : 3. - static_cast<double>(i % 5);
   });
   softfold::RowOptions o;
+  o.axis = 1;
   const std::size_t scale = pick(at, 3, 10);
   o.scale = scale == 0 ? 0. : scale < 4 ? -0.75 : 1.;
   const bool is_gradient = op == Op::logsumexp_backward;
   softfold::RowOptions of_state;
-  of_state.scale = o.scale;
+  of_state.scale = o.scale, of_state.axis = 1;
   const softfold::View in = x.view(false), out = states.view(false);
   softfold::plan(Op::state, {&in, 1}, {&out, 1}, of_state).run();
   states.upload();
-  if (strange) x.fill([&](std::int64_t i) { return value_of(v, i / n, i % n, n); });
+  fill(0);
   if (!is_gradient) o.empty = pick(at, 4, 4) == 0 ? softfold::Empty::nan : softfold::Empty::zero;
   std::string kernel;
   for (const bool gpu : {false, true}) {
@@ -53,8 +63,8 @@ std::string compare(Op op, DType t, std::int64_t rows, std::int64_t n, std::size
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   Tensor& result = l.in_place ? x : y;
   EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
-      << name_of(op) << " " << rows << "x" << n << " " << name_of(t) << " layout " << &l - kLayouts << " values "
-      << static_cast<int>(v) << " scale " << o.scale << (strange ? " strange" : "") << " by " << kernel;
+      << name_of(op) << " " << outer << "x" << n << "x" << inner << " " << name_of(t) << " layout " << &l - kLayouts
+      << " values " << static_cast<int>(v) << " scale " << o.scale << (strange ? " strange" : "") << " by " << kernel;
   return kernel;
 }
 
@@ -64,7 +74,8 @@ TEST_F(CudaGiven, RowsOfEveryLength) {
   for (std::int64_t n = 1; n <= 1030 && !HasFailure(); ++n)
     for (const DType t : {DType::float32, DType::bfloat16, DType::float16}) {
       const Op op = kOps[pick(at, 5, 3)];
-      ++taken[compare(op, t, 1 + static_cast<std::int64_t>(at * 37 % 300) * 64 / (n + 64), n, at, pick(at, 6, 6) == 0)];
+      ++taken[compare(op, t, 1 + static_cast<std::int64_t>(at * 37 % 300) * 64 / (n + 64), n, 1, at,
+                      pick(at, 6, 6) == 0)];
       ++at;
     }
   EXPECT_EQ(taken["given_rows"], 3 * 1030);
@@ -77,7 +88,21 @@ TEST_F(CudaGiven, Chunks) {
       for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
         for (const Op op : kOps) {
           if (HasFailure()) return;
-          EXPECT_EQ(compare(op, t, 5, 1024 * chunks + rest, at, pick(at, 6, 6) == 0), "given_rows");
+          EXPECT_EQ(compare(op, t, 5, 1024 * chunks + rest, 1, at, pick(at, 6, 6) == 0), "given_rows");
+          ++at;
+        }
+}
+
+TEST_F(CudaGiven, Across) {
+  std::size_t at = 0;
+  for (const std::int64_t n : {2, 7, 21, 63, 64, 65, 512, 1000, 3000})
+    for (const std::int64_t inner : {2, 3, 31, 32, 64, 100, 257})
+      for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+        for (const Op op : kOps) {
+          if (HasFailure()) return;
+          const std::string kernel = compare(op, t, 2, n, inner, at, pick(at, 6, 6) == 0);
+          // A scale of 0 is left to the general kernels.
+          if (pick(at, 3, 10) != 0) EXPECT_EQ(kernel, "given_across_columns");
           ++at;
         }
 }

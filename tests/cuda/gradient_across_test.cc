@@ -37,8 +37,9 @@ void compare(DType t, std::int64_t inner, std::int64_t n, std::size_t at) {
   EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
       << n << "x" << inner << " " << name_of(t) << " values " << static_cast<int>(v) << " at " << at << " by "
       << kernel;
-  const bool words = t == DType::float32 || (inner % 2 == 0 && gap == 0 && offset % 2 == 0);
-  EXPECT_EQ(kernel, words && n <= 4096 ? "backward_across_columns" : "backward_across_rows");
+  const bool odd = t != DType::float32 && (inner % 2 != 0 || gap != 0 || offset % 2 != 0);
+  const bool held = n <= (odd ? 8192 : 4096);
+  EXPECT_EQ(kernel, held ? "backward_across_columns" : "backward_across_columns_twice");
 }
 
 TEST_F(CudaGradientAcross, Rows) {
@@ -54,7 +55,7 @@ TEST_F(CudaGradientAcross, Rows) {
 
 TEST_F(CudaGradientAcross, Chunks) {
   std::size_t at = 0;
-  for (const std::int64_t n : {1025, 1500, 2047, 2048, 2049, 3000, 4096, 8192, 8193, 13000, 16383, 16384})
+  for (const std::int64_t n : {1025, 1500, 2047, 2048, 2049, 3000, 4096, 8192, 8193, 13000, 16384, 40001})
     for (const std::int64_t inner : {2, 3, 8, 16, 31, 64, 100})
       for (const DType t : {DType::float32, DType::bfloat16, DType::float16}) {
         if (HasFailure()) return;

@@ -1,0 +1,95 @@
+// Rows that lie side by side whose states are known, given or found by a read before: what is taken, and how it is
+// launched.
+#include "cuda/given_columns.cuh"
+
+#include "cuda/across_tiles.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/levels.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+using State = fold::LogSumExp<float>::State;
+
+GivenColumns given(const RowProblem& p, int rows, const State* roots) {
+  const Operand &x = p[Slot::x], &y = p[Slot::y], &states = p[Slot::states], &dlse = p[Slot::row];
+  const auto outer = [&](const Operand& o) { return outer_of(p) == 1 ? 0 : o.strides[0]; };
+  const auto last = static_cast<std::size_t>(p.outer_rank - 1);
+  const auto scale = fold::make_scale<float>(p.scale);
+  return {.x = x.data,
+          .y = y.data,
+          .x_axis = x.axis_stride,
+          .x_outer = outer(x),
+          .y_axis = y.axis_stride,
+          .y_outer = outer(y),
+          .share = column_items(p, rows, column_run(rows * static_cast<int>(size_of(x.dtype))), kGivenWarps),
+          .scale = p.scale,
+          .made = scale,
+          .two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa,
+          .empty = p.empty,
+          .roots = roots,
+          .states = states.data,
+          .dlse = dlse.data,
+          .states_outer = outer(states),
+          .states_row = states.strides[last],
+          .dlse_outer = outer(dlse),
+          .dlse_row = dlse.strides[last],
+          .dlse_dtype = dlse.dtype};
+}
+
+template <class E, Given kWhat, int kRows>
+void launch_columns(const RowProblem& p, const State* roots, Stream stream) {
+  const GivenColumns g = given(p, kRows, roots);
+  launch("given_across_columns", given_across_columns<E, kWhat, kRows>,
+         {span_blocks(g.share, kGivenWarps), kGivenWarps * 32}, stream, g);
+}
+
+template <class E, Given kWhat>
+void launch_rows(const RowProblem& p, const State* roots, Stream stream) {
+  if constexpr (sizeof(E) == 2)
+    if (lies_in_words(p, 4)) return launch_columns<E, kWhat, 4>(p, roots, stream);
+  lies_in_words(p, 2) ? launch_columns<E, kWhat, 2>(p, roots, stream) : launch_columns<E, kWhat, 1>(p, roots, stream);
+}
+
+/// roots: of the rows; null: their states are given.
+void write_rows(const RowProblem& p, const State* roots, Stream stream) {
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    if (p.op == Op::logsumexp_backward) return launch_rows<E, Given::gradient>(p, roots, stream);
+    if (p.op == Op::softmax || p.op == Op::finish_softmax) return launch_rows<E, Given::softmax>(p, roots, stream);
+    launch_rows<E, Given::log_softmax>(p, roots, stream);
+  });
+}
+
+const char* refuses(const RowProblem& p, const Context&) {
+  return p.op == Op::finish_logsumexp ? "one result a row" : refuses_columns(p);
+}
+
+void run(const RowProblem& p, const Context& context) {
+  if (p.rows == 0) return;
+  const DeviceOf device(p[Slot::x].data);
+  write_rows(p, nullptr, stream_of(context));
+}
+
+const char* refuses_twice(const RowProblem& p, const Context&) { return refuses_columns(p); }
+
+std::size_t workspace(const RowProblem& p, const Context&) { return state_bytes<State>(p); }
+
+void run_twice(const RowProblem& p, const Context& context) {
+  if (p.rows == 0) return;
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(workspace(p, context), context);
+  const Stream stream = stream_of(context);
+  write_rows(p, fold_columns(p, scratch.data(), stream), stream.following());
+}
+
+}  // namespace
+
+const RowKernel given_across_columns_kernel{"given_across_columns", refuses, run, nullptr};
+const RowKernel softmax_across_columns_twice_kernel{"softmax_across_columns_twice", refuses_twice, run_twice,
+                                                    workspace};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,167 @@
+// Plain rows that lie side by side, of any length, whose states are known: what softmax, log_softmax, finish_softmax
+// and finish_log_softmax write of them, and the gradients of logsumexp. A lane has some neighbouring elements of
+// neighbouring rows; no lane waits for another.
+#pragma once
+
+#include "cuda/columns.cuh"
+#include "cuda/generic.cuh"
+#include "cuda/in_order.cuh"
+#include "cuda/softmax_rows.cuh"
+
+#include <utility>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+inline constexpr int kGivenWarps = 8;  ///< of a block
+
+struct GivenColumns {
+  using State = fold::LogSumExp<float>::State;
+
+  const char* x;
+  char* y;
+  std::int64_t x_axis, x_outer, y_axis, y_outer;  ///< bytes between neighbours
+  ColumnItems share;
+  double scale;
+  fold::Scale<float> made;  ///< of `scale`
+  float two_kappa;          ///< of fold::LogNormaliser
+  Empty empty;
+  const State* roots;  ///< [outer][inner], that this call has found; null: those of a caller
+  const char *states, *dlse;
+  std::int64_t states_outer, states_row, dlse_outer, dlse_row;  ///< bytes between neighbours
+  DType dlse_dtype;
+
+  /// row: of those side by side, of which there are `inner`.
+  __device__ __forceinline__ State state(unsigned outer, std::int64_t row, std::int64_t inner) const {
+    if (roots != nullptr) return roots[outer * inner + row];
+    const char* at = states + outer * states_outer + row * states_row;
+    return given_state<float>(*reinterpret_cast<const StoredState*>(at), scale);
+  }
+  __device__ __forceinline__ float gradient(unsigned outer, std::int64_t row) const {
+    return fold::narrow<float>(element_at<float>(dlse_dtype, dlse + outer * dlse_outer + row * dlse_row));
+  }
+};
+
+/// What is known of a row, and a result from an element that is not above the row's frame.
+template <Given kWhat>
+struct GivenColumnRow {
+  using S = fold::Scalar<float>;
+  using Lse = fold::LogSumExp<float>;
+
+  float top;  ///< the frame; NaN if results are to be found one by one
+  float gradient = 0.F, scale;
+  lift::FrameTerms terms;
+  float multiplier;
+
+  __device__ __forceinline__ GivenColumnRow(const GivenColumns& p, const Lse::State& s, float gradient_)
+      : top(frame(p, s, gradient_)),
+        gradient(gradient_),
+        scale(static_cast<float>(p.scale)),
+        terms(p.made.c, top),
+        multiplier(S::mul(S::div(1.F, s.d), terms.unit)) {}
+  __device__ __forceinline__ float operator()(float x) const {
+    const float own = fold::Normaliser<float>::probability(terms.term<true>(x), multiplier);
+    return kWhat == Given::gradient ? S::mul(S::mul(gradient, own), scale) : own;
+  }
+
+  static __device__ __forceinline__ float frame(const GivenColumns& p, const Lse::State& s, float gradient) {
+    const float scale = static_cast<float>(p.scale);
+    const bool plain = Lse::is_regular(s) && Lse::is_fast(s.m) && fabsf(gradient) < fold::infinity<float>() &&
+                       fabsf(scale) < fold::infinity<float>();
+    return plain ? Lse::narrow(s.m) : fold::canonical_nan<float>();
+  }
+};
+template <>
+struct GivenColumnRow<Given::log_softmax> {
+  using Lse = fold::LogSumExp<float>;
+
+  float top;
+  fold::LogNormaliser<float> norm;
+
+  __device__ __forceinline__ GivenColumnRow(const GivenColumns& p, const Lse::State& s, float)
+      : top(GivenColumnRow<Given::softmax>::frame(p, s, 0.F)), norm(s, p.made) {
+    norm.two_kappa = p.two_kappa;
+    norm.fast = true;  // else `top` is NaN
+  }
+  __device__ __forceinline__ float operator()(float x) const { return norm.log_probability(x); }
+};
+
+/// `there` elements of a row one by one.
+template <class E, Given kWhat>
+__device__ __noinline__ void put_given_column(const GivenColumns& p, const GivenColumns::State& s, float gradient,
+                                              const char* x, char* y, int there) {
+  with_result_of<kWhat>(s, p.scale, p.empty, gradient, p.roots == nullptr, [&](const auto& of) {
+#pragma unroll 1
+    for (int j = 0; j < there; ++j, x += p.x_axis, y += p.y_axis)
+      *reinterpret_cast<E*>(y) = fold::narrow<E>(of(true, fold::widen(*reinterpret_cast<const E*>(x))));
+  });
+}
+
+template <class E, Given kWhat, int kRows>
+__global__ void __launch_bounds__(kGivenWarps * 32, 3) given_across_columns(const __grid_constant__ GivenColumns p) {
+  begin_in_order();
+  using S = fold::Scalar<float>;
+  using Words = AcrossWord<E, kRows>;
+  using Word = typename Words::Word;
+  using Row = GivenColumnRow<kWhat>;
+  constexpr int kSize = static_cast<int>(sizeof(E)), kRun = column_run(static_cast<int>(sizeof(Word)));
+  constexpr float kMagic = fold::Real<float>::kMagic;
+  const SpanPlace at(p.share, kGivenWarps, p.roots != nullptr);
+  if (at.there == 0) return;
+  const std::int64_t first = std::int64_t{at.column} * kRows, inner = std::int64_t{p.share.across} * kRows;
+  const char* x = p.x + at.outer * p.x_outer + at.begin * p.x_axis + first * kSize;
+  char* y = p.y + at.outer * p.y_outer + at.begin * p.y_axis + first * kSize;
+  const auto state = [&](int row) { return p.state(at.outer, first + row, inner); };
+  const auto gradient = [&](int row) { return kWhat == Given::gradient ? p.gradient(at.outer, first + row) : 0.F; };
+  const auto write = [&](const Row(&rows)[kRows]) {
+#pragma unroll 1
+    for (int begin = 0; begin < at.there; begin += kRun, x += kRun * p.x_axis, y += kRun * p.y_axis) {
+      const int there = min(at.there - begin, kRun);
+      Word raw[kRun];
+      const char* from = x;
+#pragma unroll
+      for (int j = 0; j < kRun; ++j, from += p.x_axis)
+        if (j < there) raw[j] = *reinterpret_cast<const Word*>(from);
+      bool near = true;  // no element is above its row's frame, and none a NaN
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) near = near && !fold::is_nan(rows[row].top);
+      if (p.roots == nullptr) {
+#pragma unroll
+        for (int j = 0; j < kRun; ++j) {
+          if (j >= there) continue;
+          float v[kRows];
+          Words::unpack(raw[j], v);
+#pragma unroll
+          for (int row = 0; row < kRows; ++row)
+            near = near && S::sub(S::fma(v[row], p.made.c, kMagic), kMagic) <= rows[row].top;
+        }
+      }
+      if (!near) {
+#pragma unroll 1
+        for (int row = 0; row < kRows; ++row)
+          put_given_column<E, kWhat>(p, state(row), gradient(row), x + row * kSize, y + row * kSize, there);
+        continue;
+      }
+      char* to = y;
+#pragma unroll
+      for (int j = 0; j < kRun; ++j, to += p.y_axis) {
+        if (j >= there) continue;
+        float v[kRows];
+        Words::unpack(raw[j], v);
+#pragma unroll
+        for (int row = 0; row < kRows; ++row) v[row] = rows[row](v[row]);
+        *reinterpret_cast<Word*>(to) = Words::pack(v);
+      }
+    }
+  };
+  [&]<int... kRow>(std::integer_sequence<int, kRow...>) {
+    const Row rows[] = {Row(p, state(kRow), gradient(kRow))...};
+    write(rows);
+  }
+  (std::make_integer_sequence<int, kRows>{});
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,134 @@
+// What the gradients of softmax and log_softmax by columns have in common: operands, leaves, and what warps tell each
+// other.
+#pragma once
+
+#include "cuda/columns.cuh"
+#include "cuda/tree_nodes.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// A gradient's operands whose rows lie side by side.
+struct GradientColumns {
+  const char *y, *dy;
+  char* dx;
+  std::int64_t y_axis, y_outer, dy_axis, dy_outer, dx_axis, dx_outer;  ///< bytes between neighbours
+  float scale;
+
+  explicit GradientColumns(const RowProblem& p)
+      : y(p[Slot::x].data), dy(p[Slot::dy].data), dx(p[Slot::y].data), scale(static_cast<float>(p.scale)) {
+    const auto outer = [&](Slot slot) { return p.outer_rank == 2 ? p[slot].strides[0] : 0; };
+    y_axis = p[Slot::x].axis_stride, dy_axis = p[Slot::dy].axis_stride, dx_axis = p[Slot::y].axis_stride;
+    y_outer = outer(Slot::x), dy_outer = outer(Slot::dy), dx_outer = outer(Slot::y);
+  }
+};
+
+/// A word of y and one of dy.
+template <class E, template <class> class Gradient, int kRows>
+struct GradientColumnWord {
+  using Words = AcrossWord<E, kRows>;
+  using Word = typename Words::Word;
+  using Seen = unsigned[kRows];  ///< of each row, the bits in which any y is not `nothing`
+
+  static __device__ __forceinline__ void absent(float (&leaves)[kRows]) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) leaves[row] = fold::Sum<float>::identity();
+  }
+  static __device__ __forceinline__ void leaves(const Word& y, const Word& dy, float (&to)[kRows], Seen& seen) {
+    float a[kRows], b[kRows];
+    Words::unpack(y, a), Words::unpack(dy, b);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      seen[row] |= __float_as_uint(a[row]) ^ __float_as_uint(Gradient<float>::nothing());
+      to[row] = Gradient<float>::leaf(a[row], b[row]);
+    }
+  }
+  /// A word of results, where no row has nothing in it; not `regular` if some of them are NaN, which write_any()
+  /// writes.
+  static __device__ __forceinline__ Word results(const Word& y, const Word& dy,
+                                                 const GradientState<float> (&states)[kRows], float scale,
+                                                 bool& regular) {
+    float a[kRows], b[kRows];
+    Words::unpack(y, a), Words::unpack(dy, b);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      a[row] = value(Gradient<float>{states[row].sum, scale}, a[row], b[row]);
+      regular = regular && !fold::is_nan(a[row]);
+    }
+    return Words::pack(a);
+  }
+  static __device__ __forceinline__ void write_any(char* to, const Word& y, const Word& dy,
+                                                   const GradientState<float> (&states)[kRows], float scale) {
+    float a[kRows], b[kRows];
+    Words::unpack(y, a), Words::unpack(dy, b);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const Gradient<float> through{states[row].sum, scale};
+      reinterpret_cast<E*>(to)[row] = fold::narrow<E>(states[row].any != 0 ? through(a[row], b[row]) : 0.F);
+    }
+  }
+  static __device__ __forceinline__ bool all_have_any(const GradientState<float> (&states)[kRows]) {
+    bool all = true;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) all = all && states[row].any != 0;
+    return all;
+  }
+  static __device__ __forceinline__ bool has_any(unsigned seen) {
+    const bool of_zero = Gradient<float>::nothing() == 0.F;  // of either sign
+    return (of_zero ? seen << 1 : seen) != 0;
+  }
+
+ private:
+  static __device__ __forceinline__ float value(const fold::SoftmaxGradient<float>& through, float y, float dy) {
+    return through.value(y, dy);
+  }
+  static __device__ __forceinline__ float value(const fold::LogSoftmaxGradient<float>& through, float y, float dy) {
+    return through(y, dy);
+  }
+};
+
+/// What the warps of a tile tell each other: their sums, and of which lanes' rows they have seen something.
+template <int kRows>
+struct alignas(4 * kRows) GradientPart {
+  float sums[kRows][32];
+  unsigned any[kRows];
+
+  /// By all lanes of a warp.
+  __device__ __forceinline__ void put(int lane, const float (&sums_)[kRows], const bool (&any_)[kRows]) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      sums[row][lane] = sums_[row];
+      const unsigned lanes = __ballot_sync(lift::kWholeWarp, any_[row]);
+      if (lane == 0) any[row] = lanes;
+    }
+    __syncwarp();
+  }
+};
+
+/// The lane's rows from `count` parts, of at most kMost.
+template <bool kNeighbours, int kMost, int kRows>
+__device__ __forceinline__ void join_gradients(const GradientPart<kRows>* parts, int count, int lane,
+                                               float (&sums)[kRows], unsigned (&any)[kRows]) {
+  using Sum = fold::Sum<float>;
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) any[row] = 0;
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    if (i >= count) continue;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) any[row] |= parts[i].any[row];
+  }
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+    float all[kMost];
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) all[i] = i < count ? parts[i].sums[row][lane] : Sum::identity();
+    join_parts<kNeighbours>(all, count, [](float a, float b) { return Sum::merge(a, b); });
+    sums[row] = all[0];
+  }
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
