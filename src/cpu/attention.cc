@@ -115,9 +115,7 @@ void run(const AttentionProblem& p, const Context& context) {
   with_dtype(p.q.dtype, [&]<class S>(S) { run_as<S>(p, context); });
 }
 
-const char* tiles_refuse(const AttentionProblem& p, const Context&) {
-  return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
-}
+const char* tiles_refuse(const AttentionProblem& p, const Context&) { return refuses_rung(p.rung, Rung::fused); }
 const char* rows_refuse(const AttentionProblem& p, const Context&) {
   return p.rung == Rung::tiled ? nullptr : "a rung of the ladder: only when asked for";
 }

@@ -24,11 +24,7 @@ const char* safe_refuses(const RowProblem& p, const Context&);
 const char* online_refuses(const RowProblem& p, const Context&);
 void run_ladder(const RowProblem& p, const Context& context);
 
-/// The objection of a kernel that is one rung of the ladder, or the automatic choice.
-inline const char* refuses_rung(const RowProblem& p, Rung own) {
-  return p.rung == Rung::automatic || p.rung == own ? nullptr : "another rung was asked for";
-}
-inline const char* tiled_refuses(const RowProblem& p, const Context&) { return refuses_rung(p, Rung::tiled); }
+inline const char* tiled_refuses(const RowProblem& p, const Context&) { return refuses_rung(p.rung, Rung::tiled); }
 
 }  // namespace cpu
 }  // namespace v0

@@ -16,7 +16,7 @@ const char* fused_refuses(const RowProblem& p, const Context& context) {
   if (p.n > (half ? tuning().fused_half_elements : tuning().fused_elements))
     return "a row's terms do not fit the cache";
   if (p.rung == Rung::automatic && splits_inside_rows(p, context)) return "few long rows: threads share each of them";
-  return refuses_rung(p, Rung::fused);
+  return refuses_rung(p.rung, Rung::fused);
 }
 
 /// Rows that fit one chunk, as many at a time as lie evenly.

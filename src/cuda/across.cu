@@ -16,7 +16,7 @@ namespace cuda {
 namespace {
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung)) return why;
   const bool writes = p[Slot::y].given;
   if (p.is_double()) return "float64 has no tiles";
   if (p[Slot::offsets].given) return "rows are ragged";

@@ -199,7 +199,7 @@ void run(const RowProblem& p, const Context& context) {
 }  // namespace
 
 const char* refuses_across(const RowProblem& p) {
-  if (p.rung != Rung::automatic) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung)) return why;
   if (p.is_double()) return "float64 has no tiles";
   if (p[Slot::offsets].given) return "rows are ragged";
   if (p[Slot::mask].given || p[Slot::length].given || p.causal) return "some elements are hidden";

@@ -30,7 +30,7 @@ struct AcrossWord;
 template <class E>
 struct AcrossWord<E, 1> {
   using Word = E;
-  static __device__ __forceinline__ void unpack(const E& word, float (&v)[1]) { v[0] = fold::widen(word); }
+  static __device__ __forceinline__ void unpack(const E& word, float (&v)[1]) { v[0] = Packed<E>::widen(word); }
   static __device__ __forceinline__ E pack(const float (&v)[1]) { return Packed<E>::narrow(v[0]); }
 };
 
@@ -84,6 +84,35 @@ requires(sizeof(E) == 2) struct AcrossWord<E, 4> {
   }
   static __device__ __forceinline__ void widen_range(const uint2& a, const uint2& b, uint2& least, uint2& most) {
     Pair::widen_range(a.x, b.x, least.x, most.x), Pair::widen_range(a.y, b.y, least.y, most.y);
+  }
+};
+
+/// The least and the most of some words' elements, of each row.
+template <class E, int kRows>
+struct AcrossRange {
+  using Words = AcrossWord<E, kRows>;
+  using Word = typename Words::Word;
+  static constexpr bool kPacked = kRows > 1 && sizeof(E) == 2;  ///< by pairs
+
+  Word least, most;  ///< kPacked
+  float low[kRows], high[kRows];
+
+  __device__ __forceinline__ explicit AcrossRange(const Word& first) : least(first), most(first) {
+    Words::unpack(first, low), Words::unpack(first, high);
+  }
+  __device__ __forceinline__ void add(const Word& a, const Word& b) {
+    if constexpr (kPacked) return Words::widen_range(a, b, least, most);
+    float of_a[kRows], of_b[kRows];
+    Words::unpack(a, of_a), Words::unpack(b, of_b);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      low[row] = lift::least(low[row], lift::least(of_a[row], of_b[row]));
+      high[row] = lift::most(high[row], lift::most(of_a[row], of_b[row]));
+    }
+  }
+  /// Once all are added.
+  __device__ __forceinline__ void finish() {
+    if constexpr (kPacked) Words::unpack(least, low), Words::unpack(most, high);
   }
 };
 

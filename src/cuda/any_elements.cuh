@@ -200,7 +200,7 @@ inline bool is_of_fours(const RowProblem& p) {
 }
 
 inline const char* refuses_any(const RowProblem& p) {
-  if (p.rung != Rung::automatic && (p.rung != Rung::fused || p[Slot::dy].given)) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung, p[Slot::dy].given ? Rung::automatic : Rung::fused)) return why;
   if (p[Slot::offsets].given) return "ragged rows have no common length";
   if (p.is_double() || p[Slot::y].dtype == DType::float64) return "float64 is not among what a tile may be of";
   return is_across(p) ? "rows lie side by side" : nullptr;

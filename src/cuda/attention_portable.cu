@@ -215,7 +215,7 @@ auto with_tile(const AttentionProblem& p, F&& f) {
 }
 
 const char* refuses(const AttentionProblem& p, const Context&) {
-  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung, Rung::fused)) return why;
   const DeviceOf device(p.out.data);
   const int available = traits_of(device.device()).shared_bytes;
   const bool fits = with_tile(p, [&]<class C>() { return C::shared_bytes(p) <= available; });

@@ -15,7 +15,7 @@ constexpr std::int64_t kMaxTokens = std::int64_t{1} << 29;  ///< sums of three f
 constexpr int kMaxBlocks = 1 << 29;
 
 const char* refuses_problem(const AttentionProblem& p) {
-  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung, Rung::fused)) return why;
   if (p.q.dtype != DType::bfloat16 && p.q.dtype != DType::float16) return "q, k and v are not of 16 bits";
   if (p.out.dtype != p.q.dtype) return "out has another dtype than q";
   if (p.d > 256 || p.dv > 256) return "D is over 256";

@@ -18,13 +18,12 @@ struct GradientSums {
 };
 
 /// A lane's words of y and dy, kRun of each, of which the first `there` exist.
-template <class E, template <class> class Gradient, int kRows>
+template <class E, template <class> class Gradient, int kRows, int kRun>
 struct GradientRun : GradientColumnWord<E, Gradient, kRows> {
   using Two = GradientColumnWord<E, Gradient, kRows>;
   using typename Two::Word;
   using typename Two::Words;
   static constexpr int kBytes = static_cast<int>(sizeof(Word));
-  static constexpr int kRun = column_run(static_cast<int>(sizeof(Word)));
 
   Word y[kRun], dy[kRun];
 
@@ -63,7 +62,8 @@ struct GradientRun : GradientColumnWord<E, Gradient, kRows> {
 template <class E, template <class> class Gradient, int kRows>
 __global__ void __launch_bounds__(kTwiceWarps * 32, 3) add_across_columns(const __grid_constant__ GradientSums p) {
   begin_in_order();
-  using Run = GradientRun<E, Gradient, kRows>;
+  constexpr int kRun = column_run(kRows * static_cast<int>(sizeof(E)));
+  using Run = GradientRun<E, Gradient, kRows, kRun>;
   __shared__ GradientPart<kRows> parts[kTwiceWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const unsigned item = (blockIdx.x * kTwiceWarps + static_cast<unsigned>(warp)) >> p.share.class_bits;
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kTwiceWarps * 32, 3) add_across_columns(const 
              *dy = of.dy + outer * of.dy_outer + at.begin() * of.dy_axis + column;
   float sums[kRows];
   unsigned seen[kRows] = {};
-  add_runs<Run::kRun>(sums, p.share, at, [&](int run, int there, float(&s)[kRows]) {
+  add_runs<kRun>(sums, p.share, at, [&](int run, int there, float(&s)[kRows]) {
     Run words;
     words.load(y + run * of.y_axis, of.y_axis << p.share.residue_bits, dy + run * of.dy_axis,
                of.dy_axis << p.share.residue_bits, there);
@@ -101,7 +101,8 @@ template <class E, template <class> class Gradient, int kRows>
 __global__ void __launch_bounds__(kTwiceWarps * 32, 3)
     write_across_columns(const __grid_constant__ GradientSums p, const GradientState<float>* roots) {
   begin_in_order();
-  using Run = GradientRun<E, Gradient, kRows>;
+  constexpr int kRun = column_run(kRows * static_cast<int>(sizeof(E))) / 2;
+  using Run = GradientRun<E, Gradient, kRows, kRun>;
   const SpanPlace at(p.share, kTwiceWarps, true);
   if (at.there == 0) return;
   const GradientColumns& of = p.of;
@@ -112,10 +113,14 @@ __global__ void __launch_bounds__(kTwiceWarps * 32, 3)
   GradientState<float> states[kRows];
 #pragma unroll
   for (int row = 0; row < kRows; ++row) states[row] = roots[std::int64_t{at.word} * kRows + row];
-#pragma unroll 1
-  for (int i = 0; i < at.there; i += Run::kRun) {
-    Run words;
+  const auto load = [&](Run& words, int i) {
     words.load(y + i * of.y_axis, of.y_axis, dy + i * of.dy_axis, of.dy_axis, at.there - i);
+  };
+  Run words, next;
+  load(words, 0);
+#pragma unroll 1
+  for (int i = 0; i < at.there; i += kRun, words = next) {
+    load(next, i + kRun);  // on its way while this run is worked on
     words.write(dx + i * of.dx_axis, of.dx_axis, at.there - i, states, of.scale);
   }
 }

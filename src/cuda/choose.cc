@@ -90,20 +90,28 @@ const char* refuses_apart(const RowProblem& p) {
   return refuses_plain_rows(p);
 }
 
-const char* refuses_cut(const RowProblem& p) {
+const char* refuses_uncut(const RowProblem& p) {
   if (p[Slot::mask].given) return "rows have a mask";
-  if (!p[Slot::length].given && !p.causal) return "no row is cut short";
-  return refuses_hidden(p);
+  return !p[Slot::length].given && !p.causal ? "no row is cut short" : nullptr;
 }
 
-const char* refuses_hidden(const RowProblem& p) {
-  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+const char* refuses_scales(const RowProblem& p) {
   if (p[Slot::offsets].given) return "ragged rows have no common length";
   if (p[Slot::scales].given) return "rows have scales of their own";
-  if (p.empty != Empty::zero) return "rows without elements are to become NaN";
   const float c = fold::make_scale<float>(p.scale).c;
   if (c == 0.F || !std::isfinite(c)) return "a scale of 0, or one that is not finite";
   return refuses_vectors(p);
+}
+
+const char* refuses_hidden(const RowProblem& p) {
+  if (const char* why = refuses_rung(p.rung, Rung::fused)) return why;
+  if (p.empty != Empty::zero) return "rows without elements are to become NaN";
+  return refuses_scales(p);
+}
+
+const char* refuses_cut(const RowProblem& p) {
+  const char* why = refuses_uncut(p);
+  return why != nullptr ? why : refuses_hidden(p);
 }
 
 const char* refuses_cut_rows(const RowProblem& p) {
@@ -129,7 +137,7 @@ RowProblem without_mask(RowProblem p) {
 }
 
 const char* refuses_masked_plain(const RowProblem& p) {
-  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung, Rung::fused)) return why;
   if (!p[Slot::mask].given) return "rows have no mask";
   if (const char* why = refuses_plain(without_mask(p))) return why;
   const bool backwards = p.outer_rank > 0 && p[Slot::mask].strides[0] < 0;

@@ -27,10 +27,13 @@ const char* refuses_plain(const RowProblem& p);
 /// boundaries otherwise than x. Else why not.
 const char* refuses_apart(const RowProblem& p);
 
-/// Null if tiles of vectors can move rows of which something is hidden, of one scale, and those without elements are to
-/// become zeros. Else why not.
+/// Null if rows are cut short, by lengths or a causal limit alone, else why not.
+const char* refuses_uncut(const RowProblem& p);
+/// Null if tiles of vectors can move rows, of one scale, else why not.
+const char* refuses_scales(const RowProblem& p);
+/// Null if, further, softmax of rows without elements is to be zeros.
 const char* refuses_hidden(const RowProblem& p);
-/// Null if, further, rows are cut short, by lengths or a causal limit alone.
+/// Null if all of these agree.
 const char* refuses_cut(const RowProblem& p);
 /// Null if they also begin and end with vectors.
 const char* refuses_cut_rows(const RowProblem& p);

@@ -13,7 +13,7 @@ namespace {
 using Lse = fold::LogSumExp<float>;
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic && p.rung != Rung::tiled) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung, Rung::tiled)) return why;
   if (p.n == 0) return "rows of no elements";
   if (p[Slot::offsets].given) return "rows are ragged";
   if (p.is_double()) return "float64 has no tiles";

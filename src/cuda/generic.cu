@@ -58,7 +58,7 @@ void write_softmax_rows(const RowProblem& p, const typename fold::LogSumExp<T>::
 }
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic && p.rung != Rung::tiled) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung, Rung::tiled)) return why;
   return refuses_chunks(p);
 }
 

@@ -60,8 +60,14 @@ struct GivenColumnRow {
         scale(static_cast<float>(p.scale)),
         terms(p.made.c, top),
         multiplier(S::mul(S::div(1.F, s.d), terms.unit)) {}
-  __device__ __forceinline__ float operator()(float x) const {
-    const float own = fold::Normaliser<float>::probability(terms.term<true>(x), multiplier);
+  /// Whether no probability of elements of such a range can be below the smallest that is written.
+  __device__ __forceinline__ bool is_dense(float low_n, float high_n) const {
+    return fminf(low_n, high_n) >= top - 60.F && multiplier >= 0x1p-60F;
+  }
+  template <bool kDense>
+  __device__ __forceinline__ float result(float x) const {
+    const float term = terms.term<!kDense>(x);
+    const float own = kDense ? S::mul(term, multiplier) : fold::Normaliser<float>::probability(term, multiplier);
     return kWhat == Given::gradient ? S::mul(S::mul(gradient, own), scale) : own;
   }
 
@@ -84,7 +90,13 @@ struct GivenColumnRow<Given::log_softmax> {
     norm.two_kappa = p.two_kappa;
     norm.fast = true;  // else `top` is NaN
   }
-  __device__ __forceinline__ float operator()(float x) const { return norm.log_probability(x); }
+  /// Whether all log-probabilities are below 0 (as in finish()).
+  __device__ __forceinline__ bool is_dense(float, float) const { return norm.half_log2_d > 0.5F; }
+  template <bool kDense>
+  __device__ __forceinline__ float result(float x) const {
+    using S = fold::Scalar<float>;
+    return kDense ? S::mul(norm.two_kappa, S::sub(norm.half_distance(x), norm.half_log2_d)) : norm.log_probability(x);
+  }
 };
 
 /// `there` elements of a row one by one.
@@ -105,7 +117,7 @@ __global__ void __launch_bounds__(kGivenWarps * 32, 3) given_across_columns(cons
   using Words = AcrossWord<E, kRows>;
   using Word = typename Words::Word;
   using Row = GivenColumnRow<kWhat>;
-  constexpr int kSize = static_cast<int>(sizeof(E)), kRun = column_run(static_cast<int>(sizeof(Word)));
+  constexpr int kSize = static_cast<int>(sizeof(E)), kRun = 8;
   constexpr float kMagic = fold::Real<float>::kMagic;
   const SpanPlace at(p.share, kGivenWarps, p.roots != nullptr);
   if (at.there == 0) return;
@@ -114,50 +126,67 @@ __global__ void __launch_bounds__(kGivenWarps * 32, 3) given_across_columns(cons
   char* y = p.y + at.outer * p.y_outer + at.begin * p.y_axis + first * kSize;
   const auto state = [&](int row) { return p.state(at.outer, first + row, inner); };
   const auto gradient = [&](int row) { return kWhat == Given::gradient ? p.gradient(at.outer, first + row) : 0.F; };
-  const auto write = [&](const Row(&rows)[kRows]) {
+  const auto n_of = [&](float x) { return S::sub(S::fma(x, p.made.c, kMagic), kMagic); };
+  const auto load = [&](Word(&raw)[kRun], int begin) {
+    const char* from = x + begin * p.x_axis;
+#pragma unroll
+    for (int j = 0; j < kRun; ++j, from += p.x_axis)
+      if (begin + j < at.there) raw[j] = *reinterpret_cast<const Word*>(from);
+  };
+  const auto write_run = [&](const Row(&rows)[kRows], const Word(&raw)[kRun], int begin) {
+    const int there = min(at.there - begin, kRun);
+    char* to = y + begin * p.y_axis;
+    bool near = true;  // no element is above its row's frame, and none a NaN
+    bool dense = there == kRun;
+    AcrossRange<E, kRows> range(raw[0]);
+#pragma unroll
+    for (int j = 0; j < kRun; j += 2) {
+      if (j >= there) continue;
+      Word other = raw[j];
+      if (j + 1 < there) other = raw[j + 1];
+      range.add(raw[j], other);
+    }
+    range.finish();
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float low = n_of(range.low[row]), high = n_of(range.high[row]);
+      near = near && low <= rows[row].top && high <= rows[row].top;
+      dense = dense && rows[row].is_dense(low, high);
+    }
+    if (!near) {
 #pragma unroll 1
-    for (int begin = 0; begin < at.there; begin += kRun, x += kRun * p.x_axis, y += kRun * p.y_axis) {
-      const int there = min(at.there - begin, kRun);
-      Word raw[kRun];
-      const char* from = x;
-#pragma unroll
-      for (int j = 0; j < kRun; ++j, from += p.x_axis)
-        if (j < there) raw[j] = *reinterpret_cast<const Word*>(from);
-      bool near = true;  // no element is above its row's frame, and none a NaN
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) near = near && !fold::is_nan(rows[row].top);
-      if (p.roots == nullptr) {
-#pragma unroll
-        for (int j = 0; j < kRun; ++j) {
-          if (j >= there) continue;
-          float v[kRows];
-          Words::unpack(raw[j], v);
-#pragma unroll
-          for (int row = 0; row < kRows; ++row)
-            near = near && S::sub(S::fma(v[row], p.made.c, kMagic), kMagic) <= rows[row].top;
-        }
-      }
-      if (!near) {
-#pragma unroll 1
-        for (int row = 0; row < kRows; ++row)
-          put_given_column<E, kWhat>(p, state(row), gradient(row), x + row * kSize, y + row * kSize, there);
-        continue;
-      }
-      char* to = y;
+      for (int row = 0; row < kRows; ++row)
+        put_given_column<E, kWhat>(p, state(row), gradient(row), x + begin * p.x_axis + row * kSize, to + row * kSize,
+                                   there);
+      return;
+    }
+    const auto write = [&]<bool kDense>() {  // kDense: all words are there
 #pragma unroll
       for (int j = 0; j < kRun; ++j, to += p.y_axis) {
-        if (j >= there) continue;
+        if (!kDense && j >= there) continue;
         float v[kRows];
         Words::unpack(raw[j], v);
 #pragma unroll
-        for (int row = 0; row < kRows; ++row) v[row] = rows[row](v[row]);
+        for (int row = 0; row < kRows; ++row) v[row] = rows[row].template result<kDense>(v[row]);
         *reinterpret_cast<Word*>(to) = Words::pack(v);
       }
+    };
+    dense ? write.template operator()<true>() : write.template operator()<false>();
+  };
+  const auto write_rows = [&](const Row(&rows)[kRows]) {
+    Word raw[kRun], next[kRun];
+    load(raw, 0);
+#pragma unroll 1
+    for (int begin = 0; begin < at.there; begin += kRun) {
+      load(next, begin + kRun);  // on its way while this run is worked on
+      write_run(rows, raw, begin);
+#pragma unroll
+      for (int j = 0; j < kRun; ++j) raw[j] = next[j];
     }
   };
   [&]<int... kRow>(std::integer_sequence<int, kRow...>) {
     const Row rows[] = {Row(p, state(kRow), gradient(kRow))...};
-    write(rows);
+    write_rows(rows);
   }
   (std::make_integer_sequence<int, kRows>{});
 }

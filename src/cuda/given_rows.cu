@@ -14,7 +14,7 @@ constexpr int kGivenThreads = 256;
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.op == Op::finish_logsumexp) return "one result a row";
-  if (p.rung != Rung::automatic && p.rung != Rung::tiled) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung, Rung::tiled)) return why;
   if (p.n == 0) return "rows of no elements";
   if (p.rows * lift::chunk_count(p.n) >= std::int64_t{0x7FFFFFFF} * 8) return "more chunks than a grid has";
   return refuses_plain(p);

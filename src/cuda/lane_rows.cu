@@ -12,7 +12,7 @@ namespace cuda {
 namespace {
 
 const char* refuses_rows(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung, Rung::fused)) return why;
   const auto bytes = p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
   if (p.n == 0 || bytes % 16 != 0) return "rows do not fill vectors of 16 bytes";
   if (bytes > kLaneVectors * 16) return "a row is longer than a lane holds (128 bytes)";

@@ -47,17 +47,11 @@ void run(const RowProblem& p, const Context& context) {
 using State = fold::LogSumExp<float>::State;
 
 const char* refuses_fold(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic && p.rung != Rung::tiled) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung, Rung::tiled)) return why;
   if (p.n <= 32) return "rows are too short for groups of lanes";
-  if (p[Slot::mask].given) return "rows have a mask";
-  if (!p[Slot::length].given && !p.causal) return "no row is cut short";
-  if (p[Slot::offsets].given) return "ragged rows have no common length";
-  if (p[Slot::scales].given) return "rows have scales of their own";
-  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
-  if (const char* why = refuses_vectors(p)) return why;
-  const bool ends_on_vectors = p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype)) % 16 == 0;
-  if (!ends_on_vectors || !on_vectors(p, p[Slot::x])) return "rows begin or end inside vectors";
-  return refuses_chunks(p);
+  if (const char* why = refuses_uncut(p)) return why;
+  if (const char* why = refuses_scales(p)) return why;
+  return on_whole_vectors(p) ? refuses_chunks(p) : "rows begin or end inside vectors";
 }
 
 std::size_t fold_workspace(const RowProblem& p, const Context&) { return state_bytes<State>(p); }

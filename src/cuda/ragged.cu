@@ -35,7 +35,7 @@ constexpr std::int64_t kMeanOfMoreWarps = 3000, kMeanOfMostWarps = 8000;
 constexpr std::int64_t kWorthOfPacks = 81920, kLeastWorthOfPacks = 2048;
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung)) return why;
   if (!p[Slot::offsets].given) return "rows are not ragged";
   if (p.rows >= 0x3FFFFFFF) return "more rows than a grid has";
   return refuses_vectors(p);

@@ -117,6 +117,7 @@ struct Packed<float> {
     return {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
   }
   static __device__ __forceinline__ uint4 join(const float (&e)[4]) { return pack(e); }
+  static __device__ __forceinline__ float widen(float a) { return a; }
   static __device__ __forceinline__ float narrow(float a) { return a; }
 };
 
@@ -163,6 +164,7 @@ struct Packed<fold::BFloat16> {
   static __device__ __forceinline__ uint4 pack(const float* v) {
     return {two(v[0], v[1]), two(v[2], v[3]), two(v[4], v[5]), two(v[6], v[7])};
   }
+  static __device__ __forceinline__ float widen(fold::BFloat16 e) { return fold::widen(e); }
   static __device__ __forceinline__ fold::BFloat16 narrow(float a) {
     return {static_cast<std::uint16_t>(two(a, 0.F) & 0xFFFFU)};
   }
@@ -191,6 +193,7 @@ struct Packed<fold::Float16> {
   static __device__ __forceinline__ uint4 pack(const float* v) {
     return {two(v[0], v[1]), two(v[2], v[3]), two(v[4], v[5]), two(v[6], v[7])};
   }
+  static __device__ __forceinline__ float widen(fold::Float16 e) { return __half2float(__ushort_as_half(e.bits)); }
   static __device__ __forceinline__ fold::Float16 narrow(float a) { return {__half_as_ushort(__float2half_rn(a))}; }
 };
 

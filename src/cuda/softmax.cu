@@ -31,9 +31,7 @@ constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
 /// Chunks from which on rows fill the device also where a warp has more than one.
 constexpr std::int64_t kChunksAtOnce = 4096;
 
-const char* refuses_rung(const RowProblem& p) {
-  return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
-}
+const char* refuses_rung(const RowProblem& p) { return refuses_rung(p.rung, Rung::fused); }
 
 const char* refuses_warp_rows(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;

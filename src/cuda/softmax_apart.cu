@@ -16,9 +16,7 @@ namespace {
 /// The longest row that a cluster holds: 16 blocks of 16 warps.
 constexpr std::int64_t kLongest = 256 * lift::kChunk;
 
-const char* refuses_rung(const RowProblem& p) {
-  return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
-}
+const char* refuses_rung(const RowProblem& p) { return refuses_rung(p.rung, Rung::fused); }
 
 const char* refuses_rows(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;

@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kFewestChunks = 4096;
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung, Rung::fused)) return why;
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (chunks < 2) return "a row fits a warp";
   if (chunks > kBlockChunks) return "a row is longer than a block holds well (16384)";

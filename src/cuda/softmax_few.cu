@@ -33,7 +33,7 @@ int warps_for_few(const RowProblem& p, const DeviceTraits& device) {
 }
 
 const char* refuses_grid_few(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung, Rung::fused)) return why;
   if (p.n <= kShortest) return "a row is short enough for a block or a cluster";
   if (const char* why = refuses_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());

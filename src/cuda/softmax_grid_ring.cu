@@ -55,7 +55,7 @@ const char* refuses_measured(const RowProblem& p) {
 }
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung, Rung::fused)) return why;
   if (const char* why = refuses_plain(p)) return why;
   if (const char* why = refuses_measured(p)) return why;
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";

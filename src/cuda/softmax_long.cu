@@ -13,10 +13,6 @@ namespace {
 
 using State = fold::LogSumExp<float>::State;
 
-const char* refuses_rung(const RowProblem& p, Rung rung) {
-  return p.rung == Rung::automatic || p.rung == rung ? nullptr : "another rung is asked for";
-}
-
 /// Blocks of softmax_grid_row that the launch bounds allow on a processor.
 constexpr int kGridBlocks = 3;
 
@@ -31,7 +27,7 @@ GridShare share_rows(const RowProblem& p, const DeviceTraits& device) {
 }
 
 const char* refuses_grid_row(const RowProblem& p, const Context&) {
-  if (const char* why = refuses_rung(p, Rung::fused)) return why;
+  if (const char* why = refuses_rung(p.rung, Rung::fused)) return why;
   if (const char* why = refuses_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   const std::int64_t blocks = ceil_div(lift::chunk_count(p.n), kGridWarps);
@@ -71,7 +67,7 @@ void run_grid_row(const RowProblem& p, const Context& context) {
 bool is_apart(const RowProblem& p) { return p[Slot::y].given && refuses_plain(p) != nullptr; }
 
 const char* refuses_tiles(const RowProblem& p, const Context&) {
-  if (const char* why = refuses_rung(p, Rung::tiled)) return why;
+  if (const char* why = refuses_rung(p.rung, Rung::tiled)) return why;
   if (p.n == 0) return "rows of no elements";
   if (p.rows * lift::chunk_count(p.n) >= std::int64_t{0x7FFFFFFF} * 8) return "more chunks than a grid has";
   const char* why = refuses_plain(p);

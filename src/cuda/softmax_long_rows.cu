@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(32 * kRootWarps) merge_long_rows(const LongNod
 }
 
 const char* refuses_long_rows(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung)) return why;
   if (p.n <= 256 * lift::kChunk) return "a row is short enough for a cluster";
   if (p.rows * lift::chunk_count(p.n) >= std::int64_t{1} << 30) return "more chunks than a grid has";
   return refuses_plain(p);

@@ -13,7 +13,7 @@ namespace cuda {
 namespace {
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung, Rung::fused)) return why;
   if (p.n == 0) return "rows of no elements";
   if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
   if (p.rows / 8 >= 0x7FFFFFFF) return "more rows than a grid has";

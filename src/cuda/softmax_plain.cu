@@ -22,9 +22,7 @@ constexpr int kFewThreads = 288;
 /// Warps of those which it does: as fast as any, by up to a fifth.
 constexpr int kWarpsOfFew = 8;
 
-const char* refuses_rung(const RowProblem& p) {
-  return p.rung == Rung::automatic || p.rung == Rung::fused ? nullptr : "another rung is asked for";
-}
+const char* refuses_rung(const RowProblem& p) { return refuses_rung(p.rung, Rung::fused); }
 
 const char* refuses_warp_rows(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;

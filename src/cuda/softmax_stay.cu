@@ -69,7 +69,7 @@ bool fits_block(const RowProblem& p, std::int64_t chunks, bool wide) {
 }
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (p.rung != Rung::automatic && p.rung != Rung::fused) return "another rung is asked for";
+  if (const char* why = refuses_rung(p.rung, Rung::fused)) return why;
   const std::int64_t chunks = lift::chunk_count(p.n);
   const bool wide = size_of(p[Slot::x].dtype) == 4;
   if (fits_block(p, chunks, wide)) return "a row fits a block";

@@ -44,6 +44,11 @@ constexpr std::int64_t row_offset(const Operand& o, const std::array<std::int64_
   return outer_rank > 0 ? at + row * o.strides[0] : 0;
 }
 
+/// Null if a kernel of this rung may run where `asked` is, else why not.
+inline const char* refuses_rung(Rung asked, Rung rung = Rung::automatic) {
+  return asked == Rung::automatic || asked == rung ? nullptr : "another rung was asked for";
+}
+
 /// rows() rows of n elements; row r's coordinates are the mixed-radix digits of r in `outer` (last fastest).
 struct RowProblem {
   Op op;

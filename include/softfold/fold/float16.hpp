@@ -46,18 +46,12 @@ using FoldType = typename FoldOf<S>::Type;
 SOFTFOLD_HD float widen(BFloat16 h) { return bits_as<float>(static_cast<std::uint32_t>(h.bits) << 16); }
 
 SOFTFOLD_HD float widen(Float16 h) {
-#if defined(__CUDA_ARCH__)
-  float f;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
-  return f;
-#else
   const std::uint32_t magnitude = h.bits & 0x7FFFU;
   const std::uint32_t sign = static_cast<std::uint32_t>(h.bits & 0x8000U) << 16;
   if (magnitude >= 0x7C00U) return bits_as<float>(sign | 0x7F800000U | (magnitude & 0x03FFU) << 13);
   if (magnitude >= 0x0400U) return bits_as<float>(sign | ((magnitude << 13) + (112U << 23)));
   const float subnormal = static_cast<float>(magnitude) * 0x1p-24F;  // a normal float: exact under any DAZ
   return bits_as<float>(sign | bits_as<std::uint32_t>(subnormal));
-#endif
 }
 
 SOFTFOLD_HD float widen(float a) { return a; }
