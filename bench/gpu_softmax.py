@@ -42,7 +42,7 @@ class Context(C.Structure):
 CODES = {torch.float32: (2, 32), torch.float64: (2, 64), torch.float16: (2, 16), torch.bfloat16: (4, 16),
          torch.bool: (6, 8), torch.int32: (0, 32), torch.int64: (0, 64)}
 OPS = {"softmax": 0, "log_softmax": 1, "logsumexp": 2, "state": 3, "softmax_backward": 4, "log_softmax_backward": 5,
-       "logsumexp_backward": 6, "finish_softmax": 8}
+       "logsumexp_backward": 6, "finish_softmax": 8, "finish_log_softmax": 9}
 RUNGS = {"automatic": 0, "naive": 1, "safe": 2, "online": 3, "tiled": 4, "fused": 5}
 
 
