@@ -20,7 +20,7 @@ std::size_t workspace(const RowProblem& p, const Context&) { return state_bytes<
 template <class E, template <class> class Gradient, int kRows>
 void launch_columns(const RowProblem& p, char* memory, Stream stream) {
   auto* states = reinterpret_cast<GradientState<float>*>(memory);
-  const ColumnItems share = column_items(p, kRows, column_run(kRows * static_cast<int>(sizeof(E))), kTwiceWarps);
+  const ColumnItems share = column_items(p, kRows, gradient_run(kRows * static_cast<int>(sizeof(E))), kTwiceWarps);
   const GradientSums sums{GradientColumns(p), share, states};
   launch("add_across_columns", add_across_columns<E, Gradient, kRows>,
          {blocks_of(share, kTwiceWarps), kTwiceWarps * 32}, stream, sums);

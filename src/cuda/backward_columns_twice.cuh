@@ -10,6 +10,8 @@ inline namespace v0 {
 namespace cuda {
 
 inline constexpr int kTwiceWarps = 8;  ///< of a block
+/// Elements of each of a lane's rows, of y and of dy, that are on their way at once.
+constexpr int gradient_run(int bytes_of_word) { return bytes_of_word == 8 ? 8 : 16; }
 
 struct GradientSums {
   GradientColumns of;
@@ -62,7 +64,7 @@ struct GradientRun : GradientColumnWord<E, Gradient, kRows> {
 template <class E, template <class> class Gradient, int kRows>
 __global__ void __launch_bounds__(kTwiceWarps * 32, 3) add_across_columns(const __grid_constant__ GradientSums p) {
   begin_in_order();
-  constexpr int kRun = column_run(kRows * static_cast<int>(sizeof(E)));
+  constexpr int kRun = gradient_run(kRows * static_cast<int>(sizeof(E)));
   using Run = GradientRun<E, Gradient, kRows, kRun>;
   __shared__ GradientPart<kRows> parts[kTwiceWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -101,7 +103,7 @@ template <class E, template <class> class Gradient, int kRows>
 __global__ void __launch_bounds__(kTwiceWarps * 32, 3)
     write_across_columns(const __grid_constant__ GradientSums p, const GradientState<float>* roots) {
   begin_in_order();
-  constexpr int kRun = column_run(kRows * static_cast<int>(sizeof(E))) / 2;
+  constexpr int kRun = gradient_run(kRows * static_cast<int>(sizeof(E))) / 2;
   using Run = GradientRun<E, Gradient, kRows, kRun>;
   const SpanPlace at(p.share, kTwiceWarps, true);
   if (at.there == 0) return;

@@ -35,7 +35,8 @@ bool on_vectors(const RowProblem& p, const Operand& o, int bytes) {
 
 bool on_whole_vectors(const RowProblem& p) {
   const Operand &x = p[Slot::x], &y = p[Slot::y];
-  return p.n * static_cast<std::int64_t>(size_of(x.dtype)) % 16 == 0 && on_vectors(p, x) && on_vectors(p, y);
+  return p.n * static_cast<std::int64_t>(size_of(x.dtype)) % 16 == 0 && on_vectors(p, x) &&
+         (!y.given || on_vectors(p, y));
 }
 
 const char* refuses_vectors(const RowProblem& p) {

@@ -15,7 +15,7 @@ const char* refuses_vectors(const RowProblem& p);
 /// Whether every row of an operand begins on a boundary of 16 bytes, or of so many.
 bool on_vectors(const RowProblem& p, const Operand& o, int bytes = 16);
 
-/// Whether every row of x and of y begins and ends with a vector.
+/// Whether every row of x, and of y where it is given, begins and ends with a vector.
 bool on_whole_vectors(const RowProblem& p);
 
 /// Null if another operand of x's shape lies as x does, so that the same tiles move it; else `why`.

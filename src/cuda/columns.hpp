@@ -10,9 +10,7 @@ inline namespace v0 {
 namespace cuda {
 
 inline constexpr int kColumnBlocks = 16;  ///< of a cluster, at most
-inline constexpr int kColumnSpan = 64;
-/// Elements of each of a lane's rows that are on their way at once.
-constexpr int column_run(int bytes_of_word) { return bytes_of_word == 8 ? 8 : 16; }
+inline constexpr int kColumnSpan = 64;    ///< elements of a tile that a warp writes, where rows' sums are known
 
 /// A tile is 32 words of neighbouring rows; `1 << class_bits` warps of a block share one, and in a cluster
 /// `1 << part_bits` blocks each of its chunks.
@@ -47,7 +45,7 @@ ColumnItems column_items(const RowProblem& p, int rows, int run, int warps);
 /// Blocks in all.
 std::int64_t blocks_of(const ColumnCut& cut);
 std::int64_t blocks_of(const ColumnItems& share, int warps);
-/// Of a pass over rows whose sums are known, a warp kColumnSpan elements of a tile.
+/// Of a pass over rows whose sums are known.
 std::int64_t span_blocks(const ColumnItems& share, int warps);
 /// Null if rows lie side by side (refuses_across) and their chunks are not too many to count, else why not.
 const char* refuses_columns(const RowProblem& p);

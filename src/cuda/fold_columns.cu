@@ -30,7 +30,7 @@ FoldColumns columns_of(const RowProblem& p, int rows, fold::LogSumExp<float>::St
   return {.x = x.data,
           .axis = x.axis_stride,
           .outer = single ? 0 : x.strides[0],
-          .share = column_items(p, rows, column_run(rows * static_cast<int>(size_of(x.dtype))), kColumnWarps),
+          .share = column_items(p, rows, column_run(rows), kColumnWarps),
           .c = fold::make_scale<float>(p.scale).c,
           .states = states,
           .results = results,

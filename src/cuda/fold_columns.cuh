@@ -12,6 +12,8 @@ inline namespace v0 {
 namespace cuda {
 
 inline constexpr int kColumnWarps = 8;  ///< of a block
+/// Elements of each of a lane's rows that are on their way at once.
+constexpr int column_run(int rows) { return rows == 4 ? 8 : 16; }
 
 struct FoldColumns {
   const char* x;
@@ -31,7 +33,7 @@ struct ColumnFold {
   using Words = AcrossWord<E, kRows>;
   using Word = typename Words::Word;
   static constexpr bool kPacked = kRows > 1 && sizeof(E) == 2;  ///< extremes by pairs
-  static constexpr int kRun = column_run(static_cast<int>(sizeof(Word)));
+  static constexpr int kRun = column_run(kRows);
 
   float c;
   float magic[kRows];           ///< kMagic less the rows' even frames

@@ -24,7 +24,7 @@ GivenColumns given(const RowProblem& p, int rows, const State* roots) {
           .x_outer = outer(x),
           .y_axis = y.axis_stride,
           .y_outer = outer(y),
-          .share = column_items(p, rows, column_run(rows * static_cast<int>(size_of(x.dtype))), kGivenWarps),
+          .share = column_items(p, rows, kGivenRun, kGivenWarps),
           .scale = p.scale,
           .made = scale,
           .two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa,

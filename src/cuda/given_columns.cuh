@@ -15,6 +15,7 @@ inline namespace v0 {
 namespace cuda {
 
 inline constexpr int kGivenWarps = 8;  ///< of a block
+inline constexpr int kGivenRun = 8;    ///< words of a lane that are worked on at once
 
 struct GivenColumns {
   using State = fold::LogSumExp<float>::State;
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(kGivenWarps * 32, 3) given_across_columns(cons
   using Words = AcrossWord<E, kRows>;
   using Word = typename Words::Word;
   using Row = GivenColumnRow<kWhat>;
-  constexpr int kSize = static_cast<int>(sizeof(E)), kRun = 8;
+  constexpr int kSize = static_cast<int>(sizeof(E)), kRun = kGivenRun;
   constexpr float kMagic = fold::Real<float>::kMagic;
   const SpanPlace at(p.share, kGivenWarps, p.roots != nullptr);
   if (at.there == 0) return;
