@@ -40,22 +40,15 @@ AcrossShare share_of(const RowProblem& p, int most_blocks) {
   return {classes, std::countr_zero(static_cast<unsigned>(classes)), std::min(32, kAcrossThreads / classes),
           static_cast<int>(chunks), ceil(p.rows, std::int64_t{kAcrossThreads} / classes)};
 }
-void launch_kernel(const char* name, const RowProblem& p, void (*kernel)(RowProblem, AcrossShare),
-                   const AcrossShare& share, Stream stream) {
-  const auto blocks = static_cast<int>((lift::chunk_count(p.n) + share.chunks - 1) / share.chunks);
-  launch(name, kernel, {share.groups * blocks, kAcrossThreads, blocks}, stream, p, share);
-}
-
-/// Of a cluster.
-int most_blocks(const DeviceOf& device) { return std::min(traits_of(device.device()).largest_cluster, kAcrossBlocks); }
 
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const int most = most_blocks(device);
-  const AcrossShare share = share_of(p, most);
+  const AcrossShare share = share_of(p, std::min(traits_of(device.device()).largest_cluster, kAcrossBlocks));
+  const auto blocks = static_cast<int>((lift::chunk_count(p.n) + share.chunks - 1) / share.chunks);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     const auto kernel = p.op == Op::log_softmax ? softmax_across_rows<E, true> : softmax_across_rows<E, false>;
-    launch_kernel("softmax_across_rows", p, kernel, share, stream_of(context));
+    launch("softmax_across_rows", kernel, {share.groups * blocks, kAcrossThreads, blocks}, stream_of(context), p,
+           share);
   });
 }
 

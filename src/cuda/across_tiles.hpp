@@ -35,6 +35,8 @@ inline std::int64_t inner_of(const RowProblem& p) {
   return p.outer[static_cast<std::size_t>(std::max(p.outer_rank, 1) - 1)];
 }
 inline std::int64_t outer_of(const RowProblem& p) { return p.outer_rank == 2 ? p.outer[0] : 1; }
+/// Bytes between an operand's runs; 0 where there is one.
+inline std::int64_t outer_stride(const RowProblem& p, const Operand& o) { return outer_of(p) == 1 ? 0 : o.strides[0]; }
 
 }  // namespace cuda
 }  // namespace v0

@@ -26,9 +26,9 @@ __device__ __forceinline__ void ask_word(unsigned to, const char* from) {
 /// A lane's elements of y and dy in shared memory, kStep words apart.
 template <class E, template <class> class Gradient, int kRows, int kWarps>
 struct GradientColumn {
-  using Two = GradientColumnWord<E, Gradient, kRows>;
-  using Words = typename Two::Words;
-  using Word = typename Two::Word;
+  using Pair = GradientColumnWord<E, Gradient, kRows>;
+  using Words = typename Pair::Words;
+  using Word = typename Pair::Word;
   using Part = GradientPart<kRows>;
   static constexpr int kBytes = static_cast<int>(sizeof(Word)), kCount = kGradientBytes / kBytes;
   static constexpr int kStep = kWarps * 32;
@@ -71,27 +71,32 @@ struct GradientColumn {
     float sums[kRows];
     unsigned seen[kRows] = {};
     const auto leaves = [&](int j, float(&to)[kRows]) {
-      Two::absent(to);
-      if (j < places) Two::leaves(y[j * kStep], dy[j * kStep], to, seen);
+      Pair::absent(to);
+      if (j < places) Pair::leaves(y[j * kStep], dy[j * kStep], to, seen);
     };
     add_strided<kCount>(sums, [&](int i, int j, float(&s)[kRows], float(&t)[kRows]) { leaves(i, s), leaves(j, t); });
     bool any[kRows];
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) any[row] = Two::has_any(seen[row]);
+    for (int row = 0; row < kRows; ++row) any[row] = Pair::has_any(seen[row]);
     part.put(lane, sums, any);
   }
   /// `there` results, `step` bytes apart.
   __device__ __forceinline__ void write(char* to, std::int64_t step, int there,
                                         const GradientState<float> (&states)[kRows], float scale) const {
-    bool regular = Two::all_have_any(states);
+    bool regular = Pair::all_have_any(states);
     char* at = to;
 #pragma unroll 4
     for (int j = 0; j < there; ++j, at += step)
-      *reinterpret_cast<Word*>(at) = Two::results(y[j * kStep], dy[j * kStep], states, scale, regular);
-      // Once more, of rows with NaN or nothing in them.
+      *reinterpret_cast<Word*>(at) = Pair::results(y[j * kStep], dy[j * kStep], states, scale, regular);
+    if (!regular) write_any(to, step, there, states, scale);
+  }
+
+ private:
+  /// Of rows with NaN or nothing in them.
+  __device__ __forceinline__ void write_any(char* to, std::int64_t step, int there,
+                                            const GradientState<float> (&states)[kRows], float scale) const {
 #pragma unroll 1
-    for (int j = 0; j < there && !regular; ++j, to += step)
-      Two::write_any(to, y[j * kStep], dy[j * kStep], states, scale);
+    for (int j = 0; j < there; ++j, to += step) Pair::write_any(to, y[j * kStep], dy[j * kStep], states, scale);
   }
 };
 

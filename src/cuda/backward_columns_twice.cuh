@@ -22,9 +22,9 @@ struct GradientSums {
 /// A lane's words of y and dy, kRun of each, of which the first `there` exist.
 template <class E, template <class> class Gradient, int kRows, int kRun>
 struct GradientRun : GradientColumnWord<E, Gradient, kRows> {
-  using Two = GradientColumnWord<E, Gradient, kRows>;
-  using typename Two::Word;
-  using typename Two::Words;
+  using Pair = GradientColumnWord<E, Gradient, kRows>;
+  using typename Pair::Word;
+  using typename Pair::Words;
   static constexpr int kBytes = static_cast<int>(sizeof(Word));
 
   Word y[kRun], dy[kRun];
@@ -38,25 +38,30 @@ struct GradientRun : GradientColumnWord<E, Gradient, kRows> {
     for (int j = 0; j < kRun; ++j, dy_ += dy_step)
       if (j < there) dy[j] = *reinterpret_cast<const Word*>(dy_);
   }
-  __device__ __forceinline__ void add(float (&sums)[kRows], typename Two::Seen& seen, int there) const {
+  __device__ __forceinline__ void add(float (&sums)[kRows], typename Pair::Seen& seen, int there) const {
     add_strided<kRun>(sums, [&](int i, int j, float(&s)[kRows], float(&t)[kRows]) {
-      Two::absent(s), Two::absent(t);
-      if (i < there) Two::leaves(y[i], dy[i], s, seen);
-      if (j < there) Two::leaves(y[j], dy[j], t, seen);
+      Pair::absent(s), Pair::absent(t);
+      if (i < there) Pair::leaves(y[i], dy[i], s, seen);
+      if (j < there) Pair::leaves(y[j], dy[j], t, seen);
     });
   }
   __device__ __forceinline__ void write(char* to, std::int64_t step, int there,
                                         const GradientState<float> (&states)[kRows], float scale) const {
-    bool regular = Two::all_have_any(states);
+    bool regular = Pair::all_have_any(states);
     char* at = to;
 #pragma unroll
     for (int j = 0; j < kRun; ++j, at += step)
-      if (j < there) *reinterpret_cast<Word*>(at) = Two::results(y[j], dy[j], states, scale, regular);
-    if (regular) return;
-      // Once more, of rows with NaN or nothing in them.
+      if (j < there) *reinterpret_cast<Word*>(at) = Pair::results(y[j], dy[j], states, scale, regular);
+    if (!regular) write_any(to, step, there, states, scale);
+  }
+
+ private:
+  /// Of rows with NaN or nothing in them.
+  __device__ __forceinline__ void write_any(char* to, std::int64_t step, int there,
+                                            const GradientState<float> (&states)[kRows], float scale) const {
 #pragma unroll
     for (int j = 0; j < kRun; ++j, to += step)
-      if (j < there) Two::write_any(to, y[j], dy[j], states, scale);
+      if (j < there) Pair::write_any(to, y[j], dy[j], states, scale);
   }
 };
 

@@ -26,15 +26,14 @@ FoldColumns columns_of(const RowProblem& p, int rows, fold::LogSumExp<float>::St
   const Operand& x = p[Slot::x];
   const RowResults results(p);
   const Operand& to = p[results.is_state ? Slot::states : Slot::row];
-  const bool single = outer_of(p) == 1;
   return {.x = x.data,
           .axis = x.axis_stride,
-          .outer = single ? 0 : x.strides[0],
+          .outer = outer_stride(p, x),
           .share = column_items(p, rows, column_run(rows), kColumnWarps),
           .c = fold::make_scale<float>(p.scale).c,
           .states = states,
           .results = results,
-          .to_outer = single ? 0 : to.strides[0],
+          .to_outer = outer_stride(p, to),
           .to_row = to.strides[static_cast<std::size_t>(p.outer_rank - 1)]};
 }
 

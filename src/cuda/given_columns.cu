@@ -15,26 +15,25 @@ using State = fold::LogSumExp<float>::State;
 
 GivenColumns given(const RowProblem& p, int rows, const State* roots) {
   const Operand &x = p[Slot::x], &y = p[Slot::y], &states = p[Slot::states], &dlse = p[Slot::row];
-  const auto outer = [&](const Operand& o) { return outer_of(p) == 1 ? 0 : o.strides[0]; };
   const auto last = static_cast<std::size_t>(p.outer_rank - 1);
   const auto scale = fold::make_scale<float>(p.scale);
   return {.x = x.data,
           .y = y.data,
           .x_axis = x.axis_stride,
-          .x_outer = outer(x),
+          .x_outer = outer_stride(p, x),
           .y_axis = y.axis_stride,
-          .y_outer = outer(y),
+          .y_outer = outer_stride(p, y),
           .share = column_items(p, rows, kGivenRun, kGivenWarps),
           .scale = p.scale,
-          .made = scale,
+          .factor = scale,
           .two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa,
           .empty = p.empty,
           .roots = roots,
           .states = states.data,
           .dlse = dlse.data,
-          .states_outer = outer(states),
+          .states_outer = outer_stride(p, states),
           .states_row = states.strides[last],
-          .dlse_outer = outer(dlse),
+          .dlse_outer = outer_stride(p, dlse),
           .dlse_row = dlse.strides[last],
           .dlse_dtype = dlse.dtype};
 }
@@ -72,11 +71,13 @@ void run(const RowProblem& p, const Context& context) {
   write_rows(p, nullptr, stream_of(context));
 }
 
-const char* refuses_twice(const RowProblem& p, const Context&) { return refuses_columns(p); }
+const char* refuses_twice(const RowProblem& p, const Context&) {
+  return p.n <= lift::kChunk ? "a block holds a row" : refuses_columns(p);
+}
 
 std::size_t workspace(const RowProblem& p, const Context&) { return state_bytes<State>(p); }
 
-void run_twice(const RowProblem& p, const Context& context) {
+void fold_and_write(const RowProblem& p, const Context& context) {
   if (p.rows == 0) return;
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(workspace(p, context), context);
@@ -87,7 +88,7 @@ void run_twice(const RowProblem& p, const Context& context) {
 }  // namespace
 
 const RowKernel given_across_columns_kernel{"given_across_columns", refuses, run, nullptr};
-const RowKernel softmax_across_columns_twice_kernel{"softmax_across_columns_twice", refuses_twice, run_twice,
+const RowKernel softmax_across_columns_twice_kernel{"softmax_across_columns_twice", refuses_twice, fold_and_write,
                                                     workspace};
 
 }  // namespace cuda

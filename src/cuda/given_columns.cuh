@@ -25,8 +25,8 @@ struct GivenColumns {
   std::int64_t x_axis, x_outer, y_axis, y_outer;  ///< bytes between neighbours
   ColumnItems share;
   double scale;
-  fold::Scale<float> made;  ///< of `scale`
-  float two_kappa;          ///< of fold::LogNormaliser
+  fold::Scale<float> factor;  ///< of `scale`
+  float two_kappa;            ///< of fold::LogNormaliser
   Empty empty;
   const State* roots;  ///< [outer][inner], that this call has found; null: those of a caller
   const char *states, *dlse;
@@ -59,7 +59,7 @@ struct GivenColumnRow {
       : top(frame(p, s, gradient_)),
         gradient(gradient_),
         scale(static_cast<float>(p.scale)),
-        terms(p.made.c, top),
+        terms(p.factor.c, top),
         multiplier(S::mul(S::div(1.F, s.d), terms.unit)) {}
   /// Whether no probability of elements of such a range can be below the smallest that is written.
   __device__ __forceinline__ bool is_dense(float low_n, float high_n) const {
@@ -87,9 +87,9 @@ struct GivenColumnRow<Given::log_softmax> {
   fold::LogNormaliser<float> norm;
 
   __device__ __forceinline__ GivenColumnRow(const GivenColumns& p, const Lse::State& s, float)
-      : top(GivenColumnRow<Given::softmax>::frame(p, s, 0.F)), norm(s, p.made) {
+      : top(GivenColumnRow<Given::softmax>::frame(p, s, 0.F)), norm(s, p.factor) {
     norm.two_kappa = p.two_kappa;
-    norm.fast = true;  // else `top` is NaN
+    norm.fast = true;  // else `top` is NaN, and nobody asks for a result
   }
   /// Whether all log-probabilities are below 0 (as in finish()).
   __device__ __forceinline__ bool is_dense(float, float) const { return norm.half_log2_d > 0.5F; }
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kGivenWarps * 32, 3) given_across_columns(cons
   char* y = p.y + at.outer * p.y_outer + at.begin * p.y_axis + first * kSize;
   const auto state = [&](int row) { return p.state(at.outer, first + row, inner); };
   const auto gradient = [&](int row) { return kWhat == Given::gradient ? p.gradient(at.outer, first + row) : 0.F; };
-  const auto n_of = [&](float x) { return S::sub(S::fma(x, p.made.c, kMagic), kMagic); };
+  const auto n_of = [&](float x) { return S::sub(S::fma(x, p.factor.c, kMagic), kMagic); };
   const auto load = [&](Word(&raw)[kRun], int begin) {
     const char* from = x + begin * p.x_axis;
 #pragma unroll

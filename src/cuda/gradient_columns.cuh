@@ -2,6 +2,7 @@
 // other.
 #pragma once
 
+#include "cuda/across_tiles.hpp"
 #include "cuda/columns.cuh"
 #include "cuda/tree_nodes.cuh"
 
@@ -18,9 +19,9 @@ struct GradientColumns {
 
   explicit GradientColumns(const RowProblem& p)
       : y(p[Slot::x].data), dy(p[Slot::dy].data), dx(p[Slot::y].data), scale(static_cast<float>(p.scale)) {
-    const auto outer = [&](Slot slot) { return p.outer_rank == 2 ? p[slot].strides[0] : 0; };
     y_axis = p[Slot::x].axis_stride, dy_axis = p[Slot::dy].axis_stride, dx_axis = p[Slot::y].axis_stride;
-    y_outer = outer(Slot::x), dy_outer = outer(Slot::dy), dx_outer = outer(Slot::y);
+    y_outer = outer_stride(p, p[Slot::x]), dy_outer = outer_stride(p, p[Slot::dy]);
+    dx_outer = outer_stride(p, p[Slot::y]);
   }
 };
 

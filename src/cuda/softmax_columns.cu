@@ -29,15 +29,14 @@ const char* refuses(const RowProblem& p, const Context&) {
 template <class E, bool kLog, int kRows>
 void launch_columns(const RowProblem& p, const ColumnCut& cut, Stream stream) {
   const Operand &x = p[Slot::x], &y = p[Slot::y];
-  const bool single = outer_of(p) == 1;
   const auto scale = fold::make_scale<float>(p.scale);
   const SoftmaxColumns columns{
       .x = x.data,
       .y = y.data,
       .x_axis = x.axis_stride,
-      .x_outer = single ? 0 : x.strides[0],
+      .x_outer = outer_stride(p, x),
       .y_axis = y.axis_stride,
-      .y_outer = single ? 0 : y.strides[0],
+      .y_outer = outer_stride(p, y),
       .share = cut.share,
       .empty = p.empty,
       .scale = scale,

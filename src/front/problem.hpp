@@ -44,7 +44,7 @@ constexpr std::int64_t row_offset(const Operand& o, const std::array<std::int64_
   return outer_rank > 0 ? at + row * o.strides[0] : 0;
 }
 
-/// Null if a kernel of this rung may run where `asked` is, else why not.
+/// Null if a kernel of this rung may run where `asked` is, else why not. Rung::automatic: a kernel of no rung.
 inline const char* refuses_rung(Rung asked, Rung rung = Rung::automatic) {
   return asked == Rung::automatic || asked == rung ? nullptr : "another rung was asked for";
 }

@@ -10,15 +10,15 @@ using softfold::Op;
 
 class CudaAcross : public Cuda {};
 
-/// Rows side by side, [2, n, inner], not on 16 bytes.
+/// Rows side by side, [outer, n, inner], not on 16 bytes.
 void compare(DType t, std::int64_t inner, std::int64_t n, std::size_t at) {
   const Values v = kAnyValues[pick(at, 0, std::size(kAnyValues))];
   const auto shift = 1 + static_cast<std::int64_t>(pick(at, 2, t == DType::float32 ? 3 : 4));
   const std::int64_t gap = pick(at, 1, 3) == 0 ? 5 : 0;
   const bool log = pick(at, 3, 2) == 1, in_place = pick(at, 4, 4) == 0;
   // Results lie otherwise than elements, but in words as wide.
-  const std::vector<std::int64_t> shape{2, n, inner}, strides{n * (inner + gap), inner + gap, 1},
-      others{n * (inner + gap + 8) + 4, inner + gap + 8, 1};
+  const std::vector<std::int64_t> shape{pick(at, 7, 3) == 0 ? 1 : 2, n, inner},
+      strides{n * (inner + gap), inner + gap, 1}, others{n * (inner + gap + 8) + 4, inner + gap + 8, 1};
   Tensor x(t, shape, strides, shift), y(t, shape, others, shift + (t == DType::float32 ? 2 : 4));
   x.fill([&](std::int64_t i) { return value_of(v, i % inner + i / (n * inner) * inner, i / inner % n, n); });
   softfold::RowOptions o;

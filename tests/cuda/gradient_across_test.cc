@@ -13,7 +13,8 @@ class CudaGradientAcross : public Cuda {};
 void compare(DType t, std::int64_t inner, std::int64_t n, std::size_t at) {
   const Values v = kAnyValues[pick(at, 0, std::size(kAnyValues))];
   const std::int64_t gap = pick(at, 1, 3) == 0 ? 5 : 0, offset = static_cast<std::int64_t>(pick(at, 2, 5));
-  const bool log = pick(at, 3, 2) == 1, in_place = pick(at, 4, 4) == 0;
+  const bool log = pick(at, 3, 2) == 1;
+  const std::size_t to = pick(at, 4, 5);  // dx, or in place of y or dy
   const std::vector<std::int64_t> shape{2, n, inner}, strides{n * (inner + gap), inner + gap, 1};
   Tensor y(t, shape, strides, offset), dx(t, shape, strides, offset), dy(t, shape);
   const auto row_of = [&](std::int64_t i) { return i % inner + i / (n * inner) * inner; };
@@ -27,13 +28,14 @@ void compare(DType t, std::int64_t inner, std::int64_t n, std::size_t at) {
   o.scale = pick(at, 5, 3) == 0 ? -0.75 : 1.;
   std::string kernel;
   for (const bool gpu : {false, true}) {
-    const softfold::View in[] = {y.view(gpu), dy.view(gpu)}, out = in_place ? dy.view(gpu) : dx.view(gpu);
+    const softfold::View in[] = {y.view(gpu), dy.view(gpu)};
+    const softfold::View out = to == 0 ? dy.view(gpu) : to == 1 ? y.view(gpu) : dx.view(gpu);
     const auto plan = softfold::plan(log ? Op::log_softmax_backward : Op::softmax_backward, in, {&out, 1}, o);
     plan.run();
     kernel = plan.kernel();
   }
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  Tensor& result = in_place ? dy : dx;
+  Tensor& result = to == 0 ? dy : to == 1 ? y : dx;
   EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
       << n << "x" << inner << " " << name_of(t) << " values " << static_cast<int>(v) << " at " << at << " by "
       << kernel;
@@ -52,6 +54,9 @@ TEST_F(CudaGradientAcross, Rows) {
         ++at;
       }
 }
+
+/// So many rows that fewer warps share a chunk.
+TEST_F(CudaGradientAcross, ManyChunks) { compare(DType::bfloat16, 3755, 8200, 3); }
 
 TEST_F(CudaGradientAcross, Chunks) {
   std::size_t at = 0;
