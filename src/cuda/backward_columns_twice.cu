@@ -18,9 +18,10 @@ const char* refuses(const RowProblem& p, const Context&) {
 std::size_t workspace(const RowProblem& p, const Context&) { return state_bytes<GradientState<float>>(p); }
 
 template <class E, template <class> class Gradient, int kRows>
-void launch_columns(const RowProblem& p, char* memory, Stream stream) {
+void launch_columns(const RowProblem& p, int processors, char* memory, Stream stream) {
   auto* states = reinterpret_cast<GradientState<float>*>(memory);
-  const ColumnItems share = column_items(p, kRows, gradient_run(kRows * static_cast<int>(sizeof(E))), kTwiceWarps);
+  constexpr int kRun = gradient_run(kRows * static_cast<int>(sizeof(E)));
+  const ColumnItems share = column_items(p, kRows, kRun, kTwiceWarps, processors);
   const GradientSums sums{GradientColumns(p), share, states};
   launch("add_across_columns", add_across_columns<E, Gradient, kRows>,
          {blocks_of(share, kTwiceWarps), kTwiceWarps * 32}, stream, sums);
@@ -29,20 +30,19 @@ void launch_columns(const RowProblem& p, char* memory, Stream stream) {
          {span_blocks(share, kTwiceWarps), kTwiceWarps * 32}, stream.following(), sums, roots);
 }
 
-template <class E, template <class> class Gradient>
-void launch_rows(const RowProblem& p, char* memory, Stream stream) {
-  lies_in_words(p, 2) ? launch_columns<E, Gradient, 2>(p, memory, stream)
-                      : launch_columns<E, Gradient, 1>(p, memory, stream);
-}
-
 void run(const RowProblem& p, const Context& context) {
   if (p.rows == 0) return;
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(workspace(p, context), context);
+  const int processors = traits_of(device.device()).processors;
+  const bool pairs = lies_in_words(p, 2);  // of 16 bit, too: four rows a lane take more registers than it has
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::softmax_backward)
-      return launch_rows<E, fold::SoftmaxGradient>(p, scratch.data(), stream_of(context));
-    launch_rows<E, fold::LogSoftmaxGradient>(p, scratch.data(), stream_of(context));
+    const auto by = [&]<template <class> class Gradient>() {
+      pairs ? launch_columns<E, Gradient, 2>(p, processors, scratch.data(), stream_of(context))
+            : launch_columns<E, Gradient, 1>(p, processors, scratch.data(), stream_of(context));
+    };
+    if (p.op == Op::softmax_backward) return by.template operator()<fold::SoftmaxGradient>();
+    by.template operator()<fold::LogSoftmaxGradient>();
   });
 }
 

@@ -59,13 +59,18 @@ ColumnCut cut_columns(const RowProblem& p, int rows, int held, int warps) {
                     .part_bits = part_bits}};
 }
 
-ColumnItems column_items(const RowProblem& p, int rows, int run, int warps) {
+int rows_of_word(const RowProblem& p) {
+  if (size_of(p[Slot::x].dtype) == 2 && lies_in_words(p, 4)) return 4;
+  return lies_in_words(p, 2) ? 2 : 1;
+}
+
+ColumnItems column_items(const RowProblem& p, int rows, int run, int warps, int processors) {
   const Words words = words_of(p, rows, run);
   const unsigned tiles = (words.all + 31) / 32;
   const auto chunks = static_cast<int>(lift::chunk_count(p.n));
   const unsigned items = tiles * static_cast<unsigned>(chunks);
   // As few warps to an item as leave no processor idle.
-  const std::int64_t wanted = std::int64_t{traits_of(DeviceOf(p[Slot::x].data).device()).processors} * 64;
+  const std::int64_t wanted = std::int64_t{processors} * 64;
   const int most = std::min(words.residue_bits, std::countr_zero(static_cast<unsigned>(warps)));
   int class_bits = 0;
   while (class_bits < most && std::int64_t{items} << class_bits < wanted) ++class_bits;

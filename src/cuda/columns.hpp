@@ -40,8 +40,11 @@ struct ColumnItems {
 bool lies_in_words(const RowProblem& p, int rows);
 /// With `rows` neighbouring rows a lane, up to `held` elements of each, and so many warps a block.
 ColumnCut cut_columns(const RowProblem& p, int rows, int held, int warps);
-/// With `rows` neighbouring rows a lane and runs of so many elements, by blocks of so many warps.
-ColumnItems column_items(const RowProblem& p, int rows, int run, int warps);
+/// Neighbouring rows of a lane, as many as lie in a word of up to 8 bytes.
+int rows_of_word(const RowProblem& p);
+/// With `rows` neighbouring rows a lane and runs of so many elements, by blocks of so many warps of a device with so
+/// many processors.
+ColumnItems column_items(const RowProblem& p, int rows, int run, int warps, int processors);
 /// Blocks in all.
 std::int64_t blocks_of(const ColumnCut& cut);
 std::int64_t blocks_of(const ColumnItems& share, int warps);
@@ -51,7 +54,7 @@ std::int64_t span_blocks(const ColumnItems& share, int warps);
 const char* refuses_columns(const RowProblem& p);
 /// The roots of the trees of p's rows, as refuses_columns takes them, in `memory`, where there is room for
 /// state_bytes().
-const fold::LogSumExp<float>::State* fold_columns(const RowProblem& p, char* memory, Stream stream);
+const fold::LogSumExp<float>::State* fold_columns(const RowProblem& p, char* memory, int processors, Stream stream);
 /// Blocks of a cluster that the problem's device has, up to kColumnBlocks.
 int most_column_blocks(const RowProblem& p);
 

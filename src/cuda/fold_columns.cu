@@ -16,20 +16,14 @@ std::size_t workspace(const RowProblem& p, const Context&) {
   return lift::chunk_count(p.n) > 1 ? state_bytes<fold::LogSumExp<float>::State>(p) : 0;
 }
 
-/// Neighbouring rows of a lane: of 16 bit four, else two, where they lie in a word.
-int rows_of(const RowProblem& p) {
-  if (size_of(p[Slot::x].dtype) == 2 && lies_in_words(p, 4)) return 4;
-  return lies_in_words(p, 2) ? 2 : 1;
-}
-
-FoldColumns columns_of(const RowProblem& p, int rows, fold::LogSumExp<float>::State* states) {
+FoldColumns columns_of(const RowProblem& p, int rows, int processors, fold::LogSumExp<float>::State* states) {
   const Operand& x = p[Slot::x];
   const RowResults results(p);
   const Operand& to = p[results.is_state ? Slot::states : Slot::row];
   return {.x = x.data,
           .axis = x.axis_stride,
           .outer = outer_stride(p, x),
-          .share = column_items(p, rows, column_run(rows), kColumnWarps),
+          .share = column_items(p, rows, column_run(rows), kColumnWarps, processors),
           .c = fold::make_scale<float>(p.scale).c,
           .states = states,
           .results = results,
@@ -44,9 +38,9 @@ void launch_columns(const FoldColumns& f, Stream stream) {
 }
 
 /// The states of p's chunks, [rows][chunks]; no place for them: the results of p's rows, of one chunk each.
-void launch_rows(const RowProblem& p, fold::LogSumExp<float>::State* states, Stream stream) {
-  const int rows = rows_of(p);
-  const FoldColumns f = columns_of(p, rows, states);
+void launch_rows(const RowProblem& p, int processors, fold::LogSumExp<float>::State* states, Stream stream) {
+  const int rows = rows_of_word(p);
+  const FoldColumns f = columns_of(p, rows, processors, states);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     if constexpr (sizeof(E) == 2)
       if (rows == 4) return launch_columns<E, 4>(f, stream);
@@ -59,7 +53,7 @@ void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(workspace(p, context), context);
   auto* states = reinterpret_cast<fold::LogSumExp<float>::State*>(scratch.data());
-  launch_rows(p, states, stream_of(context));
+  launch_rows(p, traits_of(device.device()).processors, states, stream_of(context));
   if (states != nullptr) merge_to_results<float>(p, states, stream_of(context));
 }
 
@@ -71,9 +65,9 @@ const char* refuses_columns(const RowProblem& p) {
   return refuses_chunks(p);
 }
 
-const fold::LogSumExp<float>::State* fold_columns(const RowProblem& p, char* memory, Stream stream) {
+const fold::LogSumExp<float>::State* fold_columns(const RowProblem& p, char* memory, int processors, Stream stream) {
   auto* states = reinterpret_cast<fold::LogSumExp<float>::State*>(memory);
-  launch_rows(p, states, stream);
+  launch_rows(p, processors, states, stream);
   return merge_levels<fold::LogSumExp<float>>(p, states, stream);
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 using State = fold::LogSumExp<float>::State;
 
-GivenColumns given(const RowProblem& p, int rows, const State* roots) {
+GivenColumns given(const RowProblem& p, int rows, int processors, const State* roots) {
   const Operand &x = p[Slot::x], &y = p[Slot::y], &states = p[Slot::states], &dlse = p[Slot::row];
   const auto last = static_cast<std::size_t>(p.outer_rank - 1);
   const auto scale = fold::make_scale<float>(p.scale);
@@ -23,7 +23,7 @@ GivenColumns given(const RowProblem& p, int rows, const State* roots) {
           .x_outer = outer_stride(p, x),
           .y_axis = y.axis_stride,
           .y_outer = outer_stride(p, y),
-          .share = column_items(p, rows, kGivenRun, kGivenWarps),
+          .share = column_items(p, rows, kGivenRun, kGivenWarps, processors),
           .scale = p.scale,
           .factor = scale,
           .two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa,
@@ -39,25 +39,24 @@ GivenColumns given(const RowProblem& p, int rows, const State* roots) {
 }
 
 template <class E, Given kWhat, int kRows>
-void launch_columns(const RowProblem& p, const State* roots, Stream stream) {
-  const GivenColumns g = given(p, kRows, roots);
+void launch_columns(const GivenColumns& g, Stream stream) {
   launch("given_across_columns", given_across_columns<E, kWhat, kRows>,
          {span_blocks(g.share, kGivenWarps), kGivenWarps * 32}, stream, g);
 }
 
-template <class E, Given kWhat>
-void launch_rows(const RowProblem& p, const State* roots, Stream stream) {
-  if constexpr (sizeof(E) == 2)
-    if (lies_in_words(p, 4)) return launch_columns<E, kWhat, 4>(p, roots, stream);
-  lies_in_words(p, 2) ? launch_columns<E, kWhat, 2>(p, roots, stream) : launch_columns<E, kWhat, 1>(p, roots, stream);
-}
-
 /// roots: of the rows; null: their states are given.
-void write_rows(const RowProblem& p, const State* roots, Stream stream) {
+void write_rows(const RowProblem& p, int processors, const State* roots, Stream stream) {
+  const int rows = rows_of_word(p);
+  const GivenColumns g = given(p, rows, processors, roots);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::logsumexp_backward) return launch_rows<E, Given::gradient>(p, roots, stream);
-    if (p.op == Op::softmax || p.op == Op::finish_softmax) return launch_rows<E, Given::softmax>(p, roots, stream);
-    launch_rows<E, Given::log_softmax>(p, roots, stream);
+    const auto by = [&]<Given kWhat>() {
+      if constexpr (sizeof(E) == 2)
+        if (rows == 4) return launch_columns<E, kWhat, 4>(g, stream);
+      rows == 2 ? launch_columns<E, kWhat, 2>(g, stream) : launch_columns<E, kWhat, 1>(g, stream);
+    };
+    if (p.op == Op::logsumexp_backward) return by.template operator()<Given::gradient>();
+    if (p.op == Op::softmax || p.op == Op::finish_softmax) return by.template operator()<Given::softmax>();
+    by.template operator()<Given::log_softmax>();
   });
 }
 
@@ -68,7 +67,7 @@ const char* refuses(const RowProblem& p, const Context&) {
 void run(const RowProblem& p, const Context& context) {
   if (p.rows == 0) return;
   const DeviceOf device(p[Slot::x].data);
-  write_rows(p, nullptr, stream_of(context));
+  write_rows(p, traits_of(device.device()).processors, nullptr, stream_of(context));
 }
 
 const char* refuses_twice(const RowProblem& p, const Context&) {
@@ -82,7 +81,8 @@ void fold_and_write(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(workspace(p, context), context);
   const Stream stream = stream_of(context);
-  write_rows(p, fold_columns(p, scratch.data(), stream), stream.following());
+  const int processors = traits_of(device.device()).processors;
+  write_rows(p, processors, fold_columns(p, scratch.data(), processors, stream), stream.following());
 }
 
 }  // namespace
