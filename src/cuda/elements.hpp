@@ -31,6 +31,14 @@ void with_apart(DType x, DType y, F&& f) {
   f.template operator()<fold::Float16, float>();
 }
 
+/// Calls f with how many neighbouring rows a lane has as a word: 1, 2, or of 16-bit elements 4.
+template <class E, class F>
+void with_word_rows(int rows, F&& f) {
+  if constexpr (sizeof(E) == 2)
+    if (rows == 4) return f.template operator()<4>();
+  rows == 2 ? f.template operator()<2>() : f.template operator()<1>();
+}
+
 /// Calls f with how many lanes hold a row of n <= kGroupElements elements, 32 a lane.
 inline constexpr std::int64_t kGroupElements = 512;
 template <class F>

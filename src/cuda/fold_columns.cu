@@ -41,11 +41,8 @@ void launch_columns(const FoldColumns& f, Stream stream) {
 void launch_rows(const RowProblem& p, int processors, fold::LogSumExp<float>::State* states, Stream stream) {
   const int rows = rows_of_word(p);
   const FoldColumns f = columns_of(p, rows, processors, states);
-  with_element(p[Slot::x].dtype, [&]<class E>() {
-    if constexpr (sizeof(E) == 2)
-      if (rows == 4) return launch_columns<E, 4>(f, stream);
-    rows == 2 ? launch_columns<E, 2>(f, stream) : launch_columns<E, 1>(f, stream);
-  });
+  with_element(p[Slot::x].dtype,
+               [&]<class E>() { with_word_rows<E>(rows, [&]<int kRows>() { launch_columns<E, kRows>(f, stream); }); });
 }
 
 void run(const RowProblem& p, const Context& context) {

@@ -50,9 +50,7 @@ void write_rows(const RowProblem& p, int processors, const State* roots, Stream 
   const GivenColumns g = given(p, rows, processors, roots);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     const auto by = [&]<Given kWhat>() {
-      if constexpr (sizeof(E) == 2)
-        if (rows == 4) return launch_columns<E, kWhat, 4>(g, stream);
-      rows == 2 ? launch_columns<E, kWhat, 2>(g, stream) : launch_columns<E, kWhat, 1>(g, stream);
+      with_word_rows<E>(rows, [&]<int kRows>() { launch_columns<E, kWhat, kRows>(g, stream); });
     };
     if (p.op == Op::logsumexp_backward) return by.template operator()<Given::gradient>();
     if (p.op == Op::softmax || p.op == Op::finish_softmax) return by.template operator()<Given::softmax>();

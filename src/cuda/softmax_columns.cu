@@ -49,9 +49,7 @@ void launch_columns(const RowProblem& p, const ColumnCut& cut, Stream stream) {
 template <class E, bool kLog>
 void launch_cut(const RowProblem& p, Stream stream) {
   const ColumnCut cut = cut_of(p);
-  if constexpr (sizeof(E) == 2)
-    if (cut.rows == 4) return launch_columns<E, kLog, 4>(p, cut, stream);
-  cut.rows == 2 ? launch_columns<E, kLog, 2>(p, cut, stream) : launch_columns<E, kLog, 1>(p, cut, stream);
+  with_word_rows<E>(cut.rows, [&]<int kRows>() { launch_columns<E, kLog, kRows>(p, cut, stream); });
 }
 
 void run(const RowProblem& p, const Context& context) {
