@@ -134,6 +134,8 @@ def measure(b):
             backward_sliced(b, dtype, half // n, n)
             for case in ("mask", "length"):
                 reduced(b, dtype, half // n, n, case)
+        for n in (8, 50, 100):
+            reduced(b, dtype, half // n, n, "mask")
         for n in (64, 1000, 4096):
             reduced(b, dtype, half // n, n, "axis 0")
         for n in (64, 1024, 32768):

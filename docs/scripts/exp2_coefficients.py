@@ -116,6 +116,14 @@ def ln_tail(degree):
     return fit(series, lambda z: z / ln_over_s(z), degree, mpf(0), edge, [], 1, float)
 
 
+def near_ln_tail(degree):
+    """What p's first two terms leave of the series in ln(g) = s (2 + z p(z)), over z^2, for float arithmetic: s (2 + ...)
+    is hardly more than 2 s."""
+    rest = lambda z: sum(2 * z**k / (2 * k + 7) for k in range(60))
+    edge = (sqrt(mpf(2)) - 1) ** 4
+    return fit(rest, lambda z: z**3 / 2, degree, mpf(0), edge, [], 0, round_to_float)
+
+
 def main():
     header = "".join((HEADERS / name).read_text() for name in ("exp2-inl.hpp", "exp2.hpp"))
     known = {float.fromhex(v) for v in re.findall(r"0x1\.[0-9a-f]+p[+-]?\d+", header)} | {1.0}
@@ -124,6 +132,7 @@ def main():
         ("2^f, float32, |f| <= 1/2", 24, exp2(5, 4, round_to_float)),
         ("2^f, float64, |f| <= 1/2", 53, exp2(11, 3, float)),
         ("R/z of ln, float64, z <= (sqrt(2) - 1)^4", 53, ln_tail(6)),
+        ("the rest of p of the near ln, float32, of ln in 2^-40", 40, near_ln_tail(2)),
     ):
         print(f"{title}: approximation error {nstr(error * 2**unit, 4)} u")
         for v in map(float, coefficients):

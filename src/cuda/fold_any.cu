@@ -21,7 +21,13 @@ const char* refuses(const RowProblem& p, const Context&) {
   return refuses_chunks(p);
 }
 
-std::size_t workspace(const RowProblem& p, const Context&) { return state_bytes<Lse::State>(p); }
+/// Whether rows' states go straight to their results. One lane of a row's group does that, while the others wait: of
+/// longer rows it costs more instructions than the states cost bytes (by counting).
+bool folds_to_results(const RowProblem& p) { return p.n <= 128 && has_row_results(p); }
+
+std::size_t workspace(const RowProblem& p, const Context&) {
+  return folds_to_results(p) ? 0 : state_bytes<Lse::State>(p);
+}
 
 /// Measured: short rows, and rows with masks that do not fill lanes or chunks, of 16 bit if they are rows of fours.
 bool faster_by_any(const RowProblem& p) {
@@ -32,18 +38,18 @@ bool faster_by_any(const RowProblem& p) {
 }
 
 template <class Elements, int kMinBlocks>
-void launch_elements(const RowProblem& p, Lse::State* states, Stream stream) {
+void launch_elements(const RowProblem& p, const FoldResults& to, Stream stream) {
   const std::int64_t items = p.rows * lift::chunk_count(p.n);
   const Grid grid{ceil_div(items, kAnyThreads / Elements::kLanes), kAnyThreads};
-  launch("fold_any_chunks", fold_any_chunks<Elements, kMinBlocks>, grid, stream, p, items, states);
+  launch("fold_any_chunks", fold_any_chunks<Elements, kMinBlocks>, grid, stream, p, items, to);
 }
 
-void launch_vectors(const RowProblem& p, Lse::State* states, Stream stream) {
+void launch_vectors(const RowProblem& p, const FoldResults& to, Stream stream) {
   with_element(p[Slot::x].dtype, [&]<class E>() {
     constexpr int at_once = sizeof(E) == 4 ? 3 : 4;
     const auto by = [&]<int kLanes>() {
-      p[Slot::mask].given ? launch_elements<VectorElements<E, kLanes, lift::kPerLane>, at_once>(p, states, stream)
-                          : launch_elements<UnmaskedElements<E, kLanes>, at_once>(p, states, stream);
+      p[Slot::mask].given ? launch_elements<VectorElements<E, kLanes, lift::kPerLane>, at_once>(p, to, stream)
+                          : launch_elements<UnmaskedElements<E, kLanes>, at_once>(p, to, stream);
     };
     if (p.n > kGroupElements) return by.template operator()<32>();
     with_group_lanes(p.n, by);
@@ -54,14 +60,15 @@ void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(workspace(p, context), context);
   const Stream stream = stream_of(context);
-  auto* states = reinterpret_cast<Lse::State*>(scratch.data());
-  const auto by = [&]<class Elements>() { launch_elements<Elements, 4>(p, states, stream); };
+  auto* states = folds_to_results(p) ? nullptr : reinterpret_cast<Lse::State*>(scratch.data());
+  const FoldResults to{states, RowResults(p)};
+  const auto by = [&]<class Elements>() { launch_elements<Elements, 4>(p, to, stream); };
   if (!faster_by_any(p)) {
-    launch_vectors(p, states, stream);
+    launch_vectors(p, to, stream);
   } else {
     p.n <= lift::kChunk ? with_any_rows(p, by) : with_any_chunks(p, by);
   }
-  merge_to_results<float>(p, states, stream);
+  if (states != nullptr) merge_to_results<float>(p, states, stream);
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "cuda/any_elements.cuh"
-#include "cuda/generic.cuh"
 #include "cuda/in_order.cuh"
+#include "cuda/row_results.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -35,7 +35,7 @@ struct UnmaskedElements : Tile<E, kLanes_> {
 /// Elements: of a chunk, or of whole rows that are shorter.
 template <class Elements, int kMinBlocks>
 __global__ void __launch_bounds__(256, kMinBlocks)
-    fold_any_chunks(const __grid_constant__ RowProblem p, std::int64_t items, fold::LogSumExp<float>::State* states) {
+    fold_any_chunks(const __grid_constant__ RowProblem p, std::int64_t items, const __grid_constant__ FoldResults to) {
   begin_in_order();
   constexpr int kLanes = Elements::kLanes, kSlots = kLanes * Elements::kCount;
   using Fold = lift::WarpFold<Elements::kWidth, kLanes, Elements::kCount>;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(256, kMinBlocks)
   tile.load(p, r, begin, length, n);
   float v[Elements::kCount];
   const auto own = tile.template fold<Fold, false>(v, lift::Factor(fold::make_scale<float>(r.scale).c));
-  if (group < items && threadIdx.x % kLanes == 0) states[item] = own.state;
+  if (group < items && threadIdx.x % kLanes == 0) to.put(item, own.state);
 }
 
 }  // namespace cuda

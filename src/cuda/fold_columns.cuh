@@ -87,27 +87,44 @@ struct ColumnFold {
 
  private:
   __device__ __forceinline__ float z(float x, int row) const { return S::fma(x, c, magic[row]); }
+  /// The terms of a word's elements, which the extremes see.
+  __device__ __forceinline__ void take(float (&s)[kRows], const Word& raw) {
+    if constexpr (kPacked) Words::widen_range(raw, raw, least, most);
+    Words::unpack(raw, s);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float own = z(s[row], row);
+      if (!kPacked) high[row] = max(high[row], __float_as_int(own)), low[row] = min(low[row], __float_as_int(own));
+      s[row] = Frame::term(s[row], own, magic[row], c);
+    }
+  }
+  /// Of two words: an extreme of three is an instruction.
+  __device__ __forceinline__ void take(float (&s)[kRows], float (&t)[kRows], const Word& one, const Word& other) {
+    if constexpr (kPacked) Words::widen_range(one, other, least, most);
+    Words::unpack(one, s), Words::unpack(other, t);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float za = z(s[row], row), zb = z(t[row], row);
+      if (!kPacked) {
+        high[row] = __vimax3_s32(high[row], __float_as_int(za), __float_as_int(zb));
+        low[row] = __vimin3_s32(low[row], __float_as_int(za), __float_as_int(zb));
+      }
+      s[row] = Frame::term(s[row], za, magic[row], c);
+      t[row] = Frame::term(t[row], zb, magic[row], c);
+    }
+  }
   /// The sums of a run, of which the first `there` words exist.
   template <bool kWhole>
   __device__ __forceinline__ void add_run(float (&sums)[kRows], const Word (&raw)[kRun], int there) {
     add_strided<kRun>(sums, [&](int i, int j, float(&s)[kRows], float(&t)[kRows]) {
-      const bool both = kWhole || j < there;
+      if constexpr (kWhole) {
+        take(s, t, raw[i], raw[j]);
+      } else if (j < there) {
+        take(s, t, raw[i], raw[j]);
+      } else {
 #pragma unroll
-      for (int row = 0; row < kRows; ++row) s[row] = t[row] = 0.F;
-      if (!kWhole && i >= there) return;
-      Word other = raw[i];
-      if (both) other = raw[j];
-      if constexpr (kPacked) Words::widen_range(raw[i], other, least, most);
-      Words::unpack(raw[i], s), Words::unpack(other, t);
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) {
-        const float za = z(s[row], row), zb = z(t[row], row);
-        if (!kPacked) {
-          high[row] = __vimax3_s32(high[row], __float_as_int(za), __float_as_int(zb));
-          low[row] = __vimin3_s32(low[row], __float_as_int(za), __float_as_int(zb));
-        }
-        s[row] = Frame::term(s[row], za, magic[row], c);
-        t[row] = both ? Frame::term(t[row], zb, magic[row], c) : 0.F;
+        for (int row = 0; row < kRows; ++row) s[row] = t[row] = 0.F;
+        if (i < there) take(s, raw[i]);
       }
     });
   }

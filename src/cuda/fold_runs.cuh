@@ -10,16 +10,10 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Where runs' states go: each to its place in [rows][runs], where those of a merged tile have one together (RowNodes),
-/// or rows of one run as what they are asked for.
-struct RunResults {
-  fold::LogSumExp<float>::State* states;  ///< null: to `rows`
-  RowResults rows;
-};
-
-/// Where the state of a lane's run of a tile goes, or its tile's.
+/// Where the state of a lane's run of a tile goes, or its tile's: to its place in [rows][runs], where those of a merged
+/// tile have one together (RowNodes), or, of rows of one run, to the row's result.
 template <class E, int kLanes>
-__device__ __forceinline__ void put_run(const PlainRows& p, const RunTiles& tiles, const RunResults& to,
+__device__ __forceinline__ void put_run(const PlainRows& p, const RunTiles& tiles, const FoldResults& to,
                                         std::int64_t tile, const fold::LogSumExp<float>::State& state) {
   constexpr int kRuns = Slots<E, kLanes>::kRuns;
   const int place = static_cast<int>(threadIdx.x) % 32 / kLanes;
@@ -64,7 +58,7 @@ __device__ __forceinline__ GuessedState fold_run(const char* from, int shift, bo
 template <class E, int kLanes>
 __global__ void __launch_bounds__(kSlotWarps * 32, 1)
     fold_slots(const __grid_constant__ PlainRows p, const __grid_constant__ RunTiles tiles,
-               const __grid_constant__ RunResults to) {
+               const __grid_constant__ FoldResults to) {
   begin_in_order();
   using At = Slots<E, kLanes>;
   using Run = RunOf<E, kLanes>;

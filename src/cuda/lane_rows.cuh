@@ -81,15 +81,17 @@ class LaneSets {
       landed[set].copy(place(set), x + first(set) * kBytes, bytes(set));
     }
   }
-  /// Whether there is a set, or its i-th row.
-  __device__ __forceinline__ bool has(int set, int i = 0) const { return first(set) + i < p_.rows.rows; }
+  /// Whether there is a set.
+  __device__ __forceinline__ bool has(int set) const { return first(set) < p_.rows.rows; }
   __device__ __forceinline__ std::int64_t first(int set) const {
     const std::int64_t all = static_cast<std::int64_t>(blockIdx.x) * kLaneSets + set;
     return (all * kLaneWarps + threadIdx.x / 32) * 32 * p_.each;
   }
-  __device__ __forceinline__ int bytes(int set) const {
-    return static_cast<int>(min(static_cast<std::int64_t>(32 * p_.each), p_.rows.rows - first(set))) * kBytes;
+  /// The rows of a set that there is.
+  __device__ __forceinline__ int count(int set) const {
+    return static_cast<int>(min(static_cast<std::int64_t>(32 * p_.each), p_.rows.rows - first(set)));
   }
+  __device__ __forceinline__ int bytes(int set) const { return count(set) * kBytes; }
   __device__ __forceinline__ char* place(int set) const { return place_ + set * kRoom; }
   __device__ __forceinline__ void wait(int set) const { landed_[set].wait(0); }
 
@@ -146,12 +148,13 @@ __global__ void __launch_bounds__(32 * kLaneWarps, (kLaneBlocks<E, kVectors>))
   const Sets sets(p, p.rows.x, landing_memory + warp * (kLaneSets * Sets::kRoom), landed[warp]);
 #pragma unroll 1
   for (int set = 0; set < kLaneSets && sets.has(set); ++set) {
+    const int count = sets.count(set);
     sets.wait(set);
 #pragma unroll 1
-    for (int i = 0; i < p.each; ++i) {
-      const LaneRow<E, kVectors> row(sets.place(set), lane + 32 * i);
+    for (int i = lane; i < 32 * p.each; i += 32) {
+      const LaneRow<E, kVectors> row(sets.place(set), i);
       // What lies behind the last row goes nowhere, but must not send the others the way of rows of any values.
-      if (!sets.has(set, lane + 32 * i)) row.fill(0.F);
+      if (i >= count) row.fill(0.F);
       put_lane_row<E, kVectors, kLog>(p.rows, row);
     }
     sets.send(set, p.rows.y);
@@ -172,15 +175,17 @@ __global__ void __launch_bounds__(32 * kLaneWarps, (kLaneBlocks<E, kVectors>))
   const Sets sets(p, p.rows.x, landing_memory + warp * (kLaneSets * Sets::kRoom), landed[warp]);
 #pragma unroll 1
   for (int set = 0; set < kLaneSets && sets.has(set); ++set) {
+    const int count = sets.count(set);
+    char* at = to.at(sets.first(set) + lane);
     sets.wait(set);
 #pragma unroll 1
-    for (int i = 0; i < p.each; ++i) {
-      const Row row(sets.place(set), lane + 32 * i);
-      const bool exists = sets.has(set, lane + 32 * i);
+    for (int i = lane; i < 32 * p.each; i += 32, at += 32 * to.stride) {
+      const Row row(sets.place(set), i);
+      const bool exists = i < count;
       if (!exists) row.fill(0.F);
       float v[Row::kCount];
       const auto state = Row::Fold::terms(v, p.rows.factor.c, row.take(v)).state;
-      if (exists) to.put_state(sets.first(set) + lane + 32 * i, state);
+      if (exists) to.put_at(at, state);
     }
   }
 }

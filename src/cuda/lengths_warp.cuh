@@ -6,6 +6,7 @@
 #include "cuda/first_frame.cuh"
 #include "cuda/fold_slots.cuh"
 #include "cuda/in_order.cuh"
+#include "cuda/row_results.cuh"
 #include "cuda/short_place.cuh"
 
 namespace softfold {
@@ -89,11 +90,16 @@ __device__ __noinline__ fold::LogSumExp<float>::State cut_state_of_any(const cha
   return lift::WarpFold<16 / static_cast<int>(sizeof(E)), kLanes>::terms(v, factor.c).state;
 }
 
+inline __device__ __noinline__ void put_folded(const FoldResults& to, std::int64_t item,
+                                               fold::LogSumExp<float>::State state) {
+  to.put(item, state);
+}
+
 /// Rows whose elements lie near their first one; those of a set in which some do not are left to short_rows_of_any.
-/// Of the shapes that fold: instead of results, the states of all rows, or of all chunks of rows.
+/// Of the shapes that fold: instead of results of softmax, the states of rows' chunks, or rows' results.
 template <class Shape>
 __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
-    lengths_warp(const __grid_constant__ ShortRows rows, std::int64_t all, fold::LogSumExp<float>::State* states) {
+    lengths_warp(const __grid_constant__ ShortRows rows, std::int64_t all, const __grid_constant__ FoldResults to) {
   begin_in_order();
   using E = typename Shape::E;
   using S = fold::Scalar<float>;
@@ -102,6 +108,7 @@ __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
                 kElements = Shape::kElements, kAhead = Shape::kAhead;
   constexpr bool kFold = Shape::kFold;
   __shared__ CutRow found[Shape::kWarps][kPlaces];
+  __shared__ float2 folded[Shape::kWarps][kFold ? kPlaces : 1];  // states of numbers that are near; m and d
   __shared__ VectorMasks<E> masks;
   const RowProblem& p = rows.p;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, place = lane % kLanes;
@@ -132,8 +139,8 @@ __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
     const int length = row->length;
     const int longest = __reduce_max_sync(lift::kWholeWarp, length),
               least = __reduce_min_sync(lift::kWholeWarp, length);
-    const auto put_state = [&](const fold::LogSumExp<float>::State& state) {
-      if (place == 0 && length >= 0) states[row->y] = length > 0 ? state : fold::LogSumExp<float>::identity();
+    const auto keep = [&](float m, float d) {
+      if (place == 0) folded[warp][run * kRows + lane / kLanes] = length > 0 ? float2{m, d} : float2{-INFINITY, 0.F};
     };
     const bool has_next = run + kAhead < Shape::kRuns;
     const CutRow* next = row + (has_next ? kAhead * kRows : 0);
@@ -174,7 +181,7 @@ __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
       }
       fetch(raw, next_x, next_length, step);
     }
-    if (kFold && longest <= 0) return put_state({});
+    if (kFold && longest <= 0) return keep(0.F, 0.F);
     const float d = lift::add_tree<kWidth, kLanes, float>([&](int j, int k) { return v[j * kWidth + k]; });
     if (!__all_sync(lift::kWholeWarp, frame.holds(extremes.all()))) {
       left |= 1U << run;
@@ -182,7 +189,7 @@ __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
     }
     if constexpr (kFold) {
       const float top = range_of<kLanes>(extremes.all(), rows.factor.c).top;
-      return put_state({static_cast<double>(top), lowered(d, top - frame.s)});
+      return keep(top, lowered(d, top - frame.s));
     }
     // Terms to results; zeros behind what exists.
     const float multiplier = length > 0 ? reciprocal_of_normal(d) : 0.F;
@@ -201,13 +208,21 @@ __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
 #pragma unroll
     for (int set = 0; set < kAhead; ++set, row += kRows) fold_set(ahead[set], run + set);
   }
+  if constexpr (kFold) {
+    __syncwarp();
+    const CutRow& own = found[warp][lane % kPlaces];
+    if (lane < kPlaces && own.length >= 0 && (left >> lane / kRows & 1U) == 0) {
+      const float2 state = folded[warp][lane];
+      to.put(own.y, {static_cast<double>(state.x), state.y});
+    }
+  }
   row = found[warp] + lane / kLanes;
 #pragma unroll 1
   for (; left != 0; left >>= 1, row += kRows) {
     if ((left & 1U) == 0) continue;
     if constexpr (kFold) {
       const auto state = cut_state_of_any<E, kLanes>(p[Slot::x].data + row->x, max(row->length, 0), rows.scale.c);
-      if (place == 0 && row->length >= 0) states[row->y] = state;
+      if (place == 0 && row->length >= 0) put_folded(to, row->y, state);
     } else {
       short_rows_of_any<E, kLanes>(p, p[Slot::x].data + row->x, p[Slot::y].data + row->y, max(row->length, 0), p.scale,
                                    row->length >= 0);

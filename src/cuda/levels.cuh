@@ -1,8 +1,8 @@
 // From the states of chunks to one a row, level by level, on a stream.
 #pragma once
 
-#include "cuda/generic.cuh"
 #include "cuda/launch.hpp"
+#include "cuda/row_results.cuh"
 
 #include <algorithm>
 #include <cstdlib>
@@ -96,6 +96,11 @@ template <class T>
 void merge_to_results(const RowProblem& p, typename fold::LogSumExp<T>::State* states, Stream stream) {
   const auto* roots = merge_levels<fold::LogSumExp<T>>(p, states, stream);
   const Grid grid{ceil_div(p.rows, kThreads), kThreads};
+  if constexpr (sizeof(T) == 4) {
+    if (has_row_results(p))
+      return launch("put_row_results", put_row_results<typename fold::LogSumExp<T>::State>, grid, stream.following(),
+                    RowResults(p), p.rows, roots);
+  }
   launch("write_row_results", write_row_results<T>, grid, stream.following(), p, roots);
 }
 

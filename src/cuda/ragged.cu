@@ -151,7 +151,8 @@ void launch_packs(const RowProblem& p, unsigned* left, int processors, Stream st
   const std::int64_t worth = PackShare::of_all(p), places = std::int64_t{kPackBlocks} * processors;
   const std::int64_t each = worth / (places * std::max<std::int64_t>(worth / (places * kWorthOfPacks), 1)) + 1;
   const std::int64_t taken = std::max(each, kLeastWorthOfPacks);
-  launch("ragged_packs", ragged_packs<E, kLeaves>, {ceil_div(worth, taken), 32 * kPackWarps}, stream, p, left, taken);
+  launch("ragged_packs", ragged_packs<E, kLeaves>, {ceil_div(worth, taken), 32 * kPackWarps}, stream, p, RowResults(p),
+         left, taken);
 }
 
 template <class E, RaggedLeaves kLeaves, int kWarps>
@@ -163,8 +164,8 @@ void launch_tiles(const RowProblem& p, const RaggedMemory& memory, int processor
   const std::int64_t most = has_packs(p) ? 2 : 8;  // of all places; packs leave few rows
   const std::int64_t blocks = std::min<std::int64_t>(ceil_div(p.rows, rows), most * places);
   launch("ragged_tiles", ragged_tiles<E, kLeaves, kWarps>,
-         {blocks, 32 * kWarps, 1, static_cast<int>(sizeof(TileStorage<E, kLeaves, kWarps>))}, stream, p, memory.left,
-         memory.staying.given() ? memory.staying : memory.queue, rows);
+         {blocks, 32 * kWarps, 1, static_cast<int>(sizeof(TileStorage<E, kLeaves, kWarps>))}, stream, p, RowResults(p),
+         memory.left, memory.staying.given() ? memory.staying : memory.queue, rows);
 }
 
 template <class E, RaggedLeaves kLeaves>

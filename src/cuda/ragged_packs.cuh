@@ -6,6 +6,7 @@
 #include "cuda/in_order.cuh"
 #include "cuda/ragged_values.cuh"
 #include "cuda/reciprocal.cuh"
+#include "cuda/row_results.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -57,6 +58,7 @@ struct RaggedPacks {
   static constexpr bool kTerms = kLeaves == RaggedLeaves::softmax, kStates = kLeaves == RaggedLeaves::row;
 
   const RowProblem& p;
+  const RowResults& to;  ///< of states alone
   RaggedValues<E>& values;
   std::uint8_t* order;       ///< a place for 32 lanes
   std::int64_t first, stop;  ///< its rows
@@ -69,9 +71,10 @@ struct RaggedPacks {
   bool apart;           ///< some rows do not lie side by side: offsets run backwards
   lift::NearState state{-fold::infinity<float>(), 0.F};  ///< of states alone, the lane's row's once it is folded
 
-  __device__ __forceinline__ RaggedPacks(const RowProblem& p_, RaggedValues<E>& values_, std::uint8_t* order_,
-                                         std::int64_t first_, std::int64_t stop_)
+  __device__ __forceinline__ RaggedPacks(const RowProblem& p_, const RowResults& to_, RaggedValues<E>& values_,
+                                         std::uint8_t* order_, std::int64_t first_, std::int64_t stop_)
       : p(p_),
+        to(to_),
         values(values_),
         order(order_),
         first(first_),
@@ -121,7 +124,7 @@ struct RaggedPacks {
     }
     if constexpr (kStates) {
       const bool has_state = lane < done && first + lane < stop && (rest >> lane & 1U) == 0;
-      if (has_state) write_row<float>(p, first + lane, {static_cast<double>(state.m), state.d});
+      if (has_state) to.put_state(first + lane, {static_cast<double>(state.m), state.d});
     }
     if (rest != 0 && lane == 0) {
       const auto bit = static_cast<int>(first % kMarked);
@@ -316,7 +319,8 @@ struct RaggedPacks {
 /// those that it leaves.
 template <class E, RaggedLeaves kLeaves>
 __global__ void __launch_bounds__(32 * kPackWarps, kPackBlocks)
-    ragged_packs(const __grid_constant__ RowProblem p, unsigned* left, std::int64_t each) {
+    ragged_packs(const __grid_constant__ RowProblem p, const __grid_constant__ RowResults to, unsigned* left,
+                 std::int64_t each) {
   begin_in_order();
   __shared__ RaggedValues<E> values[kPackWarps];
   __shared__ std::uint8_t order[kPackWarps][32];
@@ -333,7 +337,7 @@ __global__ void __launch_bounds__(32 * kPackWarps, kPackBlocks)
   const int begin = uniform(share.begin + warp * rows), stop = uniform(min(begin + rows, share.end));
 #pragma unroll 1
   for (int first = begin; first < stop;)
-    first += uniform(RaggedPacks<E, kLeaves>(p, values[warp], order[warp], first, stop).run(left));
+    first += uniform(RaggedPacks<E, kLeaves>(p, to, values[warp], order[warp], first, stop).run(left));
 }
 
 }  // namespace cuda

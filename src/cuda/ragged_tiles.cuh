@@ -5,6 +5,7 @@
 
 #include "cuda/in_order.cuh"
 #include "cuda/reciprocal.cuh"
+#include "cuda/row_results.cuh"
 #include "cuda/tile_storage.cuh"
 
 namespace softfold {
@@ -30,6 +31,7 @@ struct RaggedTiles {
   using Storage = TileStorage<E, kLeaves, kWarps>;
 
   const RowProblem& p;
+  const RowResults* to;      ///< if kStates
   const Extent* x_memory;    ///< if kCut
   const RaggedQueue& queue;  ///< for longer rows than warps take alone
   Storage& storage;
@@ -42,9 +44,11 @@ struct RaggedTiles {
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  __device__ __forceinline__ RaggedTiles(const RowProblem& p_, const Extent* x_memory_, const RaggedQueue& queue_,
-                                         Storage& storage_, std::int64_t first, unsigned todo)
+  __device__ __forceinline__ RaggedTiles(const RowProblem& p_, const RowResults* to_, const Extent* x_memory_,
+                                         const RaggedQueue& queue_, Storage& storage_, std::int64_t first,
+                                         unsigned todo)
       : p(p_),
+        to(to_),
         x_memory(x_memory_),
         queue(queue_),
         storage(storage_),
@@ -63,7 +67,7 @@ struct RaggedTiles {
     bool is_gone = false;
     if (warp == 0 && has_row) {
       storage.rows[lane()] = own;
-      if (kStates && own.n == 0) write_row<float>(p, own.index, fold::LogSumExp<float>::identity());
+      if (kStates && own.n == 0) to->put_state(own.index, fold::LogSumExp<float>::identity());
       is_gone = own.n == 0 || (chunks == 0 && goes_to_queue(own));
     }
     if (!kStates && warp == 0 && chunks == 0) storage.whole[lane()].arrive(kWarps);
@@ -283,21 +287,32 @@ struct RaggedTiles {
     const unsigned low = bytes < 4 ? raw.x : raw.y, high = bytes < 12 ? raw.z : raw.w;
     return (bytes < 8 ? low : high) >> (bytes % 4 * 8);
   }
-  /// The states of all rows, a warp each, once all nodes are there.
+  /// The states of all rows, once all nodes are there: those of one chunk a lane each of the first warp, the others a
+  /// warp each. What a warp has found waits in its rows' lanes, for a result takes as many instructions as a merge.
   __device__ __forceinline__ void finish_states(unsigned& left, int bit) const {
+    const int chunks = behind - before;
+    bool found = warp == 0 && chunks == 1;
+    lift::Node root{};
+    if (found) root = storage.nodes[before];
+    int turn = 0;
 #pragma unroll 1
-    for (int row = warp; row < kMarked; row += kWarps) {
-      const int first = __shfl_sync(lift::kWholeWarp, before, row),
-                count = __shfl_sync(lift::kWholeWarp, behind, row) - first;
-      if (count == 0) continue;
-      const lift::Node root =
+    for (unsigned more = __ballot_sync(lift::kWholeWarp, chunks > 1); more != 0; more &= more - 1) {
+      if (turn++ % kWarps != warp) continue;
+      const int row = __ffs(static_cast<int>(more)) - 1, first = __shfl_sync(lift::kWholeWarp, before, row),
+                count = __shfl_sync(lift::kWholeWarp, chunks, row);
+      const lift::Node merged =
           lift::merge_run<kTileChunks<kLeaves, kWarps> / 32>([&](int i) { return storage.nodes[first + i]; }, count);
-      if (lane() != 0) continue;
-      const RaggedRow& r = storage.rows[row];
-      const bool far = root.z == lift::kFar;
-      if (!far) write_row<float>(p, r.index, lift::state_of(root));
-      if (!far || goes_to_queue(r)) atomicAnd(&left, ~(1U << (bit + row)));
+      if (lane() == row) root = merged, found = true;
     }
+    bool done = false;
+    if (found) {
+      const RaggedRow& r = storage.rows[lane()];
+      const bool far = root.z == lift::kFar;
+      if (!far) to->put_state(r.index, lift::state_of(root));
+      done = !far || goes_to_queue(r);
+    }
+    const unsigned all_done = __ballot_sync(lift::kWholeWarp, done);
+    if (lane() == 0 && all_done != 0) atomicAnd(&left, ~(all_done << bit));
   }
   /// Nothing in what lies behind the last chunks with elements, a chunk a warp.
   __device__ __forceinline__ void hide() const {
@@ -365,8 +380,8 @@ struct RaggedTiles {
 /// for parts of which something is left.
 template <class E, RaggedLeaves kLeaves, int kWarps>
 __global__ void __launch_bounds__(32 * kWarps, kRaggedTileWarps / kWarps)
-    ragged_tiles(const __grid_constant__ RowProblem p, unsigned* left, const __grid_constant__ RaggedQueue queue,
-                 int rows) {
+    ragged_tiles(const __grid_constant__ RowProblem p, const __grid_constant__ RowResults to, unsigned* left,
+                 const __grid_constant__ RaggedQueue queue, int rows) {
   begin_in_order();
   using Storage = TileStorage<E, kLeaves, kWarps>;
   extern __shared__ __align__(16) char tile_memory[];
@@ -388,7 +403,7 @@ __global__ void __launch_bounds__(32 * kWarps, kRaggedTileWarps / kWarps)
       const unsigned todo = __shfl_sync(lift::kWholeWarp, marks, i);
       unsigned& word = left[first / kMarked];
       const auto bit = static_cast<int>(first % kMarked);
-      RaggedTiles<E, kLeaves, kWarps>(p, nullptr, queue, storage, first, todo).run(turn++, word, bit);
+      RaggedTiles<E, kLeaves, kWarps>(p, &to, nullptr, queue, storage, first, todo).run(turn++, word, bit);
     }
   }
 }

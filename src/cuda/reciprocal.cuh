@@ -8,7 +8,7 @@ inline namespace v0 {
 namespace cuda {
 
 /// 1/a rounded to nearest, of a normal number with a normal reciprocal: a division calls a function for all others, and
-/// what lives across a call leaves a kernel few registers. (cuda_reciprocal tests every significand.)
+/// what lives across a call leaves a kernel few registers. (cuda_shortcuts tests every significand.)
 __device__ __forceinline__ float reciprocal_of_normal(float a) {
   using S = fold::Scalar<float>;
   float r;

@@ -1,8 +1,9 @@
-// logsumexp and state of plain problems: one result a row, from nodes of its tree, by what is found of all rows on the
-// host.
+// logsumexp and state: one result a row, of rows that have one scale and whose results lie at one stride; by what is
+// found of all rows on the host, from nodes of plain rows' trees or from states.
 #pragma once
 
 #include "cuda/generic.cuh"
+#include "cuda/in_order.cuh"
 #include "cuda/launch.hpp"
 
 namespace softfold {
@@ -48,7 +49,7 @@ struct RowNodes {
 /// The states of p's rows for their roots, at `states`, where there is room for every chunk's.
 RowNodes fold_plain_nodes(const RowProblem& p, fold::LogSumExp<float>::State* states, Stream stream);
 
-/// Where plain rows' results go, and as what.
+/// Where rows' results go, and as what.
 struct RowResults {
   char* to;
   std::int64_t stride;  ///< bytes between rows
@@ -67,17 +68,44 @@ struct RowResults {
     stride = p.outer_rank == 0 ? 0 : o.strides[0];
   }
 
+  __device__ __forceinline__ char* at(std::int64_t row) const { return to + row * stride; }
   __device__ __forceinline__ void put_state(std::int64_t row, const fold::LogSumExp<float>::State& state) const {
-    put_at(to + row * stride, state);
+    put_at(at(row), state);
   }
-  __device__ __forceinline__ void put_at(char* at, const fold::LogSumExp<float>::State& state) const {
+  __device__ __forceinline__ void put_at(char* place, const fold::LogSumExp<float>::State& state) const {
     if (is_state) {
-      *reinterpret_cast<StoredState*>(at) = stored_state<float>(state, scale);
+      *reinterpret_cast<StoredState*>(place) = stored_state<float>(state, scale);
     } else {
-      put(dtype, at, fold::LogSumExp<float>::finish(state, kappa));
+      put(dtype, place, fold::LogSumExp<float>::finish(state, kappa));
     }
   }
 };
+
+/// Where the states that a kernel finds go: each to its place, or those of rows as what these are asked for.
+struct FoldResults {
+  fold::LogSumExp<float>::State* states;  ///< null: to `rows`
+  RowResults rows;
+
+  /// item: the state's place, or the row that it is of.
+  __device__ __forceinline__ void put(std::int64_t item, const fold::LogSumExp<float>::State& state) const {
+    if (states != nullptr) {
+      states[item] = state;
+    } else {
+      rows.put_state(item, state);
+    }
+  }
+};
+/// Whether RowResults says where p's results go.
+inline bool has_row_results(const RowProblem& p) { return p.outer_rank <= 1 && !p[Slot::scales].given; }
+
+/// From rows' states to their results.
+template <class State>
+__global__ void __launch_bounds__(128)
+    put_row_results(const __grid_constant__ RowResults to, std::int64_t rows, const State* states) {
+  begin_in_order();
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row < rows) to.put_state(row, states[row]);
+}
 
 }  // namespace cuda
 }  // namespace v0

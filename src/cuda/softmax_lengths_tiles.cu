@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(32 * kWarps, kRaggedTileWarps / kWarps)
   const auto count = static_cast<int>(min(p.rows - first, std::int64_t{rows}));
   const unsigned all = 0xFFFFFFFFU >> (kMarked - count);
   if (threadIdx.x == 0) rest = all;
-  RaggedTiles<E, kLeaves, kWarps, kRows>(p, &x, {}, storage, first, all).run(0, rest, 0);
+  RaggedTiles<E, kLeaves, kWarps, kRows>(p, nullptr, &x, {}, storage, first, all).run(0, rest, 0);
   if (threadIdx.x == 0) left[blockIdx.x] = rest;
 }
 

@@ -113,7 +113,7 @@ RunTiles cut_rows(const PlainRows& rows, bool merges) {
 
 /// The runs of kLanes lanes that p's rows are made of, to `to`; returns how many nodes of a row are merged.
 template <class E, int kLanes>
-std::int64_t launch_slots(const PlainRows& rows, const RunResults& to, bool merges, const DeviceTraits& device,
+std::int64_t launch_slots(const PlainRows& rows, const FoldResults& to, bool merges, const DeviceTraits& device,
                           Stream stream) {
   static_assert(!kMerges<E, kLanes> || Slots<E, kLanes>::kRuns == RowNodes::kChunks);
   RunTiles tiles = cut_rows<E, kLanes>(rows, merges);
@@ -127,7 +127,8 @@ std::int64_t launch_slots(const PlainRows& rows, const RunResults& to, bool merg
 
 /// The states of all rows' chunks, merges: or nodes of several, or what rows of one run are asked for.
 template <class E>
-RowNodes fold_plain(const RowProblem& p, const RunResults& to, bool merges, const DeviceTraits& device, Stream stream) {
+RowNodes fold_plain(const RowProblem& p, const FoldResults& to, bool merges, const DeviceTraits& device,
+                    Stream stream) {
   constexpr int slots = 128 * 2 / static_cast<int>(sizeof(E));
   const PlainRows rows = plain_rows(p);
   const std::int64_t chunks = lift::chunk_count(p.n);

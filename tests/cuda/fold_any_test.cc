@@ -10,6 +10,13 @@ using softfold::Op;
 
 class CudaFoldAny : public Cuda {};
 
+/// Where results of logsumexp go: side by side, with gaps, backwards, in 16 bit.
+Tensor place_of_results(std::int64_t outer, std::int64_t inner, std::size_t which) {
+  if (which == 1) return {DType::float32, {outer, inner}, {2 * inner, 2}};
+  if (which == 2) return {DType::float32, {outer, inner}, {-inner, -1}};
+  return {which == 3 ? DType::bfloat16 : DType::float32, {outer, inner}};
+}
+
 enum class Form { mask, far_mask, length, both, causal, scales, permuted, gaps, apart, backwards, count };
 
 /// Rows of two outer axes, `shift` elements from where memory begins; the kernel that took them.
@@ -23,7 +30,8 @@ std::string compare(Op op, DType t, Form form, std::int64_t outer, std::int64_t 
   if (form == Form::backwards) strides.back() = -1;
   Tensor x(t, {outer, inner, n}, strides, shift);
   x.fill([&](std::int64_t i) { return value_of(v, i / n, i % n, n); });
-  Tensor y = op == Op::state ? Tensor(DType::float64, {outer, inner, 4}) : Tensor(DType::float32, {outer, inner});
+  Tensor y =
+      op == Op::state ? Tensor(DType::float64, {outer, inner, 4}) : place_of_results(outer, inner, pick(at, 9, 4));
   const std::int64_t far = form == Form::far_mask ? 3 : 1;
   Tensor mask(DType::boolean, {outer, inner, n}, {inner * n * far, n * far, far},
               static_cast<std::int64_t>(pick(at, 3, 3)));

@@ -154,22 +154,44 @@ TEST(LnExhaustive, EveryFloatOfAFloat32Sum) {
   ASSERT_TRUE(of(kLeast - 1) < std::sqrt(0.5) && of(kLeast) > std::sqrt(0.5));
   ASSERT_TRUE(of(kLeast + kBinade - 1) < std::sqrt(2.) && of(kLeast + kBinade) > std::sqrt(2.));
   constexpr std::uint32_t kMiddle = kLeast + kBinade / 2;
-  double worst[2] = {0, 0};
-  const auto sweep = [&](double& error, std::uint32_t first, std::uint32_t last) {
-    double largest = 0;
+  struct Worst {
+    double own = 0, near = 0;
+  };
+  Worst worst[2];
+  const auto sweep = [&](Worst& error, std::uint32_t first, std::uint32_t last) {
+    Worst largest;
     for (std::uint32_t b = first; b < last; ++b) {
       const long double truth = std::log(static_cast<long double>(of(b)));
       if (truth == 0) continue;
-      largest = std::max(largest, static_cast<double>(std::fabs((fold::ln(of(b)) - truth) / truth)));
+      const auto relative = [=](double a) { return static_cast<double>(std::fabs((a - truth) / truth)); };
+      largest.own = std::max(largest.own, relative(fold::ln(of(b))));
+      largest.near = std::max(largest.near, relative(fold::NearLog(bits_as<float>(b)).ln));
     }
     error = largest;
   };
   std::thread upper([&] { sweep(worst[1], kMiddle, kLeast + kBinade); });
   sweep(worst[0], kLeast, kMiddle);
   upper.join();
-  EXPECT_NEAR(worst[0] / 0x1p-53, 1.1138, 1e-3);
-  EXPECT_NEAR(worst[1] / 0x1p-53, 1.1643, 1e-3);
+  EXPECT_NEAR(worst[0].own / 0x1p-53, 1.1138, 1e-3);
+  EXPECT_NEAR(worst[1].own / 0x1p-53, 1.1643, 1e-3);
   EXPECT_EQ(bits_as<std::uint64_t>(fold::ln(1.)), 0U);
+  EXPECT_LT(worst[0].near, 0x1.2p-41);
+  EXPECT_LT(worst[1].near, 0x1.2p-41);
+  EXPECT_EQ(bits_as<std::uint64_t>(fold::NearLog(1.F).ln), 0U);
+}
+
+/// Numbers that a float's rounding takes for 2^-40 of themselves off a boundary are told, others are not.
+TEST(LnExhaustive, WhatTellsHowAFloatIsRounded) {
+  for (const float a : {1.F, 1.5F, 0x1.fffffep3F, 0x1p-30F, -0x1.234568p20F}) {
+    const auto next = static_cast<double>(bits_as<float>(bits_as<std::uint32_t>(a) + 1));
+    const auto boundary = static_cast<double>(a) + (next - static_cast<double>(a)) / 2;
+    EXPECT_TRUE(fold::NearLog::tells(static_cast<double>(a)));
+    for (const double off : {0., 0x1p-41, -0x1p-41, 0x1p-40, -0x1p-40})
+      EXPECT_FALSE(fold::NearLog::tells(boundary * (1 + off))) << a << " " << off;
+    for (const double off : {0x1p-38, -0x1p-38})
+      EXPECT_TRUE(fold::NearLog::tells(boundary * (1 + off))) << a << " " << off;
+  }
+  EXPECT_TRUE(fold::NearLog::tells(0.));
 }
 
 }  // namespace

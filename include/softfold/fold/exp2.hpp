@@ -75,12 +75,30 @@ SOFTFOLD_HD Binade binade_of(double d) {
   return {bits_as<double>(bits - (static_cast<std::uint64_t>(e) << 52)), static_cast<double>(e)};
 }
 
+#if defined(__CUDA_ARCH__)
+/// a / b rounded to nearest for b in [1, 4) and a that is 0 or at least 2^-53: what a division does for such numbers,
+/// without the cases that it has to tell apart. b = 2 - 2^-52 may come out one number off, which ln() does not see.
+/// (cuda_shortcuts.)
+SOFTFOLD_HD double quotient_near_one(double a, double b) {
+  using A = Scalar<double>;
+  double r;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(b));
+  const double e = A::fma(-b, r, 1.);
+  r = A::fma(r, A::fma(e, e, e), r);
+  r = A::fma(r, A::fma(-b, r, 1.), r);
+  const double q = A::mul(a, r);
+  return A::fma(r, A::fma(-b, q, a), q);
+}
+#else
+SOFTFOLD_HD double quotient_near_one(double a, double b) { return Scalar<double>::div(a, b); }
+#endif
+
 /// ln(g) for g in [sqrt(1/2), sqrt(2)), error <= 1.3 u, +0 at 1:  ln(1+f) = f - h + s (h + R), h = f^2/2, s = f/(2+f),
 /// R = 2 (atanh(s)/s - 1) as a polynomial in s^2.
 SOFTFOLD_HD double ln(double g) {
   using A = Scalar<double>;
   const double f = A::sub(g, 1.);
-  const double s = A::div(f, A::add(g, 1.));
+  const double s = quotient_near_one(f, A::add(g, 1.));
   const double z = A::mul(s, s);
   double p = A::fma(0x1.2f0251fe06040p-3, z, 0x1.39a20b97844cep-3);
   p = A::fma(p, z, 0x1.74663ba3d5331p-3);
@@ -91,6 +109,55 @@ SOFTFOLD_HD double ln(double g) {
   const double h = A::mul(A::mul(0.5, f), f);
   return A::add(f, A::fma(s, A::fma(z, p, h), -h));
 }
+
+/// The logarithm of a positive normal float by half of the instructions of binade_of() and ln(), and without their
+/// division: near enough to tell how a result that is stored as a float is rounded, hardly ever excepted. What is
+/// stored is what ln() gives; docs/one-answer.md.
+struct NearLog {
+  double e;   ///< d = 2^e * g
+  double ln;  ///< of g in [sqrt(1/2), sqrt(2)], right to 2^-40.5 of itself, +0 at 1
+
+  SOFTFOLD_HD explicit NearLog(float d) {
+    const auto bits = bits_as<std::uint32_t>(d);
+    const auto power = static_cast<std::int32_t>(bits - 0x3F3504F4U) >> 23;
+    e = static_cast<double>(power);
+    ln = near_ln(bits_as<float>(bits - (static_cast<std::uint32_t>(power) << 23)));
+  }
+
+  /// Whether all numbers right to 2^-40 that are taken for v round to the same float, a normal one or 0.
+  SOFTFOLD_HD static bool tells(double v) {
+    constexpr std::uint32_t half = 1U << 28, most = 1U << 13;  // of the bits that a float has not
+    return (static_cast<std::uint32_t>(bits_as<std::uint64_t>(v)) & (2 * half - 1)) - (half - most) > 2 * most;
+  }
+
+ private:
+  /// 2 atanh(s) = s (2 + z p(z)), s = (g - 1) / (g + 1), z = s^2: what p's first two terms leave is small enough for
+  /// float arithmetic.
+  static SOFTFOLD_HD double near_ln(float g) {
+    using A = Scalar<double>;
+    using S = Scalar<float>;
+    const float f = S::sub(g, 1.F), r = near_reciprocal(S::add(g, 1.F));
+    const double exact_f = static_cast<double>(f), exact_r = static_cast<double>(r);
+    const double quotient = A::mul(exact_f, exact_r), error = A::fma(-A::add(exact_f, 2.), exact_r, 1.);
+    const double s = A::fma(quotient, error, quotient), z = A::mul(s, s);
+    const float near_s = S::mul(f, r), near_z = S::mul(near_s, near_s);
+    float rest = S::fma(0x1.8a98e4p-3F, near_z, 0x1.c69e42p-3F);
+    rest = S::fma(rest, near_z, 0x1.2492bap-2F);
+    double p = A::fma(static_cast<double>(rest), z, 2. / 5.);
+    p = A::fma(p, z, 2. / 3.);
+    return A::mul(s, A::fma(p, z, 2.));
+  }
+  /// To 2^-22 of itself.
+  static SOFTFOLD_HD float near_reciprocal(float a) {
+#if defined(__CUDA_ARCH__)
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
+    return r;
+#else
+    return 1.F / a;
+#endif
+  }
+};
 
 }  // namespace fold
 }  // namespace v0

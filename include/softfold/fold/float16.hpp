@@ -1,5 +1,6 @@
 // The two 16-bit formats as they lie in memory, and their conversions: integer arithmetic, so neither the machine nor
-// the floating-point environment has a say. Widening is exact; narrowing rounds once, to nearest, ties to even.
+// the floating-point environment has a say; a GPU, whose instructions know no environment, has one for each. Widening
+// is exact; narrowing rounds once, to nearest, ties to even.
 #pragma once
 
 #include "softfold/fold/real.hpp"
@@ -46,12 +47,18 @@ using FoldType = typename FoldOf<S>::Type;
 SOFTFOLD_HD float widen(BFloat16 h) { return bits_as<float>(static_cast<std::uint32_t>(h.bits) << 16); }
 
 SOFTFOLD_HD float widen(Float16 h) {
+#if defined(__CUDA_ARCH__)
+  float a;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(a) : "h"(h.bits));
+  return a;
+#else
   const std::uint32_t magnitude = h.bits & 0x7FFFU;
   const std::uint32_t sign = static_cast<std::uint32_t>(h.bits & 0x8000U) << 16;
   if (magnitude >= 0x7C00U) return bits_as<float>(sign | 0x7F800000U | (magnitude & 0x03FFU) << 13);
   if (magnitude >= 0x0400U) return bits_as<float>(sign | ((magnitude << 13) + (112U << 23)));
   const float subnormal = static_cast<float>(magnitude) * 0x1p-24F;  // a normal float: exact under any DAZ
   return bits_as<float>(sign | bits_as<std::uint32_t>(subnormal));
+#endif
 }
 
 SOFTFOLD_HD float widen(float a) { return a; }
@@ -89,9 +96,26 @@ SOFTFOLD_HD S round_to_half(T a) {
   return {static_cast<std::uint16_t>(sign | bits)};
 }
 
+#if defined(__CUDA_ARCH__)
+/// round_to_half() by one instruction, but for NaN.
+template <Half S>
+SOFTFOLD_HD S convert_to_half(float a) {
+  S h;
+  if constexpr (std::same_as<S, Float16>) {
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(a));
+  } else {
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h.bits) : "f"(a));
+  }
+  return h;
+}
+#endif
+
 /// `a` rounded once to what is stored as S, every NaN canonical.
 template <class S, class T>
 SOFTFOLD_HD S narrow(T a) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (Half<S> && sizeof(T) == 4) return is_nan(a) ? S{S::kCanonicalNaN} : convert_to_half<S>(a);
+#endif
   if constexpr (Half<S>) {
     return round_to_half<S>(a);
   } else {

@@ -123,6 +123,12 @@ struct LogSumExp {
   /// T it is that, for an infinity would say that the row is empty, or that it holds one.
   SOFTFOLD_HD T finish(const State& s) const { return finish(s, scale.kappas()); }
   SOFTFOLD_HD static T finish(const State& s, const typename Scale<T>::Kappa& kappa) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (sizeof(T) == 4) {
+      const double near = near_log_sum(s, kappa.high);
+      if (is_plain(s) && NearLog::tells(near)) return static_cast<T>(near);
+    }
+#endif
     const double lse = log_sum(s, kappa), most = static_cast<double>(largest<T>());
     if (lse > most && lse < infinity<double>()) return largest<T>();
     if (lse < -most && lse > -infinity<double>()) return -largest<T>();
@@ -144,6 +150,20 @@ struct LogSumExp {
     const double lse = Scalar<double>::fma(k, high, Scalar<double>::fma(k, unit * kappa.low, rest));
     const auto most = largest<double>();
     return lse > most ? most : lse < -most ? -most : lse;  // finite inputs have a finite answer
+  }
+
+  /// Whether the state is of a row of numbers in a fast frame.
+  SOFTFOLD_HD static bool is_plain(const State& s) {
+    constexpr auto least = typename Real<T>::Bits{1} << Real<T>::kMantissaBits;
+    return ::fabs(s.m) <= -static_cast<double>(Real<T>::kFastLowest) &&
+           bits_as<typename Real<T>::Bits>(s.d) - least < Real<T>::kInfinity - least;
+  }
+  /// log_sum() of such a row of floats, right to 2^-40 of itself; high: of kappa. The GPU asks for no more where that
+  /// tells how the result is rounded.
+  SOFTFOLD_HD static double near_log_sum(const State& s, double high) {
+    static_assert(sizeof(T) == 4);
+    const NearLog log(s.d);
+    return Scalar<double>::fma(s.m + log.e, high, log.ln);
   }
 
   /// A frame is a value of State::m. This is the frame of the largest element (of the smallest when c < 0), finite.
