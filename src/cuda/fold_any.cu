@@ -21,20 +21,20 @@ const char* refuses(const RowProblem& p, const Context&) {
   return refuses_chunks(p);
 }
 
-/// Whether rows' states go straight to their results. One lane of a row's group does that, while the others wait: of
-/// longer rows it costs more instructions than the states cost bytes (by counting).
-bool folds_to_results(const RowProblem& p) { return p.n <= 128 && has_row_results(p); }
-
-std::size_t workspace(const RowProblem& p, const Context&) {
-  return folds_to_results(p) ? 0 : state_bytes<Lse::State>(p);
-}
-
 /// Measured: short rows, and rows with masks that do not fill lanes or chunks, of 16 bit if they are rows of fours.
 bool faster_by_any(const RowProblem& p) {
   if (refuses_vectors(p) != nullptr || p.n <= 32) return true;
   const bool fills = (p.n % lift::kChunk == 0 || fills_groups(p.n)) && on_vectors(p, p[Slot::x]);
   if (!p[Slot::mask].given || fills) return false;
   return p[Slot::x].dtype == DType::float32 ? p.n > 64 : p.n > 256 && is_of_fours(p);
+}
+
+/// Whether rows' states go straight to their results. One lane of a row's group does that, while the others wait: of
+/// longer rows it costs more instructions than the states cost bytes.
+bool folds_to_results(const RowProblem& p) { return p.n <= (faster_by_any(p) ? 64 : 128) && has_row_results(p); }
+
+std::size_t workspace(const RowProblem& p, const Context&) {
+  return folds_to_results(p) ? 0 : state_bytes<Lse::State>(p);
 }
 
 template <class Elements, int kMinBlocks>

@@ -121,7 +121,7 @@ __device__ __forceinline__ void put_lane_row(const PlainRows& p, const LaneRow<E
     asm volatile("" ::: "memory");  // the elements come once more, instead of staying in registers beside their terms
     row.take(v);
     finish<kLog, Row::kCount>(
-        v, true, 1.F, [&] { return p.log_normaliser(folded.state); }, [](int) {});
+        v, true, 1.F, [&] { return p.log_normaliser(folded.state, true); }, [](int) {});
   } else {
     // d is a normal number: the largest term is in it, and 64 are not many.
     const float unit = S::mul(reciprocal_of_normal(folded.state.d), folded.unit);

@@ -58,8 +58,9 @@ struct PlainRows {
   float two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa;
 
   /// How a row's log-probabilities are found.
-  __device__ __forceinline__ fold::LogNormaliser<float> log_normaliser(const fold::LogSumExp<float>::State& row) const {
-    fold::LogNormaliser<float> norm(row, scale);
+  __device__ __forceinline__ fold::LogNormaliser<float> log_normaliser(const fold::LogSumExp<float>::State& row,
+                                                                       bool near = false) const {
+    fold::LogNormaliser<float> norm(row, scale, near);
     norm.set_c(factor.c);
     norm.two_kappa = two_kappa;
     return norm;

@@ -75,6 +75,26 @@ TEST_F(CudaShortcuts, LogSums) {
   }
 }
 
+struct LogNormaliserDiffers {
+  double m;
+  int exponent;
+  fold::Scale<float> scale;
+  __device__ bool operator()(unsigned significand) const {
+    const Lse::State s{m, power_times(exponent, significand)};
+    const fold::LogNormaliser<float> norm(s, scale), near(s, scale, true);
+    return differ(norm.half_log2_d, near.half_log2_d) || norm.exponent != near.exponent;
+  }
+};
+TEST_F(CudaShortcuts, LogNormalisers) {
+  for (const double scale : {1., 1e-44}) {
+    for (const double m : {0., -7., 4194303., 1e9}) {
+      for (const int exponent : {-1, 0, 1, 7, 17, 40})
+        EXPECT_EQ(count(LogNormaliserDiffers{m, exponent, fold::make_scale<float>(scale)}), 0U)
+            << "m " << m << ", d of 2^" << exponent << ", scale " << scale;
+    }
+  }
+}
+
 struct IsFarFromTheLogarithm {
   __device__ bool operator()(unsigned significand) const {
     const fold::NearLog near(power_times(0, significand));

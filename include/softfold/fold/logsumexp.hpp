@@ -231,7 +231,9 @@ struct LogNormaliser {
   T c, half_c, half_frame, half_log2_d, two_kappa;
   double exponent;  ///< what the exact integers of a row outside the fast range take over of log2 d
 
-  SOFTFOLD_HD LogNormaliser(const typename Lse::State& s, const Scale<T>& scale)
+  /// near: log2 d of a float by NearLog where that tells how it is rounded, for fewer operations that wait for each
+  /// other; the same numbers.
+  SOFTFOLD_HD LogNormaliser(const typename Lse::State& s, const Scale<T>& scale, bool near = false)
       : m(s.m),
         fast(Lse::is_fast(s.m)),
         regular(Lse::is_regular(s)),
@@ -248,6 +250,14 @@ struct LogNormaliser {
     if (!regular) return;
     const T half = faint ? T(1) : T(0.5);
     if (fast) half_frame = half * Lse::narrow(s.m);
+    if constexpr (sizeof(T) == 4) {
+      if (near) {
+        const NearLog log(s.d);
+        const double log2_d = Scalar<double>::fma(log.ln, kLog2E, log.e);
+        half_log2_d = half * static_cast<T>(log2_d);
+        if (Lse::is_plain(s) && NearLog::tells(log2_d)) return;
+      }
+    }
     const Binade b = binade_of(static_cast<double>(s.d));
     if (!fast) exponent = b.e;
     half_log2_d = static_cast<T>(Scalar<double>::mul(half, Scalar<double>::fma(ln(b.g), kLog2E, fast ? b.e : 0.)));
