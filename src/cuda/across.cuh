@@ -71,7 +71,7 @@ struct AcrossRows {
                      if (j < there) raw[j] = *reinterpret_cast<const E*>(place);
                    });
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) v[j] = Packed<E>::widen(raw[j]);
+    for (int j = 0; j < kCount; ++j) v[j] = fold::widen(raw[j]);
     hide(v, begin, there);
     return there;
   }

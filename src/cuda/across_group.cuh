@@ -54,7 +54,7 @@ struct AcrossGroup {
     return (chunk() * static_cast<int>(lift::kChunk) >> p.part_bits) + box * p.height;
   }
   __device__ __forceinline__ int column_of(unsigned tile, int outer) const {
-    return static_cast<int>(tile - static_cast<unsigned>(outer) * p.across) * p.words * kRows;
+    return static_cast<int>(tile - static_cast<unsigned>(outer) * p.across.value) * p.words * kRows;
   }
 
   /// Bytes of a tile's row that are x's.

@@ -4,6 +4,7 @@
 
 #include "cuda/across_frame.cuh"
 #include "cuda/across_words.cuh"
+#include "cuda/divisor.hpp"
 #include "cuda/sm90/boxes.cuh"
 #include "cuda/softmax_rows.cuh"
 #include "cuda/stay.cuh"
@@ -37,18 +38,16 @@ struct AcrossTiles {
   int stages, stage_bytes;  ///< of a group's ring
   int height, far_height;   ///< of a box of a stage, and of one that is folded row by row
   int boxes, last_boxes;    ///< of a stage; where it is of a row's last chunk
-  unsigned across, tiles;   ///< tiles side by side, and in all
+  Divisor across;           ///< tiles side by side
+  unsigned tiles;           ///< in all
   unsigned run;             ///< tiles that a group draws at a time: a power of two
-  unsigned inverse, shift;  ///< tile / across = (high half of tile * inverse + tile) >> shift
   unsigned* taken;          ///< tiles beyond each group's first ones, by turns
   unsigned* next;           ///< by tile and block: the tile of a group's list that was put there before it
   Empty empty;
   fold::Scale<float> scale;
   float two_kappa;  ///< of fold::LogNormaliser
 
-  __device__ __forceinline__ int outer_of(unsigned tile) const {
-    return static_cast<int>((__umulhi(tile, inverse) + tile) >> shift);
-  }
+  __device__ __forceinline__ int outer_of(unsigned tile) const { return static_cast<int>(across.quotient(tile)); }
 };
 
 /// Words of shared memory by their addresses, which take one register.

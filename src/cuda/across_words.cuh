@@ -30,7 +30,7 @@ struct AcrossWord;
 template <class E>
 struct AcrossWord<E, 1> {
   using Word = E;
-  static __device__ __forceinline__ void unpack(const E& word, float (&v)[1]) { v[0] = Packed<E>::widen(word); }
+  static __device__ __forceinline__ void unpack(const E& word, float (&v)[1]) { v[0] = fold::widen(word); }
   static __device__ __forceinline__ E pack(const float (&v)[1]) { return Packed<E>::narrow(v[0]); }
 };
 

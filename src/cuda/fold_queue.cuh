@@ -2,6 +2,7 @@
 // copy engine brings to shared memory ahead of the warps.
 #pragma once
 
+#include "cuda/divisor.hpp"
 #include "cuda/fold_slots.cuh"
 
 namespace softfold {
@@ -14,6 +15,7 @@ struct RunTiles {
   std::int64_t merged, full, all;  ///< tiles, each with those before
   std::int64_t runs, merged_runs;  ///< full runs a row, and the first of them, which are merged
   int rest;                        ///< elements of the last one of each row
+  Divisor merged_tiles, others;    ///< tiles a row of the merged runs; other full runs a row
   bool dense;                      ///< x is full runs end to end, the first on a vector
   bool looks_up;                   ///< full runs, with terms from a table
 };
@@ -22,6 +24,12 @@ struct RunTiles {
 __device__ __forceinline__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
   if ((a | b) >> 32 != 0) return a / b;
   return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+}
+
+/// Elements from the last multiple of so many bytes to `first`.
+template <class E>
+__device__ __forceinline__ int elements_behind(const char* first, int bytes) {
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % static_cast<unsigned>(bytes) / sizeof(E));
 }
 
 /// A lane's run of a tile.
@@ -36,23 +44,19 @@ struct RunOf {
     using At = Slots<E, kLanes>;
     const bool full = tile < tiles.full;
     if (tile < tiles.merged) {
-      const std::int64_t tiles_a_row = tiles.merged_runs / At::kRuns;
-      row = quotient(tile, tiles_a_row);
-      run = (tile - row * tiles_a_row) * At::kRuns + place;
+      row = tiles.merged_tiles.quotient(tile);
+      run = (tile - row * tiles.merged_tiles.value) * At::kRuns + place;
       exists = true;
     } else {
-      const std::int64_t runs = full ? tiles.runs - tiles.merged_runs : 1;
+      const std::int64_t runs = full ? tiles.others.value : 1;
       const std::int64_t wanted = (tile - (full ? tiles.merged : tiles.full)) * At::kRuns + place;
       const std::int64_t item = min(wanted, p.rows * runs - 1);
       exists = item == wanted;
-      row = runs == 1 ? item : quotient(item, runs);
+      row = full ? tiles.others.quotient(item) : item;
       run = (full ? tiles.merged_runs : tiles.runs) + item - row * runs;
     }
     n = full ? At::kSlots : tiles.rest;
     first = p.x + row * p.x_stride + run * (At::kSlots * At::kSize);
-  }
-  __device__ __forceinline__ int shift() const {
-    return static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16 / sizeof(E));
   }
   __device__ __forceinline__ typename Landing<E, 32>::Span span(const PlainRows& p) const {
     return {first, n, p.x_begin, p.x_end};
@@ -91,8 +95,15 @@ struct TilesUnderWay {
   CopyBarrier barriers[Places<E, kLanes>::kCount];
   unsigned next;                                         ///< ticket
   unsigned fetched[Places<E, kLanes>::kCount];           ///< the ticket whose tile a place was last sent
-  signed char shifts[Places<E, kLanes>::kCount][kRuns];  ///< a run: elements from a vector to it; -1: not brought
+  signed char shifts[Places<E, kLanes>::kCount][kRuns];  ///< a run: elements from its place to it; -1: not brought
   bool joined[Places<E, kLanes>::kCount];                ///< the runs lie as in x
+};
+
+/// Where a lane's run is in shared memory.
+struct LandedRun {
+  const char* vector;  ///< in which it begins
+  int shift;           ///< elements of the vector before it
+  bool there;          ///< false: it reaches beyond x's memory, and has not been brought
 };
 
 /// The tiles of a block, taken by its warps as they come to them: an even share each would leave the slowest at work
@@ -130,12 +141,13 @@ class TileQueue {
     while (*const_cast<volatile unsigned*>(&shared_.fetched[place()]) != ticket_) __nanosleep(40);
     shared_.barriers[place()].wait(ticket_ / Place::kCount % 2);
   }
-  /// Elements between a vector and this lane's run of the tile; negative: it has not been brought.
-  __device__ __forceinline__ int shift() const { return tiles_.dense ? 0 : shared_.shifts[place()][own()]; }
-  /// Where this lane's run is.
-  __device__ __forceinline__ const char* run() const {
+  /// This lane's run.
+  __device__ __forceinline__ LandedRun run() const {
     const bool joined = tiles_.dense || shared_.joined[place()];
-    return memory_ + Place::at(static_cast<int>(place())) + own() * (joined ? At::kDense : At::kLoose);
+    const int shift = tiles_.dense ? elements_behind<E>(p_.x, kCopyLine) : shared_.shifts[place()][own()];
+    const int all = max(shift, 0);
+    const char* from = memory_ + Place::at(static_cast<int>(place())) + own() * (joined ? At::kDense : At::kLoose);
+    return {from + all / At::kWidth * 16, all % At::kWidth, shift >= 0};
   }
   /// The tile has been read: its place is filled again, and the warp takes another one.
   __device__ __forceinline__ void take_next() {
@@ -165,7 +177,7 @@ class TileQueue {
     const char* from = p_.x + tile * most;
     const int bytes = static_cast<int>(min(most, static_cast<std::int64_t>(p_.x_end - from)));
     barrier.expect(bytes);
-    barrier.copy(to, from, bytes);
+    barrier.copy(to + elements_behind<E>(from, kCopyLine) * At::kSize, from, bytes);
   }
 
   __device__ __forceinline__ void fetch_runs(std::int64_t tile, unsigned place, CopyBarrier& barrier, char* to) {
@@ -175,7 +187,8 @@ class TileQueue {
     const RunOf<E, kLanes> run(p_, tiles_, tile, min(lane, At::kRuns - 1));
     const auto span = run.span(p_);
     const bool lands = span.begin == span.from && span.end == span.up_to;  // else it reaches beyond x's memory
-    if (lane < At::kRuns) shared_.shifts[place][lane] = static_cast<signed char>(lands ? run.shift() : -1);
+    if (lane < At::kRuns)
+      shared_.shifts[place][lane] = static_cast<signed char>(lands ? elements_behind<E>(run.first, 16) : -1);
     const int bytes = lane < At::kRuns && lands ? span.bytes() : 0, sum = __reduce_add_sync(lift::kWholeWarp, bytes);
     __syncwarp();
     if (lane == 0) barrier.expect(sum);
@@ -186,16 +199,17 @@ class TileQueue {
   /// A tile of neighbours in a row by one copy. False: it is none, or it lies at an end of x's memory.
   __device__ __forceinline__ bool fetch_joined(std::int64_t tile, unsigned place, CopyBarrier& barrier, char* to) {
     const RunOf<E, kLanes> run(p_, tiles_, tile, 0);
-    const int lane = static_cast<int>(threadIdx.x) % 32, shift = run.shift();
-    const char* from = run.first - shift * At::kSize;
-    const int bytes = At::kRuns * At::kDense + (shift != 0 ? 16 : 0);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int shift = elements_behind<E>(run.first, kCopyLine), before = shift % At::kWidth * At::kSize;
+    const char* from = run.first - before;
+    const int bytes = At::kRuns * At::kDense + (before != 0 ? 16 : 0);
     if (run.run + At::kRuns > tiles_.runs || from < p_.x_begin || from + bytes > p_.x_end) return false;
     if (lane < At::kRuns) shared_.shifts[place][lane] = static_cast<signed char>(shift);
     if (lane == 0) shared_.joined[place] = true;
     __syncwarp();
     if (lane == 0) {
       barrier.expect(bytes);
-      barrier.copy(to, from, bytes);
+      barrier.copy(to + shift * At::kSize - before, from, bytes);
     }
     return true;
   }

@@ -40,18 +40,18 @@ inline constexpr bool kMerges = Slots<E, kLanes>::kSlots == lift::kChunk;
 
 /// The state of a lane's run of a tile, as far as a frame in which all its terms are normal numbers is found.
 template <class E, int kLanes>
-__device__ __forceinline__ GuessedState fold_run(const char* from, int shift, bool full, const RunTiles& tiles, float c,
+__device__ __forceinline__ GuessedState fold_run(const LandedRun& run, bool full, const RunTiles& tiles, float c,
                                                  const TermTable& table) {
   using At = Slots<E, kLanes>;
   if constexpr (kLooksUp<E>) {
     if (full && tiles.looks_up) {
-      const GuessedState state = fold_looked_up<kLanes>(At(from, shift, tiles.dense), c, table);
+      const GuessedState state = fold_looked_up<kLanes>(At(run.vector, run.shift, tiles.dense), c, table);
       if (__all_sync(lift::kWholeWarp, state.right)) return state;
     }
   } else if (full) {
-    return fold_guessed<E, kLanes>(At(from, shift, tiles.dense), c);
+    return fold_guessed<E, kLanes>(At(run.vector, run.shift, tiles.dense), c);
   }
-  return fold_cut<E, kLanes>(from, shift, full ? At::kSlots : tiles.rest, c);
+  return fold_cut<E, kLanes>(run.vector, run.shift, full ? At::kSlots : tiles.rest, c);
 }
 
 /// States wait in registers until every lane has one: a result costs as much as ten elements of a lane.
@@ -78,14 +78,12 @@ __global__ void __launch_bounds__(kSlotWarps * 32, 1)
   while (queue.has_tile()) {
     queue.wait();
     const std::int64_t tile = queue.tile();
-    const int shift = queue.shift();
-    const bool landed = shift >= 0 && p.factor.plain;
-    const GuessedState state =
-        fold_run<E, kLanes>(queue.run(), max(shift, 0), tile < tiles.full, tiles, p.factor.c, table);
+    const LandedRun landed = queue.run();
+    const GuessedState state = fold_run<E, kLanes>(landed, tile < tiles.full, tiles, p.factor.c, table);
     __syncwarp();
     queue.take_next();
     if (lane % kLanes == turn) kept = {static_cast<double>(state.m), state.d}, kept_tile = tile;
-    const unsigned right = __ballot_sync(lift::kWholeWarp, landed && state.right);
+    const unsigned right = __ballot_sync(lift::kWholeWarp, landed.there && p.factor.plain && state.right);
     if (right != lift::kWholeWarp) {
       constexpr unsigned all = (1U << kLanes) - 1U;
 #pragma unroll 1

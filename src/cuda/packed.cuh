@@ -37,38 +37,41 @@ struct Packed<float> {
     return {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
   }
   static __device__ __forceinline__ uint4 join(const float (&e)[4]) { return pack(e); }
-  static __device__ __forceinline__ float widen(float a) { return a; }
   static __device__ __forceinline__ float narrow(float a) { return a; }
 };
 
-/// The extremes of 16-bit numbers, a pair at a time.
-template <class Pair, int kVectors>
-__device__ __forceinline__ float2 pair_extremes(const uint4 (&raw)[kVectors]) {
-  const auto at = [&](int i) {
-    const unsigned words[4] = {raw[i / 4].x, raw[i / 4].y, raw[i / 4].z, raw[i / 4].w};
-    return *reinterpret_cast<const Pair*>(&words[i % 4]);
-  };
-  Pair low = at(0), high = at(0);
-#pragma unroll
-  for (int i = 1; i < 4 * kVectors; ++i) low = __hmin2_nan(low, at(i)), high = __hmax2_nan(high, at(i));
-  return {static_cast<float>(__hmin_nan(low.x, low.y)), static_cast<float>(__hmax_nan(high.x, high.y))};
-}
-
-/// Eight 16-bit elements as a vector.
-template <class E>
-__device__ __forceinline__ uint4 join_halves(const E (&e)[8]) {
-  const auto two = [&](int i) { return static_cast<unsigned>(e[i].bits) | static_cast<unsigned>(e[i + 1].bits) << 16; };
-  return {two(0), two(2), two(4), two(6)};
-}
-
-template <>
-struct Packed<fold::BFloat16> {
-  static __device__ __forceinline__ uint4 join(const fold::BFloat16 (&e)[8]) { return join_halves(e); }
+/// What the two 16-bit types have in common. Pair: the device's own type for two of them.
+template <class E, class Pair>
+struct PackedPairs {
+  static __device__ __forceinline__ uint4 join(const E (&e)[8]) {
+    const auto join = [&](int i) {
+      return static_cast<unsigned>(e[i].bits) | static_cast<unsigned>(e[i + 1].bits) << 16;
+    };
+    return {join(0), join(2), join(4), join(6)};
+  }
+  /// A pair at a time.
   template <int kVectors>
   static __device__ __forceinline__ lift::Extremes extremes(const uint4 (&raw)[kVectors]) {
-    const float2 e = pair_extremes<__nv_bfloat162>(raw);
-    return {e.x, e.y};
+    const auto at = [&](int i) {
+      const unsigned words[4] = {raw[i / 4].x, raw[i / 4].y, raw[i / 4].z, raw[i / 4].w};
+      return *reinterpret_cast<const Pair*>(&words[i % 4]);
+    };
+    Pair low = at(0), high = at(0);
+#pragma unroll
+    for (int i = 1; i < 4 * kVectors; ++i) low = __hmin2_nan(low, at(i)), high = __hmax2_nan(high, at(i));
+    return {static_cast<float>(__hmin_nan(low.x, low.y)), static_cast<float>(__hmax_nan(high.x, high.y))};
   }
+  static __device__ __forceinline__ uint4 pack(const float* v) {
+    using P = Packed<E>;
+    return {P::two(v[0], v[1]), P::two(v[2], v[3]), P::two(v[4], v[5]), P::two(v[6], v[7])};
+  }
+  static __device__ __forceinline__ E narrow(float a) {
+    return {static_cast<std::uint16_t>(Packed<E>::two(a, 0.F) & 0xFFFFU)};
+  }
+};
+
+template <>
+struct Packed<fold::BFloat16> : PackedPairs<fold::BFloat16, __nv_bfloat162> {
   static __device__ __forceinline__ void unpack(uint4 raw, float* v) {
     const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
@@ -81,23 +84,10 @@ struct Packed<fold::BFloat16> {
     const __nv_bfloat162 h = __floats2bfloat162_rn(a, b);
     return *reinterpret_cast<const unsigned*>(&h);
   }
-  static __device__ __forceinline__ uint4 pack(const float* v) {
-    return {two(v[0], v[1]), two(v[2], v[3]), two(v[4], v[5]), two(v[6], v[7])};
-  }
-  static __device__ __forceinline__ float widen(fold::BFloat16 e) { return fold::widen(e); }
-  static __device__ __forceinline__ fold::BFloat16 narrow(float a) {
-    return {static_cast<std::uint16_t>(two(a, 0.F) & 0xFFFFU)};
-  }
 };
 
 template <>
-struct Packed<fold::Float16> {
-  static __device__ __forceinline__ uint4 join(const fold::Float16 (&e)[8]) { return join_halves(e); }
-  template <int kVectors>
-  static __device__ __forceinline__ lift::Extremes extremes(const uint4 (&raw)[kVectors]) {
-    const float2 e = pair_extremes<__half2>(raw);
-    return {e.x, e.y};
-  }
+struct Packed<fold::Float16> : PackedPairs<fold::Float16, __half2> {
   static __device__ __forceinline__ void unpack(uint4 raw, float* v) {
     const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
@@ -110,11 +100,6 @@ struct Packed<fold::Float16> {
     const __half2 h = __floats2half2_rn(a, b);
     return *reinterpret_cast<const unsigned*>(&h);
   }
-  static __device__ __forceinline__ uint4 pack(const float* v) {
-    return {two(v[0], v[1]), two(v[2], v[3]), two(v[4], v[5]), two(v[6], v[7])};
-  }
-  static __device__ __forceinline__ float widen(fold::Float16 e) { return __half2float(__ushort_as_half(e.bits)); }
-  static __device__ __forceinline__ fold::Float16 narrow(float a) { return {__half_as_ushort(__float2half_rn(a))}; }
 };
 
 }  // namespace cuda

@@ -3,16 +3,25 @@
 #include "cuda/any_elements.cuh"
 #include "cuda/kernels.hpp"
 
+#include <bit>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 namespace {
 
+/// Whether the vectors that 16-bit rows lie in, wherever they begin, take twice the lanes that hold the rows.
+bool spills(std::int64_t n) {
+  const auto power = [](std::int64_t a) { return std::bit_ceil(static_cast<std::uint64_t>(a)); };
+  return n < lift::kChunk && power((n + 2 * 7) / 8) * 8 > power(n);
+}
+
 /// Measured: results that lie otherwise than elements of their dtype. Of 16 bit they are parked one at a time, and
 /// where rows are a multiple of lines long those of all lanes meet in a bank.
 const char* refuses_apart_rows(const RowProblem& p) {
   const Operand &x = p[Slot::x], &y = p[Slot::y];
-  const bool faster = x.dtype == y.dtype && (x.dtype == DType::float32 || p.n % 128 == 0 || p.n <= 8);
+  const bool few = p.n % 128 == 0 || p.n <= 16 || spills(p.n);
+  const bool faster = x.dtype == y.dtype && (x.dtype == DType::float32 || few);
   return faster ? nullptr : "results that are parked are faster";
 }
 
@@ -25,7 +34,8 @@ const char* refuses_hidden_rows(const RowProblem& p) {
     return "rows on vectors that are cut short are faster by these";
   if (p.n > lift::kChunk / 2) return "rows of more than 512 elements are faster by vectors";
   if (fills_groups(p.n) && on_whole_vectors(p)) return "rows that fill groups of lanes are faster by vectors";
-  const bool faster = p[Slot::x].dtype == DType::float32 || p.n <= 64 || (masked && is_of_fours(p));
+  const bool few = p.n <= 64 || (masked ? is_of_fours(p) : spills(p.n));
+  const bool faster = p[Slot::x].dtype == DType::float32 || few;
   return faster ? nullptr : "16-bit elements one at a time are slower than vectors";
 }
 

@@ -77,12 +77,13 @@ SOFTFOLD_HD Binade binade_of(double d) {
 
 #if defined(__CUDA_ARCH__)
 /// a / b rounded to nearest for b in [1, 4) and a that is 0 or at least 2^-53: what a division does for such numbers,
-/// without the cases that it has to tell apart. b = 2 - 2^-52 may come out one number off, which ln() does not see.
-/// (cuda_shortcuts.)
+/// without the cases that it has to tell apart. (cuda_shortcuts.)
 SOFTFOLD_HD double quotient_near_one(double a, double b) {
   using A = Scalar<double>;
   double r;
   asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(b));
+  // The estimate has 20 bits, and no more than that for b = 2 - 2^-52: as 1/2, all that follows would keep it.
+  r = bits_as<double>(bits_as<std::uint64_t>(r) | 1U);
   const double e = A::fma(-b, r, 1.);
   r = A::fma(r, A::fma(e, e, e), r);
   r = A::fma(r, A::fma(-b, r, 1.), r);

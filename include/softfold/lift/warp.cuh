@@ -119,11 +119,10 @@ struct FrameTerms {
   float unit;  ///< terms times unit are in the frame m; 1/2 or 1
 
   __device__ __forceinline__ FrameTerms(float c_, float m) : c(c_) {
-    // The last bit of m + kMagic is m's; an even number is exact in magic, too.
-    const float up = S::add(m, fold::Real<float>::kMagic), even = __int_as_float(__float_as_int(up) & ~1);
-    magic = S::sub(2.F * fold::Real<float>::kMagic, even);
+    const int even = static_cast<int>(m) & ~1;
+    magic = S::sub(fold::Real<float>::kMagic, static_cast<float>(even));
     lowest = S::add(S::add(magic, m), fold::Real<float>::kFlush);
-    unit = even == up ? 1.F : 0.5F;
+    unit = static_cast<float>(even) == m ? 1.F : 0.5F;
   }
   /// In an even frame s: magic is kMagic - s, unit 1.
   static __device__ __forceinline__ FrameTerms in_even_frame(float c, float magic) {

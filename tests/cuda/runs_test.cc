@@ -1,0 +1,89 @@
+// cpu == cuda, bit for bit: logsumexp and states of plain rows by runs of slots, which take over where there are more
+// chunks than a warp each folds; wherever rows begin in a line of memory.
+#include "cuda/both.hpp"
+
+namespace softfold_test {
+namespace {
+
+using softfold::DType;
+using softfold::Op;
+
+class CudaRuns : public Cuda {};
+
+struct Shape {
+  DType dtype;
+  std::int64_t n, apart = 0;  ///< elements of a row, and between rows
+};
+struct Kind {
+  Values values;
+  double scale;
+  std::int64_t offset;  ///< elements before the first row
+};
+
+void expect_same(Op op, const Shape& s, const Kind& kind) {
+  constexpr std::int64_t kChunk = 1024, kMoreThanAWarpEach = 4200;
+  const std::int64_t rows = kMoreThanAWarpEach / ((s.n + kChunk - 1) / kChunk) + 1;
+  const std::string what = std::string(name_of(op)) + " " + std::string(name_of(s.dtype)) + " " + std::to_string(rows) +
+                           "x" + std::to_string(s.n) + " apart " + std::to_string(s.apart) + " offset " +
+                           std::to_string(kind.offset) + " values " + std::to_string(static_cast<int>(kind.values));
+  Tensor x(s.dtype, {rows, s.n}, {s.n + s.apart, 1}, kind.offset);
+  x.fill_by_threads([&](std::int64_t i) { return value_of(kind.values, i / s.n, i % s.n, s.n); });
+  Tensor result = op == Op::state ? Tensor(DType::float64, {rows, 4}) : Tensor(DType::float32, {rows});
+  for (const bool gpu : {false, true}) {
+    softfold::RowOptions o;
+    o.scale = kind.scale;
+    const softfold::View in = x.view(gpu), out = result.view(gpu);
+    const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, o);
+    if (gpu) {
+      EXPECT_EQ(plan.kernel(), "fold_tiles") << what;
+    }
+    plan.run();
+  }
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
+  ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << what;
+}
+
+/// Rows of whole tiles end to end, which come by one copy each from wherever the first lies; of merged tiles, others
+/// and a rest; of tiles that lie across rows; and of a rest alone.
+TEST_F(CudaRuns, WhereverRowsBegin) {
+  const Kind kinds[] = {{Values::normal, 1., 0},   {Values::specials, 1., 8}, {Values::wide, 0.3, 24},
+                        {Values::normal, -2., 40}, {Values::huge, 1., 56},    {Values::normal, 1., 64},
+                        {Values::normal, 0., 1},   {Values::specials, 1., 3}, {Values::normal, 1., 61}};
+  for (const DType t : {DType::bfloat16, DType::float16})
+    for (const Shape& s : {Shape{t, 4096},
+                           {t, 16384},
+                           {t, 128256},
+                           {t, 50257},
+                           {t, 50264},
+                           {t, 5001, 7},
+                           {t, 9001},
+                           {t, 1500, 36},
+                           {t, 4096, 8},
+                           {t, 300000}})
+      for (const Kind& kind : kinds) {
+        expect_same(Op::logsumexp, s, kind);
+        if (HasFatalFailure()) return;
+      }
+}
+
+/// By fewer lanes a run: float32 to 512, 16 bit to 1024.
+TEST_F(CudaRuns, ShortRows) {
+  const Kind kinds[] = {{Values::normal, 1., 0}, {Values::specials, 1., 8}, {Values::wide, 0.3, 40}};
+  for (const Shape& s : {Shape{DType::float32, 128},
+                         {DType::float32, 256},
+                         {DType::float32, 512},
+                         {DType::bfloat16, 128},
+                         {DType::bfloat16, 256},
+                         {DType::bfloat16, 512},
+                         {DType::bfloat16, 1024},
+                         {DType::float16, 128},
+                         {DType::float16, 1024}})
+    for (const Kind& kind : kinds)
+      for (const Op op : {Op::logsumexp, Op::state}) {
+        expect_same(op, s, kind);
+        if (HasFatalFailure()) return;
+      }
+}
+
+}  // namespace
+}  // namespace softfold_test
