@@ -17,8 +17,7 @@ struct RunTiles {
   int rest;                        ///< elements of the last one of each row
   Divisor merged_tiles, others;    ///< tiles a row of the merged runs; other full runs a row
   bool dense;                      ///< x is full runs end to end, the first on a vector
-  bool end_to_end;                 ///< x is runs end to end that are not full
-  bool looks_up;                   ///< terms from a table
+  bool looks_up;                   ///< full runs, with terms from a table
 };
 
 /// A 64-bit division costs as much as three elements of every lane.
@@ -97,7 +96,7 @@ struct TilesUnderWay {
   unsigned next;                                         ///< ticket
   unsigned fetched[Places<E, kLanes>::kCount];           ///< the ticket whose tile a place was last sent
   signed char shifts[Places<E, kLanes>::kCount][kRuns];  ///< a run: elements from its place to it; -1: not brought
-  bool joined[Places<E, kLanes>::kCount];                ///< the runs lie as in x, the first one's shift is known
+  bool joined[Places<E, kLanes>::kCount];                ///< the runs lie as in x
 };
 
 /// Where a lane's run is in shared memory.
@@ -145,10 +144,10 @@ class TileQueue {
   /// This lane's run.
   __device__ __forceinline__ LandedRun run() const {
     const bool joined = tiles_.dense || shared_.joined[place()];
-    const int shift = tiles_.dense ? elements_behind<E>(p_.x, kCopyLine) : shared_.shifts[place()][joined ? 0 : own()];
-    const int apart = !joined ? At::kLoose : tile() < tiles_.full ? At::kDense : tiles_.rest * At::kSize;
-    const int all = max(shift, 0) * At::kSize + own() * apart;
-    return {memory_ + Place::at(static_cast<int>(place())) + all / 16 * 16, all % 16 / At::kSize, shift >= 0};
+    const int shift = tiles_.dense ? elements_behind<E>(p_.x, kCopyLine) : shared_.shifts[place()][own()];
+    const int all = max(shift, 0);
+    const char* from = memory_ + Place::at(static_cast<int>(place())) + own() * (joined ? At::kDense : At::kLoose);
+    return {from + all / At::kWidth * 16, all % At::kWidth, shift >= 0};
   }
   /// The tile has been read: its place is filled again, and the warp takes another one.
   __device__ __forceinline__ void take_next() {
@@ -183,9 +182,7 @@ class TileQueue {
 
   __device__ __forceinline__ void fetch_runs(std::int64_t tile, unsigned place, CopyBarrier& barrier, char* to) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    // Of other full runs that lie as in x, lanes' vectors would meet in banks.
-    const bool may_join = tile < tiles_.full ? kLanes == 8 && sizeof(E) == 2 : tiles_.end_to_end;
-    if (may_join && fetch_joined(tile, place, barrier, to)) return;
+    if (kLanes == 8 && sizeof(E) == 2 && tile < tiles_.full && fetch_joined(tile, place, barrier, to)) return;
     if (lane == 0) shared_.joined[place] = false;
     const RunOf<E, kLanes> run(p_, tiles_, tile, min(lane, At::kRuns - 1));
     const auto span = run.span(p_);
@@ -199,17 +196,16 @@ class TileQueue {
     if (bytes > 0) barrier.copy(to + lane * At::kLoose, reinterpret_cast<const void*>(span.from), bytes);
   }
 
-  /// A tile of neighbours, in a row or whole rows, by one copy. False: it is none, or it lies at an end of x's memory.
+  /// A tile of neighbours in a row by one copy. False: it is none, or it lies at an end of x's memory.
   __device__ __forceinline__ bool fetch_joined(std::int64_t tile, unsigned place, CopyBarrier& barrier, char* to) {
     const RunOf<E, kLanes> run(p_, tiles_, tile, 0);
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int shift = elements_behind<E>(run.first, kCopyLine), before = shift % At::kWidth * At::kSize;
     const char* from = run.first - before;
-    const bool rows = tile >= tiles_.full;
-    const int bytes = (before + At::kRuns * (rows ? run.n * At::kSize : At::kDense) + 15) / 16 * 16;
-    if (rows ? run.row + At::kRuns > p_.rows : run.run + At::kRuns > tiles_.runs) return false;
-    if (from < p_.x_begin || from + bytes > p_.x_end) return false;
-    if (lane == 0) shared_.shifts[place][0] = static_cast<signed char>(shift), shared_.joined[place] = true;
+    const int bytes = At::kRuns * At::kDense + (before != 0 ? 16 : 0);
+    if (run.run + At::kRuns > tiles_.runs || from < p_.x_begin || from + bytes > p_.x_end) return false;
+    if (lane < At::kRuns) shared_.shifts[place][lane] = static_cast<signed char>(shift);
+    if (lane == 0) shared_.joined[place] = true;
     __syncwarp();
     if (lane == 0) {
       barrier.expect(bytes);

@@ -38,32 +38,24 @@ __device__ __forceinline__ fold::LogSumExp<float>::State merge_tile(const fold::
 template <class E, int kLanes>
 inline constexpr bool kMerges = Slots<E, kLanes>::kSlots == lift::kChunk;
 
-/// The state of a lane's run of a tile, as far as a frame in which all its terms are normal numbers is found. kCut: no
-/// tile's runs are full.
-template <class E, int kLanes, bool kCut>
+/// The state of a lane's run of a tile, as far as a frame in which all its terms are normal numbers is found.
+template <class E, int kLanes>
 __device__ __forceinline__ GuessedState fold_run(const LandedRun& run, bool full, const RunTiles& tiles, float c,
                                                  const TermTable& table) {
-  using At = std::conditional_t<kCut, CutSlots<E, kLanes>, Slots<E, kLanes>>;
-  const auto slots = [&] {
-    if constexpr (kCut) {
-      return At(run.vector, run.shift, tiles.rest);
-    } else {
-      return At(run.vector, run.shift, tiles.dense);
-    }
-  };
+  using At = Slots<E, kLanes>;
   if constexpr (kLooksUp<E>) {
-    if ((kCut || full) && tiles.looks_up) {
-      const GuessedState state = fold_looked_up<kLanes>(slots(), c, table);
+    if (full && tiles.looks_up) {
+      const GuessedState state = fold_looked_up<kLanes>(At(run.vector, run.shift, tiles.dense), c, table);
       if (__all_sync(lift::kWholeWarp, state.right)) return state;
     }
-  } else if (kCut || full) {
-    return fold_guessed<E, kLanes>(slots(), c);
+  } else if (full) {
+    return fold_guessed<E, kLanes>(At(run.vector, run.shift, tiles.dense), c);
   }
   return fold_cut<E, kLanes>(run.vector, run.shift, full ? At::kSlots : tiles.rest, c);
 }
 
 /// States wait in registers until every lane has one: a result costs as much as ten elements of a lane.
-template <class E, int kLanes, bool kCut>
+template <class E, int kLanes>
 __global__ void __launch_bounds__(kSlotWarps * 32, 1)
     fold_slots(const __grid_constant__ PlainRows p, const __grid_constant__ RunTiles tiles,
                const __grid_constant__ FoldResults to) {
@@ -87,7 +79,7 @@ __global__ void __launch_bounds__(kSlotWarps * 32, 1)
     queue.wait();
     const std::int64_t tile = queue.tile();
     const LandedRun landed = queue.run();
-    const GuessedState state = fold_run<E, kLanes, kCut>(landed, tile < tiles.full, tiles, p.factor.c, table);
+    const GuessedState state = fold_run<E, kLanes>(landed, tile < tiles.full, tiles, p.factor.c, table);
     __syncwarp();
     queue.take_next();
     if (lane % kLanes == turn) kept = {static_cast<double>(state.m), state.d}, kept_tile = tile;

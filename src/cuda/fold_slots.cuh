@@ -135,10 +135,10 @@ struct Slots {
   __device__ __forceinline__ uint4 stored(int j) const {
     return *reinterpret_cast<const uint4*>(at + (16 * kLanes * (j % kTurns) ^ turn) + 128 * (j / kTurns));
   }
-  /// Whether vector j holds elements of the run, and its terms without those that do not count; see CutSlots.
+  /// Whether vector j holds elements of the run, and what a term of it counts for; see CutSlots.
   __device__ __forceinline__ bool has(int) const { return true; }
   __device__ __forceinline__ uint4 vector(int j) const { return j == 0 ? first : stored(j); }
-  __device__ __forceinline__ void hide(float (&)[kWidth], int) const {}
+  __device__ __forceinline__ float counted(float term, int, int) const { return term; }
 };
 
 /// The same of a run of fewer elements than slots. Slots that hold none show the run's first element.
@@ -149,7 +149,6 @@ struct CutSlots : Slots<E, kLanes> {
   int head,
       wrapped;  ///< of the lane's first vector: slots before the run, of which so many hold what is behind its last
   int rows;     ///< vectors a lane that any run of n elements reaches
-  int full;     ///< of them, those that hold nothing else, wherever it begins, but for what the first has before it
   uint4 filler;
 
   __device__ __forceinline__ CutSlots(const char* place, int shift, int n)
@@ -157,8 +156,7 @@ struct CutSlots : Slots<E, kLanes> {
         end(shift + n - Whole::kWidth * static_cast<int>(threadIdx.x % kLanes)),
         head(threadIdx.x % kLanes == 0 ? shift : 0),
         wrapped(max(0, shift + n - Whole::kSlots)),
-        rows(min(Whole::kVectors, (n + 2 * (Whole::kWidth - 1)) / (Whole::kWidth * kLanes) + 1)),
-        full(n / (Whole::kWidth * kLanes)) {
+        rows(min(Whole::kVectors, (n + 2 * (Whole::kWidth - 1)) / (Whole::kWidth * kLanes) + 1)) {
     const E one = reinterpret_cast<const E*>(place)[shift];
     E all[Whole::kWidth];
 #pragma unroll
@@ -170,14 +168,10 @@ struct CutSlots : Slots<E, kLanes> {
     this->first = joined(this->first, behind, head * Whole::kSize);
   }
   __device__ __forceinline__ bool has(int j) const { return j < rows; }
-  __device__ __forceinline__ uint4 vector(int j) const {
-    return j == 0 ? this->first : j < full ? this->stored(j) : vector_to_end(j);
-  }
-  __device__ __forceinline__ void hide(float (&terms)[Whole::kWidth], int j) const {
-    if (j > 0 && j < full) return;
-#pragma unroll
-    for (int k = 0; k < Whole::kWidth; ++k)
-      if (Whole::kWidth * kLanes * j + k >= end || (j == 0 && k < head && k >= wrapped)) terms[k] = 0.F;
+  __device__ __forceinline__ uint4 vector(int j) const { return j == 0 ? this->first : vector_to_end(j); }
+  __device__ __forceinline__ float counted(float term, int j, int k) const {
+    const bool hidden = Whole::kWidth * kLanes * j + k >= end || (j == 0 && k < head && k >= wrapped);
+    return hidden ? 0.F : term;
   }
 
  private:
@@ -232,11 +226,11 @@ __device__ __forceinline__ void add_vectors(float (&s)[kWidth], const From& from
     extremes.look(one, two);
     terms(one, s);
     terms(two, t);
-    from.hide(s, j);
-    if (!from.has(j + stride)) return;
-    from.hide(t, j + stride);
 #pragma unroll
-    for (int k = 0; k < kWidth; ++k) s[k] = A::add(s[k], t[k]);
+    for (int k = 0; k < kWidth; ++k) s[k] = from.counted(s[k], j, k);
+    if (!from.has(j + stride)) return;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) s[k] = A::add(s[k], from.counted(t[k], j + stride, k));
   }
 }
 
@@ -280,8 +274,8 @@ __device__ __forceinline__ GuessedState fold_looked_up(const From& from, float c
   return {range.top, lowered(d, range.top), right};
 }
 
-/// The state of a run in a guessed frame, where its slots are not full, or its elements beyond the table: a function of
-/// its own, so that others do not pay for it.
+/// The state of a run in a guessed frame, where its slots are not full, or its elements beyond the table a
+/// function of its own, so that others do not pay for it.
 template <class E, int kLanes>
 __device__ __noinline__ GuessedState fold_cut(const char* place, int shift, int n, float c) {
   return fold_guessed<E, kLanes>(CutSlots<E, kLanes>(place, shift, n), c);

@@ -6,8 +6,6 @@
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
 
-#include <bit>
-
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -90,11 +88,6 @@ bool takes_slots(const RowProblem& p, const DeviceTraits& device) {
   return fits && p.rows * lift::chunk_count(p.n) > kFewChunks;
 }
 
-/// Runs that are none of them full, with terms from the table: bfloat16, and lanes enough that their vectors meet in no
-/// bank.
-template <class E, int kLanes>
-constexpr bool kCutRuns = kLooksUp<E>&& kLanes > 1;
-
 /// Nodes that one warp merges.
 constexpr std::int64_t kMostNodes = 256;
 
@@ -107,7 +100,6 @@ RunTiles cut_rows(const PlainRows& rows, bool merges) {
   tiles.runs = rows.n / At::kSlots;
   tiles.rest = static_cast<int>(rows.n % At::kSlots);
   tiles.dense = tiles.rest == 0 && rows.joined && (rows.rows == 1 || rows.x_stride == rows.n * At::kSize);
-  tiles.end_to_end = kCutRuns<E, kLanes> && tiles.runs == 0 && rows.x_stride == rows.n * At::kSize;
   const std::int64_t left = tiles.runs % At::kRuns;
   const bool few_left = left * 64 <= tiles.runs && (left == 0 || !tiles.dense);
   merges = merges && kMerges<E, kLanes> && few_left && rows.n <= kMostNodes * lift::kChunk;
@@ -131,12 +123,7 @@ std::int64_t launch_slots(const PlainRows& rows, const FoldResults& to, bool mer
   const int warps = static_cast<int>(std::min<std::int64_t>(ceil_div(tiles.all, blocks), kSlotWarps));
   tiles.looks_up = kLooksUp<E> && TermTable::fits(rows.factor.c);
   const Grid grid{blocks, warps * 32, 1, Places<E, kLanes>::kAll};
-  const auto by = [&](auto kernel) { launch("fold_slots", kernel, grid, stream, rows, tiles, to); };
-  if constexpr (kCutRuns<E, kLanes>) {
-    tiles.runs == 0 ? by(fold_slots<E, kLanes, true>) : by(fold_slots<E, kLanes, false>);
-  } else {
-    by(fold_slots<E, kLanes, false>);
-  }
+  launch("fold_slots", fold_slots<E, kLanes>, grid, stream, rows, tiles, to);
   return tiles.merged_runs / RowNodes::kChunks;
 }
 
@@ -209,24 +196,6 @@ void run_tiles(const RowProblem& p, const Context& context) {
   });
 }
 
-/// Measured: bfloat16 rows that fill seven eighths of the slots of 2, 4 or 8 lanes are faster so than by lanes that
-/// take no more vectors than they need.
-const char* refuses_cut_runs(const RowProblem& p, const Context& context) {
-  using E = fold::BFloat16;
-  if (const char* why = refuses_tiles(p, context)) return why;
-  if (p[Slot::x].dtype != DType::bfloat16) return "terms of another dtype come from no table";
-  if (!TermTable::fits(fold::make_scale<float>(p.scale).c)) return "terms of this scale are in no table";
-  const auto slots = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(p.n)));
-  if (p.n <= 128 || p.n >= lift::kChunk) return "runs of less than two lanes, or whole chunks";
-  if (p.n == slots || p.n * 8 < slots * 7) return "a row fills its slots, or too few of them";
-  if (plain_rows(p).x_stride != p.n * static_cast<std::int64_t>(sizeof(E))) return "rows do not lie end to end";
-  return takes_slots<E>(p, traits_of(DeviceOf(p[Slot::x].data).device())) ? nullptr : "too few rows to stay for";
-}
-void run_cut_runs(const RowProblem& p, const Context& context) {
-  const DeviceOf device(p[Slot::x].data);
-  fold_plain<fold::BFloat16>(p, {nullptr, RowResults(p)}, false, traits_of(device.device()), stream_of(context));
-}
-
 }  // namespace
 
 void fold_plain_chunks(const RowProblem& p, State* states, Stream stream) {
@@ -244,7 +213,6 @@ RowNodes fold_plain_nodes(const RowProblem& p, State* states, Stream stream) {
 
 const RowKernel softmax_grid_row_kernel{"softmax_grid_row", refuses_grid_row, run_grid_row, grid_workspace};
 const RowKernel softmax_two_reads_kernel{"softmax_two_reads", refuses_tiles, run_tiles, tiles_workspace};
-const RowKernel fold_runs_kernel{"fold_runs", refuses_cut_runs, run_cut_runs, nullptr};
 const RowKernel fold_tiles_kernel{"fold_tiles", refuses_tiles, run_tiles, tiles_workspace};
 
 }  // namespace cuda
