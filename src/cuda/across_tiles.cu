@@ -122,7 +122,7 @@ AcrossTiles tiles_of(const RowProblem& p, const DeviceTraits& traits) {
   t.run =
       blocks_of(t) == 1 && t.stage_bytes < 16384 ? std::bit_floor(32768U / static_cast<unsigned>(t.stage_bytes)) : 1;
   t.stages = std::min(kTileStages, room / (groups_of(t) * t.stage_bytes));
-  t.across = Divisor(static_cast<unsigned>(ceil_of(inner * static_cast<std::int64_t>(size_of(x.dtype)), t.words * 4)));
+  t.across = Divisor(ceil_of(inner * static_cast<std::int64_t>(size_of(x.dtype)), t.words * 4));
   t.tiles = t.across.value * static_cast<unsigned>(outer_of(p));
   t.empty = p.empty;
   t.scale = fold::make_scale<float>(p.scale);

@@ -12,19 +12,13 @@ namespace cuda {
 /// How plain rows are cut into runs of kSlots elements, and what is left of each into one more; a warp takes kRuns of
 /// them at a time: first those whose states are merged, which are neighbours in a row, then other full ones.
 struct RunTiles {
-  std::int64_t merged, full, all;  ///< tiles, each with those before
-  std::int64_t runs, merged_runs;  ///< full runs a row, and the first of them, which are merged
-  int rest;                        ///< elements of the last one of each row
-  Divisor merged_tiles, others;    ///< tiles a row of the merged runs; other full runs a row
-  bool dense;                      ///< x is full runs end to end, the first on a vector
-  bool looks_up;                   ///< full runs, with terms from a table
+  std::int64_t merged, full, all;    ///< tiles, each with those before
+  std::int64_t runs, merged_runs;    ///< full runs a row, and the first of them, which are merged
+  int rest;                          ///< elements of the last one of each row
+  Divisor merged_tiles, other_runs;  ///< tiles a row of the merged runs; other full runs a row
+  bool dense;                        ///< x is full runs end to end, the first on a vector
+  bool looks_up;                     ///< full runs, with terms from a table
 };
-
-/// A 64-bit division costs as much as three elements of every lane.
-__device__ __forceinline__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
-  if ((a | b) >> 32 != 0) return a / b;
-  return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
-}
 
 /// Elements from the last multiple of so many bytes to `first`.
 template <class E>
@@ -48,11 +42,11 @@ struct RunOf {
       run = (tile - row * tiles.merged_tiles.value) * At::kRuns + place;
       exists = true;
     } else {
-      const std::int64_t runs = full ? tiles.others.value : 1;
+      const std::int64_t runs = full ? tiles.other_runs.value : 1;
       const std::int64_t wanted = (tile - (full ? tiles.merged : tiles.full)) * At::kRuns + place;
       const std::int64_t item = min(wanted, p.rows * runs - 1);
       exists = item == wanted;
-      row = full ? tiles.others.quotient(item) : item;
+      row = full ? tiles.other_runs.quotient(item) : item;
       run = (full ? tiles.merged_runs : tiles.runs) + item - row * runs;
     }
     n = full ? At::kSlots : tiles.rest;
@@ -118,6 +112,7 @@ class TileQueue {
   // One warp makes the places ready, and no warp waits for a place that another has yet to empty.
   static_assert(Place::kCount <= 32 && Place::kCount > kSlotWarps);
   static_assert(sizeof(TilesUnderWay<E, kLanes>) <= kBlockBytes - Place::kRoom);
+  static_assert(At::kRuns * At::kDense % kCopyLine == 0);  // tiles end to end begin alike in their lines
 
   __device__ __forceinline__ TileQueue(const PlainRows& p, const RunTiles& tiles, char* memory,
                                        TilesUnderWay<E, kLanes>& shared)

@@ -10,7 +10,8 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// Whether the vectors that 16-bit rows lie in, wherever they begin, take twice the lanes that hold the rows.
+/// Whether the vectors of eight that 16-bit rows lie in, wherever they begin, are more than the power of two of them
+/// that holds the rows.
 bool spills(std::int64_t n) {
   const auto power = [](std::int64_t a) { return std::bit_ceil(static_cast<std::uint64_t>(a)); };
   return n < lift::kChunk && power((n + 2 * 7) / 8) * 8 > power(n);

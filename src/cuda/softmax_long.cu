@@ -105,8 +105,8 @@ RunTiles cut_rows(const PlainRows& rows, bool merges) {
   merges = merges && kMerges<E, kLanes> && few_left && rows.n <= kMostNodes * lift::kChunk;
   const std::int64_t nodes = merges ? tiles.runs / At::kRuns : 0;
   tiles.merged_runs = nodes * At::kRuns;
-  tiles.merged_tiles = Divisor(static_cast<std::uint32_t>(std::max<std::int64_t>(nodes, 1)));
-  tiles.others = Divisor(static_cast<std::uint32_t>(std::max<std::int64_t>(tiles.runs - tiles.merged_runs, 1)));
+  tiles.merged_tiles = Divisor(std::max<std::int64_t>(nodes, 1));
+  tiles.other_runs = Divisor(std::max<std::int64_t>(tiles.runs - tiles.merged_runs, 1));
   tiles.merged = rows.rows * nodes;
   tiles.full = tiles.merged + ceil_div(rows.rows * (tiles.runs - tiles.merged_runs), At::kRuns);
   tiles.all = tiles.full + (tiles.rest > 0 ? ceil_div(rows.rows, At::kRuns) : 0);

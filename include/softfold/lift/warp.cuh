@@ -118,6 +118,7 @@ struct FrameTerms {
   float c, magic, lowest;
   float unit;  ///< terms times unit are in the frame m; 1/2 or 1
 
+  /// m: a fast frame; of others the terms are nothing.
   __device__ __forceinline__ FrameTerms(float c_, float m) : c(c_) {
     const int even = static_cast<int>(m) & ~1;
     magic = S::sub(fold::Real<float>::kMagic, static_cast<float>(even));
