@@ -13,6 +13,7 @@ class CudaRuns : public Cuda {};
 struct Shape {
   DType dtype;
   std::int64_t n, apart = 0;  ///< elements of a row, and between rows
+  std::int64_t rows = 0;      ///< 0: a few more chunks than are folded by a warp each
 };
 struct Kind {
   Values values;
@@ -22,7 +23,7 @@ struct Kind {
 
 void expect_same(Op op, const Shape& s, const Kind& kind) {
   constexpr std::int64_t kChunk = 1024, kMoreThanAWarpEach = 4200;
-  const std::int64_t rows = kMoreThanAWarpEach / ((s.n + kChunk - 1) / kChunk) + 1;
+  const std::int64_t rows = s.rows > 0 ? s.rows : kMoreThanAWarpEach / ((s.n + kChunk - 1) / kChunk) + 1;
   const std::string what = std::string(name_of(op)) + " " + std::string(name_of(s.dtype)) + " " + std::to_string(rows) +
                            "x" + std::to_string(s.n) + " apart " + std::to_string(s.apart) + " offset " +
                            std::to_string(kind.offset) + " values " + std::to_string(static_cast<int>(kind.values));
@@ -83,6 +84,20 @@ TEST_F(CudaRuns, ShortRows) {
         expect_same(op, s, kind);
         if (HasFatalFailure()) return;
       }
+}
+
+/// So many tiles that every block fills its places again and again, and its lanes' states wait for each other.
+TEST_F(CudaRuns, ManyTiles) {
+  constexpr std::int64_t kElements = std::int64_t{80} << 20;  // of 132 blocks 5 tiles a place, 9 a warp
+  const auto many = [](DType t, std::int64_t n, std::int64_t apart = 0) { return Shape{t, n, apart, kElements / n}; };
+  for (const Shape& s :
+       {many(DType::bfloat16, 4096), many(DType::float16, 4096), many(DType::bfloat16, 50257),
+        many(DType::float16, 50257), many(DType::bfloat16, 5001, 7), many(DType::float16, 1500, 36),
+        many(DType::bfloat16, 128), many(DType::float16, 256), many(DType::bfloat16, 512), many(DType::float32, 128)})
+    for (const Kind& kind : {Kind{Values::normal, 1., 0}, Kind{Values::specials, 1., 24}}) {
+      expect_same(Op::logsumexp, s, kind);
+      if (HasFatalFailure()) return;
+    }
 }
 
 }  // namespace
