@@ -1,6 +1,6 @@
 // cpu == cuda, bit for bit: softmax and log_softmax of rows that are read twice, at the edges of their tiles and of
 // what a warp and a block merge.
-#include "cuda/both.hpp"
+#include "cuda/row_case.hpp"
 
 namespace softfold_test {
 namespace {
@@ -23,27 +23,19 @@ struct Kind {
   Empty empty;
 };
 
-void expect_same(Op op, const Shape& s, const Kind& kind) {
-  const std::vector<std::int64_t> strides{s.n + kind.apart, 1};
-  Tensor x(s.dtype, {s.rows, s.n}, strides, kind.offset), y(s.dtype, {s.rows, s.n}, strides, kind.offset);
-  x.fill_by_threads([&](std::int64_t i) { return value_of(kind.values, i / s.n, i % s.n, s.n); });
-  const std::string what = std::string(name_of(op)) + " " + std::string(name_of(s.dtype)) + " " +
-                           std::to_string(s.rows) + "x" + std::to_string(s.n) + " values " +
-                           std::to_string(static_cast<int>(kind.values));
-  for (const bool gpu : {false, true}) {
-    softfold::RowOptions o;
-    o.scale = kind.scale;
-    o.empty = kind.empty;
-    const softfold::View in = x.view(gpu), out = kind.in_place ? in : y.view(gpu);
-    const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, o);
-    if (gpu) {
-      EXPECT_EQ(plan.kernel(), "softmax_long_rows") << what;
-    }
-    plan.run();
-  }
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
-  Tensor& result = kind.in_place ? x : y;
-  ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << what;
+void expect_by_long_rows(Op op, const Shape& s, const Kind& kind) {
+  CudaCase c{op, s.dtype, s.dtype};
+  c.rows = s.rows;
+  c.n = s.n;
+  c.row_stride = s.n + kind.apart;
+  c.x_offset = c.y_offset = kind.offset;
+  c.values = kind.values;
+  c.scale = kind.scale;
+  c.in_place = kind.in_place;
+  c.empty = kind.empty;
+  std::string by;
+  expect_same(c, &by);
+  EXPECT_EQ(by, "softmax_long_rows") << describe(c);
 }
 
 constexpr std::int64_t kChunk = 1024;
@@ -58,7 +50,7 @@ TEST_F(CudaLongRows, EveryKindOfValue) {
   for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
     for (const Op op : {Op::softmax, Op::log_softmax})
       for (const Kind& kind : kinds) {
-        expect_same(op, {t, 7, 1500003}, kind);
+        expect_by_long_rows(op, {t, 7, 1500003}, kind);
         if (HasFatalFailure()) return;
       }
 }
@@ -80,7 +72,7 @@ TEST_F(CudaLongRows, EdgesOfLevels) {
                          {DType::bfloat16, 2, 16384 * kChunk},
                          {DType::bfloat16, 2, 16384 * kChunk + 1},
                          {DType::float16, 1, 65537 * kChunk}}) {
-    expect_same(at % 2 == 0 ? Op::softmax : Op::log_softmax, s, kinds[at % std::size(kinds)]);
+    expect_by_long_rows(at % 2 == 0 ? Op::softmax : Op::log_softmax, s, kinds[at % std::size(kinds)]);
     ++at;
     if (HasFatalFailure()) return;
   }

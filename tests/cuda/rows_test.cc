@@ -1,5 +1,5 @@
 // cpu == cuda, bit for bit: row operations over regime edges, dtypes, layouts, masks, lengths and special values.
-#include "cuda/both.hpp"
+#include "cuda/row_case.hpp"
 
 namespace softfold_test {
 namespace {
@@ -7,65 +7,6 @@ namespace {
 using softfold::DType;
 using softfold::Empty;
 using softfold::Op;
-
-struct Case {
-  Op op = Op::softmax;
-  DType dtype = DType::float32, out = DType::float32;
-  std::int64_t rows = 3, n = 1000;
-  Values values = Values::normal;
-  double scale = 1;
-  std::int64_t row_stride = 0;  ///< elements between rows; 0: contiguous
-  std::int64_t x_offset = 0, y_offset = 0;
-  bool mask = false, length = false, scales = false, transposed = false, in_place = false;
-  Empty empty = Empty::zero;
-};
-
-std::string describe(const Case& c) {
-  return std::string(name_of(c.op)) + " " + std::string(name_of(c.dtype)) + "->" + std::string(name_of(c.out)) + " " +
-         std::to_string(c.rows) + "x" + std::to_string(c.n) + " values " + std::to_string(static_cast<int>(c.values)) +
-         " scale " + std::to_string(c.scale) + " stride " + std::to_string(c.row_stride) + " offsets " +
-         std::to_string(c.x_offset) + "," + std::to_string(c.y_offset) + (c.mask ? " mask" : "") +
-         (c.length ? " length" : "") + (c.scales ? " scales" : "") + (c.transposed ? " transposed" : "") +
-         (c.in_place ? " in place" : "") + (c.empty == Empty::nan ? " Empty::nan" : "");
-}
-
-/// by: which kernel it was.
-void expect_same(const Case& c, std::string* by = nullptr) {
-  const std::int64_t stride = c.row_stride != 0 ? c.row_stride : c.n;
-  std::vector<std::int64_t> strides{stride, 1};
-  if (c.transposed) strides = {1, c.rows};
-  Tensor x(c.dtype, {c.rows, c.n}, strides, c.x_offset);
-  x.fill_by_threads([&](std::int64_t i) { return value_of(c.values, i / c.n, i % c.n, c.n); });
-  const bool per_row = c.op == Op::logsumexp, states = c.op == Op::state;
-  Tensor y = states    ? Tensor(DType::float64, {c.rows, 4})
-             : per_row ? Tensor(c.out, {c.rows})
-                       : Tensor(c.out, {c.rows, c.n}, strides, c.y_offset);
-  Tensor mask(DType::boolean, {c.rows, c.n});
-  mask.fill([&](std::int64_t i) {
-    return i / c.n % 5 == 3 ? 0. : static_cast<double>(Random(static_cast<std::uint64_t>(i)).next() % 4 != 0);
-  });
-  Tensor length(DType::int32, {c.rows});
-  length.fill([&](std::int64_t i) { return static_cast<double>((i * 7919 + c.n / 2) % (c.n + 1)); });
-  Tensor scales(DType::float32, {c.rows});
-  scales.fill([](std::int64_t i) { return i % 6 == 5 ? 0. : (i % 2 != 0 ? -0.75 : 1.5) * static_cast<double>(i % 4); });
-  std::string kernel;
-  for (const bool gpu : {false, true}) {
-    softfold::RowOptions o;
-    o.scale = c.scale;
-    o.empty = c.empty;
-    if (c.mask) o.mask = mask.view(gpu);
-    if (c.length) o.length = length.view(gpu);
-    if (c.scales) o.scales = scales.view(gpu);
-    const softfold::View in = x.view(gpu), out = c.in_place ? in : y.view(gpu);
-    const auto plan = softfold::plan(c.op, {&in, 1}, {&out, 1}, o);
-    plan.run();
-    if (gpu) kernel = plan.kernel();
-  }
-  if (by != nullptr) *by = kernel;
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << describe(c) << " by " << kernel;
-  Tensor& result = c.in_place ? x : y;
-  ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << describe(c) << " by " << kernel;
-}
 
 constexpr DType kNarrow[] = {DType::float32, DType::bfloat16, DType::float16};
 
@@ -87,7 +28,7 @@ TEST_F(CudaRows, EveryOperationEveryDtypePair) {
       for (const DType out : all)
         for (const std::int64_t n : {1, 33, 1023, 1024, 1025, 5000, 70000})
           for (int v = 0; v<static_cast<int>(Values::count); v += n> 5000 ? 3 : 1) {
-            Case c{op, t, out};
+            CudaCase c{op, t, out};
             c.rows = n > 5000 ? 2 : 14;
             c.n = n;
             c.values = static_cast<Values>(v);
@@ -113,7 +54,7 @@ TEST_F(CudaRows, ManyLongRows) {
                                     {1, 9000000}}) {
         for (const Values v : {Values::normal, Values::specials}) {
           if (v == Values::specials && n > 60000) continue;
-          Case c{op, t, t};
+          CudaCase c{op, t, t};
           c.rows = rows;
           c.n = n;
           c.values = v;
@@ -139,7 +80,7 @@ TEST_F(CudaRows, FewLongRows) {
                                     {1, 4194304}})
         for (int variant = 0; variant < 4; ++variant) {
           if (rows * n > 3000000 && variant % 2 != (op == Op::softmax ? 0 : 1)) continue;
-          Case c{op, t, t};
+          CudaCase c{op, t, t};
           c.rows = rows;
           c.n = n;
           c.row_stride = variant == 1 ? n + 5 : n;
@@ -158,7 +99,7 @@ TEST_F(CudaRows, ManyRowsOfABlock) {
     for (const DType t : kNarrow)
       for (const std::int64_t n : {1025, 2048, 5000, 9001, 12288, 16384})
         for (int variant = 0; variant < 4; ++variant) {
-          Case c{op, t, t};
+          CudaCase c{op, t, t};
           c.n = n;
           // In 16 bit a block takes two rows of 12288 elements, for log_softmax, if they begin at vectors and are many
           // (8 for each of 132 processors); the last one has none beside it.
@@ -179,7 +120,7 @@ TEST_F(CudaRows, ManyLongUnalignedRows) {
     for (const DType t : kNarrow)
       for (const std::int64_t n : {5000, 17001, 34000})
         for (int variant = 0; variant < 4; ++variant) {
-          Case c{op, t, t};
+          CudaCase c{op, t, t};
           c.n = n;
           c.rows = n > 30000 ? 200 : n > 10000 ? 530 : 900;
           c.row_stride = n + (variant % 2 == 0 ? 1 : 8);
@@ -207,7 +148,7 @@ struct RingKind {
 };
 void expect_same_by_ring(const RingShape& s, const RingKind& kind) {
   const bool by_grid = s.op == Op::softmax || s.n > 256 * 1024;
-  Case c{s.op, s.dtype, s.dtype};
+  CudaCase c{s.op, s.dtype, s.dtype};
   c.n = s.n;
   const std::int64_t megabytes = by_grid ? 128 : s.op == Op::log_softmax && s.dtype == DType::float32 ? 64 : 256;
   c.rows = (megabytes << 20) / (s.n * static_cast<std::int64_t>(softfold::size_of(s.dtype))) + 1;
@@ -261,7 +202,7 @@ TEST_F(CudaRows, OtherAxesMasksLengthsScales) {
     for (const DType t : {DType::float32, DType::float64, DType::bfloat16})
       for (const std::int64_t n : {1, 100, 1025, 3000})
         for (int variant = 0; variant < 16; ++variant) {
-          Case c{op, t, t};
+          CudaCase c{op, t, t};
           c.rows = 35;
           c.n = n;
           c.transposed = (variant & 8) != 0;
@@ -279,7 +220,7 @@ TEST_F(CudaRows, EveryLengthEveryDtype) {
   for (const Op op : {Op::softmax, Op::log_softmax})
     for (const DType t : kNarrow)
       for (const std::int64_t n : lengths()) {
-        Case c{op, t, t};
+        CudaCase c{op, t, t};
         c.rows = n <= 1024 ? 37 : n <= 20000 ? 5 : 2;
         c.n = n;
         expect_same(c);
@@ -292,7 +233,7 @@ TEST_F(CudaRows, OneResultARow) {
     for (const DType t : kNarrow)
       for (const std::int64_t n : lengths())
         for (int variant = 0; variant < 5; ++variant) {
-          Case c{op, t, DType::float32};
+          CudaCase c{op, t, DType::float32};
           c.n = n;
           c.rows = n <= 1024 ? 75 : n <= 20000 ? 9 : 2;
           c.row_stride = variant < 2 ? n : n + (variant == 2 ? 8 : 5);
@@ -308,7 +249,7 @@ TEST_F(CudaRows, OneResultAShortRowOfMany) {
   for (const DType t : kNarrow)
     for (const std::int64_t n : {3, 128, 200, 256, 512, 1024})
       for (const Values v : {Values::normal, Values::specials}) {
-        Case c{Op::logsumexp, t, DType::float32};
+        CudaCase c{Op::logsumexp, t, DType::float32};
         c.n = n;
         c.rows = n <= 128 ? 90003 : 11001;  // more tiles than warps
         c.values = v;
@@ -348,7 +289,7 @@ TEST_F(CudaRows, OneResultARowOfVeryMany) {
                         {4, 1049600, 0, 0}})
     for (int turn = 0; turn < 3; ++turn) {
       const Kind kind = kinds[at++ * 3 % std::size(kinds)];
-      Case c{turn == 1 ? Op::state : Op::logsumexp, turn == 2 ? DType::float16 : DType::bfloat16, DType::float32};
+      CudaCase c{turn == 1 ? Op::state : Op::logsumexp, turn == 2 ? DType::float16 : DType::bfloat16, DType::float32};
       c.rows = s.rows, c.n = s.n, c.row_stride = s.stride, c.x_offset = s.offset;
       c.values = kind.values, c.scale = kind.scale;
       expect_same(c);
@@ -362,7 +303,7 @@ TEST_F(CudaRows, EveryKindOfValue) {
       for (int v = 0; v < static_cast<int>(Values::count); ++v)
         for (const std::int64_t n : {5, 100, 300, 1000, 5000, 40000})
           for (const double scale : {1., -0.5, 0., 1e-3, 1e30}) {
-            Case c{op, t, t};
+            CudaCase c{op, t, t};
             c.rows = 14;
             c.n = n;
             if (n == 40000) c.rows = 7;
@@ -380,7 +321,7 @@ TEST_F(CudaRows, UnalignedStridedMaskedInPlace) {
       for (const std::int64_t n : {1, 13, 100, 129, 1000, 1024, 1025, 4099, 33000})
         for (const std::int64_t offset : {0, 1, 3, 6})
           for (int variant = 0; variant < 8; ++variant) {
-            Case c{op, t, t};
+            CudaCase c{op, t, t};
             c.rows = 11;
             c.n = n;
             c.row_stride = n + 5;

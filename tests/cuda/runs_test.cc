@@ -1,6 +1,6 @@
 // cpu == cuda, bit for bit: logsumexp and states of plain rows by runs of slots, which take over where there are more
 // chunks than a warp each folds; wherever rows begin in a line of memory.
-#include "cuda/both.hpp"
+#include "cuda/row_case.hpp"
 
 namespace softfold_test {
 namespace {
@@ -21,27 +21,18 @@ struct Kind {
   std::int64_t offset;  ///< elements before the first row
 };
 
-void expect_same(Op op, const Shape& s, const Kind& kind) {
+void expect_by_runs(Op op, const Shape& s, const Kind& kind) {
   constexpr std::int64_t kChunk = 1024, kMoreThanAWarpEach = 4200;
-  const std::int64_t rows = s.rows > 0 ? s.rows : kMoreThanAWarpEach / ((s.n + kChunk - 1) / kChunk) + 1;
-  const std::string what = std::string(name_of(op)) + " " + std::string(name_of(s.dtype)) + " " + std::to_string(rows) +
-                           "x" + std::to_string(s.n) + " apart " + std::to_string(s.apart) + " offset " +
-                           std::to_string(kind.offset) + " values " + std::to_string(static_cast<int>(kind.values));
-  Tensor x(s.dtype, {rows, s.n}, {s.n + s.apart, 1}, kind.offset);
-  x.fill_by_threads([&](std::int64_t i) { return value_of(kind.values, i / s.n, i % s.n, s.n); });
-  Tensor result = op == Op::state ? Tensor(DType::float64, {rows, 4}) : Tensor(DType::float32, {rows});
-  for (const bool gpu : {false, true}) {
-    softfold::RowOptions o;
-    o.scale = kind.scale;
-    const softfold::View in = x.view(gpu), out = result.view(gpu);
-    const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, o);
-    if (gpu) {
-      EXPECT_EQ(plan.kernel(), "fold_tiles") << what;
-    }
-    plan.run();
-  }
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
-  ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << what;
+  CudaCase c{op, s.dtype};
+  c.rows = s.rows > 0 ? s.rows : kMoreThanAWarpEach / ((s.n + kChunk - 1) / kChunk) + 1;
+  c.n = s.n;
+  c.row_stride = s.n + s.apart;
+  c.x_offset = kind.offset;
+  c.values = kind.values;
+  c.scale = kind.scale;
+  std::string by;
+  expect_same(c, &by);
+  EXPECT_EQ(by, "fold_tiles") << describe(c);
 }
 
 /// Rows of whole tiles end to end, which come by one copy each from wherever the first lies; of merged tiles, others
@@ -62,7 +53,7 @@ TEST_F(CudaRuns, WhereverRowsBegin) {
                            {t, 4096, 8},
                            {t, 300000}})
       for (const Kind& kind : kinds) {
-        expect_same(Op::logsumexp, s, kind);
+        expect_by_runs(Op::logsumexp, s, kind);
         if (HasFatalFailure()) return;
       }
 }
@@ -81,7 +72,7 @@ TEST_F(CudaRuns, ShortRows) {
                          {DType::float16, 1024}})
     for (const Kind& kind : kinds)
       for (const Op op : {Op::logsumexp, Op::state}) {
-        expect_same(op, s, kind);
+        expect_by_runs(op, s, kind);
         if (HasFatalFailure()) return;
       }
 }
@@ -95,7 +86,7 @@ TEST_F(CudaRuns, ManyTiles) {
         many(DType::float16, 50257), many(DType::bfloat16, 5001, 7), many(DType::float16, 1500, 36),
         many(DType::bfloat16, 128), many(DType::float16, 256), many(DType::bfloat16, 512), many(DType::float32, 128)})
     for (const Kind& kind : {Kind{Values::normal, 1., 0}, Kind{Values::specials, 1., 24}}) {
-      expect_same(Op::logsumexp, s, kind);
+      expect_by_runs(Op::logsumexp, s, kind);
       if (HasFatalFailure()) return;
     }
 }
