@@ -197,6 +197,7 @@ def measure(b, only):
             b.cross_entropy(torch.bfloat16, rows, n, True)
         b.cross_entropy(torch.bfloat16, 262144, 256, True)
         b.cross_entropy(torch.bfloat16, 65536, 1000, True)
+        b.cross_entropy(torch.bfloat16, 671088, 100, True)
         b.cross_entropy(torch.float32, 4096, 128256, False)
         b.cross_entropy(torch.float32, 4096, 128256, True)
         b.cross_entropy(torch.float32, 8192, 32000, True)

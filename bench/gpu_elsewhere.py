@@ -38,10 +38,15 @@ def widened(b, dtype, rows, n, case=""):
     run(b, "softmax", [x], y, f"to float32 {case}".strip(), need + 4 * x.numel(), peer, **given)
 
 
-def masked(b, dtype, rows, n):
+def narrowed(b, dtype, rows, n):
+    x, y = elements(rows, n, torch.float32), torch.empty(rows, n, device="cuda", dtype=dtype)
+    run(b, "softmax", [x], y, "to " + str(dtype).split(".")[-1], x.numel() * (4 + y.element_size()))
+
+
+def masked(b, dtype, rows, n, op="softmax"):
     x = elements(rows, n, dtype)
     given, need = hidden(x, "mask")
-    run(b, "softmax", [x], torch.empty_like(x), "mask", need + x.numel() * x.element_size(), **given)
+    run(b, op, [x], torch.empty_like(x), "mask", need + x.numel() * x.element_size(), **given)
 
 
 def sliced(b, dtype, rows, n):
@@ -117,18 +122,22 @@ def backward_sliced(b, dtype, rows, n):
 
 
 def measure(b):
-    for n in (8, 16, 32, 64, 128, 160, 256, 500, 1000, 1024, 4096, 16384, 32768, 50257, 128256, 151936, 262144):
+    for n in (8, 12, 16, 28, 32, 64, 128, 160, 250, 256, 500, 1000, 1024, 4096, 16384, 32768, 50257, 128256, 151936, 262144):
         widened(b, torch.bfloat16, (1 << 27) // n, n)
     for n in (8, 64, 128, 1000, 4096, 32768):
         for case in ("mask", "length"):
             widened(b, torch.bfloat16, (1 << 27) // n, n, case)
+    for n in (8, 64, 1000, 4096, 12000, 32768):
+        narrowed(b, torch.bfloat16, (1 << 26) // n, n)
     for n in (64, 128, 1000, 8192, 32000):
         backward_narrowed(b, torch.bfloat16, (1 << 27) // n, n)
     for dtype in (torch.float32, torch.bfloat16):
         half = (1 << 28) // torch.empty((), dtype=dtype).element_size()  # elements of 256 MB
-        for n in (8, 20, 50, 64, 100, 200, 300, 500):
+        for n in (8, 20, 50, 64, 80, 100, 200, 300, 500):
             masked(b, dtype, half // n, n)
-        for n in (8, 64, 128, 1000, 4096, 32768):
+        for n in (2500, 5000, 12000, 32768):
+            masked(b, dtype, half // n, n, "log_softmax")
+        for n in (8, 64, 128, 1000, 4096, 12000, 32768):
             sliced(b, dtype, half // n, n)
         for n in (128, 1000, 4096, 32768):
             backward_sliced(b, dtype, half // n, n)
@@ -151,7 +160,8 @@ def measure(b):
             reduced_outer(b, dtype, 2 * batch, n, inner)
         for op in ("logsumexp_backward", "finish_softmax", "finish_log_softmax"):
             from_states(b, dtype, (32, 512, 4096), 1, op)
-        for batch, n, inner in ((2048, 512, 7 * 7), (64, 2048, 261), (8, 8192, 1024), (8, 8192, 1023)):
+        for batch, n, inner in ((2048, 64, 14 * 14), (128, 512, 1000), (2048, 512, 7 * 7), (64, 2048, 261), (8, 8192, 1024),
+                                (8, 8192, 1023)):
             backward_outer(b, dtype, batch, n, inner)
         twice = 4 // torch.empty((), dtype=dtype).element_size()
         for batch, n, inner in ((8, 21, 513 * 513), (64, 64, 65 * 65), (2048, 512, 7 * 7), (512, 512, 14 * 14),

@@ -312,12 +312,12 @@ def measure(b, only):
             for n in (128, 1024, 4096, 16384, 50257, 128256, 1000000):
                 size = torch.empty((), dtype=dtype).element_size()
                 b.reduce(dtype, max(1, (1 << 29) // size // n), n)
-            for n in (8, 16, 32, 50, 64, 100, 127, 250, 500, 1001):
+            for n in (5, 8, 12, 16, 32, 50, 64, 100, 127, 250, 500, 1001):
                 if dtype != torch.float16:
                     b.reduce(dtype, (1 << 28) // size // n, n)
     if "backward" in only:
         for dtype in (torch.float32, torch.bfloat16):
-            for n in (8, 16, 64, 100, 127, 250, 1001, 2051, 4099, 12001):
+            for n in (5, 8, 12, 16, 64, 100, 127, 250, 1001, 2051, 4099, 12001):
                 b.backward(dtype, (1 << 26) // n, n)
             for n in (64, 250, 4099):
                 b.backward(dtype, (1 << 26) // n, n, op="log_softmax_backward")

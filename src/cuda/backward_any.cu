@@ -3,6 +3,7 @@
 #include "cuda/any_elements.cuh"
 #include "cuda/backward.cuh"
 #include "cuda/kernels.hpp"
+#include "cuda/plain_gradient.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -36,6 +37,14 @@ struct AnyGradient : GradientSlots<Gradient, Elements::kWidth, Elements::kLanes,
   }
 };
 
+/// Of plain rows those that are faster by these. Measured.
+const char* refuses_short(const RowProblem& p, const Context& context) {
+  const bool is_short = p.n < 8 || (size_of(p[Slot::x].dtype) == 2 && p.n >= 10 && p.n <= 12);
+  if (!is_short) return "rows are longer than is faster an element at a time";
+  if (const char* why = refuses_plain_gradient(p)) return why;
+  return refuses_any_rows(p, context);
+}
+
 void run_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   with_any_rows(p, [&]<class Elements>() {
@@ -59,6 +68,7 @@ void run_cluster(const RowProblem& p, const Context& context) {
 
 }  // namespace
 
+const RowKernel backward_any_short_kernel{"backward_any_short", refuses_short, run_rows, nullptr};
 const RowKernel backward_any_rows_kernel{"backward_any_rows", refuses_any_rows, run_rows, nullptr};
 const RowKernel backward_any_cluster_kernel{"backward_any_cluster", refuses_any_cluster, run_cluster, nullptr};
 

@@ -26,7 +26,7 @@ __device__ __forceinline__ void begin_first() {
 
 /// In a kernel that reads some things before it waits; all its blocks have to wait_for_before() before they read
 /// anything else, or write. Right if a kernel of this call, behind those that write what is read so early, has called
-/// begin_first().
+/// begin_first(); or, of what no kernel of this call writes, if the one before was launched without overlap.
 __device__ __forceinline__ void begin_before_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -30,13 +30,13 @@ extern const RowKernel softmax_lengths_warp_kernel, softmax_lengths_pairs_kernel
     softmax_masked_chunks_kernel, softmax_lengths_tiles_kernel, softmax_lengths_stay_kernel,
     softmax_masked_stays_kernel, softmax_warp_rows_any_kernel, softmax_cluster_row_any_kernel;
 /// What no kernel takes by vectors: other dtypes and alignments with any of these, elements that lie apart.
-/// softmax_any_short_kernel: of what others take too.
+/// …_short: of what others take too.
 extern const RowKernel softmax_any_short_kernel, softmax_any_rows_kernel, softmax_any_cluster_kernel,
-    backward_any_rows_kernel, backward_any_cluster_kernel;
+    backward_any_short_kernel, backward_any_rows_kernel, backward_any_cluster_kernel;
 /// softmax and log_softmax, logsumexp and state, and gradients along an outer axis.
 extern const RowKernel softmax_across_rows_kernel, fold_across_rows_kernel;
 /// logsumexp and state of rows that are not plain.
-extern const RowKernel fold_lengths_warp_kernel, fold_any_rows_kernel;
+extern const RowKernel fold_lengths_warp_kernel, fold_any_short_kernel, fold_any_rows_kernel;
 /// Ragged rows.
 extern const RowKernel softmax_ragged_rows_kernel, fold_ragged_rows_kernel;
 /// The gradients of softmax and log_softmax with one read.

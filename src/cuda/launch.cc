@@ -1,5 +1,6 @@
 #include "cuda/launch.hpp"
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 #include <string>
@@ -106,6 +107,11 @@ void allow_shared_memory(const char* name, const void* kernel) {
   const int most = current_traits().shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
   if (attributes.maxDynamicSharedSizeBytes == most) return;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most), name);
+}
+
+int bytes_of_blocks(int blocks, int bytes) {
+  constexpr int kOfSystem = 1024;  // of each block's, beside what a block may opt in to
+  return std::max(bytes, (current_traits().shared_bytes + kOfSystem) / (blocks + 1) - kOfSystem + 16);
 }
 
 void check_blocks(const char* name, std::int64_t blocks) {

@@ -86,6 +86,10 @@ struct Grid {
 /// call alone could be below what another thread's call is about to ask for.
 void allow_shared_memory(const char* name, const void* kernel);
 
+/// Shared memory for a block, at least `bytes`, of which a processor of the current device holds `blocks` at most:
+/// where more bytes are under way than memory needs, it is slower.
+int bytes_of_blocks(int blocks, int bytes);
+
 /// Throws Code::shape for more blocks than a grid has.
 void check_blocks(const char* name, std::int64_t blocks);
 

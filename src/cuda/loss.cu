@@ -92,9 +92,8 @@ struct LossMemory {
   T* sums = nullptr;
   RowsSum *classes = nullptr, *shares = nullptr, *weights = nullptr, *losses = nullptr;
   RowResult* rows = nullptr;
-  GradientRow* gradients = nullptr;
-  float* elements = nullptr;
-  CounterWord* taken = nullptr;
+  PreparedRows prepared{};
+  CounterWord* taken = nullptr;  ///< of rows by clusters that stay, or of blocks of finish_short_losses
   fold::LogSumExp<float>::State* states = nullptr;
   RowLosses alone{};
 
@@ -105,17 +104,22 @@ struct LossMemory {
     if (Steps<T>::has_shares) shares = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
     if (divides(p)) weights = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
     if (adds_rows(p)) losses = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
-    if ((finishes_merged(p) || reads_once(p)) && adds_rows(p)) {
-      alone.losses = parts.take<double>(p.rows);
-      alone.blocks_done = parts.take<unsigned>(1);
+    // By finish_short_losses in any case; perhaps also where a row's chunks, merged, have fewer nodes.
+    const bool in_one_launch = finishes_merged(p) ? merges_by_threads(p.rows, lift::chunk_count(p.n)) : puts_targets(p);
+    if (finishes_merged(p) || reads_once(p)) {
+      taken = parts.take<CounterWord>(1);
+      if (adds_rows(p) && !in_one_launch) alone.losses = parts.take<double>(p.rows);
     }
     if (finishes_merged(p)) {
       states = parts.take<fold::LogSumExp<float>::State>(p.rows * lift::chunk_count(p.n));
-      if (divides(p)) alone.targets = parts.take<RowsSum>(p.rows);
+      if (divides(p) && !in_one_launch) alone.targets = parts.take<RowsSum>(p.rows);
     } else if (reads_once(p)) {
-      gradients = parts.take<GradientRow>(p.rows);
-      elements = parts.take<float>(p.rows);
-      taken = parts.take<CounterWord>(1);
+      prepared.gradients = parts.take<GradientRow>(p.rows);
+      if (puts_targets(p)) {
+        prepared.targets = parts.take<RowTarget>(p.rows);
+      } else {
+        prepared.elements = parts.take<float>(p.rows);
+      }
       states = parts.take<fold::LogSumExp<float>::State>(p.rows);
     } else if (p[Slot::y].given) {
       rows = parts.take<RowResult>(p.rows);
@@ -183,42 +187,54 @@ class LossRun {
     LossWork<T, RowResult> work;
     if (at_once) {
       launch("prepare_gradients_at_once", prepare_gradients_at_once, cluster, stream_, p_, memory_.weights,
-             memory_.gradients, memory_.elements);
+             memory_.prepared);
       work.weights = {memory_.weights, 1};
     } else {
       work = work_of(p_);
-      launch("prepare_gradients", prepare_gradients, grid, stream_, p_, work.weights, memory_.gradients,
-             memory_.elements);
+      launch("prepare_gradients", prepare_gradients, grid, stream_, p_, work.weights, memory_.prepared);
     }
     stream_ = stream_.following();
     PlainRows rows = plain_rows(p_);
-    rows.gradients = memory_.gradients, rows.states = memory_.states, rows.taken = memory_.taken;
+    rows.gradients = memory_.prepared.gradients, rows.targets = memory_.prepared.targets;
+    rows.states = memory_.states, rows.taken = memory_.taken;
     const bool early = launch_gradient(p_, rows, stream_, at_once);
+    if (rows.targets != nullptr) return finish_short(rows, {RowNodes(rows.states, 1, 0), rows.targets}, work, true);
     // Behind a short read many blocks are faster.
     if (adds_rows(p_) && at_once && early) {
       launch("finish_and_add_gradients", finish_and_add_gradients, cluster_of_rows(p_, true), stream_, p_, rows,
-             memory_.elements, memory_.weights);
+             memory_.prepared.elements, memory_.weights);
       return;
     }
-    launch("finish_gradients", finish_gradients, {2 * grid.blocks, kThreads}, stream_, p_, rows, memory_.elements,
-           memory_.alone, early);
+    launch("finish_gradients", finish_gradients, {2 * grid.blocks, kThreads}, stream_, p_, rows,
+           memory_.prepared.elements, memory_.alone, early);
     if (adds_rows(p_)) add_alone(work);
   }
 
   void finish_merged() {
+    const bool alone = !stream_.overlaps;  // all before the call has ended when the fold begins
     const RowNodes nodes = fold_plain_nodes(p_, memory_.states, stream_);
     stream_ = stream_.following();
-    const bool few = merges_by_threads(p_.rows, nodes.all());
-    const Grid grid = few ? Grid{ceil_div(p_.rows, kThreads), kThreads} : warps_for(p_.rows);
-    launch("finish_losses", finish_losses, grid, stream_, p_, plain_rows(p_), nodes, few, memory_.alone);
+    if (merges_by_threads(p_.rows, nodes.all()))
+      return finish_short(plain_rows(p_), {nodes, nullptr}, {.targets = memory_.weights}, alone);
+    launch("finish_losses", finish_losses, warps_for(p_.rows), stream_, p_, plain_rows(p_), nodes, memory_.alone,
+           alone);
     if (adds_rows(p_)) add_alone({.targets = memory_.weights});
+  }
+
+  /// work: what is known of the targets' weights, or where their sums go.
+  void finish_short(const PlainRows& rows, const FewNodes& from, LossWork<T, RowResult> work, bool early) {
+    const std::int64_t chunks = lift::chunk_count(p_.rows);
+    const RowSums sums{memory_.losses, work.targets, work.weights, memory_.taken};
+    launch("finish_short_losses", finish_short_losses, {chunks, lift::kChunk}, stream_, p_, rows, from, sums, early);
+    work.losses = memory_.losses;
+    if (adds_rows(p_) && chunks > kMostChunks) put_sum(p_, work);
   }
 
   /// work: what is known of the targets' weights.
   void add_alone(LossWork<T, RowResult> work) {
     const std::int64_t chunks = lift::chunk_count(p_.rows);
     launch("add_losses", add_losses, {ceil_div(chunks, kRowChunksAtOnce), 32 * kRowChunksAtOnce}, stream_, p_,
-           memory_.alone, memory_.losses, memory_.weights, work.weights);
+           memory_.alone, memory_.losses, memory_.weights, work.weights, memory_.taken);
     work.losses = memory_.losses;
     if (chunks > kMostChunks) put_sum(p_, work);
   }

@@ -1,6 +1,6 @@
-// The loss of plain rows without smoothing and z-loss: a row is finished by few instructions, and the sum over rows is
-// a warp a chunk of them. Where nothing but the loss is asked for, that is done where the states of its chunks are
-// merged.
+// The loss of plain rows without smoothing and z-loss: a row is finished by few instructions, where the states of its
+// chunks are merged if nothing but the loss is asked for, and the sum over rows is a warp a chunk of them; of short
+// rows in one launch.
 #pragma once
 
 #include "cuda/in_order.cuh"
@@ -8,6 +8,7 @@
 #include "cuda/plain_chunk.cuh"
 #include "cuda/row_results.cuh"
 #include "cuda/softmax_plain.cuh"
+#include "cuda/stay_rows.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -16,8 +17,7 @@ namespace cuda {
 /// What rows leave for the sums over them; null where nobody asks.
 struct RowLosses {
   double* losses;
-  RowsSum* targets;       ///< their weights
-  unsigned* blocks_done;  ///< of add_losses
+  RowsSum* targets;  ///< their weights
 };
 
 /// A plain row: LossRow, but for what all rows have in common.
@@ -51,6 +51,12 @@ struct TargetOf {
     const Operand& x = p[Slot::x];
     return is_class ? element_at<float>(x.dtype, x.data + place.offset(x) + index * x.axis_stride) : 0.F;
   }
+  /// As it was folded.
+  __device__ __forceinline__ float scaled_element(const LossProblem& p, const PlainRows& rows,
+                                                  const PlainPlace& place) const {
+    const float own = element(p, place);
+    return rows.factor.plain ? own : fold::Scalar<float>::mul(own, rows.factor.times);
+  }
 };
 
 /// From a row's state: its loss and log-probability are written as finish_row() does without smoothing and z-loss.
@@ -75,7 +81,6 @@ static __device__ __forceinline__ double finish_alone(const LossProblem& p, cons
   if (p.reduction == Reduction::none) put_number(LossSlot::loss, loss);
   const Operand& o = p[Slot::states];
   if (o.given) *reinterpret_cast<StoredState*>(o.data + place.offset(o)) = stored_state<float>(r.state, p.scale);
-  if (to.blocks_done != nullptr && place.row == 0) *to.blocks_done = 0;
   if (target.ignored) loss = fold::Sum<double>::identity();
   if (to.losses != nullptr) to.losses[place.row] = loss;
   if (to.targets != nullptr)
@@ -83,34 +88,138 @@ static __device__ __forceinline__ double finish_alone(const LossProblem& p, cons
   return loss;
 }
 
-/// Rows of up to 256 nodes, a warp each; `few`: a thread each (merges_by_threads).
+/// The gradient of a row's target; factor: GradientRow's.
+__device__ __forceinline__ void put_target_gradient(const LossProblem& p, const PlainPlace& place,
+                                                    const PlainLossRow& r, const TargetOf& target, float element,
+                                                    float factor) {
+  const fold::Normaliser<float> norm(r.state);
+  if (!target.is_class || !norm.regular) return;
+  const fold::CrossEntropyGradient<float> gradient(norm, r.rows.factor.c,
+                                                   {0., 0., static_cast<double>(target.weight), 1., 1.}, 0., factor);
+  const Operand& dx = p[Slot::y];
+  put(dx.dtype, dx.data + place.offset(dx) + target.index * dx.axis_stride, gradient.at_target(element, target.weight));
+}
+
+/// Rows of up to 256 nodes, a warp each. early: as finish_gradients.
 static __global__ void __launch_bounds__(128)
     finish_losses(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows, const RowNodes nodes,
-                  bool few, RowLosses to) {
-  begin_in_order();
-  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const std::int64_t index = few ? thread : thread / 32;
+                  RowLosses to, bool early) {
+  begin_before_wait();
+  if (!early) wait_for_before();
+  const std::int64_t index = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (index >= p.rows) return;
   const PlainPlace place(p, index);
   // The target and its element are on their way while the states are merged.
   const TargetOf target(p, place);
-  float element = target.element(p, place);
-  if (!rows.factor.plain) element = fold::Scalar<float>::mul(element, rows.factor.times);
-  const auto state = nodes.root(index, few);
-  if (few || threadIdx.x % 32 == 0) finish_alone(p, place, {rows, row_at(p, place), state}, target, element, to);
+  const float element = target.scaled_element(p, rows, place);
+  wait_for_before();
+  const auto state = nodes.root(index, false);
+  if (threadIdx.x % 32 == 0) finish_alone(p, place, {rows, row_at(p, place), state}, target, element, to);
 }
 
-/// Whether the calling block is the last one to come here; what others wrote before is then seen. done: 0 before.
-__device__ __forceinline__ bool is_last_block(unsigned* done) {
-  if (gridDim.x == 1) {
-    __syncthreads();
-    return true;
+/// By a warp: the sum of a chunk of rows' numbers.
+__device__ __forceinline__ double sum_of_chunk(const double (&of_rows)[lift::kChunk]) {
+  double v[lift::kPerLane];
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) v[j] = of_rows[threadIdx.x % 32 + 32 * j];
+  return add_chunk(v);
+}
+
+/// What rows of few nodes are finished from: those nodes, and, where a kernel has written their gradients, what that
+/// has left of their targets; null: elements are where they were.
+struct FewNodes {
+  RowNodes nodes;
+  const RowTarget* targets;
+};
+/// Of rare rows.
+static __device__ __noinline__ void put_left_gradient(const LossProblem& p, const PlainRows& rows, std::int64_t index,
+                                                      const fold::LogSumExp<float>::State& state, float element) {
+  const PlainPlace place(p, index);
+  put_target_gradient(p, place, {rows, row_at(p, place), state}, TargetOf(p, place), element,
+                      rows.gradients[index].factor);
+}
+
+/// Which block of a launch is the last one to say so. word: RowCounter's, of nobody else meanwhile; null: nobody asks.
+class LastBlock {
+ public:
+  /// By all threads, early.
+  __device__ __forceinline__ explicit LastBlock(RowCounter::Word* word) : counter_{word, gridDim.x} {
+    if (word != nullptr && gridDim.x > 1 && threadIdx.x == 0) counter_.begin(counter_.seen());
   }
-  __threadfence();
-  __syncthreads();  // all of the block have come before it is counted
-  const bool last = __syncthreads_or(threadIdx.x == 0 && atomicAdd(done, 1U) + 1 == gridDim.x) != 0;
-  __threadfence();
-  return last;
+  /// By all threads, once, if there is a word; what others wrote before is then seen.
+  __device__ __forceinline__ bool here() const {
+    if (gridDim.x == 1) {
+      __syncthreads();
+      return true;
+    }
+    __threadfence();
+    __syncthreads();  // all of the block have come before it is counted
+    const bool last = __syncthreads_or(threadIdx.x == 0 && counter_.take() + 1 == gridDim.x) != 0;
+    __threadfence();
+    if (last && threadIdx.x == 0) counter_.end();
+    return last;
+  }
+
+ private:
+  RowCounter counter_;
+};
+
+/// Where the sums over rows go.
+struct RowSums {
+  RowsSum *losses, *targets;  ///< of chunks of rows; null: not asked for, or known
+  RowsTotal known;            ///< weights of targets
+  RowCounter::Word* done;     ///< of blocks
+
+  /// By a block of as many threads as rows: the sums of its chunk. Of up to kMostChunks the last block puts the total.
+  __device__ __forceinline__ void add(const LossProblem& p, double loss, double weight, bool counts,
+                                      const LastBlock& block) const {
+    __shared__ double all_losses[lift::kChunk], all_weights[lift::kChunk];
+    all_losses[threadIdx.x] = loss, all_weights[threadIdx.x] = weight;
+    const int counted = __syncthreads_count(counts);
+    if (threadIdx.x < 32) {
+      const double sum = sum_of_chunk(all_losses);
+      if (threadIdx.x == 0) losses[blockIdx.x] = {sum, 0};
+    } else if (threadIdx.x < 64 && targets != nullptr) {
+      const double sum = sum_of_chunk(all_weights);
+      if (threadIdx.x == 32) targets[blockIdx.x] = {sum, counted};
+    }
+    const std::int64_t chunks = gridDim.x;
+    if (chunks <= kMostChunks && block.here())
+      put_whole(p, {losses, chunks}, divisor_of(p, targets != nullptr ? RowsTotal{targets, chunks} : known));
+  }
+};
+
+/// Rows of few nodes, a thread each, a block a chunk of them, and their sums. early: all before the call has ended when
+/// it begins; then what is given may be read (and the word by which blocks are counted written, which no kernel before
+/// it has) while the kernel before ends.
+static __global__ void __launch_bounds__(lift::kChunk)
+    finish_short_losses(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows,
+                        const FewNodes from, const RowSums to, bool early) {
+  begin_before_wait();
+  if (!early) wait_for_before();
+  const LastBlock block(to.losses != nullptr && gridDim.x <= kMostChunks ? to.done : nullptr);
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * lift::kChunk + threadIdx.x;
+  const PlainPlace place(p, min(index, p.rows - 1));
+  const TargetOf target(p, place);
+  float element = 0.F;
+  if (from.targets == nullptr) element = target.scaled_element(p, rows, place);
+  wait_for_before();
+  double loss = fold::Sum<double>::identity(), weight = loss;
+  const bool counts = index < p.rows && target.is_class;
+  if (counts) weight = static_cast<double>(target.weight);
+  if (index < p.rows) {
+    fold::LogSumExp<float>::State state;
+    if (from.targets != nullptr) {
+      state = rows.states[index];
+      const RowTarget left = from.targets[index];
+      element = left.element;
+      if (left.index == RowTarget::kLeft) put_left_gradient(p, rows, index, state, element);
+    } else {
+      state = from.nodes.root(index, true);
+    }
+    loss = finish_alone(p, place, {rows, row_at(p, place), state}, target, element, {});
+  }
+  if (to.losses != nullptr) to.add(p, loss, weight, counts, block);
 }
 
 /// Chunks of rows a block.
@@ -120,8 +229,9 @@ inline constexpr int kRowChunksAtOnce = 8;
 /// kMostChunks the last block puts the total.
 static __global__ void __launch_bounds__(32 * kRowChunksAtOnce)
     add_losses(const __grid_constant__ LossProblem p, RowLosses rows, RowsSum* losses, RowsSum* targets,
-               RowsTotal known) {
+               RowsTotal known, RowCounter::Word* done) {
   begin_in_order();
+  const LastBlock block(lift::chunk_count(p.rows) <= kMostChunks ? done : nullptr);
   const std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * kRowChunksAtOnce + threadIdx.x / 32;
   const std::int64_t first = chunk * lift::kChunk + threadIdx.x % 32, chunks = lift::chunk_count(p.rows);
   const auto sum = [&](const auto& of_row) {
@@ -144,7 +254,7 @@ static __global__ void __launch_bounds__(32 * kRowChunksAtOnce)
       if (threadIdx.x % 32 == 0) targets[chunk] = {weight, count};
     }
   }
-  if (chunks <= kMostChunks && is_last_block(rows.blocks_done))
+  if (chunks <= kMostChunks && block.here())
     put_whole(p, {losses, chunks}, divisor_of(p, rows.targets != nullptr ? RowsTotal{targets, chunks} : known));
 }
 

@@ -78,15 +78,22 @@ __device__ __forceinline__ void to_gradients(float (&v)[lift::kPerLane], float l
     for (int i = 0; i < lift::kPerLane; ++i) v[i] = of.operator()<false>(v[i]);
   }
 }
-/// What the one read wants to know of a row, and the element at the target, which it may write over. Neither smoothing
-/// nor z-loss is asked for.
+/// Where what the one read wants to know of rows goes, and the elements at their targets, which it may write over, or
+/// where it is to leave them.
+struct PreparedRows {
+  GradientRow* gradients;
+  float* elements;
+  RowTarget* targets;  ///< null: the read does not look after targets, and `elements` are wanted
+};
+/// What the one read wants to know of a row. Neither smoothing nor z-loss is asked for.
 struct RowToPrepare {
   TargetOf target;
   float element;
 
   /// number: what is given as the target.
-  __device__ __forceinline__ RowToPrepare(const LossProblem& p, const PlainPlace& place, std::int64_t number)
-      : target(p, number), element(target.element(p, place)) {}
+  __device__ __forceinline__ RowToPrepare(const LossProblem& p, const PlainPlace& place, std::int64_t number,
+                                          const PreparedRows& to)
+      : target(p, number), element(to.targets == nullptr ? target.element(p, place) : 0.F) {}
   /// all_weights: of all rows' targets.
   __device__ __forceinline__ GradientRow gradient(const LossProblem& p, double dloss, double all_weights) const {
     using Kind = GradientRow::Kind;
@@ -95,6 +102,14 @@ struct RowToPrepare {
     const auto pull = static_cast<float>(terms.pull(0.));
     const auto factor = static_cast<float>(gradient_factor(p, dloss, p.scale, all_weights));
     return {pull, factor, fabsf(pull) <= 0x1p40F && fabsf(factor) <= 0x1p40F ? Kind::regular : Kind::wild};
+  }
+  __device__ __forceinline__ void put(const PreparedRows& to, std::int64_t row, const GradientRow& own) const {
+    to.gradients[row] = own;
+    if (to.targets == nullptr) {
+      to.elements[row] = element;
+    } else {
+      to.targets[row] = {target.is_class ? static_cast<int>(target.index) : -1, 0.F};
+    }
   }
 };
 
@@ -136,32 +151,21 @@ struct ClusterMail {
 /// Chunks of rows that a cluster takes, at most.
 inline constexpr int kMostRowChunks = 16;
 
-/// By a warp: the sum of a chunk of rows' numbers.
-__device__ __forceinline__ double sum_of_chunk(const double (&of_rows)[lift::kChunk]) {
-  double v[lift::kPerLane];
-#pragma unroll
-  for (int j = 0; j < lift::kPerLane; ++j) v[j] = of_rows[threadIdx.x % 32 + 32 * j];
-  return add_chunk(v);
-}
 /// Before it, a thread a row. Then the read may begin with x, and wait for the rest: what came before is over.
 static __global__ void __launch_bounds__(128)
-    prepare_gradients(const __grid_constant__ LossProblem p, RowsTotal weights, GradientRow* gradients,
-                      float* elements) {
+    prepare_gradients(const __grid_constant__ LossProblem p, RowsTotal weights, PreparedRows to) {
   begin_first();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const PlainPlace place(p, min(index, p.rows - 1));
-  const RowToPrepare row(p, place, TargetOf::number_at(p, place));
+  const RowToPrepare row(p, place, TargetOf::number_at(p, place), to);
   const double dloss = dloss_at(p, place), all_weights = whole_of(weights).sum;
-  if (index >= p.rows) return;
-  gradients[index] = row.gradient(p, dloss, all_weights);
-  elements[index] = row.element;
+  if (index < p.rows) row.put(to, index, row.gradient(p, dloss, all_weights));
 }
 
 /// The same by one cluster, a chunk of rows a block; for a mean it adds up the targets' weights itself, and leaves
 /// their sum in `weights`, which is null else.
 static __global__ void __launch_bounds__(lift::kChunk)
-    prepare_gradients_at_once(const __grid_constant__ LossProblem p, RowsSum* weights, GradientRow* gradients,
-                              float* elements) {
+    prepare_gradients_at_once(const __grid_constant__ LossProblem p, RowsSum* weights, PreparedRows to) {
   begin_first();
   __shared__ double of_rows[lift::kChunk];
   __shared__ ClusterMail<RowsSum, kMostRowChunks> chunks;
@@ -170,7 +174,7 @@ static __global__ void __launch_bounds__(lift::kChunk)
   const std::int64_t number = TargetOf::number_at(p, place);
   if (weights != nullptr && threadIdx.x == 0) chunks.init(static_cast<int>(gridDim.x));
   lift::Cluster::arrive_shared();
-  const RowToPrepare row(p, place, number);
+  const RowToPrepare row(p, place, number, to);
   const double dloss = dloss_at(p, place);
   double all_weights = 0.;
   lift::Cluster::wait();
@@ -186,9 +190,7 @@ static __global__ void __launch_bounds__(lift::kChunk)
     all_weights = all.sum;
     if (index == 0) *weights = all;
   }
-  if (index >= p.rows) return;
-  gradients[index] = row.gradient(p, dloss, all_weights);
-  elements[index] = row.element;
+  if (index < p.rows) row.put(to, index, row.gradient(p, dloss, all_weights));
 }
 
 /// What is known of a row before the read has ended.
@@ -206,19 +208,13 @@ struct RowToFinish {
   }
   /// The gradient of its target.
   __device__ __forceinline__ void put_gradient(const LossProblem& p, const PlainLossRow& r) const {
-    const fold::Normaliser<float> norm(r.state);
-    if (!target.is_class || !norm.regular) return;
-    const fold::CrossEntropyGradient<float> gradient(norm, r.rows.factor.c,
-                                                     {0., 0., static_cast<double>(target.weight), 1., 1.}, 0., factor);
-    const Operand& dx = p[Slot::y];
-    put(dx.dtype, dx.data + place.offset(dx) + target.index * dx.axis_stride,
-        gradient.at_target(element, target.weight));
+    put_target_gradient(p, place, r, target, element, factor);
   }
 };
 
-/// After it: by every other block the rows' losses, by the others the gradients of their targets. In either one
-/// instruction waits for the other. early: the read before has let it begin when all before that had ended, so that
-/// what was known then can be asked for while it ends.
+/// After it, of rows whose targets it has not looked after: by every other block the rows' losses, by the others the
+/// gradients of their targets. In either one instruction waits for the other. early: the read before has let it begin
+/// when all before that had ended, so that what was known then can be asked for while it ends.
 static __global__ void __launch_bounds__(128)
     finish_gradients(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows,
                      const float* elements, RowLosses to, bool early) {

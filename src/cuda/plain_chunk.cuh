@@ -26,8 +26,7 @@ struct PlainChunk {
   int n;
 
   __device__ __forceinline__ PlainChunk(const RowProblem& p, std::int64_t item, std::int64_t chunks) {
-    row = item >> 32 == 0 && chunks >> 32 == 0 ? static_cast<std::uint32_t>(item) / static_cast<std::uint32_t>(chunks)
-                                               : item / chunks;
+    row = quotient(item, chunks);
     begin = (item - row * chunks) * lift::kChunk;
     n = static_cast<int>(clamp(p.n - begin, lift::kChunk));
   }

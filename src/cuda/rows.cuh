@@ -1,6 +1,7 @@
 // Device views of a problem's rows, and tiles of elements between memory and registers.
 #pragma once
 
+#include "cuda/divisor.hpp"
 #include "cuda/packed.cuh"
 #include "front/problem.hpp"
 
@@ -28,13 +29,12 @@ class RowPlace {
  public:
   __device__ __forceinline__ RowPlace(const RowProblem& p, std::int64_t row) : last_(row), rank_(p.outer_rank) {
     if (rank_ <= 1) return;
-    // Mixed-radix digits of the row; 32-bit division where it is enough.
+    // Mixed-radix digits of the row.
     std::int64_t rest = row;
 #pragma unroll 1
     for (int d = rank_ - 1; d >= 0; --d) {
       const std::int64_t size = p.outer[static_cast<std::size_t>(d)];
-      const std::int64_t next =
-          (rest | size) >> 32 == 0 ? static_cast<std::uint32_t>(rest) / static_cast<std::uint32_t>(size) : rest / size;
+      const std::int64_t next = quotient(rest, size);
       digits_[d] = rest - next * size;
       rest = next;
     }

@@ -80,9 +80,20 @@ void run_warp_rows(const RowProblem& p, const Context& context) {
   });
 }
 
+/// Measured: log-probabilities of rows of fours with masks, but for those that fill chunks, of float32 whole blocks.
+bool faster_by_fours(const RowProblem& p) {
+  if (p.op != Op::log_softmax || !p[Slot::mask].given || p.n <= 2 * lift::kChunk || p.n % 4 != 0) return false;
+  const auto size = static_cast<int>(size_of(p[Slot::x].dtype));
+  const bool fours = p[Slot::mask].axis_stride == 1 && on_vectors(p, p[Slot::mask], 4) &&
+                     on_vectors(p, p[Slot::x], 4 * size) && on_vectors(p, p[Slot::y], 4 * size);
+  if (!fours) return false;
+  return size == 4 ? p.n % (4 * lift::kChunk) != 0 || p.n > 16 * lift::kChunk : p.n % lift::kChunk != 0;
+}
+
 const char* refuses_cluster_row(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;
   if (p[Slot::offsets].given) return "ragged rows have no common length";
+  if (faster_by_fours(p)) return "softmax_any_cluster is faster";
   const char* why = refuses_vectors(p);
   return why != nullptr ? why : refuses_one_cluster(p);
 }

@@ -17,9 +17,19 @@ bool spills(std::int64_t n) {
   return n < lift::kChunk && power((n + 2 * 7) / 8) * 8 > power(n);
 }
 
+/// Measured, of 16-bit elements to float32: rows of a few elements, or that miss a few of a power of two; from float32
+/// to 16 bit: of a few, or of a small power of two.
+bool faster_converted(const RowProblem& p) {
+  const std::size_t from = size_of(p[Slot::x].dtype), to = size_of(p[Slot::y].dtype);
+  const auto missing = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(p.n))) - p.n;
+  if (from < to) return p.n < 8 || missing == 4 || (p.n > 64 && missing > 0 && missing <= 6);
+  return from > to && (p.n <= 8 || (missing == 0 && p.n <= 64));
+}
+
 /// Measured: results that lie otherwise than elements of their dtype. Of 16 bit they are parked one at a time, and
 /// where rows are a multiple of lines long those of all lanes meet in a bank.
 const char* refuses_apart_rows(const RowProblem& p) {
+  if (faster_converted(p)) return nullptr;
   const Operand &x = p[Slot::x], &y = p[Slot::y];
   const bool few = p.n % 128 == 0 || p.n <= 16 || spills(p.n);
   const bool faster = x.dtype == y.dtype && (x.dtype == DType::float32 || few);
@@ -35,7 +45,9 @@ const char* refuses_hidden_rows(const RowProblem& p) {
     return "rows on vectors that are cut short are faster by these";
   if (p.n > lift::kChunk / 2) return "rows of more than 512 elements are faster by vectors";
   if (fills_groups(p.n) && on_whole_vectors(p)) return "rows that fill groups of lanes are faster by vectors";
-  const bool few = p.n <= 64 || (masked ? is_of_fours(p) : spills(p.n));
+  // Of a few more elements than 64 half of the lanes would have none.
+  const bool on_lanes = p.n > 64 && p.n <= 176 && on_whole_vectors(p) && masks_fit_vectors(p);
+  const bool few = p.n <= 64 || (masked ? is_of_fours(p) && !on_lanes : spills(p.n));
   const bool faster = p[Slot::x].dtype == DType::float32 || few;
   return faster ? nullptr : "16-bit elements one at a time are slower than vectors";
 }

@@ -28,8 +28,9 @@ const char* refuses_rows(const RowProblem& p, const Context&) {
   return refuses_apart(p);
 }
 
-/// Measured: from so many elements on clusters stay for rows, where there are many.
-constexpr std::int64_t kFewest = 10 * lift::kChunk;
+/// Measured: from so many elements on clusters stay for rows, where there are many; of results that are no wider than
+/// elements from kFewestNarrow.
+constexpr std::int64_t kFewest = 10 * lift::kChunk, kFewestNarrow = 15 * lift::kChunk;
 /// As of softmax_cluster_stays, but blocks of four warps are not preferred for any length: with a place for results, of
 /// long rows a processor holds no four of them.
 constexpr StaySpread spread(std::int64_t chunks) { return fewest_instructions(chunks, kLongest / lift::kChunk + 1); }
@@ -53,7 +54,10 @@ int stay_bytes(std::int64_t chunks) {
 const char* refuses_stays(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;
   const std::int64_t chunks = lift::chunk_count(p.n);
-  if (p.n < kFewest) return "so short a row is faster by a cluster of its own";
+  const std::size_t size = size_of(p[Slot::x].dtype);
+  if (size == 4 && p.op == Op::log_softmax) return "float32 log_softmax is faster by a cluster a row";  // measured
+  if (p.n < (size < size_of(p[Slot::y].dtype) ? kFewest : kFewestNarrow))
+    return "so short a row is faster by a cluster of its own";
   if (p.n > kLongest) return "a row is longer than a cluster holds (262144)";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_apart(p)) return why;

@@ -41,9 +41,11 @@ void launch_columns(const RowProblem& p, const ColumnCut& cut, Stream stream) {
       .empty = p.empty,
       .scale = scale,
       .two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa};
-  const int shares = cut.blocks > 1 ? cut.blocks * 32 * static_cast<int>(sizeof(AcrossPart<kRows, kLog>)) : 0;
+  int bytes = cut.blocks > 1 ? cut.blocks * 32 * static_cast<int>(sizeof(AcrossPart<kRows, kLog>)) : 0;
+  // Measured: float32 rows off 8 bytes that fill their lanes.
+  if (sizeof(E) == 4 && kRows == 1 && p.n > lift::kChunk / 4 && cut.slots > 30) bytes = bytes_of_blocks(2, bytes);
   launch("softmax_across_columns", softmax_across_columns<E, kLog, kRows>,
-         {blocks_of(cut), kSoftmaxColumnWarps * 32, cut.blocks, shares}, stream, columns);
+         {blocks_of(cut), kSoftmaxColumnWarps * 32, cut.blocks, bytes}, stream, columns);
 }
 
 template <class E, bool kLog>

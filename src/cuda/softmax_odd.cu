@@ -26,7 +26,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (fills_lanes(rows, size)) return "a row fills its lanes";
   // Measured.
   const std::int64_t bytes = p.n * size;
-  if (!end_to_end(rows, size) && bytes > 128 && bytes <= (size == 4 ? 512 : 256))
+  if (!end_to_end(rows, size) && bytes > (size == 4 ? 128 : 112) && bytes <= (size == 4 ? 512 : 256))
     return "so short rows with gaps between them are faster by more lanes";
   if (size == 4 && p.n >= 256 && 8 * vectors > 7 * lanes_hold) return "a row of float32 nearly fills its lanes";
   return nullptr;

@@ -25,7 +25,10 @@ __device__ __forceinline__ void put_any_row(const PlainRows& p, const char* x, s
   const fold::Normaliser<float> norm(own.state);
   const float unit = fold::Scalar<float>::mul(norm.reciprocal, own.unit);
   if constexpr (kLeaves == Leaves::gradient) {
-    if (tile.lane == 0) p.states[row] = own.state;
+    const bool leads = tile.lane == 0;
+    if (leads) p.states[row] = own.state;
+    const int target = p.targets[row].index;
+    if (leads && target >= 0) p.targets[row] = {RowTarget::kLeft, fold::widen(reinterpret_cast<const E*>(x)[target])};
     return put_gradient<E>(tile, y, n, v, own.dense ? 0x1p-62F : 0.F, unit, p.gradients[row], {own.node, own.state},
                            [&] { tile.store(y, n, v); });
   }
@@ -49,20 +52,26 @@ __device__ __noinline__ void put_any_rows(const PlainRows& p, OddPlace<E> place,
 }
 
 /// The results of the group's row, the i-th of the warp's `count`; with i >= count none. v: terms, or with log_softmax
-/// elements. By all lanes.
+/// elements; gradient, target: the row's, of Leaves::gradient. By all lanes.
 template <class E, Leaves kLeaves, class Row>
 __device__ __forceinline__ void put_odd_row(const PlainRows& p, const Row& tile, float (&v)[Row::kCount],
                                             const typename Row::Fold::Folded& folded, const OddPlace<E>& place,
-                                            std::int64_t base, int i, int count) {
+                                            std::int64_t base, int i, int count, const GradientRow* gradient,
+                                            const int* target) {
   using S = fold::Scalar<float>;
   const std::int64_t row = base + i;
   char* y = p.y + row * p.y_stride;
-  const float unit = S::mul(reciprocal_of_normal(folded.state.d), folded.unit);  // d: from 0.7 to 1536
+  const float reciprocal = reciprocal_of_normal(folded.state.d);  // d: from 0.7 to 1536
+  const float unit = S::mul(reciprocal, folded.unit);
   if constexpr (kLeaves == Leaves::gradient) {
     if (i >= count) return;
-    if (tile.lane == 0) p.states[row] = folded.state;
-    put_gradient<E>(Tile<E, Row::kLanes, Row::kCount>(y), y, tile.n, v, 0x1p-62F, unit, p.gradients[row],
+    const bool leads = tile.lane == 0;
+    if (leads) p.states[row] = folded.state;
+    const TargetGradient<E> of_target(p, row, reinterpret_cast<const E*>(place.row(p, i)), *target, *gradient,
+                                      folded.state, reciprocal, leads);
+    put_gradient<E>(Tile<E, Row::kLanes, Row::kCount>(y), y, tile.n, v, 0x1p-62F, unit, *gradient,
                     {folded.node, folded.state}, [&] { tile.write(y, v); });
+    of_target.template put<Row::kLanes>(y);
   } else {
     finish<kLeaves == Leaves::log_softmax, Row::kCount>(
         v, true, unit, [&] { return p.log_normaliser(folded.state); }, [](int) {});
@@ -86,10 +95,13 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kOddBlocks<E, kVectors>))
   constexpr int kRows = Row::kRows, kCount = Row::kCount;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kOddWarps][kOddRuns];
+  [[maybe_unused]] __shared__ WarpGradients<kOddRuns, kRows> gradients[kOddWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const OddSets<E, Fixed<kRows>> sets{p, {}, landing_memory, Place::bytes(p, kRows)};
   sets.begin(landed[warp]);
   sets.fetch(landed[warp]);
+  if constexpr (kLeaves == Leaves::gradient)
+    gradients[warp].fetch(p, [&](int set, int i) { return min(sets.base(set) + i, p.rows - 1); });
   __syncwarp();  // elements that no copy brings are there
 #pragma unroll 1
   for (int set = 0; set < kOddRuns && sets.has(set); ++set) {
@@ -107,7 +119,11 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kOddBlocks<E, kVectors>))
       put_any_rows<E, Row::kSlots, kLeaves>(p, sets.place(set), sets.base(set), count);
       continue;
     }
-    put_odd_row<E, kLeaves>(p, tile, v, folded, sets.place(set), sets.base(set), own, count);
+    const GradientRow* gradient = nullptr;
+    const int* target = nullptr;
+    if constexpr (kLeaves == Leaves::gradient)
+      gradient = &gradients[warp].rows[set][own], target = &gradients[warp].targets[set][own];
+    put_odd_row<E, kLeaves>(p, tile, v, folded, sets.place(set), sets.base(set), own, count, gradient, target);
   }
   if constexpr (kLeaves != Leaves::gradient) bulk_drain();
 }

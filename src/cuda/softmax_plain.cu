@@ -13,7 +13,6 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
 /// About as many chunks as clusters of 16-warp blocks hold on the device at one time.
 constexpr std::int64_t kChunksAtOnce = 4096;
@@ -27,20 +26,22 @@ const char* refuses_rung(const RowProblem& p) { return refuses_rung(p.rung, Rung
 const char* refuses_warp_rows(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;
   if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
-  if (p.rows / 8 >= kMostBlocks) return "more rows than a grid has";
+  if (p.rows / 4 >= kMostBlocks) return "more rows than a grid has";
   return refuses_plain(p);
 }
 
 template <class E, int kLanes, Leaves kLeaves>
 void launch_warp_rows_by(const PlainRows& plain, Stream stream) {
-  constexpr int rows_per_block = kThreads / kLanes, resident = sizeof(E) == 4 ? 3 : 4;
   using Place = Landing<E, kLanes>;
-  constexpr int landed = rows_per_block * kRowRuns<E>;
-  const Grid grid{(plain.rows + landed - 1) / landed, kThreads, 1, landed * kLanes / 32 * Place::kWarpBytes};
+  using Shape = RowShape<E, kLeaves>;
+  constexpr int sets = Shape::kWarps * Shape::kRuns, landed = sets * (32 / kLanes);
   PlainRows rows = plain;
   rows.joined = rows.joined && rows.n == Place::kSlots && rows.x_stride == rows.n * Place::kSize;
   rows.pitch = rows.joined ? static_cast<int>(rows.x_stride) : Place::kBytes;
-  launch("softmax_warp_rows", softmax_warp_rows<E, kLanes, kLeaves, resident>, grid, stream, rows);
+  int bytes = sets * Place::kWarpBytes;
+  if (rows.joined && kLeaves == Leaves::softmax) bytes = bytes_of_blocks(Shape::kBlocks, bytes);
+  const Grid grid{(rows.rows + landed - 1) / landed, 32 * Shape::kWarps, 1, bytes};
+  launch("softmax_warp_rows", softmax_warp_rows<E, kLanes, kLeaves>, grid, stream, rows);
 }
 template <Leaves kLeaves>
 void launch_warp_rows(const PlainRows& rows, DType dtype, Stream stream) {

@@ -6,13 +6,14 @@
 #include "cuda/launch.hpp"
 #include "cuda/sm90.cuh"
 #include "cuda/softmax_rows.cuh"
+#include "softfold/fold/cross_entropy.hpp"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// What a row's probabilities become in the gradient of cross-entropy without smoothing: (pull p) factor. Where one of
-/// them is the target's, that is written afterwards.
+/// What a row's probabilities become in the gradient of cross-entropy without smoothing: (pull p) factor, but for the
+/// target's.
 struct alignas(16) GradientRow {
   enum class Kind : int { zero, nan, regular, wild };
   float pull, factor;
@@ -24,6 +25,12 @@ struct alignas(16) GradientRow {
       : pull(pull_), factor(factor_), kind(kind_) {
     power = kind == Kind::regular && pull == 1.F && (__float_as_uint(factor) & 0x007F'FFFFU) == 0 ? 1U : 0U;
   }
+};
+/// A row's target: which of its elements, or -1, and what that is in x, left by who may write the gradient over it.
+struct alignas(8) RowTarget {
+  static constexpr int kLeft = -2;  ///< written behind: a row with a target whose gradient is still to be found
+  int index;
+  float element;
 };
 /// One on its way to a warp, a word a lane.
 class GradientWords {
@@ -52,6 +59,7 @@ struct PlainRows {
   int pitch;    ///< bytes between landing places of a warp's rows
   bool joined;  ///< rows lie on 16-byte boundaries; in softmax_warp_rows also end to end: a warp's rows are one copy
   const GradientRow* gradients = nullptr;           ///< a row, for Leaves::gradient
+  RowTarget* targets = nullptr;                     ///< a row, beside `gradients` where puts_targets()
   fold::LogSumExp<float>::State* states = nullptr;  ///< a row, on 16 bytes: goes there beside its gradient
   unsigned long long* taken = nullptr;              ///< of clusters that stay: RowSource's counter
   /// LogNormaliser's, which takes a division in double.
@@ -75,8 +83,11 @@ void fold_plain_chunks(const RowProblem& p, fold::LogSumExp<float>::State* state
 const char* refuses_gradient(const RowProblem& p);
 /// The states and gradients of p's rows; y may be x. rows: plain_rows(p), with both; states may be left as FramedState.
 /// The kernel before is one that begin_first(); few_before: of few blocks, which leave clusters their places. True: the
-/// kernel behind may read what that one has written without waiting for this one's end.
+/// kernel behind may read what that one has written without waiting for this one's end (of rows that puts_targets() it
+/// may not, as those are written to).
 bool launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream, bool few_before);
+/// Whether it looks after the gradients of rows' targets, too.
+inline bool puts_targets(const RowProblem& p) { return p.n <= lift::kChunk; }
 /// Its part of rows that fill no power of two, of those that a block holds, and of those for which clusters stay.
 bool is_odd_for_gradient(const RowProblem& p);
 void launch_odd_gradient(const PlainRows& rows, DType dtype, Stream stream);
@@ -99,6 +110,63 @@ __device__ __forceinline__ uint4 joined(const uint4& own, const uint4& head, int
   };
   return {pick(own.x, head.x, 0), pick(own.y, head.y, 4), pick(own.z, head.z, 8), pick(own.w, head.w, 12)};
 }
+
+/// By the kLanes lanes of a group, which other groups do not wait for.
+template <int kLanes>
+__device__ __forceinline__ void sync_lanes() {
+  if constexpr (kLanes == 32) {
+    __syncwarp();
+  } else {
+    __syncwarp(((1U << kLanes) - 1U) << (threadIdx.x % 32 / kLanes * kLanes));
+  }
+}
+
+/// The gradient of a row's target, which stands where the others' formula gives something else.
+template <class E>
+struct TargetGradient {
+  int index;  ///< -1: nowhere
+  E value;
+
+  /// x: the row in shared memory; target: RowTarget::index; reciprocal: of state.d, if the row is regular; leads: of
+  /// one lane, which leaves the element in memory, or RowTarget::left() for who can do more than this.
+  __device__ __forceinline__ TargetGradient(const PlainRows& p, std::int64_t row, const E* x, int target,
+                                            const GradientRow& gradient, const fold::LogSumExp<float>::State& state,
+                                            float reciprocal, bool leads) {
+    using S = fold::Scalar<float>;
+    using Lse = fold::LogSumExp<float>;
+    const bool plain = gradient.kind == GradientRow::Kind::regular && Lse::is_fast(state.m);
+    const float element = fold::widen(x[max(target, 0)]);
+    if (leads && target >= 0) p.targets[row] = {plain ? target : RowTarget::kLeft, element};
+    index = plain ? target : -1;
+    const lift::FrameTerms terms(p.factor.c, plain ? Lse::narrow(state.m) : 0.F);
+    const float y = fold::Normaliser<float>::probability(terms.term<true>(element), S::mul(reciprocal, terms.unit));
+    const float others = S::sub(S::mul(gradient.pull, y), S::mul(0.F, gradient.pull));
+    value = Packed<E>::narrow(S::mul(S::sub(others, gradient.pull), gradient.factor));
+  }
+  /// By the lanes of a group behind what they have written to y.
+  template <int kLanes>
+  __device__ __forceinline__ void put(char* y) const {
+    sync_lanes<kLanes>();
+    if (threadIdx.x % kLanes == 0 && index >= 0) reinterpret_cast<E*>(y)[index] = value;
+  }
+};
+
+/// What is known of the gradients of a warp's rows before these are there, in shared memory.
+template <int kSets, int kRows>
+struct WarpGradients {
+  GradientRow rows[kSets][kRows];
+  int targets[kSets][kRows];
+
+  /// By all lanes, before a __syncwarp(). row_of: the i-th of a set; of any set, and one that exists.
+  template <class RowOf>
+  __device__ __forceinline__ void fetch(const PlainRows& p, const RowOf& row_of) {
+    for (int at = static_cast<int>(threadIdx.x) % 32; at < kSets * kRows; at += 32) {
+      const int set = at / kRows, i = at % kRows;
+      const std::int64_t row = row_of(set, i);
+      rows[set][i] = p.gradients[row], targets[set][i] = p.targets[row].index;
+    }
+  }
+};
 
 /// A place in shared memory where a run of elements lands and from which results leave: element i at position
 /// i + shift, so that vectors keep their alignment. All lanes of a warp call every function together.
@@ -170,16 +238,28 @@ struct Landing {
     tile.unpack(v, raw, n, factor);
   }
 
-  /// Writes results to y, which lies to 16-byte boundaries as x does. Call drain() before the block ends.
-  __device__ __forceinline__ void store(char* y, const float (&v)[lift::kPerLane]) const {
+  /// The run, until it is fetched into or stored from.
+  __device__ __forceinline__ const E* elements() const { return reinterpret_cast<const E*>(place) + tile.shift; }
+
+  /// Writes results to y, which lies to 16-byte boundaries as x does. Call drain() before the block ends. target: null,
+  /// or what stands in the place of one of them.
+  __device__ __forceinline__ void store(char* y, const float (&v)[lift::kPerLane],
+                                        const TargetGradient<E>* target = nullptr) const {
     if (whole()) {
 #pragma unroll
       for (int j = 0; j < Elements::kVectors; ++j)
         reinterpret_cast<uint4*>(y)[tile.lane + kLanes * j] = Packed<E>::pack(v + j * kWidth);
+      if (target != nullptr) target->template put<kLanes>(y);
     } else {
+      if (target != nullptr) sync_lanes<kLanes>();  // all have read the target's element
 #pragma unroll
       for (int j = 0; j < Elements::kVectors; ++j)
         reinterpret_cast<uint4*>(place)[tile.lane + kLanes * j] = Packed<E>::pack(v + j * kWidth);
+      if (target != nullptr) {
+        sync_lanes<kLanes>();
+        if (tile.lane == 0 && target->index >= 0)  // slots before the first element are those of the run's end
+          reinterpret_cast<E*>(place)[(target->index + tile.shift) % kSlots] = target->value;
+      }
       send(place, tile, n, y);
     }
   }
@@ -210,14 +290,6 @@ struct Landing {
     raw = joined(raw, behind, tile.shift * kSize);
   }
 
-  static __device__ __forceinline__ void sync_group() {
-    if constexpr (kLanes == 32) {
-      __syncwarp();
-    } else {
-      __syncwarp(((1U << kLanes) - 1U) << (threadIdx.x % 32 / kLanes * kLanes));
-    }
-  }
-
   /// Repairs the ends of the run in shared memory: vectors that the copy left out, the elements whose slots lie before
   /// the first one, and the slots that hold nothing.
   static __device__ __noinline__ void patch(char* place, Elements tile, int n, const char* first, float missing,
@@ -243,11 +315,11 @@ struct Landing {
     E* e = reinterpret_cast<E*>(place);
     E* to = reinterpret_cast<E*>(y);
     const int shift = tile.shift;
-    sync_group();
+    sync_lanes<kLanes>();
     for (int k = tile.lane; k < shift; k += kLanes)
       if (kSlots - shift + k < n) e[kSlots + k] = e[k];
     fence_for_copy();
-    sync_group();
+    sync_lanes<kLanes>();
     const int head = min(n, (kWidth - shift) % kWidth), tail = max(head, (n + shift) / kWidth * kWidth - shift);
     if (tile.lane == 0 && tail > head) bulk_store(to + head, e + head + shift, (tail - head) * kSize);
     for (int i = tile.lane; i < head; i += kLanes) to[i] = e[i + shift];
@@ -299,21 +371,31 @@ __device__ __forceinline__ void put_gradient(const Elements& tile, char* y, int 
   tile.store_any(y, n, v);
 }
 
-/// Sets of rows that a warp of softmax_warp_rows has in flight: 16-bit ones are half as long.
-template <class E>
-inline constexpr int kRowRuns = sizeof(E) == 2 ? 2 : 1;
+/// Of softmax_warp_rows: sets of rows that a warp has in flight, 16-bit ones being half as long, warps of a block, and
+/// warps that a processor has registers for: more for what takes more instructions. kBlocks: that it holds at most, of
+/// softmax; measured, with 64 KB under way memory is 1 to 2 percent faster than with 96.
+template <class E, Leaves kLeaves>
+struct RowShape {
+  static constexpr bool kWide = sizeof(E) == 4, kLight = kLeaves == Leaves::softmax;
+  static constexpr int kRuns = kWide ? 1 : 2, kWarps = kWide && kLight ? 4 : 8, kBlocks = kWide ? 4 : 3;
+  static constexpr int kResident = kWide || kLight ? 24 : 32;
+};
 
 /// Several rows a warp, or one: rows of at most 32 * kLanes elements. Rows fly to shared memory on their own while
 /// other warps work; a landing place holds 32 / kLanes rows, as one run where they lie end to end in memory.
-template <class E, int kLanes, Leaves kLeaves, int kMinBlocks>
-__global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __grid_constant__ PlainRows p) {
+template <class E, int kLanes, Leaves kLeaves>
+__global__ void __launch_bounds__(32 * RowShape<E, kLeaves>::kWarps,
+                                  (RowShape<E, kLeaves>::kResident / RowShape<E, kLeaves>::kWarps))
+    softmax_warp_rows(const __grid_constant__ PlainRows p) {
   begin_in_order();
+  using Shape = RowShape<E, kLeaves>;
   using Place = Landing<E, kLanes>;
   using Fold = lift::WarpFold<Place::kWidth, kLanes>;
-  constexpr int kRows = 32 / kLanes, kWarps = 8, kRuns = kRowRuns<E>;
+  constexpr int kRows = 32 / kLanes, kWarps = Shape::kWarps, kRuns = Shape::kRuns;
   constexpr bool kLog = kLeaves == Leaves::log_softmax;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier barriers[kWarps][kRuns];
+  [[maybe_unused]] __shared__ WarpGradients<kRuns, kRows> gradients[kWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto base_of = [&](int run) {
     return ((static_cast<std::int64_t>(blockIdx.x) * kRuns + run) * kWarps + warp) * kRows;
@@ -348,14 +430,16 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
       }
     }
   }
+  if constexpr (kLeaves == Leaves::gradient) {
+    gradients[warp].fetch(p, [&](int run, int i) { return min(base_of(run) + i, p.rows - 1); });
+    __syncwarp();
+  }
   const lift::Factor& factor = p.factor;
 #pragma unroll 1
   for (int run = 0; run < kRuns && base_of(run) < p.rows; ++run) {
     const std::int64_t row = base_of(run) + lane / kLanes;
     const char* first = p.x + row_of(run) * p.x_stride;
     const Place landing(place_of(run), first, static_cast<int>(p.n));
-    [[maybe_unused]] GradientRow gradient;
-    if constexpr (kLeaves == Leaves::gradient) gradient = p.gradients[row_of(run)];
     float v[lift::kPerLane];
     barriers[warp][run].wait(0);
     const auto extremes = landing.read(v, first, factor, p);
@@ -364,10 +448,14 @@ __global__ void __launch_bounds__(256, kMinBlocks) softmax_warp_rows(const __gri
     char* y = p.y + row * p.y_stride;
     const fold::Normaliser<float> norm(folded.state);
     if constexpr (kLeaves == Leaves::gradient) {
-      if (landing.tile.lane == 0) p.states[row] = folded.state;
+      const bool leads = landing.tile.lane == 0;
+      if (leads) p.states[row] = folded.state;
+      const GradientRow gradient = gradients[warp].rows[run][lane / kLanes];
+      const TargetGradient<E> of_target(p, row, landing.elements(), gradients[warp].targets[run][lane / kLanes],
+                                        gradient, folded.state, norm.reciprocal, leads);
       put_gradient<E>(landing.tile, y, landing.n, v, folded.dense ? 0x1p-62F : 0.F,
                       fold::Scalar<float>::mul(norm.reciprocal, folded.unit), gradient, {folded.node, folded.state},
-                      [&] { landing.store(y, v); });
+                      [&] { landing.store(y, v, &of_target); });
     } else if (norm.regular) {
       if constexpr (kLog) landing.read_again(v, first, factor, p);
       finish<kLog, lift::kPerLane>(

@@ -57,12 +57,12 @@ __device__ __forceinline__ void wait_for_words(CopyBarrier& barrier, unsigned pa
       : "memory");
 }
 
-/// Counts 0, 1, 2, … for all clusters of a launch, in a word that may hold anything before, so that no launch has to
-/// clear it. Its upper half is a mark, its lower half counts. Who finds anything else than the mark and a count below
-/// `all` sets it to the mark and 0. What is taken comes to `all` exactly, which makes the count 0 again; then the mark
-/// goes, too, so that a word of which others write over a part is not taken for a count. That happens only if another
-/// launch works with it at the same time, or with a chance of all / 2^64. (All accesses are atomic, as they must be for
-/// words of two sizes.)
+/// Counts 0, 1, 2, … for all clusters, or blocks, of a launch, in a word that may hold anything before, so that no
+/// launch has to clear it. Its upper half is a mark, its lower half counts. Who finds anything else than the mark and a
+/// count below `all` sets it to the mark and 0. What is taken comes to `all` exactly, which makes the count 0 again;
+/// then the mark goes, too, so that a word of which others write over a part is not taken for a count. That happens
+/// only if another launch works with it at the same time, or with a chance of all / 2^64. (All accesses are atomic, as
+/// they must be for words of two sizes.)
 struct RowCounter {
   using Word = CounterWord;
   static constexpr Word kMark = 0xB5E1'A6C4'0000'0000ULL;
@@ -77,7 +77,7 @@ struct RowCounter {
   }
   /// (Of an addition ptxas would have a warp's lanes add at once, and wait for what comes back.)
   __device__ __forceinline__ unsigned take() const { return atomicInc(reinterpret_cast<unsigned*>(word), all - 1); }
-  /// By each thread that has taken, after its last.
+  /// By each thread that has taken, after its last, or by the one that took the last.
   __device__ __forceinline__ void end() const { atomicCAS(word, kMark, 0ULL); }
 };
 
