@@ -6,101 +6,11 @@
 #include "cuda/launch.hpp"
 #include "cuda/sm90.cuh"
 #include "cuda/softmax_rows.cuh"
-#include "softfold/fold/cross_entropy.hpp"
+#include "cuda/target_gradient.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
-
-/// What a row's probabilities become in the gradient of cross-entropy without smoothing: (pull p) factor, but for the
-/// target's.
-struct alignas(16) GradientRow {
-  enum class Kind : int { zero, nan, regular, wild };
-  float pull, factor;
-  Kind kind;       ///< nan: wherever an element is; wild: a product may be NaN or infinite
-  unsigned power;  ///< not 0: it is regular, pull is 1, and factor a power of two, of either sign, or 0
-
-  GradientRow() = default;
-  __device__ __forceinline__ GradientRow(float pull_, float factor_, Kind kind_)
-      : pull(pull_), factor(factor_), kind(kind_) {
-    power = kind == Kind::regular && pull == 1.F && (__float_as_uint(factor) & 0x007F'FFFFU) == 0 ? 1U : 0U;
-  }
-};
-/// A row's target: which of its elements, or -1, and what that is in x, left by who may write the gradient over it.
-struct alignas(8) RowTarget {
-  static constexpr int kLeft = -2;  ///< written behind: a row with a target whose gradient is still to be found
-  int index;
-  float element;
-};
-/// One on its way to a warp, a word a lane.
-class GradientWords {
- public:
-  __device__ __forceinline__ explicit GradientWords(const GradientRow* row)
-      : word_(row == nullptr ? 0U : reinterpret_cast<const unsigned*>(row)[threadIdx.x % 4]) {}
-  __device__ __forceinline__ GradientRow row() const {
-    const auto word = [&](int i) { return __shfl_sync(lift::kWholeWarp, word_, i); };
-    return {__uint_as_float(word(0)), __uint_as_float(word(1)), static_cast<GradientRow::Kind>(word(2))};
-  }
-
- private:
-  unsigned word_;
-};
-
-/// A plain problem.
-struct PlainRows {
-  const char* x;
-  char* y;
-  const char *x_begin, *x_end;      ///< all of x's memory
-  std::int64_t x_stride, y_stride;  ///< bytes between rows
-  std::int64_t rows, n;
-  fold::Scale<float> scale;
-  lift::Factor factor;  ///< of scale.c
-  Empty empty;
-  int pitch;    ///< bytes between landing places of a warp's rows
-  bool joined;  ///< rows lie on 16-byte boundaries; in softmax_warp_rows also end to end: a warp's rows are one copy
-  const GradientRow* gradients = nullptr;           ///< a row, for Leaves::gradient
-  RowTarget* targets = nullptr;                     ///< a row, beside `gradients` where puts_targets()
-  fold::LogSumExp<float>::State* states = nullptr;  ///< a row, on 16 bytes: goes there beside its gradient
-  unsigned long long* taken = nullptr;              ///< of clusters that stay: RowSource's counter
-  /// LogNormaliser's, which takes a division in double.
-  float two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa;
-
-  /// How a row's log-probabilities are found.
-  __device__ __forceinline__ fold::LogNormaliser<float> log_normaliser(const fold::LogSumExp<float>::State& row,
-                                                                       bool near = false) const {
-    fold::LogNormaliser<float> norm(row, scale, near);
-    norm.set_c(factor.c);
-    norm.two_kappa = two_kappa;
-    return norm;
-  }
-};
-
-PlainRows plain_rows(const RowProblem& p);
-/// The states of all chunks of p's rows, [rows][chunks].
-void fold_plain_chunks(const RowProblem& p, fold::LogSumExp<float>::State* states, Stream stream);
-
-/// Null if p's gradients can be written by the read that folds its rows' states, else why not.
-const char* refuses_gradient(const RowProblem& p);
-/// The states and gradients of p's rows; y may be x. rows: plain_rows(p), with both; states may be left as FramedState.
-/// The kernel before is one that begin_first(); few_before: of few blocks, which leave clusters their places. True: the
-/// kernel behind may read what that one has written without waiting for this one's end (of rows that puts_targets() it
-/// may not, as those are written to).
-bool launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream, bool few_before);
-/// Whether it looks after the gradients of rows' targets, too.
-inline bool puts_targets(const RowProblem& p) { return p.n <= lift::kChunk; }
-/// Its part of rows that fill no power of two, of those that a block holds, and of those for which clusters stay.
-bool is_odd_for_gradient(const RowProblem& p);
-void launch_odd_gradient(const PlainRows& rows, DType dtype, Stream stream);
-bool blocks_for_gradient(const RowProblem& p);
-void launch_blocks_gradient(const PlainRows& rows, DType dtype, Stream stream);
-bool stays_for_gradient(const RowProblem& p);
-void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream, bool early);
-
-/// Whether rows of up to 128 chunks are so few that softmax_cluster_row takes them all at once, by blocks of 8 warps.
-bool clusters_hold(const RowProblem& p);
-
-/// What leaves a kernel, of x's shape.
-enum class Leaves { softmax, log_softmax, gradient };
 
 /// The first `bytes` bytes of `head`, the rest of `own`; whole 16-bit elements.
 __device__ __forceinline__ uint4 joined(const uint4& own, const uint4& head, int bytes) {
@@ -110,63 +20,6 @@ __device__ __forceinline__ uint4 joined(const uint4& own, const uint4& head, int
   };
   return {pick(own.x, head.x, 0), pick(own.y, head.y, 4), pick(own.z, head.z, 8), pick(own.w, head.w, 12)};
 }
-
-/// By the kLanes lanes of a group, which other groups do not wait for.
-template <int kLanes>
-__device__ __forceinline__ void sync_lanes() {
-  if constexpr (kLanes == 32) {
-    __syncwarp();
-  } else {
-    __syncwarp(((1U << kLanes) - 1U) << (threadIdx.x % 32 / kLanes * kLanes));
-  }
-}
-
-/// The gradient of a row's target, which stands where the others' formula gives something else.
-template <class E>
-struct TargetGradient {
-  int index;  ///< -1: nowhere
-  E value;
-
-  /// x: the row in shared memory; target: RowTarget::index; reciprocal: of state.d, if the row is regular; leads: of
-  /// one lane, which leaves the element in memory, or RowTarget::left() for who can do more than this.
-  __device__ __forceinline__ TargetGradient(const PlainRows& p, std::int64_t row, const E* x, int target,
-                                            const GradientRow& gradient, const fold::LogSumExp<float>::State& state,
-                                            float reciprocal, bool leads) {
-    using S = fold::Scalar<float>;
-    using Lse = fold::LogSumExp<float>;
-    const bool plain = gradient.kind == GradientRow::Kind::regular && Lse::is_fast(state.m);
-    const float element = fold::widen(x[max(target, 0)]);
-    if (leads && target >= 0) p.targets[row] = {plain ? target : RowTarget::kLeft, element};
-    index = plain ? target : -1;
-    const lift::FrameTerms terms(p.factor.c, plain ? Lse::narrow(state.m) : 0.F);
-    const float y = fold::Normaliser<float>::probability(terms.term<true>(element), S::mul(reciprocal, terms.unit));
-    const float others = S::sub(S::mul(gradient.pull, y), S::mul(0.F, gradient.pull));
-    value = Packed<E>::narrow(S::mul(S::sub(others, gradient.pull), gradient.factor));
-  }
-  /// By the lanes of a group behind what they have written to y.
-  template <int kLanes>
-  __device__ __forceinline__ void put(char* y) const {
-    sync_lanes<kLanes>();
-    if (threadIdx.x % kLanes == 0 && index >= 0) reinterpret_cast<E*>(y)[index] = value;
-  }
-};
-
-/// What is known of the gradients of a warp's rows before these are there, in shared memory.
-template <int kSets, int kRows>
-struct WarpGradients {
-  GradientRow rows[kSets][kRows];
-  int targets[kSets][kRows];
-
-  /// By all lanes, before a __syncwarp(). row_of: the i-th of a set; of any set, and one that exists.
-  template <class RowOf>
-  __device__ __forceinline__ void fetch(const PlainRows& p, const RowOf& row_of) {
-    for (int at = static_cast<int>(threadIdx.x) % 32; at < kSets * kRows; at += 32) {
-      const int set = at / kRows, i = at % kRows;
-      const std::int64_t row = row_of(set, i);
-      rows[set][i] = p.gradients[row], targets[set][i] = p.targets[row].index;
-    }
-  }
-};
 
 /// A place in shared memory where a run of elements lands and from which results leave: element i at position
 /// i + shift, so that vectors keep their alignment. All lanes of a warp call every function together.
