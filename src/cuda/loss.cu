@@ -93,7 +93,7 @@ struct LossMemory {
   RowsSum *classes = nullptr, *shares = nullptr, *weights = nullptr, *losses = nullptr;
   RowResult* rows = nullptr;
   PreparedRows prepared{};
-  CounterWord* taken = nullptr;  ///< of rows by clusters that stay, or of blocks of finish_short_losses
+  CounterWord* taken = nullptr;  ///< of rows by clusters that stay, and of blocks (LastBlock)
   fold::LogSumExp<float>::State* states = nullptr;
   RowLosses alone{};
 

@@ -100,7 +100,7 @@ __device__ __forceinline__ void put_target_gradient(const LossProblem& p, const 
   put(dx.dtype, dx.data + place.offset(dx) + target.index * dx.axis_stride, gradient.at_target(element, target.weight));
 }
 
-/// Rows of up to 256 nodes, a warp each. early: as finish_gradients.
+/// Rows of up to 256 nodes, a warp each. early: as finish_short_losses.
 static __global__ void __launch_bounds__(128)
     finish_losses(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows, const RowNodes nodes,
                   RowLosses to, bool early) {

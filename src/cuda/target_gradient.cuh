@@ -26,7 +26,7 @@ struct TargetGradient {
   E value;
 
   /// x: the row in shared memory; target: RowTarget::index; reciprocal: of state.d, if the row is regular; leads: of
-  /// one lane, which leaves the element in memory, or RowTarget::left() for who can do more than this.
+  /// one lane, which leaves the element in memory, and RowTarget::kLeft where this cannot say what the gradient is.
   __device__ __forceinline__ TargetGradient(const PlainRows& p, std::int64_t row, const E* x, int target,
                                             const GradientRow& gradient, const fold::LogSumExp<float>::State& state,
                                             float reciprocal, bool leads) {
