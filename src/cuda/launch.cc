@@ -110,8 +110,8 @@ void allow_shared_memory(const char* name, const void* kernel) {
 }
 
 int bytes_of_blocks(int blocks, int bytes) {
-  constexpr int kOfSystem = 1024;  // of each block's, beside what a block may opt in to
-  return std::max(bytes, (current_traits().shared_bytes + kOfSystem) / (blocks + 1) - kOfSystem + 16);
+  constexpr int kReserved = DeviceTraits::kReservedBytes;
+  return std::max(bytes, (current_traits().shared_bytes + kReserved) / (blocks + 1) - kReserved + 16);
 }
 
 void check_blocks(const char* name, std::int64_t blocks) {

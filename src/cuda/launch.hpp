@@ -44,6 +44,9 @@ class DeviceOf {
 
 /// What the schedules ask about a device; read once a device.
 struct DeviceTraits {
+  /// Shared memory that a processor keeps of each block's, beside what the block opts in to.
+  static constexpr int kReservedBytes = 1024;
+
   int processors;       ///< streaming multiprocessors
   int shared_bytes;     ///< that a block can opt in to
   int largest_cluster;  ///< blocks in a cluster of the row kernels; 1 where the device has no clusters

@@ -198,7 +198,7 @@ class LossRun {
     rows.gradients = memory_.prepared.gradients, rows.targets = memory_.prepared.targets;
     rows.states = memory_.states, rows.taken = memory_.taken;
     const bool early = launch_gradient(p_, rows, stream_, at_once);
-    if (rows.targets != nullptr) return finish_short(rows, {RowNodes(rows.states, 1, 0), rows.targets}, work, true);
+    if (rows.targets != nullptr) return finish_short(rows, RowNodes(rows.states, 1, 0), work, true);
     // Behind a short read many blocks are faster.
     if (adds_rows(p_) && at_once && early) {
       launch("finish_and_add_gradients", finish_and_add_gradients, cluster_of_rows(p_, true), stream_, p_, rows,
@@ -215,17 +215,17 @@ class LossRun {
     const RowNodes nodes = fold_plain_nodes(p_, memory_.states, stream_);
     stream_ = stream_.following();
     if (merges_by_threads(p_.rows, nodes.all()))
-      return finish_short(plain_rows(p_), {nodes, nullptr}, {.targets = memory_.weights}, alone);
+      return finish_short(plain_rows(p_), nodes, {.targets = memory_.weights}, alone);
     launch("finish_losses", finish_losses, warps_for(p_.rows), stream_, p_, plain_rows(p_), nodes, memory_.alone,
            alone);
     if (adds_rows(p_)) add_alone({.targets = memory_.weights});
   }
 
   /// work: what is known of the targets' weights, or where their sums go.
-  void finish_short(const PlainRows& rows, const FewNodes& from, LossWork<T, RowResult> work, bool early) {
+  void finish_short(const PlainRows& rows, const RowNodes& nodes, LossWork<T, RowResult> work, bool early) {
     const std::int64_t chunks = lift::chunk_count(p_.rows);
     const RowSums sums{memory_.losses, work.targets, work.weights, memory_.taken};
-    launch("finish_short_losses", finish_short_losses, {chunks, lift::kChunk}, stream_, p_, rows, from, sums, early);
+    launch("finish_short_losses", finish_short_losses, {chunks, lift::kChunk}, stream_, p_, rows, nodes, sums, early);
     work.losses = memory_.losses;
     if (adds_rows(p_) && chunks > kMostChunks) put_sum(p_, work);
   }

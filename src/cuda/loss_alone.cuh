@@ -125,12 +125,6 @@ __device__ __forceinline__ double sum_of_chunk(const double (&of_rows)[lift::kCh
   return add_chunk(v);
 }
 
-/// What rows of few nodes are finished from: those nodes, and, where a kernel has written their gradients, what that
-/// has left of their targets; null: elements are where they were.
-struct FewNodes {
-  RowNodes nodes;
-  const RowTarget* targets;
-};
 /// Of rare rows.
 static __device__ __noinline__ void put_left_gradient(const LossProblem& p, const PlainRows& rows, std::int64_t index,
                                                       const fold::LogSumExp<float>::State& state, float element) {
@@ -189,12 +183,13 @@ struct RowSums {
   }
 };
 
-/// Rows of few nodes, a thread each, a block a chunk of them, and their sums. early: all before the call has ended when
-/// it begins; then what is given may be read (and the word by which blocks are counted written, which no kernel before
-/// it has) while the kernel before ends.
+/// Rows of few nodes, a thread each, a block a chunk of them, and their sums. rows.targets: what a kernel that has
+/// written the gradients has left of targets; null: elements are where they were. early: all before the call has ended
+/// when it begins; then what is given may be read (and the word by which blocks are counted written, which no kernel
+/// before it has) while the kernel before ends.
 static __global__ void __launch_bounds__(lift::kChunk)
     finish_short_losses(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows,
-                        const FewNodes from, const RowSums to, bool early) {
+                        const RowNodes nodes, const RowSums to, bool early) {
   begin_before_wait();
   if (!early) wait_for_before();
   const LastBlock block(to.losses != nullptr && gridDim.x <= kMostChunks ? to.done : nullptr);
@@ -202,20 +197,18 @@ static __global__ void __launch_bounds__(lift::kChunk)
   const PlainPlace place(p, min(index, p.rows - 1));
   const TargetOf target(p, place);
   float element = 0.F;
-  if (from.targets == nullptr) element = target.scaled_element(p, rows, place);
+  if (rows.targets == nullptr) element = target.scaled_element(p, rows, place);
   wait_for_before();
   double loss = fold::Sum<double>::identity(), weight = loss;
   const bool counts = index < p.rows && target.is_class;
   if (counts) weight = static_cast<double>(target.weight);
   if (index < p.rows) {
-    fold::LogSumExp<float>::State state;
-    if (from.targets != nullptr) {
-      state = rows.states[index];
-      const RowTarget left = from.targets[index];
+    // Of one node each: no merging.
+    const auto state = rows.targets != nullptr ? rows.states[index] : nodes.root(index, true);
+    if (rows.targets != nullptr) {
+      const RowTarget left = rows.targets[index];
       element = left.element;
       if (left.index == RowTarget::kLeft) put_left_gradient(p, rows, index, state, element);
-    } else {
-      state = from.nodes.root(index, true);
     }
     loss = finish_alone(p, place, {rows, row_at(p, place), state}, target, element, {});
   }

@@ -35,7 +35,7 @@ void with_elements_of_rows(const SampleProblem& p, const F& f) {
 /// as many blocks as have a chunk a warp.
 template <class Elements>
 SampleShare share_samples(const SampleProblem& p, const DeviceTraits& device, RowsLeft expected) {
-  constexpr int kBytes = SamplePart<Elements>::kBytes, kReserved = 1024, kMostAlone = 256;
+  constexpr int kBytes = SamplePart<Elements>::kBytes, kReserved = DeviceTraits::kReservedBytes, kMostAlone = 256;
   constexpr int kOwn = static_cast<int>(sizeof(typename SampleBlocks<Elements>::Shared));
   const auto chunks = std::max<std::int64_t>(lift::chunk_count(p.n), 1);
   const std::int64_t third = std::max(((device.shared_bytes + kReserved) / 3 - kReserved - kOwn) / kBytes, 1);

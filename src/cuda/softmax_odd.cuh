@@ -52,12 +52,11 @@ __device__ __noinline__ void put_any_rows(const PlainRows& p, OddPlace<E> place,
 }
 
 /// The results of the group's row, the i-th of the warp's `count`; with i >= count none. v: terms, or with log_softmax
-/// elements; gradient, target: the row's, of Leaves::gradient. By all lanes.
+/// elements; gradient: the row's, of Leaves::gradient. By all lanes.
 template <class E, Leaves kLeaves, class Row>
 __device__ __forceinline__ void put_odd_row(const PlainRows& p, const Row& tile, float (&v)[Row::kCount],
                                             const typename Row::Fold::Folded& folded, const OddPlace<E>& place,
-                                            std::int64_t base, int i, int count, const GradientRow* gradient,
-                                            const int* target) {
+                                            std::int64_t base, int i, int count, const KnownGradient& gradient) {
   using S = fold::Scalar<float>;
   const std::int64_t row = base + i;
   char* y = p.y + row * p.y_stride;
@@ -67,9 +66,9 @@ __device__ __forceinline__ void put_odd_row(const PlainRows& p, const Row& tile,
     if (i >= count) return;
     const bool leads = tile.lane == 0;
     if (leads) p.states[row] = folded.state;
-    const TargetGradient<E> of_target(p, row, reinterpret_cast<const E*>(place.row(p, i)), *target, *gradient,
-                                      folded.state, reciprocal, leads);
-    put_gradient<E>(Tile<E, Row::kLanes, Row::kCount>(y), y, tile.n, v, 0x1p-62F, unit, *gradient,
+    const TargetGradient<E> of_target(p, row, reinterpret_cast<const E*>(place.row(p, i)), *gradient.target,
+                                      *gradient.row, folded.state, reciprocal, leads);
+    put_gradient<E>(Tile<E, Row::kLanes, Row::kCount>(y), y, tile.n, v, 0x1p-62F, unit, *gradient.row,
                     {folded.node, folded.state}, [&] { tile.write(y, v); });
     of_target.template put<Row::kLanes>(y);
   } else {
@@ -119,11 +118,9 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kOddBlocks<E, kVectors>))
       put_any_rows<E, Row::kSlots, kLeaves>(p, sets.place(set), sets.base(set), count);
       continue;
     }
-    const GradientRow* gradient = nullptr;
-    const int* target = nullptr;
-    if constexpr (kLeaves == Leaves::gradient)
-      gradient = &gradients[warp].rows[set][own], target = &gradients[warp].targets[set][own];
-    put_odd_row<E, kLeaves>(p, tile, v, folded, sets.place(set), sets.base(set), own, count, gradient, target);
+    KnownGradient gradient;
+    if constexpr (kLeaves == Leaves::gradient) gradient = gradients[warp].at(set, own);
+    put_odd_row<E, kLeaves>(p, tile, v, folded, sets.place(set), sets.base(set), own, count, gradient);
   }
   if constexpr (kLeaves != Leaves::gradient) bulk_drain();
 }

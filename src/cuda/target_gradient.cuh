@@ -49,7 +49,12 @@ struct TargetGradient {
   }
 };
 
-/// What is known of the gradients of a warp's rows before these are there, in shared memory.
+/// What is known of a row's gradient before the row is there: but for gradients, nothing.
+struct KnownGradient {
+  const GradientRow* row = nullptr;
+  const int* target = nullptr;  ///< RowTarget::index
+};
+/// The same of a warp's rows, in shared memory.
 template <int kSets, int kRows>
 struct WarpGradients {
   GradientRow rows[kSets][kRows];
@@ -64,6 +69,7 @@ struct WarpGradients {
       rows[set][i] = p.gradients[row], targets[set][i] = p.targets[row].index;
     }
   }
+  __device__ __forceinline__ KnownGradient at(int set, int i) const { return {&rows[set][i], &targets[set][i]}; }
 };
 
 }  // namespace cuda
