@@ -100,7 +100,7 @@ __device__ __forceinline__ void put_target_gradient(const LossProblem& p, const 
   put(dx.dtype, dx.data + place.offset(dx) + target.index * dx.axis_stride, gradient.at_target(element, target.weight));
 }
 
-/// Rows of up to 256 nodes, a warp each. early: as finish_short_losses.
+/// A warp a row. early: as finish_short_losses.
 static __global__ void __launch_bounds__(128)
     finish_losses(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows, const RowNodes nodes,
                   RowLosses to, bool early) {
@@ -113,7 +113,7 @@ static __global__ void __launch_bounds__(128)
   const TargetOf target(p, place);
   const float element = target.scaled_element(p, rows, place);
   wait_for_before();
-  const auto state = nodes.root(index, false);
+  const auto state = nodes.root_by_warp(index);
   if (threadIdx.x % 32 == 0) finish_alone(p, place, {rows, row_at(p, place), state}, target, element, to);
 }
 
@@ -204,7 +204,7 @@ static __global__ void __launch_bounds__(lift::kChunk)
   if (counts) weight = static_cast<double>(target.weight);
   if (index < p.rows) {
     // Of one node each: no merging.
-    const auto state = rows.targets != nullptr ? rows.states[index] : nodes.root(index, true);
+    const auto state = rows.targets != nullptr ? rows.states[index] : nodes.root_by_thread(index);
     if (rows.targets != nullptr) {
       const RowTarget left = rows.targets[index];
       element = left.element;

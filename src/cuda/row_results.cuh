@@ -17,10 +17,14 @@ inline bool merges_by_threads(std::int64_t rows, std::int64_t count) {
   return count <= kFewNodes && rows > kRowsANode * count;
 }
 
-/// States of each of some rows' chunks as a fold leaves them, [rows][count + left].
+/// States of each of some rows' chunks as a fold leaves them, [rows][count + left]. What merges them is short: behind a
+/// read of much more than the L2 cache holds its code comes from memory, a line at a time (measured: eight nodes a
+/// lane, one after the other in a warp's code, 28 us; two a lane by the warps of a block 4).
 struct RowNodes {
   using F = fold::LogSumExp<float>;
-  static constexpr int kChunks = 4;  ///< of a merged node
+  static constexpr int kChunks = 4;      ///< of a merged node
+  static constexpr int kWarpNodes = 64;  ///< that a warp merges at a time, two a lane
+  static constexpr int kMost = 1024;     ///< that a warp or a block merges
 
   F::State* states;
   int count;     ///< nodes of one level of the tree: chunks, or merged ones, of which the last may be a chunk
@@ -37,13 +41,79 @@ struct RowNodes {
   }
   SOFTFOLD_HD int all() const { return count + (left > 0 ? 1 : 0); }
 
-  /// A row's root, of at most 256 nodes by a warp, of at most kFewNodes by each thread for itself.
-  __device__ __forceinline__ F::State root(std::int64_t row, bool by_threads) const {
-    const F::State* from = states + row * (count + left);
-    F::State last = F::identity();
-    if (left > 0) last = merge_few<F, kChunks>([&](int i) { return from[count + i]; }, left);
-    const auto load = [&](int i) { return i < count ? from[i] : last; };
-    return by_threads ? merge_few<F>(load, all()) : lift::merge_states(load, all());
+  /// A row's root, of at most kFewNodes, by a thread.
+  __device__ __forceinline__ F::State root_by_thread(std::int64_t row) const {
+    const F::State* from = first_of(row);
+    if (count == 1 && left == 0) return from[0];
+    const F::State last = last_of(from);
+    return merge_few<F>([&](int i) { return i < count ? from[i] : last; }, all());
+  }
+  /// Of at most kMost, by a warp.
+  __device__ __forceinline__ F::State root_by_warp(std::int64_t row) const {
+    const F::State* from = first_of(row);
+    Pair next = ask(from, 0);
+    const lift::Node last = merge_left(from);
+    lift::Node own{lift::kNone, 0.F}, root;
+#pragma unroll 1
+    for (int run = 0; run * kWarpNodes < all(); ++run) {
+      const Pair now = next;
+      if ((run + 1) * kWarpNodes < all()) next = ask(from, run + 1);
+      root = merge_run(now, run, last);
+      if (lane() == run) own = root;
+    }
+    return state_of(all() > kWarpNodes ? merge_lanes(own) : root, from);
+  }
+  /// The same by a block that has a warp for each kWarpNodes; its first one gets it.
+  __device__ __forceinline__ F::State root_by_block(std::int64_t row) const {
+    __shared__ lift::Node roots[kMost / kWarpNodes];
+    const F::State* from = first_of(row);
+    const int run = static_cast<int>(threadIdx.x) / 32;
+    const Pair own = ask(from, run);
+    const lift::Node root = merge_run(own, run, merge_left(from));
+    if (lane() == 0) roots[run] = root;
+    __syncthreads();
+    if (run > 0) return F::identity();
+    return state_of(merge_lanes(lane() * kWarpNodes < all() ? roots[lane()] : lift::Node{lift::kNone, 0.F}), from);
+  }
+
+ private:
+  struct Pair {
+    F::State states[2];
+  };
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  __device__ __forceinline__ const F::State* first_of(std::int64_t row) const { return states + row * (count + left); }
+  __device__ __forceinline__ F::State last_of(const F::State* from) const {
+    return left > 0 ? merge_few<F, kChunks>([&](int i) { return from[count + i]; }, left) : F::identity();
+  }
+  /// The lane's states of a run. (Where a node's load and what is done with it are one, each waits for the one before.)
+  __device__ __forceinline__ Pair ask(const F::State* from, int run) const {
+    const int first = run * kWarpNodes + 2 * lane();
+    return {{from[min(first, count - 1)], from[min(first + 1, count - 1)]}};
+  }
+  /// last: the node of the chunks left.
+  __device__ __forceinline__ lift::Node merge_run(const Pair& own, int run, const lift::Node& last) const {
+    lift::Node node[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int k = run * kWarpNodes + 2 * lane() + i;
+      node[i] = k == count ? last : lift::Node{lift::kNone, 0.F};
+      if (k < count) node[i] = lift::node_of(own.states[i]);
+    }
+    return lift::merge_nodes(node);
+  }
+  static __device__ __forceinline__ lift::Node merge_lanes(const lift::Node& own) {
+    const lift::Node all[1] = {own};
+    return lift::merge_nodes(all);
+  }
+  __device__ __forceinline__ lift::Node merge_left(const F::State* from) const {
+    if (left == 0) return {lift::kNone, 0.F};
+    const F::State own = from[count + min(lane(), left - 1)];
+    return merge_lanes(lane() < left ? lift::node_of(own) : lift::Node{lift::kNone, 0.F});
+  }
+  __device__ __forceinline__ F::State state_of(const lift::Node& root, const F::State* from) const {
+    if (root.z != lift::kFar) return lift::state_of(root);
+    const auto load = [nodes = *this, from](int i) { return i < nodes.count ? from[i] : nodes.last_of(from); };
+    return lift::merge_states_wide(load, all());
   }
 };
 /// The states of p's rows for their roots, at `states`, where there is room for every chunk's.

@@ -88,11 +88,8 @@ bool takes_slots(const RowProblem& p, const DeviceTraits& device) {
   return fits && p.rows * lift::chunk_count(p.n) > kFewChunks;
 }
 
-/// Nodes that one warp merges.
-constexpr std::int64_t kMostNodes = 256;
-
-/// How rows are cut. merges: tiles' chunks are merged where that is faster. Measured: more than one chunk in 64 that is
-/// left, by a copy of its own, loses what is gained, and rows over 256 chunks lose 4 percent.
+/// How rows are cut. merges: tiles' chunks are merged, as far as the tiles of rows are their own. Measured: rows end to
+/// end of which chunks are left are cut as if they were one, as 16-bit ones lose 5 percent otherwise.
 template <class E, int kLanes>
 RunTiles cut_rows(const PlainRows& rows, bool merges) {
   using At = Slots<E, kLanes>;
@@ -100,9 +97,9 @@ RunTiles cut_rows(const PlainRows& rows, bool merges) {
   tiles.runs = rows.n / At::kSlots;
   tiles.rest = static_cast<int>(rows.n % At::kSlots);
   tiles.dense = tiles.rest == 0 && rows.joined && (rows.rows == 1 || rows.x_stride == rows.n * At::kSize);
-  const std::int64_t left = tiles.runs % At::kRuns;
-  const bool few_left = left * 64 <= tiles.runs && (left == 0 || !tiles.dense);
-  merges = merges && kMerges<E, kLanes> && few_left && rows.n <= kMostNodes * lift::kChunk;
+  const bool are_own = tiles.runs % At::kRuns == 0 || !tiles.dense;
+  merges = merges && kMerges<E, kLanes> && are_own &&
+           rows.n <= std::int64_t{RowNodes::kMost} * RowNodes::kChunks * lift::kChunk;
   const std::int64_t nodes = merges ? tiles.runs / At::kRuns : 0;
   tiles.merged_runs = nodes * At::kRuns;
   tiles.merged_tiles = Divisor(std::max<std::int64_t>(nodes, 1));
@@ -148,21 +145,25 @@ RowNodes fold_plain(const RowProblem& p, const FoldResults& to, bool merges, con
   return {to.states, chunks, 0};
 }
 
-/// logsumexp and state: levels of the tree while a row has more nodes, all of chunks then, than one warp merges.
+/// logsumexp and state: levels of the tree while a row has more nodes, all of chunks then, than are merged at once.
 void write_results(const RowProblem& p, RowNodes nodes, Stream stream) {
-  while (nodes.all() > kMostNodes) {
+  while (nodes.all() > RowNodes::kMost) {
     const std::int64_t count = nodes.count, next = ceil_div(count, 32);
     State* to = nodes.states + p.rows * count;
     launch("merge_nodes", merge_nodes<fold::LogSumExp<float>>, warps_for(p.rows * next), stream, nodes.states, count,
            to, next, p.rows * next);
     nodes = RowNodes(to, next, 0);
   }
-  const RowResults to(p);
+  const auto by = [&](auto kernel, const Grid& grid) {
+    launch("write_merged_results", kernel, grid, stream, RowResults(p), p.rows, nodes);
+  };
   if (merges_by_threads(p.rows, nodes.all())) {
-    const Grid grid{ceil_div(p.rows, kThreads), kThreads};
-    launch("write_merged_results", write_merged_results<true>, grid, stream, to, p.rows, nodes);
+    by(write_merged_results<Merges::by_threads>, {ceil_div(p.rows, kThreads), kThreads});
+  } else if (nodes.all() <= RowNodes::kWarpNodes) {
+    by(write_merged_results<Merges::by_warps>, warps_for(p.rows));
   } else {
-    launch("write_merged_results", write_merged_results<false>, warps_for(p.rows), stream, to, p.rows, nodes);
+    by(write_merged_results<Merges::by_blocks>,
+       {p.rows, 32 * static_cast<int>(ceil_div(nodes.all(), RowNodes::kWarpNodes))});
   }
 }
 

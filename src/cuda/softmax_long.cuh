@@ -191,16 +191,23 @@ __global__ void __launch_bounds__(256, 4)
   if (lane == 0) states[item] = folded.state;
 }
 
-/// From a row's nodes, at most 256, to its result: a thread a row of few, else a warp.
-template <bool kFew>
-__global__ void __launch_bounds__(128)
+/// Who merges a row's nodes: a thread (merges_by_threads), a warp up to RowNodes::kWarpNodes of them, or a block.
+enum class Merges { by_threads, by_warps, by_blocks };
+
+/// From rows' nodes to their results.
+template <Merges kHow>
+__global__ void __launch_bounds__(kHow == Merges::by_blocks ? RowNodes::kMost / RowNodes::kWarpNodes * 32 : 128)
     write_merged_results(const __grid_constant__ RowResults to, std::int64_t rows, const RowNodes nodes) {
   begin_in_order();
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const std::int64_t row = kFew ? thread : thread / 32;
+  const std::int64_t row = kHow == Merges::by_threads ? thread : kHow == Merges::by_warps ? thread / 32 : blockIdx.x;
   if (row >= rows) return;
-  const auto root = nodes.root(row, kFew);
-  if (kFew || threadIdx.x % 32 == 0) to.put_state(row, root);
+  if constexpr (kHow == Merges::by_threads) {
+    to.put_state(row, nodes.root_by_thread(row));
+  } else {
+    const auto root = kHow == Merges::by_warps ? nodes.root_by_warp(row) : nodes.root_by_block(row);
+    if (threadIdx.x % (kHow == Merges::by_warps ? 32U : blockDim.x) == 0) to.put_state(row, root);
+  }
 }
 
 /// The second read: every element's term again, in its row's frame. O: as of softmax_cluster_row.

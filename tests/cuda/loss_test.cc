@@ -97,6 +97,7 @@ TEST_F(CudaLoss, GradientsOfShortRows) {
 TEST_F(CudaLoss, GradientsOfRowsThatABlockHolds) {
   for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{2050, 2048},
                                 {1400, 3000},
+                                {700, 6500},
                                 {700, 6144},
                                 {400, 10241},
                                 {1060, 12288},
@@ -144,6 +145,7 @@ TEST_F(CudaLoss, SumsOfCommonRows) {
                                 {1100, 1024},
                                 {2050, 2048},
                                 {1400, 3000},
+                                {700, 6500},
                                 {1100, 8000},
                                 {2000, 8000},
                                 {1500, 9001},

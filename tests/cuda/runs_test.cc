@@ -51,9 +51,29 @@ TEST_F(CudaRuns, WhereverRowsBegin) {
                            {t, 9001},
                            {t, 1500, 36},
                            {t, 4096, 8},
+                           {t, 6500},
+                           {t, 10240, 8},
                            {t, 300000}})
       for (const Kind& kind : kinds) {
         expect_by_runs(Op::logsumexp, s, kind);
+        if (HasFatalFailure()) return;
+      }
+}
+
+/// Rows of 65 to 1024 nodes, which a block merges, and of more; nodes of one chunk and of four, and some left.
+TEST_F(CudaRuns, LongRows) {
+  const Kind kinds[] = {
+      {Values::normal, 1., 0}, {Values::specials, 1., 8}, {Values::wide, 0.3, 24}, {Values::huge, -1., 3}};
+  for (const Shape& s : {Shape{DType::float32, 70000},
+                         {DType::float32, 1048577},
+                         {DType::bfloat16, 262145},
+                         {DType::bfloat16, 1050001, 7},
+                         {DType::bfloat16, 4194304},
+                         {DType::float16, 600000},
+                         {DType::float16, 4194305}})
+    for (const Kind& kind : kinds)
+      for (const Op op : {Op::logsumexp, Op::state}) {
+        expect_by_runs(op, s, kind);
         if (HasFatalFailure()) return;
       }
 }
@@ -81,10 +101,10 @@ TEST_F(CudaRuns, ShortRows) {
 TEST_F(CudaRuns, ManyTiles) {
   constexpr std::int64_t kElements = std::int64_t{80} << 20;  // of 132 blocks 5 tiles a place, 9 a warp
   const auto many = [](DType t, std::int64_t n, std::int64_t apart = 0) { return Shape{t, n, apart, kElements / n}; };
-  for (const Shape& s :
-       {many(DType::bfloat16, 4096), many(DType::float16, 4096), many(DType::bfloat16, 50257),
-        many(DType::float16, 50257), many(DType::bfloat16, 5001, 7), many(DType::float16, 1500, 36),
-        many(DType::bfloat16, 128), many(DType::float16, 256), many(DType::bfloat16, 512), many(DType::float32, 128)})
+  for (const Shape& s : {many(DType::bfloat16, 4096), many(DType::float16, 4096), many(DType::bfloat16, 50257),
+                         many(DType::float16, 50257), many(DType::bfloat16, 5001, 7), many(DType::bfloat16, 6500),
+                         many(DType::float16, 1500, 36), many(DType::bfloat16, 128), many(DType::float16, 256),
+                         many(DType::bfloat16, 512), many(DType::float32, 128)})
     for (const Kind& kind : {Kind{Values::normal, 1., 0}, Kind{Values::specials, 1., 24}}) {
       expect_by_runs(Op::logsumexp, s, kind);
       if (HasFatalFailure()) return;
