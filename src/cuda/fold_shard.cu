@@ -130,7 +130,7 @@ struct ShardRow : FoldedRow<T> {
 /// The root over up to 256 nodes of one level, by a warp.
 __device__ __forceinline__ fold::LogSumExp<float>::State merge_nodes_of(const fold::LogSumExp<float>::State* nodes,
                                                                         int count) {
-  return RowNodes(nodes, count, 0).root_by_warp(0);
+  return lift::merge_states([&](int i) { return nodes[i]; }, count);
 }
 __device__ __forceinline__ fold::LogSumExp<double>::State merge_nodes_of(const fold::LogSumExp<double>::State* nodes,
                                                                          int count) {

@@ -26,13 +26,12 @@ struct RowNodes {
   static constexpr int kWarpNodes = 64;  ///< that a warp merges at a time, two a lane
   static constexpr int kMost = 1024;     ///< that a warp or a block merges
 
-  const F::State* states;
+  F::State* states;
   int count;     ///< nodes of one level of the tree: chunks, or merged ones, of which the last may be a chunk
   int left = 0;  ///< chunks, up to kChunks, whose node would be the next one
 
   /// `merged` nodes of a row's first chunks, and the states of the others.
-  SOFTFOLD_HD RowNodes(const F::State* at, std::int64_t chunks, std::int64_t merged)
-      : states(at), count(static_cast<int>(merged)) {
+  RowNodes(F::State* at, std::int64_t chunks, std::int64_t merged) : states(at), count(static_cast<int>(merged)) {
     const int others = static_cast<int>(chunks - merged * kChunks);
     if (merged == 0 || others == 1) {
       count += others;

@@ -146,14 +146,13 @@ RowNodes fold_plain(const RowProblem& p, const FoldResults& to, bool merges, con
 }
 
 /// logsumexp and state: levels of the tree while a row has more nodes, all of chunks then, than are merged at once.
-void write_results(const RowProblem& p, State* states, RowNodes nodes, Stream stream) {
+void write_results(const RowProblem& p, RowNodes nodes, Stream stream) {
   while (nodes.all() > RowNodes::kMost) {
     const std::int64_t count = nodes.count, next = ceil_div(count, 32);
-    State* to = states + p.rows * count;
-    launch("merge_nodes", merge_nodes<fold::LogSumExp<float>>, warps_for(p.rows * next), stream, states, count, to,
-           next, p.rows * next);
-    states = to;
-    nodes = RowNodes(states, next, 0);
+    State* to = nodes.states + p.rows * count;
+    launch("merge_nodes", merge_nodes<fold::LogSumExp<float>>, warps_for(p.rows * next), stream, nodes.states, count,
+           to, next, p.rows * next);
+    nodes = RowNodes(to, next, 0);
   }
   const auto by = [&](auto kernel, const Grid& grid) {
     launch("write_merged_results", kernel, grid, stream, RowResults(p), p.rows, nodes);
@@ -189,7 +188,7 @@ void run_tiles(const RowProblem& p, const Context& context) {
     const bool at_once = !writes && p.n <= kLongestRun<E> && takes_slots<E>(p, traits);
     const RowNodes nodes = fold_plain<E>(p, {at_once ? nullptr : states, RowResults(p)}, !writes, traits, stream);
     if (at_once) return;
-    if (!writes) return write_results(p, states, nodes, stream.following());
+    if (!writes) return write_results(p, nodes, stream.following());
     const State* roots = merge_levels<fold::LogSumExp<float>>(p, states, stream);
     if (!is_apart(p)) return write_rows<E, void>(p, roots, stream.following());
     with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class F, class O>() {
