@@ -18,8 +18,8 @@ inline bool merges_by_threads(std::int64_t rows, std::int64_t count) {
 }
 
 /// States of each of some rows' chunks as a fold leaves them, [rows][count + left]. What merges them is short: behind a
-/// read of much more than the L2 cache holds its code comes from memory, a line at a time (measured: eight nodes a
-/// lane, one after the other in a warp's code, 28 us; two a lane by the warps of a block 4).
+/// read of much more than the L2 cache holds its code comes from memory, a line at a time (measured: of 256 nodes,
+/// eight a lane, one after the other in a warp's code, 28 us).
 struct RowNodes {
   using F = fold::LogSumExp<float>;
   static constexpr int kChunks = 4;      ///< of a merged node
@@ -28,7 +28,7 @@ struct RowNodes {
 
   F::State* states;
   int count;     ///< nodes of one level of the tree: chunks, or merged ones, of which the last may be a chunk
-  int left = 0;  ///< chunks, up to kChunks, whose node would be the next one
+  int left = 0;  ///< 2 to kChunks chunks, whose node would be the next one, or none
 
   /// `merged` nodes of a row's first chunks, and the states of the others.
   RowNodes(F::State* at, std::int64_t chunks, std::int64_t merged) : states(at), count(static_cast<int>(merged)) {
@@ -51,29 +51,29 @@ struct RowNodes {
   /// Of at most kMost, by a warp.
   __device__ __forceinline__ F::State root_by_warp(std::int64_t row) const {
     const F::State* from = first_of(row);
-    Pair next = ask(from, 0);
+    Pair next = load_pair(from, 0);
     const lift::Node last = merge_left(from);
     lift::Node own{lift::kNone, 0.F}, root;
 #pragma unroll 1
     for (int run = 0; run * kWarpNodes < all(); ++run) {
       const Pair now = next;
-      if ((run + 1) * kWarpNodes < all()) next = ask(from, run + 1);
-      root = merge_run(now, run, last);
+      if ((run + 1) * kWarpNodes < all()) next = load_pair(from, run + 1);
+      root = merge_pairs(now, run, last);
       if (lane() == run) own = root;
     }
-    return state_of(all() > kWarpNodes ? merge_lanes(own) : root, from);
+    return root_state(all() > kWarpNodes ? root_of_lanes(own) : root, from);
   }
   /// The same by a block that has a warp for each kWarpNodes; its first one gets it.
   __device__ __forceinline__ F::State root_by_block(std::int64_t row) const {
     __shared__ lift::Node roots[kMost / kWarpNodes];
     const F::State* from = first_of(row);
     const int run = static_cast<int>(threadIdx.x) / 32;
-    const Pair own = ask(from, run);
-    const lift::Node root = merge_run(own, run, merge_left(from));
+    const Pair own = load_pair(from, run);
+    const lift::Node root = merge_pairs(own, run, merge_left(from));
     if (lane() == 0) roots[run] = root;
     __syncthreads();
     if (run > 0) return F::identity();
-    return state_of(merge_lanes(lane() * kWarpNodes < all() ? roots[lane()] : lift::Node{lift::kNone, 0.F}), from);
+    return root_state(root_of_lanes(lane() * kWarpNodes < all() ? roots[lane()] : lift::Node{lift::kNone, 0.F}), from);
   }
 
  private:
@@ -86,12 +86,12 @@ struct RowNodes {
     return left > 0 ? merge_few<F, kChunks>([&](int i) { return from[count + i]; }, left) : F::identity();
   }
   /// The lane's states of a run. (Where a node's load and what is done with it are one, each waits for the one before.)
-  __device__ __forceinline__ Pair ask(const F::State* from, int run) const {
+  __device__ __forceinline__ Pair load_pair(const F::State* from, int run) const {
     const int first = run * kWarpNodes + 2 * lane();
     return {{from[min(first, count - 1)], from[min(first + 1, count - 1)]}};
   }
   /// last: the node of the chunks left.
-  __device__ __forceinline__ lift::Node merge_run(const Pair& own, int run, const lift::Node& last) const {
+  __device__ __forceinline__ lift::Node merge_pairs(const Pair& own, int run, const lift::Node& last) const {
     lift::Node node[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -101,16 +101,16 @@ struct RowNodes {
     }
     return lift::merge_nodes(node);
   }
-  static __device__ __forceinline__ lift::Node merge_lanes(const lift::Node& own) {
+  static __device__ __forceinline__ lift::Node root_of_lanes(const lift::Node& own) {
     const lift::Node all[1] = {own};
     return lift::merge_nodes(all);
   }
   __device__ __forceinline__ lift::Node merge_left(const F::State* from) const {
     if (left == 0) return {lift::kNone, 0.F};
     const F::State own = from[count + min(lane(), left - 1)];
-    return merge_lanes(lane() < left ? lift::node_of(own) : lift::Node{lift::kNone, 0.F});
+    return root_of_lanes(lane() < left ? lift::node_of(own) : lift::Node{lift::kNone, 0.F});
   }
-  __device__ __forceinline__ F::State state_of(const lift::Node& root, const F::State* from) const {
+  __device__ __forceinline__ F::State root_state(const lift::Node& root, const F::State* from) const {
     if (root.z != lift::kFar) return lift::state_of(root);
     const auto load = [nodes = *this, from](int i) { return i < nodes.count ? from[i] : nodes.last_of(from); };
     return lift::merge_states_wide(load, all());
