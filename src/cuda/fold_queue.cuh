@@ -10,10 +10,14 @@ inline namespace v0 {
 namespace cuda {
 
 /// How plain rows are cut into runs of kSlots elements, and what is left of each into one more; a warp takes kRuns of
-/// them at a time: first those whose states are merged, which are neighbours in a row, then other full ones.
+/// them at a time: first those whose states are merged, which are neighbours in a row, then other full ones. All runs
+/// are fewer than 2^31: what finds a tile in 32 bits takes half as many instructions.
 struct RunTiles {
-  std::int64_t merged, full, all;    ///< tiles, each with those before
-  std::int64_t runs, merged_runs;    ///< full runs a row, and the first of them, which are merged
+  static constexpr std::int64_t kMostRuns = std::int64_t{1} << 31;
+
+  unsigned merged, full, all;        ///< tiles, each with those before
+  unsigned runs, merged_runs;        ///< full runs a row, and the first of them, which are merged
+  unsigned others;                   ///< full runs that are not merged, of all rows
   int rest;                          ///< elements of the last one of each row
   Divisor merged_tiles, other_runs;  ///< tiles a row of the merged runs; other full runs a row
   bool dense;                        ///< x is full runs end to end, the first on a vector
@@ -29,12 +33,12 @@ __device__ __forceinline__ int elements_behind(const char* first, int bytes) {
 /// A lane's run of a tile.
 template <class E, int kLanes>
 struct RunOf {
-  std::int64_t row, run;
+  unsigned row, run;
   const char* first;
   int n;
   bool exists;  ///< false: the last one, once more
 
-  __device__ __forceinline__ RunOf(const PlainRows& p, const RunTiles& tiles, std::int64_t tile, int place) {
+  __device__ __forceinline__ RunOf(const PlainRows& p, const RunTiles& tiles, unsigned tile, unsigned place) {
     using At = Slots<E, kLanes>;
     const bool full = tile < tiles.full;
     if (tile < tiles.merged) {
@@ -42,15 +46,14 @@ struct RunOf {
       run = (tile - row * tiles.merged_tiles.value) * At::kRuns + place;
       exists = true;
     } else {
-      const std::int64_t runs = full ? tiles.other_runs.value : 1;
-      const std::int64_t wanted = (tile - (full ? tiles.merged : tiles.full)) * At::kRuns + place;
-      const std::int64_t item = min(wanted, p.rows * runs - 1);
+      const unsigned wanted = (tile - (full ? tiles.merged : tiles.full)) * At::kRuns + place;
+      const unsigned item = min(wanted, (full ? tiles.others : static_cast<unsigned>(p.rows)) - 1);
       exists = item == wanted;
       row = full ? tiles.other_runs.quotient(item) : item;
-      run = (full ? tiles.merged_runs : tiles.runs) + item - row * runs;
+      run = full ? tiles.merged_runs + item - row * tiles.other_runs.value : tiles.runs;
     }
     n = full ? At::kSlots : tiles.rest;
-    first = p.x + row * p.x_stride + run * (At::kSlots * At::kSize);
+    first = p.x + row * p.x_stride + std::uint64_t{run} * (At::kSlots * At::kSize);
   }
   __device__ __forceinline__ typename Landing<E, 32>::Span span(const PlainRows& p) const {
     return {first, n, p.x_begin, p.x_end};
@@ -128,7 +131,7 @@ class TileQueue {
     for (unsigned ticket = ticket_; ticket < Place::kCount; ticket += blockDim.x / 32) fetch(ticket, ticket);
   }
 
-  __device__ __forceinline__ std::int64_t tile() const { return tile_of(ticket_); }
+  __device__ __forceinline__ unsigned tile() const { return tile_of(ticket_); }
   __device__ __forceinline__ bool has_tile() const { return tile() < tiles_.all; }
   /// Copies land in any order: the tile before this one may not even have been there, and a barrier tells its own phase
   /// from the last one, not from the next.
@@ -148,20 +151,18 @@ class TileQueue {
   __device__ __forceinline__ void take_next() {
     fetch(ticket_ + Place::kCount, place());
     unsigned ticket = 0;
-    if (threadIdx.x % 32 == 0)  // atomicAdd() would first look for others of the warp who add
-      asm volatile("atom.shared.add.u32 %0, [%1], 1;" : "=r"(ticket) : "r"(shared_address(&shared_.next)) : "memory");
+    // To add one, others of the warp who do would be looked for first, and to count to the largest number is to add.
+    if (threadIdx.x % 32 == 0) ticket = atomicInc(&shared_.next, ~0U - 1);
     ticket_ = __shfl_sync(lift::kWholeWarp, ticket, 0);
   }
 
  private:
-  static __device__ __forceinline__ int own() { return static_cast<int>(threadIdx.x) % 32 / kLanes; }
+  static __device__ __forceinline__ unsigned own() { return threadIdx.x % 32 / kLanes; }
   __device__ __forceinline__ unsigned place() const { return ticket_ % Place::kCount; }
-  __device__ __forceinline__ std::int64_t tile_of(unsigned ticket) const {
-    return static_cast<std::int64_t>(ticket) * gridDim.x + blockIdx.x;
-  }
+  __device__ __forceinline__ unsigned tile_of(unsigned ticket) const { return ticket * gridDim.x + blockIdx.x; }
 
   __device__ __forceinline__ void fetch(unsigned ticket, unsigned place) {
-    const std::int64_t tile = tile_of(ticket);
+    const unsigned tile = tile_of(ticket);
     if (tile >= tiles_.all) return;
     CopyBarrier& barrier = shared_.barriers[place];
     if (threadIdx.x % 32 == 0) *const_cast<volatile unsigned*>(&shared_.fetched[place]) = ticket;
@@ -169,13 +170,13 @@ class TileQueue {
     if (!tiles_.dense) return fetch_runs(tile, place, barrier, to);
     if (threadIdx.x % 32 != 0) return;
     constexpr std::int64_t most = At::kRuns * At::kDense;
-    const char* from = p_.x + tile * most;
+    const char* from = p_.x + std::int64_t{tile} * most;
     const int bytes = static_cast<int>(min(most, static_cast<std::int64_t>(p_.x_end - from)));
     barrier.expect(bytes);
     barrier.copy(to + elements_behind<E>(from, kCopyLine) * At::kSize, from, bytes);
   }
 
-  __device__ __forceinline__ void fetch_runs(std::int64_t tile, unsigned place, CopyBarrier& barrier, char* to) {
+  __device__ __forceinline__ void fetch_runs(unsigned tile, unsigned place, CopyBarrier& barrier, char* to) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if (kLanes == 8 && sizeof(E) == 2 && tile < tiles_.full && fetch_joined(tile, place, barrier, to)) return;
     if (lane == 0) shared_.joined[place] = false;
@@ -192,7 +193,7 @@ class TileQueue {
   }
 
   /// A tile of neighbours in a row by one copy. False: it is none, or it lies at an end of x's memory.
-  __device__ __forceinline__ bool fetch_joined(std::int64_t tile, unsigned place, CopyBarrier& barrier, char* to) {
+  __device__ __forceinline__ bool fetch_joined(unsigned tile, unsigned place, CopyBarrier& barrier, char* to) {
     const RunOf<E, kLanes> run(p_, tiles_, tile, 0);
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int shift = elements_behind<E>(run.first, kCopyLine), before = shift % At::kWidth * At::kSize;

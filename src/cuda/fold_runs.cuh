@@ -13,17 +13,17 @@ namespace cuda {
 /// Where the state of a lane's run of a tile goes, or its tile's: to its place in [rows][runs], where those of a merged
 /// tile have one together (RowNodes), or, of rows of one run, to the row's result.
 template <class E, int kLanes>
-__device__ __forceinline__ void put_run(const PlainRows& p, const RunTiles& tiles, const FoldResults& to,
-                                        std::int64_t tile, const fold::LogSumExp<float>::State& state) {
+__device__ __forceinline__ void put_run(const PlainRows& p, const RunTiles& tiles, const FoldResults& to, unsigned tile,
+                                        const fold::LogSumExp<float>::State& state) {
   constexpr int kRuns = Slots<E, kLanes>::kRuns;
-  const int place = static_cast<int>(threadIdx.x) % 32 / kLanes;
+  const unsigned place = threadIdx.x % 32 / kLanes;
   const bool merged = tile < tiles.merged;
   const RunOf<E, kLanes> run(p, tiles, tile, place);
   if (!run.exists || (merged && place > 0)) return;
   if (to.states == nullptr) return to.rows.put_state(run.row, state);
-  const std::int64_t nodes = tiles.merged_runs / kRuns, saved = tiles.merged_runs - nodes;
-  to.states[run.row * (tiles.runs + (tiles.rest > 0 ? 1 : 0) - saved) + (merged ? run.run / kRuns : run.run - saved)] =
-      state;
+  const unsigned nodes = tiles.merged_runs / kRuns, saved = tiles.merged_runs - nodes;
+  const std::uint64_t of_row = tiles.runs + (tiles.rest > 0 ? 1 : 0) - saved;
+  to.states[run.row * of_row + (merged ? run.run / kRuns : run.run - saved)] = state;
 }
 
 /// The node over the runs of a lane's tile: states that have waited are those of the tile's runs in groups of lanes.
@@ -72,12 +72,12 @@ __global__ void __launch_bounds__(kSlotWarps * 32, 1)
     __syncthreads();
   }
   fold::LogSumExp<float>::State kept{0., 0.F};
-  std::int64_t kept_tile = -1;
+  unsigned kept_tile = 0;
   int turn = 0;
 #pragma unroll 1
   while (queue.has_tile()) {
     queue.wait();
-    const std::int64_t tile = queue.tile();
+    const unsigned tile = queue.tile();
     const LandedRun landed = queue.run();
     const GuessedState state = fold_run<E, kLanes>(landed, tile < tiles.full, tiles, p.factor.c, table);
     __syncwarp();

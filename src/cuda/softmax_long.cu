@@ -85,7 +85,8 @@ constexpr std::int64_t kFewChunks = 4096;
 template <class E>
 bool takes_slots(const RowProblem& p, const DeviceTraits& device) {
   const bool fits = device.shared_bytes >= kBlockBytes && (sizeof(E) == 2 || p.n <= kLongestRun<E>);
-  return fits && p.rows * lift::chunk_count(p.n) > kFewChunks;
+  const std::int64_t chunks = p.rows * lift::chunk_count(p.n);
+  return fits && chunks > kFewChunks && chunks < RunTiles::kMostRuns;
 }
 
 /// How rows are cut. merges: the chunks of a tile are, unless rows lie end to end and are no whole tiles: their tiles
@@ -94,19 +95,23 @@ template <class E, int kLanes>
 RunTiles cut_rows(const PlainRows& rows, bool merges) {
   using At = Slots<E, kLanes>;
   RunTiles tiles{};
-  tiles.runs = rows.n / At::kSlots;
+  const std::int64_t runs = rows.n / At::kSlots;
   tiles.rest = static_cast<int>(rows.n % At::kSlots);
   tiles.dense = tiles.rest == 0 && rows.joined && (rows.rows == 1 || rows.x_stride == rows.n * At::kSize);
-  const bool within_rows = tiles.runs % At::kRuns == 0 || !tiles.dense;
+  const bool within_rows = runs % At::kRuns == 0 || !tiles.dense;
   merges = merges && kMerges<E, kLanes> && within_rows &&
            rows.n <= std::int64_t{RowNodes::kMost} * RowNodes::kChunks * lift::kChunk;
-  const std::int64_t nodes = merges ? tiles.runs / At::kRuns : 0;
-  tiles.merged_runs = nodes * At::kRuns;
+  const std::int64_t nodes = merges ? runs / At::kRuns : 0, merged_runs = nodes * At::kRuns;
+  const std::int64_t merged = rows.rows * nodes, others = rows.rows * (runs - merged_runs);
+  const std::int64_t full = merged + ceil_div(others, At::kRuns);
+  tiles.merged = static_cast<unsigned>(merged);
+  tiles.full = static_cast<unsigned>(full);
+  tiles.all = static_cast<unsigned>(full + (tiles.rest > 0 ? ceil_div(rows.rows, At::kRuns) : 0));
+  tiles.runs = static_cast<unsigned>(runs);
+  tiles.merged_runs = static_cast<unsigned>(merged_runs);
+  tiles.others = static_cast<unsigned>(others);
   tiles.merged_tiles = Divisor(std::max<std::int64_t>(nodes, 1));
-  tiles.other_runs = Divisor(std::max<std::int64_t>(tiles.runs - tiles.merged_runs, 1));
-  tiles.merged = rows.rows * nodes;
-  tiles.full = tiles.merged + ceil_div(rows.rows * (tiles.runs - tiles.merged_runs), At::kRuns);
-  tiles.all = tiles.full + (tiles.rest > 0 ? ceil_div(rows.rows, At::kRuns) : 0);
+  tiles.other_runs = Divisor(std::max<std::int64_t>(runs - merged_runs, 1));
   return tiles;
 }
 

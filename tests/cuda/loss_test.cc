@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 namespace softfold_test {
 namespace {
@@ -119,6 +120,21 @@ TEST_F(CudaLoss, GradientsOfRowsThatClustersTakeOneByOne) {
        {Case{DType::bfloat16, 1000, 32000}, {DType::float16, 1500, 17001}, {DType::float32, 300, 100000}})
     for (const int kind : {0, 1, 2}) {
       expect_same(t, rows, n, kind);
+      if (HasFatalFailure()) return;
+    }
+}
+
+/// Without a gradient, of rows whose states a warp merges in one run of 64 or in two.
+TEST_F(CudaLoss, LossesOfLongRows) {
+  for (const auto& [t, rows, n] : {std::tuple<DType, std::int64_t, std::int64_t>{DType::float32, 100, 65536},
+                                   {DType::float32, 90, 100000},
+                                   {DType::bfloat16, 60, 262144},
+                                   {DType::float16, 60, 200001}})
+    for (int kind = 0; kind < 4; ++kind) {
+      Loss of(t, rows, n, kind % 2 == 0 ? 0 : 3, kind < 3 ? static_cast<Reduction>(kind) : Reduction::sum, 1.);
+      for (const bool gpu : {false, true}) of.run(gpu, kind % 2 == 0, false, false);
+      of.expect_same(std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) + " kind " +
+                     std::to_string(kind));
       if (HasFatalFailure()) return;
     }
 }
