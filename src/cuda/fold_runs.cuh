@@ -44,8 +44,9 @@ __device__ __forceinline__ GuessedState fold_run(const LandedRun& run, bool full
                                                  const TermTable& table) {
   using At = Slots<E, kLanes>;
   if constexpr (kLooksUp<E>) {
-    if (full && tiles.looks_up) {
-      const GuessedState state = fold_looked_up<kLanes>(At(run.vector, run.shift, tiles.dense), c, table);
+    if (tiles.looks_up) {
+      const GuessedState state = full ? fold_looked_up<kLanes>(At(run.vector, run.shift, tiles.dense), c, table)
+                                      : fold_cut_looked_up<kLanes>(run.vector, run.shift, tiles.rest, c, table);
       if (__all_sync(lift::kWholeWarp, state.right)) return state;
     }
   } else if (full) {

@@ -22,6 +22,7 @@ class RunningExtremes {
   __device__ __forceinline__ void look(const uint4& a, const uint4& b) {
     look(a.x, b.x), look(a.y, b.y), look(a.z, b.z), look(a.w, b.w);
   }
+  __device__ __forceinline__ void look(const uint4& a) { look(a.x, a.y), look(a.z, a.w); }
   __device__ __forceinline__ lift::Extremes all() const {
     return {static_cast<float>(__hmin_nan(low_.x, low_.y)), static_cast<float>(__hmax_nan(high_.x, high_.y))};
   }
@@ -40,8 +41,9 @@ template <>
 class RunningExtremes<float> {
  public:
   __device__ __forceinline__ explicit RunningExtremes(const uint4& a) { all_.low = all_.high = __uint_as_float(a.x); }
-  __device__ __forceinline__ void look(const uint4& a, const uint4& b) {
-    const uint4 raw[2] = {a, b};
+  __device__ __forceinline__ void look(const uint4& a, const uint4& b) { look(a), look(b); }
+  __device__ __forceinline__ void look(const uint4& a) {
+    const uint4 raw[1] = {a};
     const lift::Extremes own = Packed<float>::extremes(raw);
     all_ = {lift::least(all_.low, own.low), lift::most(all_.high, own.high)};
   }
@@ -135,49 +137,91 @@ struct Slots {
   __device__ __forceinline__ uint4 stored(int j) const {
     return *reinterpret_cast<const uint4*>(at + (16 * kLanes * (j % kTurns) ^ turn) + 128 * (j / kTurns));
   }
-  /// Whether vector j holds elements of the run, and what a term of it counts for; see CutSlots.
+  /// Vectors fewer apart than this are added by loops: of less code fewer instructions have to come from their cache.
+  static constexpr int kLooped = 2;
+  /// Whether vector j holds elements of the run.
   __device__ __forceinline__ bool has(int) const { return true; }
-  __device__ __forceinline__ uint4 vector(int j) const { return j == 0 ? first : stored(j); }
-  __device__ __forceinline__ float counted(float term, int, int) const { return term; }
+  /// The sum of vectors j and j + stride, component by component.
+  template <int stride, class Terms>
+  __device__ __forceinline__ void add_pair(float (&s)[kWidth], int j, const Terms& terms,
+                                           RunningExtremes<E>& extremes) const {
+    const uint4 one = j == 0 ? first : stored(j), two = stored(j + stride);
+    float t[kWidth];
+    extremes.look(one, two);
+    terms(one, s);
+    terms(two, t);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) s[k] = fold::Scalar<float>::add(s[k], t[k]);
+  }
 };
 
 /// The same of a run of fewer elements than slots. Slots that hold none show the run's first element.
 template <class E, int kLanes>
 struct CutSlots : Slots<E, kLanes> {
   using Whole = Slots<E, kLanes>;
-  int end;  ///< slots from the lane's first to the run's end
-  int head,
-      wrapped;  ///< of the lane's first vector: slots before the run, of which so many hold what is behind its last
-  int rows;     ///< vectors a lane that any run of n elements reaches
+  using Whole::kWidth;
+  static constexpr int kLooped = 4;
+  static constexpr int kRow = kWidth * kLanes;  ///< slots of all lanes' j-th vectors
+
+  int end;        ///< slots from the lane's first to the run's end
+  unsigned hole;  ///< bits: slots of the lane's first vector before the run, without what it has behind its last one
+  int whole;      ///< vectors a lane before which every lane of a run of n elements has all, but for its first
+  int rows;       ///< vectors a lane that any run of n elements reaches
   uint4 filler;
 
   __device__ __forceinline__ CutSlots(const char* place, int shift, int n)
       : Whole(place, 0, false),
-        end(shift + n - Whole::kWidth * static_cast<int>(threadIdx.x % kLanes)),
-        head(threadIdx.x % kLanes == 0 ? shift : 0),
-        wrapped(max(0, shift + n - Whole::kSlots)),
-        rows(min(Whole::kVectors, (n + 2 * (Whole::kWidth - 1)) / (Whole::kWidth * kLanes) + 1)) {
+        end(shift + n - kWidth * static_cast<int>(threadIdx.x % kLanes)),
+        hole(0),
+        whole(n / kRow),
+        rows(min(Whole::kVectors, (n + 2 * (kWidth - 1)) / kRow + 1)) {
     const E one = reinterpret_cast<const E*>(place)[shift];
-    E all[Whole::kWidth];
+    E all[kWidth];
 #pragma unroll
-    for (int k = 0; k < Whole::kWidth; ++k) all[k] = one;
+    for (int k = 0; k < kWidth; ++k) all[k] = one;
     filler = Packed<E>::join(all);
     this->first = vector_to_end(0);
-    if (head == 0) return;
-    const uint4 behind = joined(filler, this->stored(Whole::kVectors), wrapped * Whole::kSize);
-    this->first = joined(this->first, behind, head * Whole::kSize);
+    if (shift == 0 || threadIdx.x % kLanes != 0) return;
+    const int wrapped = max(0, shift + n - Whole::kSlots);
+    hole = (1U << shift) - (1U << min(wrapped, shift));
+    uint4 behind = filler;
+    if (wrapped > 0) behind = joined(filler, this->stored(Whole::kVectors), wrapped * Whole::kSize);
+    this->first = joined(this->first, behind, shift * Whole::kSize);
   }
   __device__ __forceinline__ bool has(int j) const { return j < rows; }
-  __device__ __forceinline__ uint4 vector(int j) const { return j == 0 ? this->first : vector_to_end(j); }
-  __device__ __forceinline__ float counted(float term, int j, int k) const {
-    const bool hidden = Whole::kWidth * kLanes * j + k >= end || (j == 0 && k < head && k >= wrapped);
-    return hidden ? 0.F : term;
+  template <int stride, class Terms>
+  __device__ __forceinline__ void add_pair(float (&s)[kWidth], int j, const Terms& terms,
+                                           RunningExtremes<E>& extremes) const {
+    find(s, j, terms, extremes);
+    if (!has(j + stride)) return;
+    float t[kWidth];
+    find(t, j + stride, terms, extremes);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) s[k] = fold::Scalar<float>::add(s[k], t[k]);
   }
 
  private:
   __device__ __forceinline__ uint4 vector_to_end(int j) const {
-    const int here = end - Whole::kWidth * kLanes * j;
-    return here >= Whole::kWidth ? this->stored(j) : joined(filler, this->stored(j), here * Whole::kSize);
+    const int here = end - kRow * j;
+    return here >= kWidth ? this->stored(j) : joined(filler, this->stored(j), here * Whole::kSize);
+  }
+  /// The terms of vector j, 0 where it holds no element.
+  template <class Terms>
+  __device__ __forceinline__ void find(float (&s)[kWidth], int j, const Terms& terms,
+                                       RunningExtremes<E>& extremes) const {
+    const bool is_whole = j > 0 && j < whole;
+    const uint4 raw = is_whole ? this->stored(j) : j == 0 ? this->first : vector_to_end(j);
+    extremes.look(raw);
+    terms(raw, s);
+    if (is_whole) return;
+    const int here = end - kRow * j;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k)
+      if (k >= here) s[k] = 0.F;
+    if (j > 0) return;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k)
+      if ((hole >> k & 1U) != 0) s[k] = 0.F;
   }
 };
 
@@ -213,40 +257,23 @@ __device__ __forceinline__ void add_vectors(float (&s)[kWidth], const From& from
                                             RunningExtremes<E>& extremes) {
   using A = fold::Scalar<float>;
   float t[kWidth];
-  if constexpr (2 * stride < From::kVectors) {
+  if constexpr (2 * stride == From::kVectors) {
+    from.template add_pair<stride>(s, j, terms, extremes);
+  } else if constexpr (stride < From::kLooped) {
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) s[k] = 0.F;
+#pragma unroll 1
+    for (int i = 0; i < 2 && from.has(j + i * stride); ++i) {
+      add_vectors<E, 2 * stride>(t, from, j + i * stride, terms, extremes);
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) s[k] = A::add(s[k], t[k]);
+    }
+  } else {
     add_vectors<E, 2 * stride>(s, from, j, terms, extremes);
+    if (!from.has(j + stride)) return;
     add_vectors<E, 2 * stride>(t, from, j + stride, terms, extremes);
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) s[k] = A::add(s[k], t[k]);
-  } else if (!from.has(j)) {
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) s[k] = 0.F;
-  } else {
-    const uint4 one = from.vector(j), two = from.has(j + stride) ? from.vector(j + stride) : one;
-    extremes.look(one, two);
-    terms(one, s);
-    terms(two, t);
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) s[k] = from.counted(s[k], j, k);
-    if (!from.has(j + stride)) return;
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) s[k] = A::add(s[k], from.counted(t[k], j + stride, k));
-  }
-}
-
-/// The node of all vectors: of the even ones' and the odd ones'. By a loop, as of half of the code half the
-/// instructions have to come from their cache.
-template <class E, class From, class Terms, int kWidth>
-__device__ __forceinline__ void add_run(float (&s)[kWidth], const From& from, const Terms& terms,
-                                        RunningExtremes<E>& extremes) {
-#pragma unroll
-  for (int k = 0; k < kWidth; ++k) s[k] = 0.F;
-#pragma unroll 1
-  for (int j = 0; j < 2; ++j) {
-    float t[kWidth];
-    add_vectors<E, 2>(t, from, j, terms, extremes);
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) s[k] = fold::Scalar<float>::add(s[k], t[k]);
   }
 }
 
@@ -257,7 +284,7 @@ __device__ __forceinline__ GuessedState fold_guessed(const From& from, float c) 
   Packed<E>::unpack(from.first, s);
   const GuessedFrame frame(kLanes == 1 ? s[0] : __shfl_sync(lift::kWholeWarp, s[0], 0, kLanes), c);
   RunningExtremes<E> extremes(from.first);
-  add_run<E>(s, from, ComputedTerms<E>{frame.terms()}, extremes);
+  add_vectors<E, 1>(s, from, 0, ComputedTerms<E>{frame.terms()}, extremes);
   const float d = lift::add_across<From::kWidth, kLanes>(s);
   return frame.state<kLanes>(d, extremes.all());
 }
@@ -267,7 +294,7 @@ template <int kLanes, class From>
 __device__ __forceinline__ GuessedState fold_looked_up(const From& from, float c, const TermTable& table) {
   float s[From::kWidth];
   RunningExtremes<fold::BFloat16> extremes(from.first);
-  add_run<fold::BFloat16>(s, from, MixedTerms{table, lift::FrameTerms(c, 0.F)}, extremes);
+  add_vectors<fold::BFloat16, 1>(s, from, 0, MixedTerms{table, lift::FrameTerms(c, 0.F)}, extremes);
   const float d = lift::add_across<From::kWidth, kLanes>(s);
   const Range range = range_of<kLanes>(extremes.all(), c);
   const bool right = range.top <= TermTable::kFurthest && range.bottom >= -TermTable::kFurthest &&
@@ -275,11 +302,15 @@ __device__ __forceinline__ GuessedState fold_looked_up(const From& from, float c
   return {range.top, lowered(d, range.top), right};
 }
 
-/// The state of a run in a guessed frame, where its slots are not full, or its elements beyond the table a
-/// function of its own, so that others do not pay for it.
+/// The state of a run whose slots are not full, or whose elements are beyond the table: functions of their own, so that
+/// others do not pay for them.
 template <class E, int kLanes>
 __device__ __noinline__ GuessedState fold_cut(const char* place, int shift, int n, float c) {
   return fold_guessed<E, kLanes>(CutSlots<E, kLanes>(place, shift, n), c);
+}
+template <int kLanes>
+__device__ __noinline__ GuessedState fold_cut_looked_up(const char* place, int shift, int n, float c, TermTable table) {
+  return fold_looked_up<kLanes>(CutSlots<fold::BFloat16, kLanes>(place, shift, n), c, table);
 }
 
 /// By the definition's way, from x, by the whole warp.
