@@ -16,28 +16,30 @@ namespace cuda {
 struct GuessForm {
   Leaves leaves;
   Lands lands;
-  int chunks;           ///< of a row, at most
-  bool behind;          ///< a warp keeps a row's terms in shared memory until it has folded the next one
-  bool grid = false;    ///< a row is taken by a group of a grid's blocks (softmax_grid_guess.cuh)
+  int chunks;         ///< of a row, at most
+  bool behind;        ///< a warp keeps a row, its terms or, for log_softmax, its elements, until it has folded the next
+  bool grid = false;  ///< a row is taken by a group of a grid's blocks (softmax_grid_guess.cuh)
   bool masked = false;  ///< elements that a mask hides are absent ones
 
   constexpr bool gradient() const { return leaves == Leaves::gradient; }
+  constexpr bool log() const { return leaves == Leaves::log_softmax; }
 };
 
 template <class E, GuessForm kForm>
 struct GuessShape : StayShape<E> {
   static_assert(!kForm.masked || (!kForm.behind && !kForm.gradient()));
+  static_assert(!kForm.log() || (!kForm.grid && !kForm.masked));
   using typename StayShape<E>::Place;
   using StayShape<E>::kCount;
   /// Of a group's rows: no room for parts to lie to sectors as they do in x, nor for words.
   static constexpr bool kTight = kForm.grid && kForm.lands == Lands::in_one_place;
   static constexpr int kRunWarps = run_warps(sizeof(E) == 4, kForm.chunks, kTight);
   static constexpr int kRoom = kTight ? 32 * kCount * Place::kSize : room_in_sectors(Place::kBytes);
-  /// Behind the room for its elements, and its barrier: its terms, or its mask.
+  /// Behind the room for its elements, and its barrier: what it keeps, or its mask.
   static constexpr int kKept = kTight ? kRoom + kCopySector : whole_lines(kRoom + 16);
   using Mask = MaskPart<kForm.lands>;
-  static constexpr int kMask = Mask::room(32 * kCount), kTerms = 32 * kCount * static_cast<int>(sizeof(float));
-  static constexpr int kWarpBytes = kKept + (kForm.behind ? kTerms : 0) + (kForm.masked ? kMask : 0);
+  static constexpr int kMask = Mask::room(32 * kCount), kKeeps = 32 * kCount * (kForm.log() ? Place::kSize : 4);
+  static constexpr int kWarpBytes = kKept + (kForm.behind ? kKeeps : 0) + (kForm.masked ? kMask : 0);
 };
 
 /// What of a warp waits in shared memory: registers are for elements.
@@ -46,7 +48,7 @@ struct GuessWarp {
   int n;              ///< elements of its part of a row
   int chunk, chunks;  ///< the part's first chunk, and how many it has
   float filled;       ///< what stands behind the part's end in its landing place, if that stays
-  float magic;        ///< of the frame of the terms that are kept
+  float magic;        ///< of the frame of the row that is kept
   bool outer;         ///< near an end of the row: chunks may be cut, and vectors around them reach beyond x's memory
 };
 
@@ -129,9 +131,11 @@ struct GuessPart {
     return *reinterpret_cast<CopyBarrier*>(room + Shape::kRoom);
   }
   __device__ __forceinline__ char* room() const { return static_cast<char*>(__cvta_shared_to_generic(memory)); }
-  /// The lane's first of the terms that are kept: vectors, 32 from one to the next.
-  __device__ __forceinline__ float4* kept() const {
-    return reinterpret_cast<float4*>(room() + Shape::kKept) + lane_index();
+  /// The lane's first of the terms, or elements, that are kept: vectors, 32 from one to the next.
+  template <class Vector>
+  __device__ __forceinline__ Vector* kept() const {
+    static_assert(sizeof(Vector) == 16);
+    return reinterpret_cast<Vector*>(room() + Shape::kKept) + lane_index();
   }
   /// Of the part that begins there.
   __device__ __forceinline__ char* place(const char* first) const {

@@ -7,6 +7,12 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+template <class E, int kVectors, int kCount>
+__device__ __forceinline__ void unpack(const uint4 (&raw)[kVectors], float (&v)[kCount]) {
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(raw[j], v + j * (kCount / kVectors));
+}
+
 template <class E, GuessForm kForm>
 struct GuessResults {
   using Part = GuessPart<E, kForm>;
@@ -22,6 +28,14 @@ struct GuessResults {
   __device__ __forceinline__ void put(Vectors& raw, Values& v, char* y, bool dense, float unit) const {
     finish<false, Place::kWidth>(
         v, dense, unit, [] {}, [&](int j) { raw[j] = Packed<E>::pack(v + j * Place::kWidth); });
+    write(raw, y);
+  }
+  /// log_softmax's, of elements. log_norm() is the row's LogNormaliser.
+  template <class LogNorm>
+  __device__ __forceinline__ void put_logarithms(Vectors& raw, Values& v, char* y, const LogNorm& log_norm) const {
+    unpack<E>(raw, v);
+    finish<true, Place::kWidth>(v, false, 0.F, log_norm,
+                                [&](int j) { raw[j] = Packed<E>::pack(v + j * Place::kWidth); });
     write(raw, y);
   }
   /// Of a row that is not wild. (Constants by the stores of all others: a call would have registers spilled.)
@@ -43,13 +57,13 @@ struct GuessResults {
     }
     write(raw, y);
   }
-  /// Of a row that no guess held, whose elements `own` has folded to the terms v.
+  /// Of a row that no guess held, whose elements, which are in raw for log_softmax, `own` has folded to the terms v.
   template <class Folded>
-  __device__ __forceinline__ void put_exactly(Values& v, const Folded& own, const lift::Root& root, int row) const {
+  __device__ __forceinline__ void put_exactly(Vectors& raw, Values& v, const Folded& own, const lift::Root& root,
+                                              int row) const {
     const ChunkMultiplier multiplier(root, own.node, own.state.m);
     const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
     char* y = part.y_of(row);
-    Vectors raw;
     if constexpr (kForm.gradient()) {
       if (part.chunk() == 0 && lane_index() % kLanes == 0) part.p.states[row] = root.state();
       put_gradient<E>(typename Shape::Elements(y), y, part.count, v, own.dense ? 0x1p-62F : 0.F, unit,
@@ -59,8 +73,10 @@ struct GuessResults {
                         write(raw, y);
                       });
     } else if (!multiplier.regular) {
-      fill<E, false>(y, part.mask_of(row), 1, lane_index() % kLanes, kLanes, part.count, part.count,
-                     constant_of<false>(root.state(), part.p.empty));
+      fill<E, kForm.log()>(y, part.mask_of(row), 1, lane_index() % kLanes, kLanes, part.count, part.count,
+                           constant_of<kForm.log()>(root.state(), part.p.empty));
+    } else if constexpr (kForm.log()) {
+      put_logarithms(raw, v, y, [&] { return part.p.log_normaliser(root.state()); });
     } else {
       put(raw, v, y, own.dense, unit);
     }

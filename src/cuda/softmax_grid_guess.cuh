@@ -34,8 +34,9 @@ __device__ __noinline__ lift::Root read_again_by_group(const typename GuessPart<
                                                        int warps, GroupMisses& misses, GuessWaits& waits) {
   using Shape = GuessShape<E, kForm>;
   const GuessPart<E, kForm> part(p, waits);
+  typename GuessRows<E, kForm>::Vectors raw;
   typename GuessRows<E, kForm>::Values v;
-  const auto own = fold_again(part, row, v);
+  const auto own = fold_again(part, row, raw, v);
   const int warp = warp_index(), run = warp / p.kRunWarps;
   if (lane_index() % Shape::kLanes == 0) misses.chunks[2 * warp + lane_index() / Shape::kLanes] = own.state;
   GroupMisses::meet(warps);
@@ -54,7 +55,7 @@ __device__ __noinline__ lift::Root read_again_by_group(const typename GuessPart<
   GroupMisses::meet(warps);
   // As one that is far: nobody has found that all chunks lie near each other (lift::near_multiplier).
   const lift::Root root{{lift::kFar, misses.root.d}, misses.root};
-  GuessResults<E, kForm>{part}.put_exactly(v, own, root, row);
+  GuessResults<E, kForm>{part}.put_exactly(raw, v, own, root, row);
   if (threadIdx.x == 0) ++misses.step;  // for the next such row, whose warps meet before they look
   return root;
 }

@@ -20,7 +20,8 @@ struct GuessRows {
   using Values = typename Results::Values;
   using GridMail = std::conditional_t<Shape::kTight, GroupLooks<Shape::kRunWarps>,
                                       GroupMail<Shape::kRunWarps, kForm.chunks / Part::GridRows::kRunChunks>>;
-  using Mail = std::conditional_t<kForm.grid, GridMail, FrameMail<kForm.chunks, kForm.gradient()>>;
+  static constexpr Tops kTops = kForm.log() ? Tops::all : kForm.gradient() ? Tops::first_block : Tops::none;
+  using Mail = std::conditional_t<kForm.grid, GridMail, FrameMail<kForm.chunks, kTops>>;
   using Source = std::conditional_t<kForm.grid, GroupSource, RowSource<kForm.behind ? 3 : 2>>;
   static constexpr int kLanes = Shape::kLanes;
 
@@ -54,7 +55,7 @@ struct GuessRows {
   __device__ __forceinline__ bool guessed_each(Vectors& raw, int step) const {
     ask_before(step);
     Values v;
-    unpack(raw, v);
+    unpack<E>(raw, v);
     const lift::FrameTerms terms = frame.terms(part.p.factor.c);
     GuessedFrame::Seen seen;
     const float sum = lift::add_tree<Place::kWidth, kLanes, float, Shape::kCount>([&](int j, int k) {
@@ -79,15 +80,8 @@ struct GuessRows {
     Received row = receive(step);
     take_top(row, step);
     __syncwarp();  // behind what one lane wrote of the frame
-    const float4* kept = part.kept();
-#pragma unroll
-    for (int j = 0; j < Shape::kCount / 4; ++j) unpack_four(v + 4 * j, kept[32 * j]);
+    take_kept(raw, v);
     return put(raw, v, row, GuessedFrame{part.waits.own().magic}, least(part.cut()), part.y_of(source.row(step)), step);
-  }
-
-  static __device__ __forceinline__ void unpack(const Vectors& raw, Values& v) {
-#pragma unroll
-    for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
   }
 
  private:
@@ -108,8 +102,9 @@ struct GuessRows {
   template <bool kAbsent>
   __device__ __forceinline__ bool in_frame(Vectors& raw, float high, bool cut, bool held, int step) const {
     Values v;
-    unpack(raw, v);
+    unpack<E>(raw, v);
     ask_before(step);
+    if constexpr (kForm.log()) keep_packed(raw);
     const float own = Shape::Fold::template terms_in<kAbsent>(frame.terms(part.p.factor.c), v);
     const bool seen = held && (kAbsent || !cut || own >= GuessedFrame::kLeastSeen);
     return exchange(raw, v, seen ? own : fold::canonical_nan<float>(), high, least(cut), step);
@@ -132,7 +127,7 @@ struct GuessRows {
         source.send(step, mail.turns.barrier(step));
         send(own, high, step);
       }
-      swap(v);
+      swap(raw, v);
       const GuessedFrame before{part.waits.own().magic};
       __syncwarp();
       if (lane_index() == 0) part.waits.own().magic = frame.magic;
@@ -155,7 +150,14 @@ struct GuessRows {
   }
   __device__ __forceinline__ void send(float own, float high, int step) const requires(!kForm.grid) {
     if constexpr (kForm.gradient()) mail.send_top(step, high);
-    if (part.count > 0) mail.template send_sum<kLanes>(step, static_cast<unsigned>(part.chunk()), own);
+    const auto sum = [&] {
+      if constexpr (kForm.log()) {
+        return typename Mail::Sum{own, __reduce_max_sync(lift::kWholeWarp, __float_as_int(high))};
+      } else {
+        return own;
+      }
+    }();
+    if (part.count > 0) mail.template send_sum<kLanes>(step, static_cast<unsigned>(part.chunk()), sum);
     // Of the next row, once this row's mail is sent: all would wait for the warp that does it before.
     if constexpr (kForm.gradient()) {
       const int ahead = source.row(step + 1);
@@ -179,7 +181,9 @@ struct GuessRows {
         row.gradient = first_gradient();
       }
     }
-    row.sum = mail.sum(run, n);
+    const auto sums = run;
+    row.sum = mail.sum(sums, n);
+    if constexpr (kForm.log()) row.top = mail.top(sums);
     return row;
   }
   __device__ __forceinline__ GradientRow first_gradient() const {
@@ -192,14 +196,34 @@ struct GuessRows {
   static __device__ __forceinline__ void unpack_four(float* v, const float4& from) {
     v[0] = from.x, v[1] = from.y, v[2] = from.z, v[3] = from.w;
   }
-  /// Terms for those that are kept.
-  __device__ __forceinline__ void swap(Values& v) const {
-    float4* kept = part.kept();
+  /// What is kept of a row that is written behind: elements for log_softmax, else terms.
+  __device__ __forceinline__ void take_kept(Vectors& raw, Values& v) const {
+    if constexpr (kForm.log()) {
 #pragma unroll
-    for (int j = 0; j < Shape::kCount / 4; ++j) {
-      const float4 before = kept[32 * j];
-      kept[32 * j] = {v[4 * j], v[4 * j + 1], v[4 * j + 2], v[4 * j + 3]};
-      unpack_four(v + 4 * j, before);
+      for (int j = 0; j < Place::kVectors; ++j) raw[j] = part.template kept<uint4>()[32 * j];
+    } else {
+#pragma unroll
+      for (int j = 0; j < Shape::kCount / 4; ++j) unpack_four(v + 4 * j, part.template kept<float4>()[32 * j]);
+    }
+  }
+  /// This row's for those.
+  __device__ __forceinline__ void swap(Vectors& raw, Values& v) const {
+    if constexpr (kForm.log()) {
+      uint4* kept = part.template kept<uint4>();
+#pragma unroll
+      for (int j = 0; j < Place::kVectors; ++j) {
+        const uint4 before = kept[32 * j];
+        kept[32 * j] = raw[j];
+        raw[j] = before;
+      }
+    } else {
+      float4* kept = part.template kept<float4>();
+#pragma unroll
+      for (int j = 0; j < Shape::kCount / 4; ++j) {
+        const float4 before = kept[32 * j];
+        kept[32 * j] = {v[4 * j], v[4 * j + 1], v[4 * j + 2], v[4 * j + 3]};
+        unpack_four(v + 4 * j, before);
+      }
     }
   }
   /// The step's row from its terms in the frame `of`, none below `low`, whose results `raw` is for.
@@ -207,7 +231,7 @@ struct GuessRows {
                                       int step) const {
     if (!(row.sum > 0.F)) return false;
     // Known already; but bfloat16 rows of 384 chunks are 3 percent slower if it is not asked again, we know not why.
-    if constexpr (kForm.behind && !kForm.gradient()) low = least(part.cut());
+    if constexpr (kForm.behind && kForm.leaves == Leaves::softmax) low = least(part.cut());
     const Results results{part};
     const float unit = reciprocal_of_normal(row.sum);
     if constexpr (kForm.gradient()) {
@@ -217,6 +241,12 @@ struct GuessRows {
       // Where no other warp waits for it.
       if constexpr (!kForm.behind) take_top(row, step);
       if (row.takes) FramedState::put(part.p.states + source.row(step), of, row.sum, row.top);
+    } else if constexpr (kForm.log()) {
+      results.put_logarithms(raw, v, y, [&] {
+        auto norm = part.p.log_normaliser(lift::state_of(of.node(row.sum, row.top)), true);
+        norm.fast = true;  // as all frames are; now the compiler knows
+        return norm;
+      });
     } else {
       results.put(raw, v, y, fold::Scalar<float>::mul(low, unit) >= fold::Real<float>::kSmallest, unit);
     }
@@ -307,19 +337,20 @@ __device__ __forceinline__ int guess_rows(const typename GuessPart<E, kForm>::Pr
   return rows;
 }
 
-/// The terms of a row's elements, which have left their landing place, each chunk's in its own frame.
+/// A row's elements, which have left their landing place, and their terms, each chunk's in its own frame.
 template <class E, GuessForm kForm>
 __device__ __forceinline__ auto fold_again(const GuessPart<E, kForm>& part, int row,
+                                           typename GuessRows<E, kForm>::Vectors& raw,
                                            typename GuessRows<E, kForm>::Values& v) {
   using Shape = GuessShape<E, kForm>;
-  uint4 raw[Shape::Place::kVectors];
   const char* x = part.first(row) + lane_index() / Shape::kLanes * part.kChunkBytes;
   const typename Shape::Elements elements(x);
   elements.gather(raw, x, part.count, lift::absent(part.p.factor.c));
   if constexpr (kForm.masked)
     hide_in_memory(elements, raw, part.mask_of(row), part.count, lift::absent(part.p.factor.c));
   const auto extremes = extremes_by_integers<E>(raw);
-  GuessRows<E, kForm>::unpack(raw, v);
+  unpack<E>(raw, v);
+  if constexpr (kForm.log()) keep_packed(raw);
   return Shape::Fold::terms(v, part.p.factor.c, extremes);
 }
 
@@ -329,14 +360,15 @@ __device__ __noinline__ lift::Root read_again_exactly(const typename GuessPart<E
                                                       Misses& misses, GuessWaits& waits) {
   using Shape = GuessShape<E, kForm>;
   const GuessPart<E, kForm> part(p, waits);
+  typename GuessRows<E, kForm>::Vectors raw;
   typename GuessRows<E, kForm>::Values v;
-  const auto own = fold_again(part, row, v);
+  const auto own = fold_again(part, row, raw, v);
   int& turn = misses.of_warp[warp_index()];
   const StayBox box = Misses::box(Shape::kWarpBytes, part.chunks, turn);
   if (part.count > 0) send_mail<Shape::kLanes>(box[part.chunk()], misses.turns.barrier(turn), mail_of(own));
   misses.turns.wait(turn, StayMail::bytes(part.chunks));
   const lift::Root root = box.template merge<kForm.chunks>(part.chunks);
-  GuessResults<E, kForm>{part}.put_exactly(v, own, root, row);
+  GuessResults<E, kForm>{part}.put_exactly(raw, v, own, root, row);
   __syncwarp();
   if (lane_index() == 0) ++turn;
   return root;

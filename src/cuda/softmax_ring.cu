@@ -82,9 +82,9 @@ const char* refuses_measured(const RowProblem& p) {
   if (p.op != Op::log_softmax) return "softmax is faster by clusters that stay";
   if (p.n <= 32 * k) return "a row is shorter than rings are worth";
   if (p.n > kLongest) return "a row is longer than rings hold well";
-  const bool between = (p.n > 64 * k && p.n <= 112 * k) || (p.n > 144 * k && p.n <= 240 * k);
-  if (p[Slot::x].dtype == DType::float16 && !between) return "clusters that stay are faster";
   const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
+  const auto between = [&](std::int64_t above, std::int64_t to) { return p.n > above * k && p.n <= to * k; };
+  if (size == 2 && !between(80, 90) && !between(96, 111) && !between(160, 232)) return "clusters that stay are faster";
   if (p.rows * p.n * size < (size == 4 ? 64 : 256) * mega) return "fewer bytes than rings are worth";
   return nullptr;
 }

@@ -13,13 +13,12 @@ namespace {
 
 /// Rows of up to so many chunks a block holds, too: twice as many chunks of them are wanted.
 constexpr std::int64_t kShort = 16;
-constexpr std::int64_t kLongest = 512 * lift::kChunk, kLongestLog = 256 * lift::kChunk,
-                       kLongestFloatLog = 128 * lift::kChunk;
+constexpr std::int64_t kLongest = 512 * lift::kChunk, kLongestFloatLog = 128 * lift::kChunk;
 
 /// Measured: of rows on vectors, those that are written behind (GuessForm). Their blocks take so much of a processor's
 /// shared memory that it holds no two.
 constexpr bool behind(std::int64_t chunks, Leaves leaves, bool wide) {
-  if (leaves == Leaves::log_softmax) return false;
+  if (leaves == Leaves::log_softmax) return !wide && chunks > 255;
   if (!wide) return chunks > 228;
   return chunks > (leaves == Leaves::gradient ? 220 : 248) && chunks <= 384;
 }
@@ -30,7 +29,7 @@ constexpr StaySpread spread_behind(std::int64_t chunks, bool wide) {
 /// Of all others. Measured: the longest rows of log_softmax are faster by whole blocks; float32 gradients are slower
 /// than softmax where little is under way.
 constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide) {
-  if (leaves == Leaves::log_softmax && chunks > 192 && chunks % 32 == 0) return fewest_blocks(chunks, 2);
+  if (leaves == Leaves::log_softmax && wide && chunks > 192 && chunks % 32 == 0) return fewest_blocks(chunks, 2);
   if (chunks > 256) return {16, static_cast<int>((chunks + 31) / 32)};
   if (chunks <= kShort) return fewest_instructions(chunks, 64, 2);
   if (leaves == Leaves::gradient) return fewest_instructions(chunks, 32);
@@ -57,6 +56,15 @@ static_assert(behind(257, Leaves::softmax, false) && behind(kLongest / lift::kCh
 static_assert(every_warp_has_a_chunk(Leaves::softmax) && every_warp_has_a_chunk(Leaves::log_softmax));
 static_assert(every_warp_has_a_chunk(Leaves::gradient));
 
+/// log_softmax of plain rows. Measured: which of those that clusters hold are faster by others.
+const char* refuses_log(const RowProblem& p, std::int64_t chunks, bool wide) {
+  if (wide && p.n > kLongestFloatLog) return "a row is longer than clusters hold well";
+  if (wide && p.n % (16 * lift::kChunk) == 0) return "float32 log_softmax of whole blocks is faster by others";
+  if (chunks <= 256) return nullptr;
+  if (!plain_rows(p).joined || p.n % 8 != 0) return "longer log_softmax inside vectors is faster by others";
+  return chunks > 440 || (chunks > 376 && chunks <= 384) ? nullptr : "log_softmax of this length is faster by others";
+}
+
 /// Measured: by blocks a row is as fast or faster.
 bool fits_block(const RowProblem& p, std::int64_t chunks, bool wide) {
   const bool is_log = p.op == Op::log_softmax;
@@ -74,12 +82,11 @@ const char* refuses(const RowProblem& p, const Context&) {
   const bool wide = size_of(p[Slot::x].dtype) == 4;
   if (fits_block(p, chunks, wide)) return "a row fits a block";
   const bool is_log = p.op == Op::log_softmax;
-  if (p.n > (!is_log ? kLongest : wide ? kLongestFloatLog : kLongestLog))
-    return "a row is longer than clusters hold well";
-  if (wide && is_log && p.n % (16 * lift::kChunk) == 0)
-    return "float32 log_softmax of whole blocks is faster by others";
+  if (p.n > kLongest) return "a row is longer than clusters hold well";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_plain(p)) return why;
+  if (is_log)
+    if (const char* why = refuses_log(p, chunks, wide)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (p.rows * chunks < (chunks > kShort ? 1 : 2) * kFewestStayChunks * traits.processors)
     return "too few rows to stay for";
@@ -98,8 +105,7 @@ void launch_leaves(const PlainRows& p, DType dtype, Stream stream, bool early = 
       launch_to_stay(name, kernel, s, s.warps * warp_bytes + 2 * StayBox::bytes(chunks), p.rows, stream, p, early);
     };
     const StaySpread s = spread(chunks, kLeaves, sizeof(E) == 4);
-    // log_softmax needs the row's own frame, and gains less by a guess than rows lose that no guess holds.
-    if constexpr (kLeaves != Leaves::log_softmax) {
+    if constexpr (kLeaves != Leaves::log_softmax || sizeof(E) == 2) {
       const bool on_vectors = p.joined && p.n % StayShape<E>::Place::kWidth == 0;
       [[maybe_unused]] const bool on_sectors =
           (reinterpret_cast<std::uintptr_t>(p.x) | static_cast<std::uintptr_t>(p.x_stride)) % kCopySector == 0;
@@ -120,7 +126,7 @@ void launch_leaves(const PlainRows& p, DType dtype, Stream stream, bool early = 
         guess.template operator()<kLands, 512, true>(spread_behind(chunks, sizeof(E) == 4));
       };
       // Measured: gradients lose more by what the end of a row then takes than they gain.
-      if constexpr (kLeaves == Leaves::softmax)
+      if constexpr (kLeaves != Leaves::gradient)
         if (!on_sectors) return land.template operator()<Lands::on_vectors>();
       land.template operator()<Lands::in_one_place>();
     } else {

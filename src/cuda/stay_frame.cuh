@@ -130,16 +130,24 @@ struct alignas(16) FramedState {
 };
 static_assert(sizeof(FramedState) == sizeof(FramedState::State));
 
+/// Who needs to know the rows' own m, and so their largest z: nobody, one thread of a cluster, or all.
+enum class Tops { none, first_block, all };
+
 /// What the chunks of two rows by turns send: sums in the row's frame, NaN where that does not hold a chunk, and what
-/// no chunk sends to is zero. Who needs the rows' own m has the largest z of all warps found in the cluster's first
-/// block.
-template <int kChunks, bool kTops>
+/// no chunk sends to is zero. Tops::first_block: the largest z of all warps is found there; Tops::all: a chunk's sum
+/// comes with its warp's.
+template <int kChunks, Tops kTops>
 struct FrameMail {
+  struct alignas(8) Topped {
+    float sum;
+    int top;
+  };
+  using Sum = std::conditional_t<kTops == Tops::all, Topped, float>;
   /// Neighbouring chunks, which a lane adds up first: 8, 16 or 32 runs in all.
   static constexpr int kRun = kChunks / 32;
   /// With a gap behind it, so that lanes do not meet in a bank.
   struct alignas(16) Run {
-    float of[kRun];
+    Sum of[kRun];
     float gap[4];
   };
   struct alignas(16) Row {
@@ -153,11 +161,12 @@ struct FrameMail {
   /// MailTurns::init; more: bytes that come besides.
   __device__ __forceinline__ void init(int chunks, int more) {
     turns.init();
-    const int words = chunks + (kTops && lift::Cluster::rank() == 0 ? warps() : 0);
-    if (threadIdx.x < 2) bytes = words * static_cast<int>(sizeof(float)) + more;
+    const int tops_too = kTops == Tops::first_block && lift::Cluster::rank() == 0 ? warps() : 0;
+    if (threadIdx.x < 2)
+      bytes = chunks * static_cast<int>(sizeof(Sum)) + tops_too * static_cast<int>(sizeof(int)) + more;
     if (threadIdx.x < 2) tops[threadIdx.x] = 0;
     for (int i = static_cast<int>(threadIdx.x); i < 2 * kChunks; i += static_cast<int>(blockDim.x))
-      rows[i / kChunks].sums[i % kChunks / kRun].of[i % kRun] = 0.F;
+      rows[i / kChunks].sums[i % kChunks / kRun].of[i % kRun] = {};
   }
   __device__ __forceinline__ void expect() {
     if (threadIdx.x < 2) turns.expect(bytes);  // others have not seen them yet
@@ -165,12 +174,17 @@ struct FrameMail {
   __device__ __forceinline__ void wait(int turn) { turns.wait(turn, bytes); }
   /// By the kLanes lanes that hold a chunk, to all blocks of the cluster.
   template <int kLanes>
-  __device__ __forceinline__ void send_sum(int turn, unsigned chunk, float sum) {
+  __device__ __forceinline__ void send_sum(int turn, unsigned chunk, const Sum& sum) {
     static_assert(kLanes >= 16);  // blocks of a cluster
     const unsigned to = thread_index() % kLanes;
-    if (to < lift::Cluster::size())
-      send_u32(lift::Cluster::map(&rows[MailTurns::place(turn)].sums[chunk / kRun].of[chunk % kRun], to),
-               lift::Cluster::map(&turns.barrier(turn), to), __float_as_uint(sum));
+    if (to >= lift::Cluster::size()) return;
+    const unsigned place = lift::Cluster::map(&rows[MailTurns::place(turn)].sums[chunk / kRun].of[chunk % kRun], to),
+                   barrier = lift::Cluster::map(&turns.barrier(turn), to);
+    if constexpr (kTops == Tops::all) {
+      send_word(place, barrier, fold::bits_as<std::uint64_t>(sum));
+    } else {
+      send_u32(place, barrier, __float_as_uint(sum));
+    }
   }
   /// By a warp.
   __device__ __forceinline__ void send_top(int turn, float z) {
@@ -187,19 +201,29 @@ struct FrameMail {
     return rows[MailTurns::place(turn)].sums[lane_index() & (runs(n) - 1)];
   }
   /// Then the sum over its chunks, in every lane.
-  static __device__ __forceinline__ float sum(Run run, int n) {
+  static __device__ __forceinline__ float sum(const Run& run, int n) {
     using S = fold::Scalar<float>;
+    float of[kRun];
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) of[i] = sum_of(run.of[i]);
 #pragma unroll
     for (int stride = 1; stride < kRun; stride *= 2) {
 #pragma unroll
-      for (int i = 0; i + stride < kRun; i += 2 * stride) run.of[i] = S::add(run.of[i], run.of[i + stride]);
+      for (int i = 0; i + stride < kRun; i += 2 * stride) of[i] = S::add(of[i], of[i + stride]);
     }
-    float sum = run.of[0];
+    float sum = of[0];
     const auto across = [&](int distance) { sum = S::add(sum, __shfl_xor_sync(lift::kWholeWarp, sum, distance)); };
     across(1), across(2), across(4);
     if (runs(n) > 8) across(8);
     if (runs(n) > 16) across(16);
     return sum;
+  }
+  /// And its largest z.
+  static __device__ __forceinline__ int top(const Run& run) requires(kTops == Tops::all) {
+    int top = 0;
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) top = max(top, run.of[i].top);
+    return __reduce_max_sync(lift::kWholeWarp, top);
   }
   /// By every warp, once for each row whose mail has come: whether the thread is the one that takes the row's largest
   /// z, and makes its place ready for the row after the next. In the cluster's first block it is of the last warp, as
@@ -210,6 +234,15 @@ struct FrameMail {
     top = place;
     place = 0;
     return true;
+  }
+
+ private:
+  static __device__ __forceinline__ float sum_of(const Sum& sum) {
+    if constexpr (kTops == Tops::all) {
+      return sum.sum;
+    } else {
+      return sum;
+    }
   }
 };
 

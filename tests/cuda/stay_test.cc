@@ -41,6 +41,23 @@ class CudaStay : public Cuda {
   static void fill(Tensor& x, const Layout& l, Values v) {
     x.fill_by_threads([&](std::int64_t i) { return value_of(v, i / l.n, i % l.n, l.n); });
   }
+  static void compare(Op op, const Layout& l, DType t, Values v, double scale, bool in_place) {
+    Tensor x(t, {l.rows(), l.n}, {}, l.x_offset), y(t, {l.rows(), l.n}, {}, l.y_offset);
+    fill(x, l, v);
+    softfold::RowOptions o;
+    o.scale = scale;
+    std::string kernel;
+    for (const bool gpu : {false, true}) {
+      const softfold::View in = x.view(gpu), out = in_place ? in : y.view(gpu);
+      const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, o);
+      plan.run();
+      if (gpu) kernel = plan.kernel();
+    }
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    ASSERT_EQ(kernel, "softmax_cluster_stays") << describe(l, t, v, scale);
+    Tensor& result = in_place ? x : y;
+    ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << describe(l, t, v, scale);
+  }
   /// The loss of rows of which one in five is ignored, their states and gradients.
   static void compare_loss_and_gradient(const Layout& l, DType t, Values v, double scale, double label_smoothing) {
     Tensor x(t, {l.rows(), l.n}, {}, l.x_offset), dx(t, {l.rows(), l.n}, {}, l.y_offset),
@@ -66,22 +83,24 @@ TEST_F(CudaStay, SoftmaxOfRowsFarFromTheRowBefore) {
     for (const auto& [v, scale] : {std::pair{Values::drift, 1.}, {Values::drift, -0.3}, {Values::specials, 0.5}}) {
       constexpr DType kTypes[] = {DType::bfloat16, DType::float16, DType::float32, DType::bfloat16, DType::float32};
       const DType t = l.n > 16384 ? kTypes[at % 5] : kTypes[at % 2];
-      const bool in_place = at++ % 4 == 2;
-      Tensor x(t, {l.rows(), l.n}, {}, l.x_offset), y(t, {l.rows(), l.n}, {}, l.y_offset);
-      fill(x, l, v);
-      softfold::RowOptions o;
-      o.scale = scale;
-      std::string kernel;
-      for (const bool gpu : {false, true}) {
-        const softfold::View in = x.view(gpu), out = in_place ? in : y.view(gpu);
-        const auto plan = softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, o);
-        plan.run();
-        if (gpu) kernel = plan.kernel();
-      }
-      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-      ASSERT_EQ(kernel, "softmax_cluster_stays") << describe(l, t, v, scale);
-      Tensor& result = in_place ? x : y;
-      ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << describe(l, t, v, scale);
+      compare(Op::softmax, l, t, v, scale, at++ % 4 == 2);
+      if (HasFatalFailure()) return;
+    }
+}
+
+/// Of 16 bit; rows that a guess holds, too, and such that log2 d is below 1, where results are compared with 0.
+TEST_F(CudaStay, LogSoftmaxOfRowsFarFromTheRowBefore) {
+  constexpr Layout kOfLog[] = {{15400, 0, 0},  {16384, 0, 0},  {17001, 1, 1},  {33003, 3, 3},  {33004, 8, 0},
+                               {50257, 1, 1},  {50264, 0, 0},  {65536, 0, 8},  {65536, 5, 5},  {128256, 0, 0},
+                               {151937, 7, 7}, {200064, 0, 0}, {250001, 3, 3}, {260000, 8, 0}, {262144, 0, 0},
+                               {262136, 8, 0}, {393216, 0, 0}, {392960, 8, 0}, {460800, 0, 8}, {524280, 0, 0}};
+  std::size_t at = 0;
+  for (const Layout& l : kOfLog)
+    for (const auto& [v, scale] :
+         {std::pair{Values::drift, 1.}, {Values::normal, -1.}, {Values::specials, 0.5}, {Values::normal, 40.}}) {
+      compare(Op::log_softmax, l, at % 3 == 1 ? DType::float16 : DType::bfloat16, v, scale, at % 4 == 2);
+      if (HasFatalFailure()) return;
+      ++at;
     }
 }
 
