@@ -28,7 +28,7 @@ struct GuessForm {
 template <class E, GuessForm kForm>
 struct GuessShape : StayShape<E> {
   static_assert(!kForm.masked || (!kForm.behind && !kForm.gradient()));
-  static_assert(!kForm.log() || (!kForm.grid && !kForm.masked));
+  static_assert(!kForm.log() || !kForm.grid);
   using typename StayShape<E>::Place;
   using StayShape<E>::kCount;
   /// Of a group's rows: no room for parts to lie to sectors as they do in x, nor for words.

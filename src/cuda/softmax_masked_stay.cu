@@ -38,9 +38,9 @@ constexpr bool every_warp_has_a_chunk() {
 static_assert(every_warp_has_a_chunk());
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (p.op != Op::softmax) return "log_softmax wants each row's own frame";
-  if (p.n <= shortest(size_of(p[Slot::x].dtype) == 4) || p.n > kLongest)
-    return "a row is shorter or longer than clusters hold well";
+  const bool wide = size_of(p[Slot::x].dtype) == 4;
+  if (p.op != Op::softmax && wide) return "registers do not hold the elements of float32 beside their terms";
+  if (p.n <= shortest(wide) || p.n > kLongest) return "a row is shorter or longer than clusters hold well";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_masked_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
@@ -59,12 +59,17 @@ void run(const RowProblem& p, const Context& context) {
   with_element(p[Slot::x].dtype, [&]<class E>() {
     const auto chunks = static_cast<int>(lift::chunk_count(p.n));
     const StaySpread s = spread(chunks, sizeof(E) == 4);
-    const auto go = [&]<Lands kLands>() {
-      constexpr GuessForm kForm{Leaves::softmax, kLands, kLongest / lift::kChunk, false, false, true};
+    const auto go_by = [&]<Lands kLands, Leaves kLeaves>() {
+      constexpr GuessForm kForm{kLeaves, kLands, kLongest / lift::kChunk, false, false, true};
       launch_to_stay("softmax_masked_stays",
                      softmax_cluster_guesses<E, kForm.leaves, kLands, kForm.chunks, kForm.behind, kForm.masked>, s,
                      s.warps * GuessShape<E, kForm>::kWarpBytes + 2 * StayBox::bytes(chunks), rows.rows,
                      stream_of(context), rows);
+    };
+    const auto go = [&]<Lands kLands>() {
+      if constexpr (sizeof(E) == 2)
+        if (p.op == Op::log_softmax) return go_by.template operator()<kLands, Leaves::log_softmax>();
+      go_by.template operator()<kLands, Leaves::softmax>();
     };
     if (whole && p.n % 16 == 0 && on_vectors(p, p[Slot::mask])) return go.template operator()<Lands::in_one_place>();
     if (whole && on_vectors(p, p[Slot::mask], width)) return go.template operator()<Lands::on_vectors>();

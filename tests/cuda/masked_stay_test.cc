@@ -33,11 +33,12 @@ double planted(bool wild, Values v, std::int64_t row, std::int64_t i, std::int64
 }
 
 /// Of rows so many that clusters stay for them, unless some warps a row are faster. Whether they did, on the GPU.
-bool run_masked(const softfold::View& in, const softfold::View& out, const softfold::RowOptions& o) {
-  const auto plan = softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, o);
+bool run_masked(const softfold::View& in, const softfold::View& out, const softfold::RowOptions& o,
+                Op op = Op::softmax) {
+  const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, o);
   plan.run();
   if (in.device.kind != softfold::DeviceKind::cuda || plan.kernel() == "softmax_masked_stays") return true;
-  EXPECT_EQ(plan.kernel(), "softmax_masked_chunks");
+  EXPECT_EQ(plan.kernel(), op == Op::softmax ? "softmax_masked_chunks" : "softmax_masked_pairs");
   return false;
 }
 
@@ -85,13 +86,13 @@ constexpr Layout kLayouts[] = {{3088, 0, 0},
                                {200065, 0, 0, 0, 0, true},
                                {262143, 0, 0, 1, 1}};
 
-TEST_F(CudaMaskedStay, Masks) {
+/// op of every layout, in the types by turns.
+void expect_same_with_masks(Op op, const std::vector<DType>& types) {
   std::size_t at = 0, others = 0;
   for (const Layout& l : kLayouts)
     for (const auto& [v, scale] :
          {std::pair{Values::normal, 1.}, {Values::drift, 1.}, {Values::drift, -0.3}, {Values::specials, 0.5}}) {
-      constexpr DType kTypes[] = {DType::bfloat16, DType::float32, DType::float16};
-      const DType t = kTypes[at % 3];
+      const DType t = types[at % types.size()];
       const bool wild = at % 7 < 3, in_place = at++ % 4 == 2;
       const std::int64_t n = l.n, rows = 6600 * 1024 / n + 1;
       Tensor x(t, {rows, n}, {n + l.gap, 1}, l.offset), y(t, {rows, n}, {n + l.gap, 1}, l.offset);
@@ -108,14 +109,22 @@ TEST_F(CudaMaskedStay, Masks) {
         o.scale = scale, o.mask = mask.view(gpu);
         o.empty = at % 2 == 0 ? softfold::Empty::zero : softfold::Empty::nan;
         const softfold::View in = x.view(gpu), out = in_place ? in : y.view(gpu);
-        others += run_masked(in, out, o) ? 0 : 1;
-        ASSERT_FALSE(HasNonfatalFailure()) << what;
+        others += run_masked(in, out, o, op) ? 0 : 1;
+        ASSERT_FALSE(::testing::Test::HasNonfatalFailure()) << what;
       }
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
       Tensor& result = in_place ? x : y;
       ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << what;
     }
   EXPECT_LT(others, at / 4);
+}
+
+TEST_F(CudaMaskedStay, Masks) {
+  expect_same_with_masks(Op::softmax, {DType::bfloat16, DType::float32, DType::float16});
+}
+
+TEST_F(CudaMaskedStay, MasksOfLogSoftmax) {
+  expect_same_with_masks(Op::log_softmax, {DType::bfloat16, DType::float16, DType::bfloat16});
 }
 
 /// Operands that end where their memory does, and masks that begin there or a little behind: what lies around is not
