@@ -89,7 +89,7 @@ bool is_odd_for_gradient(const RowProblem& p);
 void launch_odd_gradient(const PlainRows& rows, DType dtype, Stream stream);
 bool blocks_for_gradient(const RowProblem& p);
 void launch_blocks_gradient(const PlainRows& rows, DType dtype, Stream stream);
-bool stays_for_gradient(const RowProblem& p);
+bool clusters_stay_for(const RowProblem& p);  ///< whatever p.op is
 void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream, bool early);
 
 /// Whether rows of up to 128 chunks are so few that softmax_cluster_row takes them all at once, by blocks of 8 warps.

@@ -45,6 +45,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (chunks < 2) return "a row fits a warp";
   if (p.n > kLongest) return "a row is longer than a block holds well (15360)";
   if (const char* why = refuses_pairs(p, refuses_plain(p))) return why;
+  if (p.op == Op::log_softmax && clusters_stay_for(p)) return "clusters that stay are faster";
   const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
   return pays(plain_rows(p), p.op, size) ? nullptr : "rows of this length are as fast by others";
 }

@@ -166,7 +166,7 @@ bool launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream, 
     launch_warp_rows<Leaves::gradient>(rows, dtype, stream);
   } else if (blocks_for_gradient(p)) {
     launch_blocks_gradient(rows, dtype, stream);
-  } else if (stays_for_gradient(p)) {
+  } else if (clusters_stay_for(p)) {
     launch_stays_gradient(rows, dtype, stream, few_before);
     return true;
   } else {

@@ -70,10 +70,14 @@ bool fits_block(const RowProblem& p, std::int64_t chunks, bool wide) {
   const bool is_log = p.op == Op::log_softmax;
   if (wide) return chunks <= (is_log || p.op == Op::softmax ? 16 : 32);
   if (chunks > kShort) return false;
-  if (is_log) return chunks < kShort;
+  const bool whole_vectors = p.n % 8 == 0 && on_vectors(p, p[Slot::x]);
+  if (is_log) {
+    const bool slower = whole_vectors ? chunks != 11 && (p.n <= 14000 || p.n > 14 * lift::kChunk) : chunks == 13;
+    return chunks <= 10 || (chunks < kShort && slower);
+  }
   // Well, of whole pairs of chunks.
   const std::int64_t held = 8 * lift::kChunk;
-  return chunks <= 6 || (p.n <= held && p.n % (2 * lift::kChunk) == 0 && on_vectors(p, p[Slot::x]));
+  return chunks <= 6 || (p.n <= held && p.n % (2 * lift::kChunk) == 0 && whole_vectors);
 }
 
 const char* refuses(const RowProblem& p, const Context&) {
@@ -148,7 +152,7 @@ void run(const RowProblem& p, const Context& context) {
 
 }  // namespace
 
-bool stays_for_gradient(const RowProblem& p) { return refuses(p, {}) == nullptr; }
+bool clusters_stay_for(const RowProblem& p) { return refuses(p, {}) == nullptr; }
 
 void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream, bool early) {
   launch_leaves<Leaves::gradient>(rows, dtype, stream, early);
