@@ -11,7 +11,7 @@ namespace cuda {
 
 /// How plain rows are cut into runs of kSlots elements, and what is left of each into one more; a warp takes kRuns of
 /// them at a time: first those whose states are merged, which are neighbours in a row, then other full ones. All runs
-/// are fewer than 2^31: what finds a tile in 32 bits takes half as many instructions.
+/// are fewer than 2^31, as Divisor wants them: what finds a tile in 32 bits takes half as many instructions.
 struct RunTiles {
   static constexpr std::int64_t kMostRuns = std::int64_t{1} << 31;
 
@@ -21,7 +21,7 @@ struct RunTiles {
   int rest;                          ///< elements of the last one of each row
   Divisor merged_tiles, other_runs;  ///< tiles a row of the merged runs; other full runs a row
   bool dense;                        ///< x is full runs end to end, the first on a vector
-  bool looks_up;                     ///< full runs, with terms from a table
+  bool looks_up;                     ///< terms come from a table
 };
 
 /// Elements from the last multiple of so many bytes to `first`.
@@ -60,7 +60,7 @@ struct RunOf {
   }
 };
 
-/// Whether full runs' terms come from a table, beside whose halves the places then lie.
+/// Whether runs' terms come from a table, beside whose halves the places then lie.
 template <class E>
 inline constexpr bool kLooksUp = std::is_same_v<E, fold::BFloat16>;
 
@@ -151,7 +151,7 @@ class TileQueue {
   __device__ __forceinline__ void take_next() {
     fetch(ticket_ + Place::kCount, place());
     unsigned ticket = 0;
-    // To add one, others of the warp who do would be looked for first, and to count to the largest number is to add.
+    // To add one, others of the warp who do would be looked for first, and so they would if it counted to ~0U.
     if (threadIdx.x % 32 == 0) ticket = atomicInc(&shared_.next, ~0U - 1);
     ticket_ = __shfl_sync(lift::kWholeWarp, ticket, 0);
   }

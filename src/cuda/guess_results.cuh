@@ -7,12 +7,6 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-template <class E, int kVectors, int kCount>
-__device__ __forceinline__ void unpack(const uint4 (&raw)[kVectors], float (&v)[kCount]) {
-#pragma unroll
-  for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(raw[j], v + j * (kCount / kVectors));
-}
-
 template <class E, GuessForm kForm>
 struct GuessResults {
   using Part = GuessPart<E, kForm>;

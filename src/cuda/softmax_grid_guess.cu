@@ -79,7 +79,7 @@ Needs lay_out(GroupRows& rows, char* memory) {
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p.rung, Rung::fused)) return why;
-  if (p.op != Op::softmax) return "log_softmax wants each row's own frame";
+  if (p.op != Op::softmax) return "log_softmax wants each row's largest element, which groups do not tell";
   if (clusters_take(lift::chunk_count(p.n), is_wide(p))) return "clusters are as fast";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_plain(p)) return why;

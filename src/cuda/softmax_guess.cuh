@@ -1,5 +1,6 @@
-// softmax by clusters that stay for many rows, and the gradients of losses, as softmax_stay.cuh, but with a frame that
-// all chunks of a row share, guessed before any of its elements is looked at.
+// softmax, log_softmax of 16 bit and the gradients of losses by clusters that stay for many rows, which may have a
+// mask, as softmax_stay.cuh, but with a frame that all chunks of a row share, guessed before any of its elements is
+// looked at.
 #pragma once
 
 #include "cuda/guess_results.cuh"
@@ -89,8 +90,8 @@ struct GuessRows {
   struct Received {
     float sum = 0.F;       ///< of its terms, in its frame; NaN if that does not hold it
     GradientRow gradient;  ///< which has landed with it
-    bool takes = false;    ///< the thread is the one that has its largest z
-    int top = 0;
+    bool takes = false;    ///< the thread is the one that has its largest z, if not all have
+    int top = 0;           ///< its bits
   };
 
   /// Of the warp's terms, but for those that are 0.

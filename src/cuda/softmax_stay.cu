@@ -26,10 +26,8 @@ constexpr StaySpread spread_behind(std::int64_t chunks, bool wide) {
   const int blocks = wide ? (chunks > 360 ? 16 : 15) : chunks > 256 ? 16 : 8;
   return {blocks, static_cast<int>((chunks + 2 * blocks - 1) / (2 * blocks))};
 }
-/// Of all others. Measured: the longest rows of log_softmax are faster by whole blocks; float32 gradients are slower
-/// than softmax where little is under way.
+/// Of all others. Measured: float32 gradients are slower than softmax where little is under way.
 constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide) {
-  if (leaves == Leaves::log_softmax && wide && chunks > 192 && chunks % 32 == 0) return fewest_blocks(chunks, 2);
   if (chunks > 256) return {16, static_cast<int>((chunks + 31) / 32)};
   if (chunks <= kShort) return fewest_instructions(chunks, 64, 2);
   if (leaves == Leaves::gradient) return fewest_instructions(chunks, 32);
@@ -53,6 +51,7 @@ constexpr bool every_warp_has_a_chunk(Leaves leaves) {
 }
 // Others on vectors have places for 256 chunks in 16 bit.
 static_assert(behind(257, Leaves::softmax, false) && behind(kLongest / lift::kChunk, Leaves::softmax, false));
+static_assert(behind(257, Leaves::log_softmax, false) && behind(kLongest / lift::kChunk, Leaves::log_softmax, false));
 static_assert(every_warp_has_a_chunk(Leaves::softmax) && every_warp_has_a_chunk(Leaves::log_softmax));
 static_assert(every_warp_has_a_chunk(Leaves::gradient));
 
@@ -72,8 +71,11 @@ bool fits_block(const RowProblem& p, std::int64_t chunks, bool wide) {
   if (chunks > kShort) return false;
   const bool whole_vectors = p.n % 8 == 0 && on_vectors(p, p[Slot::x]);
   if (is_log) {
-    const bool slower = whole_vectors ? chunks != 11 && (p.n <= 14000 || p.n > 14 * lift::kChunk) : chunks == 13;
-    return chunks <= 10 || (chunks < kShort && slower);
+    if (chunks <= 10) return true;
+    if (chunks == kShort) return false;
+    // Inside vectors clusters are faster, but for 13 chunks; on vectors they are of 11, and of 14 that are nearly full.
+    if (!whole_vectors) return chunks == 13;
+    return chunks != 11 && !(chunks == 14 && p.n > 14000);
   }
   // Well, of whole pairs of chunks.
   const std::int64_t held = 8 * lift::kChunk;
@@ -118,7 +120,8 @@ void launch_leaves(const PlainRows& p, DType dtype, Stream stream, bool early = 
         go("softmax_cluster_guesses", softmax_cluster_guesses<E, kLeaves, kLands, kChunks, kBehind>,
            GuessShape<E, kForm>::kWarpBytes, of);
       };
-      // Longer rows are written behind, but for these; a gradient's are none (refuses_gradient).
+      // Longer rows are written behind, but for these; a gradient's are none (refuses_gradient), nor are those of
+      // log_softmax inside vectors (refuses_log).
       const auto at_once = [&]<Lands kLands>() {
         constexpr bool kLong = kLeaves == Leaves::softmax && (kLands == Lands::anywhere || sizeof(E) == 4);
         if (!kLong || chunks <= 256) return guess.template operator()<kLands, 256, false>(s);

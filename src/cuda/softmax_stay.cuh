@@ -1,6 +1,6 @@
-// log_softmax of plain rows, and softmax where results are parked, by clusters that stay for many of them: each warp
-// has its next rows' elements brought to shared memory while it folds, exchanges and writes this one, and no block
-// waits for another but by what the row's chunks send it.
+// log_softmax of plain float32 rows, and softmax and log_softmax where results are parked, by clusters that stay for
+// many of them: each warp has its next rows' elements brought to shared memory while it folds, exchanges and writes
+// this one, and no block waits for another but by what the row's chunks send it.
 #pragma once
 
 #include "cuda/in_order.cuh"
@@ -21,6 +21,12 @@ struct StayShape {
   using Fold = lift::WarpFold<Place::kWidth, kLanes, kCount>;
   static constexpr int kWarpBytes = whole_lines(Place::kBytes);  ///< of shared memory
 };
+
+template <class E, int kVectors, int kCount>
+__device__ __forceinline__ void unpack(const uint4 (&raw)[kVectors], float (&v)[kCount]) {
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(raw[j], v + j * (kCount / kVectors));
+}
 
 /// Elements that are needed again wait as they came: without this the compiler keeps the floats, twice the registers.
 template <int kVectors>
@@ -106,8 +112,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     fetch(source.row(step + 1) + waited);
     const int turn = step % 2;
     source.send(step, arrived[turn]);
-#pragma unroll
-    for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
+    unpack<E>(raw, v);
     const auto own = kLog ? Shape::Fold::reduce(v, p.factor.c, extremes) : Shape::Fold::terms(v, p.factor.c, extremes);
     if constexpr (kLog) keep_packed(raw);
     // Exchange.
@@ -123,10 +128,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
       fill<O, kLog>(y, nullptr, 0, lane % kLanes, kLanes, count, count, constant_of<kLog>(root.state(), p.empty));
       continue;
     }
-    if constexpr (kLog) {
-#pragma unroll
-      for (int j = 0; j < Place::kVectors; ++j) Packed<E>::unpack(raw[j], v + j * Place::kWidth);
-    }
+    if constexpr (kLog) unpack<E>(raw, v);
     const auto log_norm = [&] { return p.log_normaliser(root.state()); };
     if constexpr (kParks) {
       finish<kLog, Shape::kCount>(v, own.dense, unit, log_norm, [](int) {});

@@ -52,6 +52,8 @@ TEST_F(CudaRuns, WhereverRowsBegin) {
                            {t, 1500, 36},
                            {t, 4096, 8},
                            {t, 6500},
+                           {t, 2047},
+                           {t, 3070, 1},
                            {t, 10240, 8},
                            {t, 300000}})
       for (const Kind& kind : kinds) {
