@@ -131,12 +131,6 @@ struct GuessPart {
     return *reinterpret_cast<CopyBarrier*>(room + Shape::kRoom);
   }
   __device__ __forceinline__ char* room() const { return static_cast<char*>(__cvta_shared_to_generic(memory)); }
-  /// The lane's first of the terms, or elements, that are kept: vectors, 32 from one to the next.
-  template <class Vector>
-  __device__ __forceinline__ Vector* kept() const {
-    static_assert(sizeof(Vector) == 16);
-    return reinterpret_cast<Vector*>(room() + Shape::kKept) + lane_index();
-  }
   /// Of the part that begins there.
   __device__ __forceinline__ char* place(const char* first) const {
     return kMoves ? place_in_sectors(room(), first) : room();
@@ -190,6 +184,36 @@ struct GuessPart {
     landing.read_again(raw, (count > 0 ? lane_index() / kLanes * kChunkBytes : 0) + lane_index() % kLanes * 16);
     if constexpr (kForm.masked) hide_elements(raw, row, first);
   }
+  /// What is kept of a row that is written behind: elements for log_softmax, else terms.
+  __device__ __forceinline__ void take_kept(uint4 (&raw)[Place::kVectors], float (&v)[Shape::kCount]) const {
+    if constexpr (kForm.log()) {
+#pragma unroll
+      for (int j = 0; j < Place::kVectors; ++j) raw[j] = kept<uint4>()[32 * j];
+    } else {
+#pragma unroll
+      for (int j = 0; j < Shape::kCount / 4; ++j) unpack_four(v + 4 * j, kept<float4>()[32 * j]);
+    }
+  }
+  /// This row for that.
+  __device__ __forceinline__ void swap_kept(uint4 (&raw)[Place::kVectors], float (&v)[Shape::kCount]) const {
+    if constexpr (kForm.log()) {
+      uint4* at = kept<uint4>();
+#pragma unroll
+      for (int j = 0; j < Place::kVectors; ++j) {
+        const uint4 before = at[32 * j];
+        at[32 * j] = raw[j];
+        raw[j] = before;
+      }
+    } else {
+      float4* at = kept<float4>();
+#pragma unroll
+      for (int j = 0; j < Shape::kCount / 4; ++j) {
+        const float4 before = at[32 * j];
+        at[32 * j] = {v[4 * j], v[4 * j + 1], v[4 * j + 2], v[4 * j + 3]};
+        unpack_four(v + 4 * j, before);
+      }
+    }
+  }
   /// Of the lane's chunk, in memory.
   __device__ __forceinline__ const char* mask_of(int row) const {
     if constexpr (kForm.masked) return p.mask + row * p.mask_stride + chunk() * lift::kChunk;
@@ -197,6 +221,15 @@ struct GuessPart {
   }
 
  private:
+  /// The lane's first of the terms, or elements, that are kept: vectors, 32 from one to the next.
+  template <class Vector>
+  __device__ __forceinline__ Vector* kept() const {
+    static_assert(sizeof(Vector) == 16);
+    return reinterpret_cast<Vector*>(room() + Shape::kKept) + lane_index();
+  }
+  static __device__ __forceinline__ void unpack_four(float* v, const float4& from) {
+    v[0] = from.x, v[1] = from.y, v[2] = from.z, v[3] = from.w;
+  }
   /// The warp's, of a row.
   __device__ __forceinline__ typename Shape::Mask mask(int row) const {
     const GuessWarp& own = waits.own();

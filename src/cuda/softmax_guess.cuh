@@ -81,7 +81,7 @@ struct GuessRows {
     Received row = receive(step);
     take_top(row, step);
     __syncwarp();  // behind what one lane wrote of the frame
-    take_kept(raw, v);
+    part.take_kept(raw, v);
     return put(raw, v, row, GuessedFrame{part.waits.own().magic}, least(part.cut()), part.y_of(source.row(step)), step);
   }
 
@@ -128,7 +128,7 @@ struct GuessRows {
         source.send(step, mail.turns.barrier(step));
         send(own, high, step);
       }
-      swap(raw, v);
+      part.swap_kept(raw, v);
       const GuessedFrame before{part.waits.own().magic};
       __syncwarp();
       if (lane_index() == 0) part.waits.own().magic = frame.magic;
@@ -151,13 +151,7 @@ struct GuessRows {
   }
   __device__ __forceinline__ void send(float own, float high, int step) const requires(!kForm.grid) {
     if constexpr (kForm.gradient()) mail.send_top(step, high);
-    const auto sum = [&] {
-      if constexpr (kForm.log()) {
-        return typename Mail::Sum{own, __reduce_max_sync(lift::kWholeWarp, __float_as_int(high))};
-      } else {
-        return own;
-      }
-    }();
+    const auto sum = mail.sum_with_top(own, high);
     if (part.count > 0) mail.template send_sum<kLanes>(step, static_cast<unsigned>(part.chunk()), sum);
     // Of the next row, once this row's mail is sent: all would wait for the warp that does it before.
     if constexpr (kForm.gradient()) {
@@ -193,39 +187,6 @@ struct GuessRows {
   }
   __device__ __forceinline__ void take_top(Received& row, int step) const {
     if constexpr (kForm.gradient()) row.takes = mail.takes_top(step, row.top);
-  }
-  static __device__ __forceinline__ void unpack_four(float* v, const float4& from) {
-    v[0] = from.x, v[1] = from.y, v[2] = from.z, v[3] = from.w;
-  }
-  /// What is kept of a row that is written behind: elements for log_softmax, else terms.
-  __device__ __forceinline__ void take_kept(Vectors& raw, Values& v) const {
-    if constexpr (kForm.log()) {
-#pragma unroll
-      for (int j = 0; j < Place::kVectors; ++j) raw[j] = part.template kept<uint4>()[32 * j];
-    } else {
-#pragma unroll
-      for (int j = 0; j < Shape::kCount / 4; ++j) unpack_four(v + 4 * j, part.template kept<float4>()[32 * j]);
-    }
-  }
-  /// This row's for those.
-  __device__ __forceinline__ void swap(Vectors& raw, Values& v) const {
-    if constexpr (kForm.log()) {
-      uint4* kept = part.template kept<uint4>();
-#pragma unroll
-      for (int j = 0; j < Place::kVectors; ++j) {
-        const uint4 before = kept[32 * j];
-        kept[32 * j] = raw[j];
-        raw[j] = before;
-      }
-    } else {
-      float4* kept = part.template kept<float4>();
-#pragma unroll
-      for (int j = 0; j < Shape::kCount / 4; ++j) {
-        const float4 before = kept[32 * j];
-        kept[32 * j] = {v[4 * j], v[4 * j + 1], v[4 * j + 2], v[4 * j + 3]};
-        unpack_four(v + 4 * j, before);
-      }
-    }
   }
   /// The step's row from its terms in the frame `of`, none below `low`, whose results `raw` is for.
   __device__ __forceinline__ bool put(Vectors& raw, Values& v, Received& row, const GuessedFrame of, float low, char* y,

@@ -39,7 +39,7 @@ static_assert(every_warp_has_a_chunk());
 
 const char* refuses(const RowProblem& p, const Context&) {
   const bool wide = size_of(p[Slot::x].dtype) == 4;
-  if (p.op != Op::softmax && wide) return "registers do not hold the elements of float32 beside their terms";
+  if (p.op != Op::softmax && wide) return "log_softmax of float32 has no form with a guessed frame";
   if (p.n <= shortest(wide) || p.n > kLongest) return "a row is shorter or longer than clusters hold well";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_masked_plain(p)) return why;

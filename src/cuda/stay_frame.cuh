@@ -172,6 +172,14 @@ struct FrameMail {
     if (threadIdx.x < 2) turns.expect(bytes);  // others have not seen them yet
   }
   __device__ __forceinline__ void wait(int turn) { turns.wait(turn, bytes); }
+  /// By a warp: what a chunk of this sum sends; z: the lane's largest.
+  static __device__ __forceinline__ Sum sum_with_top(float sum, float z) {
+    if constexpr (kTops == Tops::all) {
+      return {sum, top_of_warp(z)};
+    } else {
+      return sum;
+    }
+  }
   /// By the kLanes lanes that hold a chunk, to all blocks of the cluster.
   template <int kLanes>
   __device__ __forceinline__ void send_sum(int turn, unsigned chunk, const Sum& sum) {
@@ -188,7 +196,7 @@ struct FrameMail {
   }
   /// By a warp.
   __device__ __forceinline__ void send_top(int turn, float z) {
-    const int top = __reduce_max_sync(lift::kWholeWarp, __float_as_int(z));
+    const int top = top_of_warp(z);
     if (lane_index() == 0)
       send_largest(lift::Cluster::map(&tops[MailTurns::place(turn)], 0), lift::Cluster::map(&turns.barrier(turn), 0),
                    top);
@@ -237,6 +245,9 @@ struct FrameMail {
   }
 
  private:
+  static __device__ __forceinline__ int top_of_warp(float z) {
+    return __reduce_max_sync(lift::kWholeWarp, __float_as_int(z));
+  }
   static __device__ __forceinline__ float sum_of(const Sum& sum) {
     if constexpr (kTops == Tops::all) {
       return sum.sum;
