@@ -23,6 +23,11 @@ struct GuessForm {
 
   constexpr bool gradient() const { return leaves == Leaves::gradient; }
   constexpr bool log() const { return leaves == Leaves::log_softmax; }
+  /// Elements wait packed for the row's sum beside their terms; those of float32 stand where terms would.
+  template <class E>
+  constexpr bool packed() const {
+    return log() && sizeof(E) == 2;
+  }
 };
 
 template <class E, GuessForm kForm>
@@ -38,7 +43,8 @@ struct GuessShape : StayShape<E> {
   /// Behind the room for its elements, and its barrier: what it keeps, or its mask.
   static constexpr int kKept = kTight ? kRoom + kCopySector : whole_lines(kRoom + 16);
   using Mask = MaskPart<kForm.lands>;
-  static constexpr int kMask = Mask::room(32 * kCount), kKeeps = 32 * kCount * (kForm.log() ? Place::kSize : 4);
+  static constexpr int kMask = Mask::room(32 * kCount);
+  static constexpr int kKeeps = 32 * kCount * (kForm.template packed<E>() ? Place::kSize : 4);
   static constexpr int kWarpBytes = kKept + (kForm.behind ? kKeeps : 0) + (kForm.masked ? kMask : 0);
 };
 
@@ -184,9 +190,9 @@ struct GuessPart {
     landing.read_again(raw, (count > 0 ? lane_index() / kLanes * kChunkBytes : 0) + lane_index() % kLanes * 16);
     if constexpr (kForm.masked) hide_elements(raw, row, first);
   }
-  /// What is kept of a row that is written behind: elements for log_softmax, else terms.
+  /// What is kept of a row that is written behind: elements for log_softmax, of 16 bit in `raw`, else terms.
   __device__ __forceinline__ void take_kept(uint4 (&raw)[Place::kVectors], float (&v)[Shape::kCount]) const {
-    if constexpr (kForm.log()) {
+    if constexpr (kForm.template packed<E>()) {
 #pragma unroll
       for (int j = 0; j < Place::kVectors; ++j) raw[j] = kept<uint4>()[32 * j];
     } else {
@@ -196,7 +202,7 @@ struct GuessPart {
   }
   /// This row for that.
   __device__ __forceinline__ void swap_kept(uint4 (&raw)[Place::kVectors], float (&v)[Shape::kCount]) const {
-    if constexpr (kForm.log()) {
+    if constexpr (kForm.template packed<E>()) {
       uint4* at = kept<uint4>();
 #pragma unroll
       for (int j = 0; j < Place::kVectors; ++j) {

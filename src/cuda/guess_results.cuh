@@ -24,10 +24,10 @@ struct GuessResults {
         v, dense, unit, [] {}, [&](int j) { raw[j] = Packed<E>::pack(v + j * Place::kWidth); });
     write(raw, y);
   }
-  /// log_softmax's, of elements. log_norm() is the row's LogNormaliser.
+  /// log_softmax's, of elements, which in 16 bit are in `raw`, else in v. log_norm() is the row's LogNormaliser.
   template <class LogNorm>
   __device__ __forceinline__ void put_logarithms(Vectors& raw, Values& v, char* y, const LogNorm& log_norm) const {
-    unpack<E>(raw, v);
+    if constexpr (kForm.template packed<E>()) unpack<E>(raw, v);
     finish<true, Place::kWidth>(v, false, 0.F, log_norm,
                                 [&](int j) { raw[j] = Packed<E>::pack(v + j * Place::kWidth); });
     write(raw, y);
@@ -70,6 +70,7 @@ struct GuessResults {
       fill<E, kForm.log()>(y, part.mask_of(row), 1, lane_index() % kLanes, kLanes, part.count, part.count,
                            constant_of<kForm.log()>(root.state(), part.p.empty));
     } else if constexpr (kForm.log()) {
+      if constexpr (!kForm.template packed<E>()) unpack<E>(raw, v);
       put_logarithms(raw, v, y, [&] { return part.p.log_normaliser(root.state()); });
     } else {
       put(raw, v, y, own.dense, unit);

@@ -1,4 +1,4 @@
-// softmax, log_softmax of 16 bit and the gradients of losses by clusters that stay for many rows, which may have a
+// softmax, log_softmax and the gradients of losses by clusters that stay for many rows, which may have a
 // mask, as softmax_stay.cuh, but with a frame that all chunks of a row share, guessed before any of its elements is
 // looked at.
 #pragma once
@@ -67,7 +67,9 @@ struct GuessRows {
       } else {
         seen.template see<true>(z);
       }
-      return at = terms.template term<true>(at);
+      const float term = terms.template term<true>(at);
+      if constexpr (!kForm.log()) at = term;
+      return term;
     });
     const float own = __all_sync(lift::kWholeWarp, seen.holds()) ? sum : fold::canonical_nan<float>();
     return exchange(raw, v, own, seen.high(), GuessedFrame::kLeastTerm, step);

@@ -84,9 +84,9 @@ const char* refuses_measured(const RowProblem& p) {
   if (p.n > kLongest) return "a row is longer than rings hold well";
   const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
   const auto between = [&](std::int64_t above, std::int64_t to) { return p.n > above * k && p.n <= to * k; };
-  if (size == 2 && !between(80, 90) && !between(96, 111) && !between(160, 232) && clusters_stay_for(p))
-    return "clusters that stay are faster";
-  if (p.rows * p.n * size < (size == 4 ? 64 : 256) * mega) return "fewer bytes than rings are worth";
+  const bool own = size == 4 ? between(104, 240) : between(80, 90) || between(96, 111) || between(160, 232);
+  if (!own && clusters_stay_for(p)) return "clusters that stay are faster";
+  if (p.rows * p.n * size < (size == 4 ? 128 : 256) * mega) return "fewer bytes than rings are worth";
   return nullptr;
 }
 

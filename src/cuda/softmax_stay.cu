@@ -13,13 +13,12 @@ namespace {
 
 /// Rows of up to so many chunks a block holds, too: twice as many chunks of them are wanted.
 constexpr std::int64_t kShort = 16;
-constexpr std::int64_t kLongest = 512 * lift::kChunk, kLongestFloatLog = 128 * lift::kChunk;
+constexpr std::int64_t kLongest = 512 * lift::kChunk;
 
 /// Measured: of rows on vectors, those that are written behind (GuessForm). Their blocks take so much of a processor's
 /// shared memory that it holds no two.
 constexpr bool behind(std::int64_t chunks, Leaves leaves, bool wide) {
-  if (leaves == Leaves::log_softmax) return !wide && chunks > 255;
-  if (!wide) return chunks > 228;
+  if (!wide) return chunks > (leaves == Leaves::log_softmax ? 255 : 228);
   return chunks > (leaves == Leaves::gradient ? 220 : 248) && chunks <= 384;
 }
 constexpr StaySpread spread_behind(std::int64_t chunks, bool wide) {
@@ -27,16 +26,16 @@ constexpr StaySpread spread_behind(std::int64_t chunks, bool wide) {
   return {blocks, static_cast<int>((chunks + 2 * blocks - 1) / (2 * blocks))};
 }
 /// Of all others. Measured: float32 gradients are slower than softmax where little is under way.
-constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide) {
+constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide, bool on_vectors) {
   if (chunks > 256) return {16, static_cast<int>((chunks + 31) / 32)};
   if (chunks <= kShort) return fewest_instructions(chunks, 64, 2);
   if (leaves == Leaves::gradient) return fewest_instructions(chunks, 32);
-  return wide && leaves == Leaves::softmax ? fewest_under_way(chunks) : fewest_instructions(chunks);
+  if (!wide) return fewest_instructions(chunks);
+  return best_under_way(chunks, UnderWay::of(leaves == Leaves::log_softmax, false, on_vectors));
 }
 
 /// More chunks than warps: the last warp has two or more, so that the one before ends 1024 elements before the row
-/// does, and of softmax_cluster_stays vectors around its part lie in x. A gradient's row is looked after by the second
-/// warp (GuessWaits).
+/// does. A gradient's row is looked after by the second warp (GuessWaits).
 constexpr bool every_warp_has_a_chunk(Leaves leaves) {
   for (std::int64_t chunks = 7; chunks <= kLongest / lift::kChunk; ++chunks)
     for (const bool wide : {false, true}) {
@@ -44,7 +43,7 @@ constexpr bool every_warp_has_a_chunk(Leaves leaves) {
         return s.blocks * s.warps < chunks && 2 * s.blocks * s.warps >= chunks && s.warps <= kStayWarps &&
                s.warps >= (leaves == Leaves::gradient ? 2 : 1);
       };
-      if (!fits(spread(chunks, leaves, wide))) return false;
+      if (!fits(spread(chunks, leaves, wide, true)) || !fits(spread(chunks, leaves, wide, false))) return false;
       if (behind(chunks, leaves, wide) && !fits(spread_behind(chunks, wide))) return false;
     }
   return true;
@@ -52,15 +51,17 @@ constexpr bool every_warp_has_a_chunk(Leaves leaves) {
 // Others on vectors have places for 256 chunks in 16 bit.
 static_assert(behind(257, Leaves::softmax, false) && behind(kLongest / lift::kChunk, Leaves::softmax, false));
 static_assert(behind(257, Leaves::log_softmax, false) && behind(kLongest / lift::kChunk, Leaves::log_softmax, false));
-static_assert(every_warp_has_a_chunk(Leaves::softmax) && every_warp_has_a_chunk(Leaves::log_softmax));
+static_assert(every_warp_has_a_chunk(Leaves::softmax));
+static_assert(every_warp_has_a_chunk(Leaves::log_softmax));
 static_assert(every_warp_has_a_chunk(Leaves::gradient));
+
+bool lies_on_vectors(const RowProblem& p, bool wide) { return plain_rows(p).joined && p.n % (wide ? 4 : 8) == 0; }
 
 /// log_softmax of plain rows. Measured: which of those that clusters hold are faster by others.
 const char* refuses_log(const RowProblem& p, std::int64_t chunks, bool wide) {
-  if (wide && p.n > kLongestFloatLog) return "a row is longer than clusters hold well";
-  if (wide && p.n % (16 * lift::kChunk) == 0) return "float32 log_softmax of whole blocks is faster by others";
   if (chunks <= 256) return nullptr;
-  if (!plain_rows(p).joined || p.n % 8 != 0) return "longer log_softmax inside vectors is faster by others";
+  if (!lies_on_vectors(p, wide)) return "longer log_softmax inside vectors is faster by others";
+  if (wide) return chunks <= 384 ? nullptr : "log_softmax of this length is faster by others";
   return chunks > 440 || (chunks > 376 && chunks <= 384) ? nullptr : "log_softmax of this length is faster by others";
 }
 
@@ -97,7 +98,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (p.rows * chunks < (chunks > kShort ? 1 : 2) * kFewestStayChunks * traits.processors)
     return "too few rows to stay for";
   const Leaves leaves = is_log ? Leaves::log_softmax : p.op == Op::softmax ? Leaves::softmax : Leaves::gradient;
-  if (traits.largest_cluster < spread(chunks, leaves, wide).blocks ||
+  if (traits.largest_cluster < spread(chunks, leaves, wide, lies_on_vectors(p, wide)).blocks ||
       (behind(chunks, leaves, wide) && traits.largest_cluster < spread_behind(chunks, wide).blocks))
     return "the device has no clusters of so many blocks";
   return nullptr;
@@ -110,35 +111,31 @@ void launch_leaves(const PlainRows& p, DType dtype, Stream stream, bool early = 
     const auto go = [&](const char* name, auto kernel, int warp_bytes, const StaySpread& s) {
       launch_to_stay(name, kernel, s, s.warps * warp_bytes + 2 * StayBox::bytes(chunks), p.rows, stream, p, early);
     };
-    const StaySpread s = spread(chunks, kLeaves, sizeof(E) == 4);
-    if constexpr (kLeaves != Leaves::log_softmax || sizeof(E) == 2) {
-      const bool on_vectors = p.joined && p.n % StayShape<E>::Place::kWidth == 0;
-      [[maybe_unused]] const bool on_sectors =
-          (reinterpret_cast<std::uintptr_t>(p.x) | static_cast<std::uintptr_t>(p.x_stride)) % kCopySector == 0;
-      const auto guess = [&]<Lands kLands, int kChunks, bool kBehind>(const StaySpread& of) {
-        constexpr GuessForm kForm{kLeaves, kLands, kChunks, kBehind};
-        go("softmax_cluster_guesses", softmax_cluster_guesses<E, kLeaves, kLands, kChunks, kBehind>,
-           GuessShape<E, kForm>::kWarpBytes, of);
-      };
-      // Longer rows are written behind, but for these; a gradient's are none (refuses_gradient), nor are those of
-      // log_softmax inside vectors (refuses_log).
-      const auto at_once = [&]<Lands kLands>() {
-        constexpr bool kLong = kLeaves == Leaves::softmax && (kLands == Lands::anywhere || sizeof(E) == 4);
-        if (!kLong || chunks <= 256) return guess.template operator()<kLands, 256, false>(s);
-        if constexpr (kLong) guess.template operator()<kLands, 512, false>(s);
-      };
-      if (!on_vectors) return at_once.template operator()<Lands::anywhere>();
-      const auto land = [&]<Lands kLands>() {
-        if (!behind(chunks, kLeaves, sizeof(E) == 4)) return at_once.template operator()<kLands>();
-        guess.template operator()<kLands, 512, true>(spread_behind(chunks, sizeof(E) == 4));
-      };
-      // Measured: gradients lose more by what the end of a row then takes than they gain.
-      if constexpr (kLeaves != Leaves::gradient)
-        if (!on_sectors) return land.template operator()<Lands::on_vectors>();
-      land.template operator()<Lands::in_one_place>();
-    } else {
-      go("softmax_cluster_stays", softmax_cluster_stays<E, void, true>, StayShape<E>::kWarpBytes, s);
-    }
+    const bool on_vectors = p.joined && p.n % StayShape<E>::Place::kWidth == 0;
+    const StaySpread s = spread(chunks, kLeaves, sizeof(E) == 4, on_vectors);
+    [[maybe_unused]] const bool on_sectors =
+        (reinterpret_cast<std::uintptr_t>(p.x) | static_cast<std::uintptr_t>(p.x_stride)) % kCopySector == 0;
+    const auto guess = [&]<Lands kLands, int kChunks, bool kBehind>(const StaySpread& of) {
+      constexpr GuessForm kForm{kLeaves, kLands, kChunks, kBehind};
+      go("softmax_cluster_guesses", softmax_cluster_guesses<E, kLeaves, kLands, kChunks, kBehind>,
+         GuessShape<E, kForm>::kWarpBytes, of);
+    };
+    // Longer rows are written behind, but for these; a gradient's are none (refuses_gradient), nor are those of
+    // log_softmax inside vectors (refuses_log).
+    const auto at_once = [&]<Lands kLands>() {
+      constexpr bool kLong = kLeaves == Leaves::softmax && (kLands == Lands::anywhere || sizeof(E) == 4);
+      if (!kLong || chunks <= 256) return guess.template operator()<kLands, 256, false>(s);
+      if constexpr (kLong) guess.template operator()<kLands, 512, false>(s);
+    };
+    if (!on_vectors) return at_once.template operator()<Lands::anywhere>();
+    const auto land = [&]<Lands kLands>() {
+      if (!behind(chunks, kLeaves, sizeof(E) == 4)) return at_once.template operator()<kLands>();
+      guess.template operator()<kLands, 512, true>(spread_behind(chunks, sizeof(E) == 4));
+    };
+    // Measured: gradients lose more by what the end of a row then takes than they gain.
+    if constexpr (kLeaves != Leaves::gradient)
+      if (!on_sectors) return land.template operator()<Lands::on_vectors>();
+    land.template operator()<Lands::in_one_place>();
   });
 }
 

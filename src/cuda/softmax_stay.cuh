@@ -1,6 +1,6 @@
-// log_softmax of plain float32 rows, and softmax and log_softmax where results are parked, by clusters that stay for
-// many of them: each warp has its next rows' elements brought to shared memory while it folds, exchanges and writes
-// this one, and no block waits for another but by what the row's chunks send it.
+// softmax and log_softmax where results are parked, by clusters that stay for many rows: each warp has its next rows'
+// elements brought to shared memory while it folds, exchanges and writes this one, and no block waits for another but
+// by what the row's chunks send it.
 #pragma once
 
 #include "cuda/in_order.cuh"
@@ -43,15 +43,13 @@ inline constexpr int kParkedStayBytes = whole_lines(32 / StayShape<E>::kLanes * 
 
 /// A cluster of blocks a row, as RowSource tells; p.factor is plain, and every warp has a chunk. Results that are
 /// parked leave by the copy engine while the next row is folded.
-template <class E, class O_, bool kLog>
+template <class E, class O, bool kLog>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_stays(const __grid_constant__ PlainRows p, int clusters) {
   begin_in_order();
   using Shape = StayShape<E>;
   using Place = typename Shape::Place;
   using Cluster = lift::Cluster;
-  constexpr bool kParks = !std::is_void_v<O_>;
-  using O = std::conditional_t<kParks, O_, E>;
   constexpr int kSize = Place::kSize, kLanes = Shape::kLanes;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier arrived[2], landed[kStayWarps];
@@ -130,22 +128,16 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     }
     if constexpr (kLog) unpack<E>(raw, v);
     const auto log_norm = [&] { return p.log_normaliser(root.state()); };
-    if constexpr (kParks) {
-      finish<kLog, Shape::kCount>(v, own.dense, unit, log_norm, [](int) {});
-      char* results = landing_memory + warps * Shape::kWarpBytes + 2 * StayBox::bytes(chunks) +
-                      warp * kParkedStayBytes<E, O> + lane / kLanes * kParkedChunkBytes<O>;
-      const ParkedRun<O> run{results, y};
-      bulk_drain();  // of the row before
-      __syncwarp();
-      run.template park<false>(typename Shape::Elements(x_of(row)), 0, count, v);
-      run.send(count, lane % kLanes, kLanes);
-    } else {
-      finish<kLog, Place::kWidth>(v, own.dense, unit, log_norm,
-                                  [&](int j) { raw[j] = Packed<E>::pack(v + j * Place::kWidth); });
-      write_vectors<E, kLanes, Place::kVectors>(y, count, [&](int j) { return raw[j]; });
-    }
+    finish<kLog, Shape::kCount>(v, own.dense, unit, log_norm, [](int) {});
+    char* results = landing_memory + warps * Shape::kWarpBytes + 2 * StayBox::bytes(chunks) +
+                    warp * kParkedStayBytes<E, O> + lane / kLanes * kParkedChunkBytes<O>;
+    const ParkedRun<O> run{results, y};
+    bulk_drain();  // of the row before
+    __syncwarp();
+    run.template park<false>(typename Shape::Elements(x_of(row)), 0, count, v);
+    run.send(count, lane % kLanes, kLanes);
   }
-  if constexpr (kParks) bulk_drain();
+  bulk_drain();
   Cluster::arrive_relaxed();  // nobody leaves while others still send
   Cluster::wait();
   source.end();

@@ -75,21 +75,36 @@ constexpr StaySpread fewest_instructions(std::int64_t chunks, std::int64_t long_
     return worth * size;
   });
 }
-/// Two chunks to a warp, bound by memory (float32): about 17 chunks under way to a processor; with twice as many,
-/// memory is slower by 4 percent. By blocks of 6 warps, two to a processor, or of 9 by themselves. Within 1 percent of
-/// the best of all shapes for 15 of 17 lengths measured; of the other two, 40 and 112 chunks, no time was kept.
-constexpr StaySpread fewest_under_way(std::int64_t chunks) {
-  return best_spread(chunks, 2, {}, [chunks](const StaySpread& s) {
-    const double processors = processors_taken(s);
-    const double under_way = static_cast<double>(rows_at_once(s) * chunks) / processors;
-    const double far = under_way < 17 ? 0.008 * (17 - under_way) : 0.004 * (under_way - 17);
-    const double size = s.warps == 6                    ? 1.
-                        : s.warps == 9 && s.blocks >= 4 ? 1.003
-                        : s.warps > 9                   ? 0.98
-                        : s.warps == 5                  ? 0.975
-                                                        : 0.985;
-    const bool one_row = s.blocks > 8 && s.warps > 8;  // a processor waits for the mail of many others
-    return (3. + processors / 132) * (1. - far) * size * (one_row ? 0.9 : 1.);
+/// What float32 rows want of a shape, by what is asked of them and how they lie.
+struct UnderWay {
+  double best;          ///< chunks under way to a processor, of which memory is fastest
+  double more;          ///< of its speed is lost by one more
+  double instructions;  ///< times that a processor whose warps are full could issue them while memory brings them
+
+  static constexpr UnderWay of(bool log, bool masked, bool on_vectors) {
+    constexpr UnderWay kAll[2][2][2] = {{{{19.6, 0.0086, 2.8}, {14.7, 0.0197, 4.8}},    // softmax: anywhere, on vectors
+                                         {{20.2, 0.0147, 2.2}, {14.9, 0.0226, 2.4}}},   // masked
+                                        {{{20.7, 0.0051, 4.5}, {15.6, 0.0223, 1.9}},    // log_softmax
+                                         {{21.3, 0.0033, 2.5}, {16.3, 0.0152, 2.1}}}};  // masked
+    return kAll[log ? 1 : 0][masked ? 1 : 0][on_vectors ? 1 : 0];
+  }
+};
+/// Two chunks to a warp, bound by memory, and by instructions where warps are few or half empty. A block that is alone
+/// on its processor idles while it waits for others. Fitted to the times of all shapes for 38 lengths, in all eight
+/// ways: on average within 0.4 percent of the best, within 2 for each.
+constexpr StaySpread best_under_way(std::int64_t chunks, const UnderWay& of) {
+  constexpr double kProcessors = 132, kLess = 0.034, kBusyWarps = 11.7, kLeastFull = 0.625;
+  return best_spread(chunks, 2, {2, kStayWarps}, [&of, chunks](const StaySpread& s) {
+    const double full = static_cast<double>(chunks) / (2 * s.blocks * s.warps);
+    if (full < kLeastFull) return 0.;
+    const int rows = rows_at_once(s);
+    const double taken = static_cast<double>(rows * s.blocks) / (kStayWarps / s.warps) / kProcessors;
+    const double far = static_cast<double>(rows * chunks) / kProcessors - of.best;
+    const double memory = (1. - (far < 0. ? -kLess : of.more) * far) * (3. + taken) / 4.;
+    const double busy = std::min(taken, rows * s.blocks * s.warps / (kProcessors * kBusyWarps));
+    const auto fourth = [](double a) { return a * a * a * a; };
+    const double fast = fourth(memory), issued = fourth(of.instructions * full * busy);
+    return fast * issued / (fast + issued) * (s.warps > kStayWarps / 2 ? 0.988 - 0.135 * (s.blocks - 2) : 1.);
   });
 }
 /// A chunk to a warp, bound by memory; blocks = 0 if none fits. Within 2 percent of the best, of 30 lengths.

@@ -88,21 +88,28 @@ TEST_F(CudaStay, SoftmaxOfRowsFarFromTheRowBefore) {
     }
 }
 
-/// Of 16 bit; rows that a guess holds, too, and such that log2 d is below 1, where results are compared with 0.
+/// Rows that a guess holds, too, and such that log2 d is below 1, where results are compared with 0.
 TEST_F(CudaStay, LogSoftmaxOfRowsFarFromTheRowBefore) {
   constexpr Layout kOfLog[] = {{10241, 1, 1},  {11264, 8, 0},  {14336, 0, 8},  {15001, 5, 5},  {15400, 0, 0},
                                {16384, 0, 0},  {17001, 1, 1},  {33003, 3, 3},  {33004, 8, 0},  {50257, 1, 1},
                                {50264, 0, 0},  {65536, 0, 8},  {65536, 5, 5},  {128256, 0, 0}, {151937, 7, 7},
                                {200064, 0, 0}, {250001, 3, 3}, {260000, 8, 0}, {262144, 0, 0}, {262136, 8, 0},
                                {393216, 0, 0}, {392960, 8, 0}, {460800, 0, 8}, {524280, 0, 0}};
+  constexpr Layout kWide[] = {{17001, 1, 1},  {24275, 0, 0},  {32768, 0, 4},  {33003, 3, 3},  {50257, 0, 0},
+                              {50264, 4, 0},  {65536, 5, 5},  {100000, 0, 0}, {128256, 0, 0}, {151937, 7, 7},
+                              {200064, 0, 8}, {250001, 3, 3}, {254100, 0, 0}, {262144, 0, 0}, {262148, 8, 0},
+                              {300004, 4, 4}, {360000, 8, 0}, {393216, 0, 0}};
   std::size_t at = 0;
-  for (const Layout& l : kOfLog)
+  const auto compare_values = [&](const Layout& l, bool wide) {
     for (const auto& [v, scale] :
          {std::pair{Values::drift, 1.}, {Values::normal, -1.}, {Values::specials, 0.5}, {Values::normal, 40.}}) {
-      compare(Op::log_softmax, l, at % 3 == 1 ? DType::float16 : DType::bfloat16, v, scale, at % 5 == 2);
+      const DType t = wide ? DType::float32 : at % 3 == 1 ? DType::float16 : DType::bfloat16;
+      compare(Op::log_softmax, l, t, v, scale, at++ % 5 == 2);
       if (HasFatalFailure()) return;
-      ++at;
     }
+  };
+  for (const Layout& l : kOfLog) compare_values(l, false);
+  for (const Layout& l : kWide) compare_values(l, true);
 }
 
 /// Of few chunks, by clusters of small blocks: log_softmax, and gradients.
@@ -243,10 +250,7 @@ TEST_F(CudaStay, RowsThatAreTakenOneByOne) {
       if (count < rows) context.workspace = nullptr;
       const auto plan = softfold::plan(op, {in, backward ? 2U : 1U}, {&out, 1}, softfold::RowOptions{}, context);
       plan.run();
-      const bool ring = op == Op::log_softmax && t == DType::float32;
-      const bool stays = plan.kernel() == (backward ? "backward_cluster_stays"
-                                           : ring   ? "softmax_ring"
-                                                    : "softmax_cluster_stays");
+      const bool stays = plan.kernel() == (backward ? "backward_cluster_stays" : "softmax_cluster_stays");
       ASSERT_EQ(stays, count == rows) << plan.kernel();
     };
     const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t));
@@ -281,8 +285,8 @@ TEST_F(CudaStay, ElementsAtTheEdgesOfAFrame) {
   for (const std::int64_t n : {33000, 50257, 131072, 260000, 300001})
     for (const double scale : {1., -2.}) {
       const std::int64_t rows = rows_of(n);
-      Tensor x(DType::float32, {rows, n}), y(DType::float32, {rows, n}), dx(DType::float32, {rows, n}),
-          targets(DType::int64, {rows}), loss(DType::float32, {});
+      Tensor x(DType::float32, {rows, n}), y(DType::float32, {rows, n}), log_y(DType::float32, {rows, n}),
+          dx(DType::float32, {rows, n}), targets(DType::int64, {rows}), loss(DType::float32, {});
       x.fill_by_threads([&](std::int64_t i) {
         Random of_row(static_cast<std::uint64_t>(i / n)), of_element(static_cast<std::uint64_t>(i) + 4242);
         const double u = of_element.uniform(), depth = 60. + 190. * of_row.uniform();  // binades
@@ -297,14 +301,16 @@ TEST_F(CudaStay, ElementsAtTheEdgesOfAFrame) {
       softfold::RowOptions o;
       o.scale = scale;
       for (const bool gpu : {false, true}) {
-        const softfold::View in = x.view(gpu), out = y.view(gpu);
+        const softfold::View in = x.view(gpu), out = y.view(gpu), log_out = log_y.view(gpu);
         softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, o).run();
+        softfold::plan(Op::log_softmax, {&in, 1}, {&log_out, 1}, o).run();
         softfold::CrossEntropyOptions of_loss;
         of_loss.rows.scale = scale, of_loss.dx = dx.view(gpu);
         if (n <= 262144) softfold::cross_entropy(x.view(gpu), targets.view(gpu), loss.view(gpu), of_loss);
       }
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
       ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << rows << "x" << n << " scale " << scale;
+      ASSERT_EQ(difference(log_y.host(), log_y.download(), log_y.size()), "") << rows << "x" << n << " scale " << scale;
       if (n > 262144) continue;
       ASSERT_EQ(difference(dx.host(), dx.download(), dx.size()), "") << rows << "x" << n << " scale " << scale;
       ASSERT_EQ(difference(loss.host(), loss.download(), loss.size()), "") << rows << "x" << n << " scale " << scale;
