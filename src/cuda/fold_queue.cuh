@@ -12,7 +12,12 @@ namespace cuda {
 /// How plain rows are cut into runs of kSlots elements, and what is left of each into one more; a warp takes kRuns of
 /// them at a time: first those whose states are merged, which are neighbours in a row, then other full ones. All runs
 /// are fewer than 2^31, as Divisor wants them: what finds a tile in 32 bits takes half as many instructions.
+template <class E, int kLanes>
+struct RunOf;
 struct RunTiles {
+  template <class E, int kLanes>
+  using Run = RunOf<E, kLanes>;
+  static constexpr bool kListed = false;
   static constexpr std::int64_t kMostRuns = std::int64_t{1} << 31;
 
   unsigned merged, full, all;        ///< tiles, each with those before
@@ -96,6 +101,14 @@ struct TilesUnderWay {
   bool joined[Places<E, kLanes>::kCount];                ///< the runs lie as in x
 };
 
+/// The same of runs by a list, of which each that is not full has a length of its own.
+template <class E, int kLanes>
+struct ListedUnderWay : TilesUnderWay<E, kLanes> {
+  short lengths[Places<E, kLanes>::kCount][Slots<E, kLanes>::kRuns];
+};
+template <class E, int kLanes, class Tiles>
+using UnderWay = std::conditional_t<Tiles::kListed, ListedUnderWay<E, kLanes>, TilesUnderWay<E, kLanes>>;
+
 /// Where a lane's run is in shared memory.
 struct LandedRun {
   const char* vector;  ///< in which it begins
@@ -106,19 +119,20 @@ struct LandedRun {
 /// The tiles of a block, taken by its warps as they come to them: an even share each would leave the slowest at work
 /// alone. The n-th tile flies to place n modulo their number, as soon as the tile before it there has been read: there
 /// are more places than warps, so that what a warp takes has most often landed.
-template <class E, int kLanes>
+template <class E, int kLanes, class Tiles>
 class TileQueue {
  public:
+  using Shared = UnderWay<E, kLanes, Tiles>;
+  using Run = typename Tiles::template Run<E, kLanes>;
   using At = Slots<E, kLanes>;
   using Place = Places<E, kLanes>;
 
   // One warp makes the places ready, and no warp waits for a place that another has yet to empty.
   static_assert(Place::kCount <= 32 && Place::kCount > kSlotWarps);
-  static_assert(sizeof(TilesUnderWay<E, kLanes>) <= kBlockBytes - Place::kRoom);
+  static_assert(sizeof(Shared) <= kBlockBytes - Place::kRoom);
   static_assert(At::kRuns * At::kDense % kCopyLine == 0);  // tiles end to end begin alike in their lines
 
-  __device__ __forceinline__ TileQueue(const PlainRows& p, const RunTiles& tiles, char* memory,
-                                       TilesUnderWay<E, kLanes>& shared)
+  __device__ __forceinline__ TileQueue(const PlainRows& p, const Tiles& tiles, char* memory, Shared& shared)
       : p_(p), tiles_(tiles), memory_(memory), shared_(shared), ticket_(threadIdx.x / 32) {
     if (threadIdx.x < Place::kCount) {
       shared.barriers[threadIdx.x].init(1);
@@ -146,6 +160,18 @@ class TileQueue {
     const int all = max(shift, 0);
     const char* from = memory_ + Place::at(static_cast<int>(place())) + own() * (joined ? At::kDense : At::kLoose);
     return {from + all / At::kWidth * 16, all % At::kWidth, shift >= 0};
+  }
+  /// Its elements, of a tile whose runs are not full.
+  __device__ __forceinline__ int length() const {
+    if constexpr (Tiles::kListed) {
+      return shared_.lengths[place()][own()];
+    } else {
+      return tiles_.rest;
+    }
+  }
+  /// What the next fetch will ask for first is on its way while the tile is folded.
+  __device__ __forceinline__ void look_ahead() const {
+    if constexpr (Tiles::kListed) tiles_.look_ahead(tile_of(ticket_ + Place::kCount));
   }
   /// The tile has been read: its place is filled again, and the warp takes another one.
   __device__ __forceinline__ void take_next() {
@@ -178,9 +204,16 @@ class TileQueue {
 
   __device__ __forceinline__ void fetch_runs(unsigned tile, unsigned place, CopyBarrier& barrier, char* to) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if (kLanes == 8 && sizeof(E) == 2 && tile < tiles_.full && fetch_joined(tile, place, barrier, to)) return;
+    if constexpr (!Tiles::kListed)
+      if (kLanes == 8 && sizeof(E) == 2 && tile < tiles_.full && fetch_joined(tile, place, barrier, to)) return;
+    const Run run(p_, tiles_, tile, min(lane, At::kRuns - 1));
+    if constexpr (Tiles::kListed) {
+      const auto first =
+          reinterpret_cast<const char*>(__shfl_sync(lift::kWholeWarp, reinterpret_cast<std::uintptr_t>(run.first), 0));
+      if (tile < tiles_.full && fetch_joined(first, are_neighbours(run), place, barrier, to)) return;
+      if (lane < At::kRuns) shared_.lengths[place][lane] = static_cast<short>(run.n);
+    }
     if (lane == 0) shared_.joined[place] = false;
-    const RunOf<E, kLanes> run(p_, tiles_, tile, min(lane, At::kRuns - 1));
     const auto span = run.span(p_);
     const bool lands = span.begin == span.from && span.end == span.up_to;  // else it reaches beyond x's memory
     if (lane < At::kRuns)
@@ -192,14 +225,24 @@ class TileQueue {
     if (bytes > 0) barrier.copy(to + lane * At::kLoose, reinterpret_cast<const void*>(span.from), bytes);
   }
 
+  /// Whether a tile's runs, a lane each, are neighbours in a row.
+  static __device__ __forceinline__ bool are_neighbours(const Run& run) {
+    const auto own = reinterpret_cast<std::uintptr_t>(run.first);
+    const std::uintptr_t first = __shfl_sync(lift::kWholeWarp, own, 0);
+    return __all_sync(lift::kWholeWarp, own == first + min(threadIdx.x % 32, At::kRuns - 1U) * At::kDense);
+  }
   /// A tile of neighbours in a row by one copy. False: it is none, or it lies at an end of x's memory.
   __device__ __forceinline__ bool fetch_joined(unsigned tile, unsigned place, CopyBarrier& barrier, char* to) {
-    const RunOf<E, kLanes> run(p_, tiles_, tile, 0);
+    const Run run(p_, tiles_, tile, 0);
+    return fetch_joined(run.first, run.run + At::kRuns <= tiles_.runs, place, barrier, to);
+  }
+  __device__ __forceinline__ bool fetch_joined(const char* first, bool neighbours, unsigned place, CopyBarrier& barrier,
+                                               char* to) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int shift = elements_behind<E>(run.first, kCopyLine), before = shift % At::kWidth * At::kSize;
-    const char* from = run.first - before;
+    const int shift = elements_behind<E>(first, kCopyLine), before = shift % At::kWidth * At::kSize;
+    const char* from = first - before;
     const int bytes = At::kRuns * At::kDense + (before != 0 ? 16 : 0);
-    if (run.run + At::kRuns > tiles_.runs || from < p_.x_begin || from + bytes > p_.x_end) return false;
+    if (!neighbours || from < p_.x_begin || from + bytes > p_.x_end) return false;
     if (lane < At::kRuns) shared_.shifts[place][lane] = static_cast<signed char>(shift);
     if (lane == 0) shared_.joined[place] = true;
     __syncwarp();
@@ -211,9 +254,9 @@ class TileQueue {
   }
 
   const PlainRows& p_;
-  const RunTiles& tiles_;
+  const Tiles& tiles_;
   char* memory_;
-  TilesUnderWay<E, kLanes>& shared_;
+  Shared& shared_;
   unsigned ticket_;
 };
 

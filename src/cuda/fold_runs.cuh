@@ -39,34 +39,31 @@ template <class E, int kLanes>
 inline constexpr bool kMerges = Slots<E, kLanes>::kSlots == lift::kChunk;
 
 /// The state of a lane's run of a tile, as far as a frame in which all its terms are normal numbers is found.
-template <class E, int kLanes>
-__device__ __forceinline__ GuessedState fold_run(const LandedRun& run, bool full, const RunTiles& tiles, float c,
+template <class E, int kLanes, class Tiles>
+__device__ __forceinline__ GuessedState fold_run(const LandedRun& run, bool full, int n, const Tiles& tiles, float c,
                                                  const TermTable& table) {
   using At = Slots<E, kLanes>;
   if constexpr (kLooksUp<E>) {
     if (tiles.looks_up) {
       const GuessedState state = full ? fold_looked_up<kLanes>(At(run.vector, run.shift, tiles.dense), c, table)
-                                      : fold_cut_looked_up<kLanes>(run.vector, run.shift, tiles.rest, c, table);
+                                      : fold_cut_looked_up<kLanes>(run.vector, run.shift, n, c, table);
       if (__all_sync(lift::kWholeWarp, state.right)) return state;
     }
   } else if (full) {
     return fold_guessed<E, kLanes>(At(run.vector, run.shift, tiles.dense), c);
   }
-  return fold_cut<E, kLanes>(run.vector, run.shift, full ? At::kSlots : tiles.rest, c);
+  return fold_cut<E, kLanes>(run.vector, run.shift, full ? At::kSlots : n, c);
 }
 
 /// States wait in registers until every lane has one: a result costs as much as ten elements of a lane.
-template <class E, int kLanes>
-__global__ void __launch_bounds__(kSlotWarps * 32, 1)
-    fold_slots(const __grid_constant__ PlainRows p, const __grid_constant__ RunTiles tiles,
-               const __grid_constant__ FoldResults to) {
-  begin_in_order();
+template <class E, int kLanes, class Tiles, class Results>
+__device__ __forceinline__ void fold_tiles_of_runs(const PlainRows& p, const Tiles& tiles, const Results& to) {
   using At = Slots<E, kLanes>;
-  using Run = RunOf<E, kLanes>;
+  using Run = typename Tiles::template Run<E, kLanes>;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
-  __shared__ TilesUnderWay<E, kLanes> under_way;
+  __shared__ UnderWay<E, kLanes, Tiles> under_way;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  TileQueue<E, kLanes> queue(p, tiles, landing_memory, under_way);
+  TileQueue<E, kLanes, Tiles> queue(p, tiles, landing_memory, under_way);
   const TermTable table(landing_memory, p.factor.c);
   if (kLooksUp<E> && tiles.looks_up) {
     TermTable::fill(landing_memory, p.factor.c);
@@ -77,10 +74,11 @@ __global__ void __launch_bounds__(kSlotWarps * 32, 1)
   int turn = 0;
 #pragma unroll 1
   while (queue.has_tile()) {
+    queue.look_ahead();
     queue.wait();
     const unsigned tile = queue.tile();
     const LandedRun landed = queue.run();
-    const GuessedState state = fold_run<E, kLanes>(landed, tile < tiles.full, tiles, p.factor.c, table);
+    const GuessedState state = fold_run<E, kLanes>(landed, tile < tiles.full, queue.length(), tiles, p.factor.c, table);
     __syncwarp();
     queue.take_next();
     if (lane % kLanes == turn) kept = {static_cast<double>(state.m), state.d}, kept_tile = tile;
@@ -96,7 +94,7 @@ __global__ void __launch_bounds__(kSlotWarps * 32, 1)
       }
     }
     if (++turn < kLanes && queue.has_tile()) continue;
-    if constexpr (kMerges<E, kLanes>) {
+    if constexpr (kMerges<E, kLanes> && !Tiles::kListed) {
       if (tiles.merged > 0) {
         const auto node = merge_tile<kLanes>(kept);
         if (kept_tile < tiles.merged) kept = node;
@@ -105,6 +103,14 @@ __global__ void __launch_bounds__(kSlotWarps * 32, 1)
     if (lane % kLanes < turn) put_run<E, kLanes>(p, tiles, to, kept_tile, kept);
     turn = 0;
   }
+}
+
+template <class E, int kLanes>
+__global__ void __launch_bounds__(kSlotWarps * 32, 1)
+    fold_slots(const __grid_constant__ PlainRows p, const __grid_constant__ RunTiles tiles,
+               const __grid_constant__ FoldResults to) {
+  begin_in_order();
+  fold_tiles_of_runs<E, kLanes>(p, tiles, to);
 }
 
 }  // namespace cuda

@@ -31,7 +31,8 @@ struct RowNodes {
   int left = 0;  ///< 2 to kChunks chunks, whose node would be the next one, or none
 
   /// `merged` nodes of a row's first chunks, and the states of the others.
-  RowNodes(F::State* at, std::int64_t chunks, std::int64_t merged) : states(at), count(static_cast<int>(merged)) {
+  SOFTFOLD_HD RowNodes(F::State* at, std::int64_t chunks, std::int64_t merged)
+      : states(at), count(static_cast<int>(merged)) {
     const int others = static_cast<int>(chunks - merged * kChunks);
     if (merged == 0 || others == 1) {
       count += others;
