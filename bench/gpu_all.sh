@@ -81,6 +81,7 @@ reduced=(
   cuda_hidden CudaHidden.AFewOuterAxes:CudaHidden.AFewHiddenRows
   cuda_operations CudaOperations.StatesAndWhatFollowsFromThem:CudaOperations.Merges:CudaOperations.ShortOuterAxes
   cuda_ragged CudaRagged.RowsWithScales:CudaRagged.RowsWithOffsetsOutside
+  cuda_listed CudaListed.RowsOverEachOther
   cuda_loss CudaLoss.GradientsOfManyRows
   cuda_masked_stay CudaMaskedStay.EdgesOfMemory
   cuda_odd CudaOdd.EdgesOfMemory
@@ -93,7 +94,7 @@ reduced=(
 declare -A known=(
   [initcheck]='softmax_ring|softmax_cluster_guesses|softmax_cluster_stays|backward_cluster_stays'
   [synccheck]='softmax_across_tiles|topk_filter'
-  [racecheck]='softmax_across_tiles|softmax_lengths_stay|softmax_cluster_guesses|fold_slots'
+  [racecheck]='softmax_across_tiles|softmax_lengths_stay|softmax_cluster_guesses|fold_slots|fold_listed_runs'
 )
 
 # --- what a step needs ------------------------------------------------------------------------------------------
