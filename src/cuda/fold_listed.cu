@@ -16,6 +16,12 @@ namespace {
 /// About as many runs a block lists, and a warp merges the states of.
 constexpr std::int64_t kListedOfBlock = 1024, kMergedOfWarp = 32;
 
+/// Rows whose states a warp merges: a lane each, but neighbours may all be so long that a warp takes each by itself.
+int rows_of_warp(std::int64_t rows, std::int64_t chunks) {
+  if (2 * chunks < 3 * rows) return 32;
+  return static_cast<int>(std::clamp<std::int64_t>(kMergedOfWarp * rows / chunks, 1, 8));
+}
+
 /// Full runs that rows can have; those of ragged rows lie end to end.
 std::int64_t most_full_runs(const RowProblem& p) {
   return p[Slot::offsets].given ? p.ragged_elements / lift::kChunk : p.rows * (p.n / lift::kChunk);
@@ -35,6 +41,7 @@ const char* refuses_measured(const RowProblem& p) {
     if (mean > 2 * kMega) return "rows are longer than a warp merges well";
     return from(6);
   }
+  if (p.n > 2 * kMega) return "rows are longer than a warp merges well";
   if (!on_whole_vectors(p)) return p.n < 200 ? "rows are shorter than runs are worth" : from(12);
   if (p.n <= lift::kChunk) return "a row is shorter than a list of runs is worth";
   return from(p.n < 8192 ? 64 : 32);
@@ -49,9 +56,10 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (p.rows == 0) return "there are no rows";
   if (most_full_runs(p) + p.rows >= RunTiles::kMostRuns) return "more runs than a list has";
-  if (traits_of(DeviceOf(p[Slot::x].data).device()).shared_bytes < kBlockBytes) return "blocks have too little memory";
-  const char* why = refuses_vectors(p);
-  return why != nullptr ? why : refuses_measured(p);
+  if (const char* why = refuses_vectors(p)) return why;
+  if (const char* why = refuses_measured(p)) return why;
+  const bool fits = traits_of(DeviceOf(p[Slot::x].data).device()).shared_bytes >= kBlockBytes;
+  return fits ? nullptr : "blocks have too little shared memory";
 }
 
 RunList list_of(const RowProblem& p, Parts& parts) {
@@ -91,9 +99,7 @@ void run(const RowProblem& p, const Context& context) {
       const Grid grid{traits_of(device.device()).processors, 32 * kSlotWarps, 1, Places<E, 8>::kAll};
       launch("fold_listed_runs", fold_listed_runs<E>, grid, stream.following(), rows, list,
              kLooksUp<E> && TermTable::fits(scale.c));
-      // Neighbours may all be so long that lanes do not merge their states alone.
-      const auto each = static_cast<int>(
-          2 * chunks < 3 * p.rows ? 32 : std::clamp<std::int64_t>(kMergedOfWarp * p.rows / chunks, 1, 8));
+      const int each = rows_of_warp(p.rows, chunks);
       launch("finish_listed_rows", finish_listed_rows<E>, {ceil_div(p.rows, each * kFinishWarps), 32 * kFinishWarps},
              stream.following(), p, list, RowResults(p), each);
     }

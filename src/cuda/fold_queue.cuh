@@ -1,5 +1,6 @@
-// How plain rows reach the warps that fold them: cut into runs of slots (fold_slots.cuh), several a tile, which the
-// copy engine brings to shared memory ahead of the warps.
+// How rows reach the warps that fold them: cut into runs of slots (fold_slots.cuh), several a tile, which the copy
+// engine brings to shared memory ahead of the warps. Where runs lie is computed, of plain rows (RunTiles), or stands on
+// a list (listed_runs.cuh).
 #pragma once
 
 #include "cuda/divisor.hpp"
@@ -9,11 +10,12 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+template <class E, int kLanes>
+struct RunOf;
+
 /// How plain rows are cut into runs of kSlots elements, and what is left of each into one more; a warp takes kRuns of
 /// them at a time: first those whose states are merged, which are neighbours in a row, then other full ones. All runs
 /// are fewer than 2^31, as Divisor wants them: what finds a tile in 32 bits takes half as many instructions.
-template <class E, int kLanes>
-struct RunOf;
 struct RunTiles {
   template <class E, int kLanes>
   using Run = RunOf<E, kLanes>;
@@ -107,7 +109,7 @@ struct ListedUnderWay : TilesUnderWay<E, kLanes> {
   short lengths[Places<E, kLanes>::kCount][Slots<E, kLanes>::kRuns];
 };
 template <class E, int kLanes, class Tiles>
-using UnderWay = std::conditional_t<Tiles::kListed, ListedUnderWay<E, kLanes>, TilesUnderWay<E, kLanes>>;
+using TilesUnderWayOf = std::conditional_t<Tiles::kListed, ListedUnderWay<E, kLanes>, TilesUnderWay<E, kLanes>>;
 
 /// Where a lane's run is in shared memory.
 struct LandedRun {
@@ -122,7 +124,7 @@ struct LandedRun {
 template <class E, int kLanes, class Tiles>
 class TileQueue {
  public:
-  using Shared = UnderWay<E, kLanes, Tiles>;
+  using Shared = TilesUnderWayOf<E, kLanes, Tiles>;
   using Run = typename Tiles::template Run<E, kLanes>;
   using At = Slots<E, kLanes>;
   using Place = Places<E, kLanes>;
@@ -208,9 +210,9 @@ class TileQueue {
       if (kLanes == 8 && sizeof(E) == 2 && tile < tiles_.full && fetch_joined(tile, place, barrier, to)) return;
     const Run run(p_, tiles_, tile, min(lane, At::kRuns - 1));
     if constexpr (Tiles::kListed) {
-      const auto first =
-          reinterpret_cast<const char*>(__shfl_sync(lift::kWholeWarp, reinterpret_cast<std::uintptr_t>(run.first), 0));
-      if (tile < tiles_.full && fetch_joined(first, are_neighbours(run), place, barrier, to)) return;
+      const std::uintptr_t first = __shfl_sync(lift::kWholeWarp, reinterpret_cast<std::uintptr_t>(run.first), 0);
+      const bool joined = tile < tiles_.full && are_neighbours(run, first);
+      if (fetch_joined(reinterpret_cast<const char*>(first), joined, place, barrier, to)) return;
       if (lane < At::kRuns) shared_.lengths[place][lane] = static_cast<short>(run.n);
     }
     if (lane == 0) shared_.joined[place] = false;
@@ -225,11 +227,10 @@ class TileQueue {
     if (bytes > 0) barrier.copy(to + lane * At::kLoose, reinterpret_cast<const void*>(span.from), bytes);
   }
 
-  /// Whether a tile's runs, a lane each, are neighbours in a row.
-  static __device__ __forceinline__ bool are_neighbours(const Run& run) {
-    const auto own = reinterpret_cast<std::uintptr_t>(run.first);
-    const std::uintptr_t first = __shfl_sync(lift::kWholeWarp, own, 0);
-    return __all_sync(lift::kWholeWarp, own == first + min(threadIdx.x % 32, At::kRuns - 1U) * At::kDense);
+  /// Whether a tile's runs, a lane each, are neighbours in a row, from its first one on.
+  static __device__ __forceinline__ bool are_neighbours(const Run& run, std::uintptr_t first) {
+    const std::uintptr_t own = first + min(threadIdx.x % 32, At::kRuns - 1U) * At::kDense;
+    return __all_sync(lift::kWholeWarp, reinterpret_cast<std::uintptr_t>(run.first) == own);
   }
   /// A tile of neighbours in a row by one copy. False: it is none, or it lies at an end of x's memory.
   __device__ __forceinline__ bool fetch_joined(unsigned tile, unsigned place, CopyBarrier& barrier, char* to) {

@@ -61,7 +61,7 @@ __device__ __forceinline__ void fold_tiles_of_runs(const PlainRows& p, const Til
   using At = Slots<E, kLanes>;
   using Run = typename Tiles::template Run<E, kLanes>;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
-  __shared__ UnderWay<E, kLanes, Tiles> under_way;
+  __shared__ TilesUnderWayOf<E, kLanes, Tiles> under_way;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   TileQueue<E, kLanes, Tiles> queue(p, tiles, landing_memory, under_way);
   const TermTable table(landing_memory, p.factor.c);

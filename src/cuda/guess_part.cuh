@@ -23,6 +23,7 @@ struct GuessForm {
 
   constexpr bool gradient() const { return leaves == Leaves::gradient; }
   constexpr bool log() const { return leaves == Leaves::log_softmax; }
+  constexpr bool state() const { return leaves == Leaves::state; }
   /// Elements wait packed for the row's sum beside their terms; those of float32 stand where terms would.
   template <class E>
   constexpr bool packed() const {
@@ -34,6 +35,7 @@ template <class E, GuessForm kForm>
 struct GuessShape : StayShape<E> {
   static_assert(!kForm.masked || (!kForm.behind && !kForm.gradient()));
   static_assert(!kForm.log() || !kForm.grid);
+  static_assert(!kForm.state() || kForm.masked);
   using typename StayShape<E>::Place;
   using StayShape<E>::kCount;
   /// Of a group's rows: no room for parts to lie to sectors as they do in x, nor for words.
@@ -118,6 +120,8 @@ struct GuessPart {
     if constexpr (sizeof(E) == 2) return kept_chunk;
     return waits.own().chunk + lane_index() / kLanes;
   }
+  /// Whether the lane is the one that puts what there is one of a row.
+  __device__ __forceinline__ bool is_first() const { return chunk() == 0 && lane_index() % kLanes == 0; }
   /// Of the lane's chunk.
   __device__ __forceinline__ char* y_of(int row) const { return p.y + row * p.y_stride + chunk() * kChunkBytes; }
   /// Some chunk of the warp is not full. (Asked for every row: a register that said so would be spilled.) Not of masked
@@ -190,7 +194,8 @@ struct GuessPart {
     landing.read_again(raw, (count > 0 ? lane_index() / kLanes * kChunkBytes : 0) + lane_index() % kLanes * 16);
     if constexpr (kForm.masked) hide_elements(raw, row, first);
   }
-  /// What is kept of a row that is written behind: elements for log_softmax, of 16 bit in `raw`, else terms.
+  /// What is kept of a row that is written behind: elements for log_softmax, of 16 bit in `raw`, of float32 in v; else
+  /// terms.
   __device__ __forceinline__ void take_kept(uint4 (&raw)[Place::kVectors], float (&v)[Shape::kCount]) const {
     if constexpr (kForm.template packed<E>()) {
 #pragma unroll

@@ -55,11 +55,15 @@ struct GuessResults {
   template <class Folded>
   __device__ __forceinline__ void put_exactly(Vectors& raw, Values& v, const Folded& own, const lift::Root& root,
                                               int row) const {
+    if constexpr (kForm.state()) {
+      if (part.is_first()) part.p.states[row] = root.state();
+      return;
+    }
     const ChunkMultiplier multiplier(root, own.node, own.state.m);
     const float unit = fold::Scalar<float>::mul(multiplier.value, own.unit);
     char* y = part.y_of(row);
     if constexpr (kForm.gradient()) {
-      if (part.chunk() == 0 && lane_index() % kLanes == 0) part.p.states[row] = root.state();
+      if (part.is_first()) part.p.states[row] = root.state();
       put_gradient<E>(typename Shape::Elements(y), y, part.count, v, own.dense ? 0x1p-62F : 0.F, unit,
                       GradientWords(part.p.gradients + row).row(), root, [&] {
 #pragma unroll

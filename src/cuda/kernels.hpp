@@ -36,7 +36,7 @@ extern const RowKernel softmax_any_short_kernel, softmax_any_rows_kernel, softma
 /// softmax and log_softmax, logsumexp and state, and gradients along an outer axis.
 extern const RowKernel softmax_across_rows_kernel, fold_across_rows_kernel;
 /// logsumexp and state of rows that are not plain.
-extern const RowKernel fold_lengths_warp_kernel, fold_any_short_kernel, fold_any_rows_kernel;
+extern const RowKernel fold_masked_stays_kernel, fold_lengths_warp_kernel, fold_any_short_kernel, fold_any_rows_kernel;
 /// Ragged rows.
 extern const RowKernel softmax_ragged_rows_kernel, fold_ragged_rows_kernel, fold_listed_rows_kernel;
 /// The gradients of softmax and log_softmax with one read.

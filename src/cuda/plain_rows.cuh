@@ -95,8 +95,8 @@ void launch_stays_gradient(const PlainRows& rows, DType dtype, Stream stream, bo
 /// Whether rows of up to 128 chunks are so few that softmax_cluster_row takes them all at once, by blocks of 8 warps.
 bool clusters_hold(const RowProblem& p);
 
-/// What leaves a kernel, of x's shape.
-enum class Leaves { softmax, log_softmax, gradient };
+/// What leaves a kernel, of x's shape, or state: one a row.
+enum class Leaves { softmax, log_softmax, gradient, state };
 
 }  // namespace cuda
 }  // namespace v0

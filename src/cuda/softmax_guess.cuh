@@ -1,4 +1,4 @@
-// softmax, log_softmax and the gradients of losses by clusters that stay for many rows, which may have a
+// softmax, log_softmax, the gradients of losses, and states by clusters that stay for many rows, which may have a
 // mask, as softmax_stay.cuh, but with a frame that all chunks of a row share, guessed before any of its elements is
 // looked at.
 #pragma once
@@ -21,7 +21,9 @@ struct GuessRows {
   using Values = typename Results::Values;
   using GridMail = std::conditional_t<Shape::kTight, GroupLooks<Shape::kRunWarps>,
                                       GroupMail<Shape::kRunWarps, kForm.chunks / Part::GridRows::kRunChunks>>;
-  static constexpr Tops kTops = kForm.log() ? Tops::all : kForm.gradient() ? Tops::first_block : Tops::none;
+  static constexpr Tops kTops = kForm.log() || kForm.state() ? Tops::all
+                                : kForm.gradient()           ? Tops::first_block
+                                                             : Tops::none;
   using Mail = std::conditional_t<kForm.grid, GridMail, FrameMail<kForm.chunks, kTops>>;
   using Source = std::conditional_t<kForm.grid, GroupSource, RowSource<kForm.behind ? 3 : 2>>;
   static constexpr int kLanes = Shape::kLanes;
@@ -68,7 +70,7 @@ struct GuessRows {
         seen.template see<true>(z);
       }
       const float term = terms.template term<true>(at);
-      if constexpr (!kForm.log()) at = term;
+      if constexpr (!kForm.log() && !kForm.state()) at = term;
       return term;
     });
     const float own = __all_sync(lift::kWholeWarp, seen.holds()) ? sum : fold::canonical_nan<float>();
@@ -180,7 +182,7 @@ struct GuessRows {
     }
     const auto sums = run;
     row.sum = mail.sum(sums, n);
-    if constexpr (kForm.log()) row.top = mail.top(sums);
+    if constexpr (kForm.log() || kForm.state()) row.top = mail.top(sums);
     return row;
   }
   __device__ __forceinline__ GradientRow first_gradient() const {
@@ -194,6 +196,11 @@ struct GuessRows {
   __device__ __forceinline__ bool put(Vectors& raw, Values& v, Received& row, const GuessedFrame of, float low, char* y,
                                       int step) const {
     if (!(row.sum > 0.F)) return false;
+    if constexpr (kForm.state()) {
+      if (part.is_first()) FramedState::put(part.p.states + source.row(step), of, row.sum, row.top);
+      frame.follow(row.sum, of);
+      return true;
+    }
     // Known already; but bfloat16 rows of 384 chunks are 3 percent slower if it is not asked again, we know not why.
     if constexpr (kForm.behind && kForm.leaves == Leaves::softmax) low = least(part.cut());
     const Results results{part};
@@ -338,8 +345,8 @@ __device__ __noinline__ lift::Root read_again_exactly(const typename GuessPart<E
   return root;
 }
 
-/// softmax_cluster_stays, or with a mask softmax_masked_stays. A row that the guess does not hold is read again. (nvcc
-/// takes no GuessForm here.)
+/// softmax_cluster_stays, or with a mask softmax_masked_stays and fold_masked_stays. A row that the guess does not hold
+/// is read again. (nvcc takes no GuessForm here.)
 template <class E, Leaves kLeaves, Lands kLands, int kChunks, bool kBehind, bool kMasked = false>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_cluster_guesses(const __grid_constant__ std::conditional_t<kMasked, MaskedRows, PlainRows> p,

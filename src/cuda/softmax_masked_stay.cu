@@ -1,9 +1,12 @@
-// softmax_masked_stays: which rows with a mask softmax_cluster_guesses takes, and how it is launched.
+// softmax_masked_stays and fold_masked_stays: which rows with a mask softmax_cluster_guesses takes, and how it is
+// launched.
 #include "cuda/softmax_guess.cuh"
 
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/levels.cuh"
+#include "cuda/states.hpp"
 #include "cuda/stay.hpp"
 
 namespace softfold {
@@ -22,28 +25,31 @@ constexpr std::int64_t kLongest = 256 * lift::kChunk;
 /// Measured: shorter rows are as fast by a block a row.
 constexpr std::int64_t shortest(bool wide) { return (wide ? 2 : 3) * lift::kChunk; }
 
-/// Measured: as without a mask, but of short rows by blocks of any number of warps, which hold two chunks each.
-constexpr StaySpread spread(std::int64_t chunks, bool log, bool wide, bool on_vectors) {
+/// Measured: as without a mask, but of short rows by blocks of any number of warps, which hold two chunks each. Where
+/// only states leave, float32 is bound by instructions, too.
+constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide, bool on_vectors) {
   constexpr std::int64_t short16 = 18, short32 = 7;
-  if (!wide) return fewest_instructions(chunks, 64, chunks <= short16 ? 1 : 4);
-  return chunks > short32 ? best_under_way(chunks, UnderWay::of(log, true, on_vectors))
-                          : StaySpread{2, static_cast<int>((chunks + 3) / 4)};
+  if (!wide || leaves == Leaves::state) return fewest_instructions(chunks, 64, chunks <= short16 ? 1 : 4);
+  if (chunks <= short32) return {2, static_cast<int>((chunks + 3) / 4)};
+  return best_under_way(chunks, UnderWay::of(leaves == Leaves::log_softmax, true, on_vectors));
 }
-constexpr bool every_warp_has_a_chunk(bool log) {
+constexpr bool every_warp_has_a_chunk(Leaves leaves) {
   const auto fits = [](std::int64_t chunks, const StaySpread& s) {
     return s.blocks * s.warps <= chunks && 2 * s.blocks * s.warps >= chunks;
   };
   for (std::int64_t chunks = shortest(false) / lift::kChunk + 1; chunks <= kLongest / lift::kChunk; ++chunks)
-    if (!fits(chunks, spread(chunks, false, false, true))) return false;
+    if (!fits(chunks, spread(chunks, leaves, false, true))) return false;
   for (std::int64_t chunks = shortest(true) / lift::kChunk + 1; chunks <= kLongest / lift::kChunk; ++chunks)
     for (const bool on_vectors : {false, true})
-      if (!fits(chunks, spread(chunks, log, true, on_vectors))) return false;
+      if (!fits(chunks, spread(chunks, leaves, true, on_vectors))) return false;
   return true;
 }
-static_assert(every_warp_has_a_chunk(false));
-static_assert(every_warp_has_a_chunk(true));
+static_assert(every_warp_has_a_chunk(Leaves::softmax));
+static_assert(every_warp_has_a_chunk(Leaves::log_softmax));
+static_assert(every_warp_has_a_chunk(Leaves::state));
 
-const char* refuses(const RowProblem& p, const Context&) {
+/// What is asked of rows that clusters take, whatever leaves them.
+const char* refuses_rows(const RowProblem& p) {
   const bool wide = size_of(p[Slot::x].dtype) == 4;
   if (p.n <= shortest(wide) || p.n > kLongest) return "a row is shorter or longer than clusters hold well";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
@@ -53,37 +59,96 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (traits.largest_cluster < 16) return "the device has no clusters of so many blocks";
   return nullptr;
 }
+const char* refuses(const RowProblem& p, const Context&) { return refuses_rows(p); }
+
+/// f(Lands) of how rows and masks lie.
+template <class E, class F>
+void with_lands(const RowProblem& p, const MaskedRows& rows, const F& f) {
+  constexpr int kWidth = 16 / static_cast<int>(sizeof(E));
+  const bool whole = rows.joined && p.n % kWidth == 0;
+  if (whole && p.n % 16 == 0 && on_vectors(p, p[Slot::mask])) return f.template operator()<Lands::in_one_place>();
+  if (whole && on_vectors(p, p[Slot::mask], kWidth)) return f.template operator()<Lands::on_vectors>();
+  f.template operator()<Lands::anywhere>();
+}
+
+template <class E, Leaves kLeaves>
+void launch_leaves(const char* name, const RowProblem& p, const MaskedRows& rows, Stream stream) {
+  const auto chunks = static_cast<int>(lift::chunk_count(p.n));
+  with_lands<E>(p, rows, [&]<Lands kLands>() {
+    constexpr GuessForm kForm{kLeaves, kLands, kLongest / lift::kChunk, false, false, true};
+    const StaySpread s = spread(chunks, kLeaves, sizeof(E) == 4, kLands != Lands::anywhere);
+    launch_to_stay(name, softmax_cluster_guesses<E, kLeaves, kLands, kForm.chunks, kForm.behind, kForm.masked>, s,
+                   s.warps * GuessShape<E, kForm>::kWarpBytes + 2 * StayBox::bytes(chunks), rows.rows, stream, rows);
+  });
+}
 
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(counter_bytes(p, context), context);
   MaskedRows rows = masked_rows(p);
-  const int width = 16 / static_cast<int>(size_of(p[Slot::x].dtype));  // elements of a vector
-  const bool whole = rows.joined && p.n % width == 0;
   rows.taken = reinterpret_cast<CounterWord*>(scratch.data());
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    const auto chunks = static_cast<int>(lift::chunk_count(p.n));
-    const auto go_by = [&]<Lands kLands, Leaves kLeaves>() {
-      constexpr GuessForm kForm{kLeaves, kLands, kLongest / lift::kChunk, false, false, true};
-      const StaySpread s = spread(chunks, kForm.log(), sizeof(E) == 4, kLands != Lands::anywhere);
-      launch_to_stay("softmax_masked_stays",
-                     softmax_cluster_guesses<E, kForm.leaves, kLands, kForm.chunks, kForm.behind, kForm.masked>, s,
-                     s.warps * GuessShape<E, kForm>::kWarpBytes + 2 * StayBox::bytes(chunks), rows.rows,
-                     stream_of(context), rows);
-    };
-    const auto go = [&]<Lands kLands>() {
-      if (p.op == Op::log_softmax) return go_by.template operator()<kLands, Leaves::log_softmax>();
-      go_by.template operator()<kLands, Leaves::softmax>();
-    };
-    if (whole && p.n % 16 == 0 && on_vectors(p, p[Slot::mask])) return go.template operator()<Lands::in_one_place>();
-    if (whole && on_vectors(p, p[Slot::mask], width)) return go.template operator()<Lands::on_vectors>();
-    go.template operator()<Lands::anywhere>();
+    const auto by = [&](auto launch_it) { launch_it("softmax_masked_stays", p, rows, stream_of(context)); };
+    p.op == Op::log_softmax ? by(launch_leaves<E, Leaves::log_softmax>) : by(launch_leaves<E, Leaves::softmax>);
   });
+}
+
+/// Measured beside a warp a chunk, which has fewer instructions for few chunks.
+bool pays_to_fold(const RowProblem& p) {
+  constexpr std::int64_t k = lift::kChunk;
+  if (size_of(p[Slot::x].dtype) == 4) return p.n > 3 * k;
+  const bool on_vectors = p.n % 8 == 0 && plain_rows(without_mask(p)).joined;
+  return p.n > (on_vectors ? 7 : 10) * k || (on_vectors && p.n > 3 * k && p.n % (2 * k) == 0);
+}
+const char* refuses_fold(const RowProblem& p, const Context&) {
+  if (const char* why = refuses_rows(p)) return why;
+  if (!pays_to_fold(p)) return "rows of this length are as fast by others";
+  return has_row_results(p) ? nullptr : "results are several strides apart";
+}
+
+using State = fold::LogSumExp<float>::State;
+
+struct FoldMemory {
+  CounterWord* taken;
+  State* states;  ///< a row, each as FramedState has it
+
+  FoldMemory(const RowProblem& p, Parts& parts)
+      : taken(parts.take<CounterWord>(1)), states(parts.take<State>(p.rows)) {}
+};
+
+std::size_t fold_workspace(const RowProblem& p, const Context&) {
+  Parts parts(nullptr);
+  (void)FoldMemory(p, parts);
+  return parts.used();
+}
+
+constexpr int kPutThreads = 128;
+__global__ void __launch_bounds__(kPutThreads)
+    put_framed_results(const __grid_constant__ RowResults to, std::int64_t rows, const State* states) {
+  begin_in_order();
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kPutThreads + threadIdx.x;
+  if (row < rows) to.put_state(row, FramedState::state(states + row));
+}
+
+void run_fold(const RowProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(fold_workspace(p, context), context);
+  Parts parts(scratch.data());
+  const FoldMemory memory(p, parts);
+  const Stream stream = stream_of(context);
+  MaskedRows rows = masked_rows(p);
+  rows.taken = memory.taken, rows.states = memory.states;
+  rows.y = const_cast<char*>(rows.x), rows.y_stride = rows.x_stride;  // nothing goes there; it tells how parts lie
+  with_element(p[Slot::x].dtype,
+               [&]<class E>() { launch_leaves<E, Leaves::state>("fold_masked_stays", p, rows, stream); });
+  launch("put_framed_results", put_framed_results, {ceil_div(p.rows, kPutThreads), kPutThreads}, stream.following(),
+         RowResults(p), p.rows, memory.states);
 }
 
 }  // namespace
 
 const RowKernel softmax_masked_stays_kernel{"softmax_masked_stays", refuses, run, counter_bytes};
+const RowKernel fold_masked_stays_kernel{"fold_masked_stays", refuses_fold, run_fold, fold_workspace};
 
 }  // namespace cuda
 }  // namespace v0

@@ -3,7 +3,6 @@
 #include "cuda/operations.hpp"
 
 #include <algorithm>
-#include <array>
 
 namespace softfold_test {
 namespace {
@@ -104,34 +103,47 @@ TEST_F(CudaListed, RowsWithLengths) {
       }
 }
 
-/// Offsets that make rows lie over each other: more runs than the list has room for. What it has no room for, and where
-/// it ends with room left, is right as well.
+/// Offsets that lie: outside x, and such that rows lie over each other, of which the list has no room for all runs.
+/// What it has no room for, and where it ends with room left, is right as well. By blocks that list a row each, and
+/// many.
 TEST_F(CudaListed, RowsOverEachOther) {
   const std::int64_t total = 7 << 20, half = total / 2, quarter = total / 4 + 77;
-  const std::array<std::int64_t, 10> at{0, half, 0, total, quarter, half, quarter, half, 0, 5000};
-  for (const DType t : kTypes) {
-    constexpr std::int64_t rows = 9;
-    Tensor offsets(DType::int64, {rows + 1}), x(t, {total}), lse(DType::float32, {rows});
-    offsets.fill([&](std::int64_t r) { return static_cast<double>(at[static_cast<std::size_t>(r)]); });
-    x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / 40000, i % 40000, 40000); });
-    softfold::RowOptions o;
-    o.offsets = offsets.cuda();
-    const softfold::View in = x.cuda(), out = lse.cuda();
-    const auto plan = softfold::plan(Op::logsumexp, {&in, 1}, {&out, 1}, o);
-    ASSERT_EQ(plan.kernel(), "fold_listed_rows");
-    plan.run();
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const std::int64_t begin = at[static_cast<std::size_t>(r)],
-                         n = std::max(at[static_cast<std::size_t>(r) + 1] - begin, std::int64_t{0});
-      const std::int64_t shape[] = {1, n}, one[] = {1};
-      char* first = static_cast<char*>(x.cpu().data) + begin * static_cast<std::int64_t>(x.size());
-      const softfold::View row(first, t, shape),
-          result(static_cast<char*>(lse.cpu().data) + 4 * r, DType::float32, one);
-      softfold::plan(Op::logsumexp, {&row, 1}, {&result, 1}).run();
-    }
-    ASSERT_EQ(difference(lse.host(), lse.download(), lse.size()), "");
+  std::vector<std::int64_t> few{0, half, 0, total, quarter, half, quarter, half, 0, 5000}, many(3001);
+  for (std::int64_t r = 0; r <= 3000; ++r) {
+    const bool begins = r % 500 == 250, ends = r % 500 == 251;
+    many[static_cast<std::size_t>(r)] = begins ? 0 : ends ? quarter : r * 2000;
   }
+  many[2900] = -5, many[2901] = total + 9;
+  for (const auto& at : {few, many})
+    for (const DType t : kTypes)
+      for (const Op op : {Op::logsumexp, Op::state}) {
+        const auto rows = static_cast<std::int64_t>(at.size()) - 1;
+        const std::vector<std::int64_t> shape =
+            op == Op::state ? std::vector{rows, std::int64_t{4}} : std::vector{rows};
+        Tensor offsets(DType::int64, {rows + 1}), x(t, {total}),
+            result(op == Op::state ? DType::float64 : DType::float32, shape);
+        const auto offset = [&](std::int64_t r) { return at[static_cast<std::size_t>(r)]; };
+        offsets.fill([&](std::int64_t r) { return static_cast<double>(offset(r)); });
+        x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / 40000, i % 40000, 40000); });
+        softfold::RowOptions o;
+        o.offsets = offsets.cuda();
+        expect_listed(op, x.cuda(), result.cuda(), o);
+        const softfold::View in = x.cuda(), out = result.cuda();
+        softfold::plan(op, {&in, 1}, {&out, 1}, o).run();
+        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        const std::int64_t bytes = op == Op::state ? 32 : 4;
+        for (std::int64_t r = 0; r < rows; ++r) {
+          const std::int64_t begin = std::clamp(offset(r), std::int64_t{0}, total),
+                             end = std::clamp(offset(r + 1), std::int64_t{0}, total);
+          const std::vector<std::int64_t> of_row{1, std::max(end - begin, std::int64_t{0})},
+              one = op == Op::state ? std::vector<std::int64_t>{1, 4} : std::vector<std::int64_t>{1};
+          const softfold::View row(static_cast<char*>(x.cpu().data) + begin * static_cast<std::int64_t>(x.size()), t,
+                                   of_row);
+          const softfold::View expected(static_cast<char*>(result.cpu().data) + bytes * r, result.dtype(), one);
+          softfold::plan(op, {&row, 1}, {&expected, 1}).run();
+        }
+        ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << rows << " rows";
+      }
 }
 
 }  // namespace

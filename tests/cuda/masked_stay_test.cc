@@ -1,5 +1,5 @@
-// cpu == cuda, bit for bit: softmax of rows with a mask, so many that clusters stay for them and guess a row's frame
-// from the row before.
+// cpu == cuda, bit for bit: softmax, log_softmax and states of rows with a mask, so many that clusters stay for them
+// and guess a row's frame from the row before.
 #include "cuda/both.hpp"
 
 namespace softfold_test {
@@ -128,6 +128,42 @@ TEST_F(CudaMaskedStay, MasksOfLogSoftmax) {
   expect_same_with_masks(Op::log_softmax, {DType::bfloat16, DType::float32, DType::float16});
 }
 
+/// logsumexp and states of all layouts, by clusters float32 of more than three chunks, 16 bit of more than ten.
+TEST_F(CudaMaskedStay, MasksOfStates) {
+  std::size_t at = 0;
+  for (const Layout& l : kLayouts)
+    for (const auto& [v, scale] : {std::pair{Values::normal, 1.}, {Values::drift, -0.3}, {Values::specials, 0.5}}) {
+      constexpr DType kTypes[] = {DType::bfloat16, DType::float32, DType::float16, DType::float32};
+      const DType t = kTypes[at % 4];
+      const bool wild = at++ % 7 < 3;
+      const std::int64_t n = l.n, rows = 6600 * 1024 / n + 1;
+      Tensor x(t, {rows, n}, {n + l.gap, 1}, l.offset), lse(DType::float32, {rows}), states(DType::float64, {rows, 4});
+      Tensor mask(DType::boolean, {l.one_mask ? 1 : rows, n}, {n + l.mask_gap, 1}, l.mask_offset);
+      const auto is_shown = [&l](std::int64_t row, std::int64_t i) { return shows(l.one_mask ? 7 : row, i, l.n); };
+      mask.fill_by_threads([&](std::int64_t i) { return is_shown(i / n, i % n) ? 1. : 0.; });
+      x.fill_by_threads([&, v = v](std::int64_t i) {
+        return is_shown(i / n, i % n) ? value_of(v, i / n, i % n, n) : planted(wild, v, i / n, i % n, n);
+      });
+      const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) +
+                               " values " + std::to_string(static_cast<int>(v)) + " scale " + std::to_string(scale);
+      for (const bool gpu : {false, true}) {
+        softfold::RowOptions o;
+        o.scale = scale, o.mask = mask.view(gpu);
+        const softfold::View in = x.view(gpu), results[] = {lse.view(gpu), states.view(gpu)};
+        for (const bool is_state : {false, true}) {
+          const auto plan = softfold::plan(is_state ? Op::state : Op::logsumexp, {&in, 1}, {&results[is_state], 1}, o);
+          plan.run();
+          if (gpu && n > (t == DType::float32 ? 3 : 10) * 1024) {
+            ASSERT_EQ(plan.kernel(), "fold_masked_stays") << what;
+          }
+        }
+      }
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
+      ASSERT_EQ(difference(lse.host(), lse.download(), lse.size()), "") << what;
+      ASSERT_EQ(difference(states.host(), states.download(), states.size()), "") << what;
+    }
+}
+
 /// Operands that end where their memory does, and masks that begin there or a little behind: what lies around is not
 /// read (which compute-sanitizer sees), and what no vector of 16 bytes inside holds is not missed.
 TEST_F(CudaMaskedStay, EdgesOfMemory) {
@@ -136,7 +172,7 @@ TEST_F(CudaMaskedStay, EdgesOfMemory) {
       for (const std::int64_t offset : {0, 1, 3, 8})
         for (const bool one_mask : {false, true}) {
           const std::int64_t rows = 6400 * 1024 / n + 2 + offset % 4;
-          Tensor x(t, {rows, n}, {}, 0, 0), y(t, {rows, n}, {}, 0, 0);
+          Tensor x(t, {rows, n}, {}, 0, 0), y(t, {rows, n}, {}, 0, 0), lse(DType::float32, {rows});
           Tensor mask(DType::boolean, {one_mask ? 1 : rows, n}, {}, offset, 0);
           x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
           mask.fill_by_threads([&](std::int64_t i) { return shows(one_mask ? 7 : i / n, i % n, n) ? 1. : 0.; });
@@ -145,8 +181,11 @@ TEST_F(CudaMaskedStay, EdgesOfMemory) {
             softfold::RowOptions o;
             o.mask = mask.view(gpu);
             run_masked(in, out, o);
+            const softfold::View of_rows = lse.view(gpu);
+            softfold::plan(Op::logsumexp, {&in, 1}, {&of_rows, 1}, o).run();
           }
           ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+          ASSERT_EQ(difference(lse.host(), lse.download(), lse.size()), "") << rows << "x" << n << " offset " << offset;
           ASSERT_EQ(difference(y.host(), y.download(), y.size()), "")
               << rows << "x" << n << " " << name_of(t) << " offset " << offset << (one_mask ? " one mask" : "");
         }
