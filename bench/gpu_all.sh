@@ -94,7 +94,7 @@ reduced=(
 declare -A known=(
   [initcheck]='softmax_ring|softmax_cluster_guesses|softmax_cluster_stays|backward_cluster_stays'
   [synccheck]='softmax_across_tiles|topk_filter'
-  [racecheck]='softmax_across_tiles|softmax_lengths_stay|softmax_cluster_guesses|fold_slots|fold_listed_runs'
+  [racecheck]='softmax_across_tiles|softmax_lengths_stay|softmax_cluster_guesses|fold_slots'
 )
 
 # --- what a step needs ------------------------------------------------------------------------------------------
