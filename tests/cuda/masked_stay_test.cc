@@ -87,6 +87,27 @@ constexpr Layout kLayouts[] = {{3088, 0, 0},
                                {200065, 0, 0, 0, 0, true},
                                {262143, 0, 0, 1, 1}};
 
+/// A layout's rows and masks. wild: what no mask shows is NaN, infinite or huge.
+struct MaskedRows {
+  std::int64_t rows;
+  Tensor x, mask;
+  std::string what;
+
+  MaskedRows(const Layout& l, DType t, Values v, double scale, bool wild)
+      : rows(6600 * 1024 / l.n + 1),
+        x(t, {rows, l.n}, {l.n + l.gap, 1}, l.offset),
+        mask(DType::boolean, {l.one_mask ? 1 : rows, l.n}, {l.n + l.mask_gap, 1}, l.mask_offset),
+        what(std::to_string(rows) + "x" + std::to_string(l.n) + " " + std::string(name_of(t)) + " values " +
+             std::to_string(static_cast<int>(v)) + " scale " + std::to_string(scale)) {
+    const std::int64_t n = l.n;
+    const auto is_shown = [&l](std::int64_t row, std::int64_t i) { return shows(l.one_mask ? 7 : row, i, l.n); };
+    mask.fill_by_threads([&](std::int64_t i) { return is_shown(i / n, i % n) ? 1. : 0.; });
+    x.fill_by_threads([&](std::int64_t i) {
+      return is_shown(i / n, i % n) ? value_of(v, i / n, i % n, n) : planted(wild, v, i / n, i % n, n);
+    });
+  }
+};
+
 /// op of every layout, in the types by turns.
 void expect_same_with_masks(Op op, const std::vector<DType>& types) {
   std::size_t at = 0, others = 0;
@@ -94,28 +115,20 @@ void expect_same_with_masks(Op op, const std::vector<DType>& types) {
     for (const auto& [v, scale] :
          {std::pair{Values::normal, 1.}, {Values::drift, 1.}, {Values::drift, -0.3}, {Values::specials, 0.5}}) {
       const DType t = types[at % types.size()];
-      const bool wild = at % 7 < 3, in_place = at++ % 5 == 2;
-      const std::int64_t n = l.n, rows = 6600 * 1024 / n + 1;
-      Tensor x(t, {rows, n}, {n + l.gap, 1}, l.offset), y(t, {rows, n}, {n + l.gap, 1}, l.offset);
-      Tensor mask(DType::boolean, {l.one_mask ? 1 : rows, n}, {n + l.mask_gap, 1}, l.mask_offset);
-      const auto is_shown = [&l](std::int64_t row, std::int64_t i) { return shows(l.one_mask ? 7 : row, i, l.n); };
-      mask.fill_by_threads([&](std::int64_t i) { return is_shown(i / n, i % n) ? 1. : 0.; });
-      x.fill_by_threads([&, v = v](std::int64_t i) {
-        return is_shown(i / n, i % n) ? value_of(v, i / n, i % n, n) : planted(wild, v, i / n, i % n, n);
-      });
-      const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) +
-                               " values " + std::to_string(static_cast<int>(v)) + " scale " + std::to_string(scale);
+      MaskedRows of(l, t, v, scale, at % 7 < 3);
+      const bool in_place = at++ % 5 == 2;
+      Tensor y(t, {of.rows, l.n}, {l.n + l.gap, 1}, l.offset);
       for (const bool gpu : {false, true}) {
         softfold::RowOptions o;
-        o.scale = scale, o.mask = mask.view(gpu);
+        o.scale = scale, o.mask = of.mask.view(gpu);
         o.empty = at % 3 == 0 ? softfold::Empty::zero : softfold::Empty::nan;
-        const softfold::View in = x.view(gpu), out = in_place ? in : y.view(gpu);
+        const softfold::View in = of.x.view(gpu), out = in_place ? in : y.view(gpu);
         others += run_masked(in, out, o, op) ? 0 : 1;
-        ASSERT_FALSE(::testing::Test::HasNonfatalFailure()) << what;
+        ASSERT_FALSE(::testing::Test::HasNonfatalFailure()) << of.what;
       }
-      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
-      Tensor& result = in_place ? x : y;
-      ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << what;
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << of.what;
+      Tensor& result = in_place ? of.x : y;
+      ASSERT_EQ(difference(result.host(), result.download(), result.size()), "") << of.what;
     }
   EXPECT_LT(others, at / 4);
 }
@@ -135,32 +148,23 @@ TEST_F(CudaMaskedStay, MasksOfStates) {
     for (const auto& [v, scale] : {std::pair{Values::normal, 1.}, {Values::drift, -0.3}, {Values::specials, 0.5}}) {
       constexpr DType kTypes[] = {DType::bfloat16, DType::float32, DType::float16, DType::float32};
       const DType t = kTypes[at % 4];
-      const bool wild = at++ % 7 < 3;
-      const std::int64_t n = l.n, rows = 6600 * 1024 / n + 1;
-      Tensor x(t, {rows, n}, {n + l.gap, 1}, l.offset), lse(DType::float32, {rows}), states(DType::float64, {rows, 4});
-      Tensor mask(DType::boolean, {l.one_mask ? 1 : rows, n}, {n + l.mask_gap, 1}, l.mask_offset);
-      const auto is_shown = [&l](std::int64_t row, std::int64_t i) { return shows(l.one_mask ? 7 : row, i, l.n); };
-      mask.fill_by_threads([&](std::int64_t i) { return is_shown(i / n, i % n) ? 1. : 0.; });
-      x.fill_by_threads([&, v = v](std::int64_t i) {
-        return is_shown(i / n, i % n) ? value_of(v, i / n, i % n, n) : planted(wild, v, i / n, i % n, n);
-      });
-      const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) +
-                               " values " + std::to_string(static_cast<int>(v)) + " scale " + std::to_string(scale);
+      MaskedRows of(l, t, v, scale, at++ % 7 < 3);
+      Tensor lse(DType::float32, {of.rows}), states(DType::float64, {of.rows, 4});
       for (const bool gpu : {false, true}) {
         softfold::RowOptions o;
-        o.scale = scale, o.mask = mask.view(gpu);
-        const softfold::View in = x.view(gpu), results[] = {lse.view(gpu), states.view(gpu)};
+        o.scale = scale, o.mask = of.mask.view(gpu);
+        const softfold::View in = of.x.view(gpu), results[] = {lse.view(gpu), states.view(gpu)};
         for (const bool is_state : {false, true}) {
           const auto plan = softfold::plan(is_state ? Op::state : Op::logsumexp, {&in, 1}, {&results[is_state], 1}, o);
           plan.run();
-          if (gpu && n > (t == DType::float32 ? 3 : 10) * 1024) {
-            ASSERT_EQ(plan.kernel(), "fold_masked_stays") << what;
+          if (gpu && l.n > (t == DType::float32 ? 3 : 10) * 1024) {
+            ASSERT_EQ(plan.kernel(), "fold_masked_stays") << of.what;
           }
         }
       }
-      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
-      ASSERT_EQ(difference(lse.host(), lse.download(), lse.size()), "") << what;
-      ASSERT_EQ(difference(states.host(), states.download(), states.size()), "") << what;
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << of.what;
+      ASSERT_EQ(difference(lse.host(), lse.download(), lse.size()), "") << of.what;
+      ASSERT_EQ(difference(states.host(), states.download(), states.size()), "") << of.what;
     }
 }
 
