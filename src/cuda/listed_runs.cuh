@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/fold_runs.cuh"
+#include "cuda/lane_sums.cuh"
 #include "cuda/ragged_any.cuh"
 
 namespace softfold {
@@ -102,12 +103,7 @@ class RunLister {
   /// Full runs and others of the block's rows up to the thread's.
   __device__ __forceinline__ std::uint64_t counts_up_to() const {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    std::uint64_t sum = static_cast<std::uint64_t>(full_) << kCutBits | (rest_ > 0 ? 1U : 0U);
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const std::uint64_t other = __shfl_up_sync(lift::kWholeWarp, sum, distance);
-      if (lane >= distance) sum += other;
-    }
+    std::uint64_t sum = sum_up_to(static_cast<std::uint64_t>(full_) << kCutBits | (rest_ > 0 ? 1U : 0U));
     if (lane == 31) storage_.of_warp[warp] = sum;
     __syncthreads();
     for (int i = 0; i < warp; ++i) sum += storage_.of_warp[i];

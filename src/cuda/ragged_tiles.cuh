@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/in_order.cuh"
+#include "cuda/lane_sums.cuh"
 #include "cuda/reciprocal.cuh"
 #include "cuda/row_results.cuh"
 #include "cuda/tile_storage.cuh"
@@ -62,7 +63,7 @@ struct RaggedTiles {
     const bool has_row = (todo >> lane() & 1U) != 0 && own.index < p.rows;
     if (has_row) own = row_of(own.index);
     int chunks = own.n <= kLongest ? static_cast<int>(lift::chunk_count(own.n)) : 0;
-    behind = up_to(chunks);
+    behind = sum_up_to(chunks);
     if (kStates && behind > Storage::kNodes) chunks = 0;  // this one, and those behind it
     bool is_gone = false;
     if (warp == 0 && has_row) {
@@ -72,7 +73,7 @@ struct RaggedTiles {
     }
     if (!kStates && warp == 0 && chunks == 0) storage.whole[lane()].arrive(kWarps);
     gone = __ballot_sync(lift::kWholeWarp, is_gone);
-    if (kStates) behind = up_to(chunks);
+    if (kStates) behind = sum_up_to(chunks);
     before = behind - chunks;
     all = __shfl_sync(lift::kWholeWarp, behind, 31);
     static_assert(Storage::kNodes == 32 * kWarps);
@@ -122,15 +123,6 @@ struct RaggedTiles {
   /// Whether a row that is not done here is the queue's.
   __device__ __forceinline__ bool goes_to_queue(const RaggedRow& r) const {
     return !kCut && r.n > kWarpElements && queue.append(r.index, r.n);
-  }
-  /// The sum of the lanes' counts up to the lane's own.
-  static __device__ __forceinline__ int up_to(int count) {
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const int other = __shfl_up_sync(lift::kWholeWarp, count, distance);
-      if (lane() >= distance) count += other;
-    }
-    return count;
   }
   /// The at-th chunk of all rows, of which every lane has its own; by all lanes.
   __device__ __forceinline__ TileChunk chunk_of(const RaggedRow& lanes, int at) const {
@@ -317,7 +309,7 @@ struct RaggedTiles {
   /// Nothing in what lies behind the last chunks with elements, a chunk a warp.
   __device__ __forceinline__ void hide() const {
     const auto chunks = static_cast<int>(lift::chunk_count(p.n));
-    const int hidden = up_to((rows >> lane() & 1U) != 0 ? chunks - (behind - before) : 0);
+    const int hidden = sum_up_to((rows >> lane() & 1U) != 0 ? chunks - (behind - before) : 0);
     const int most = __shfl_sync(lift::kWholeWarp, hidden, 31);
 #pragma unroll 1
     for (int at = warp; at < most; at += kWarps) {

@@ -182,7 +182,7 @@ struct GuessRows {
     }
     const auto sums = run;
     row.sum = mail.sum(sums, n);
-    if constexpr (kForm.log() || kForm.state()) row.top = mail.top(sums);
+    if constexpr (kTops == Tops::all) row.top = mail.top(sums);
     return row;
   }
   __device__ __forceinline__ GradientRow first_gradient() const {

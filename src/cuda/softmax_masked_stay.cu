@@ -97,8 +97,8 @@ void run(const RowProblem& p, const Context& context) {
 bool pays_to_fold(const RowProblem& p) {
   constexpr std::int64_t k = lift::kChunk;
   if (size_of(p[Slot::x].dtype) == 4) return p.n > 3 * k;
-  const bool on_vectors = p.n % 8 == 0 && plain_rows(without_mask(p)).joined;
-  return p.n > (on_vectors ? 7 : 10) * k || (on_vectors && p.n > 3 * k && p.n % (2 * k) == 0);
+  const bool whole = on_whole_vectors(p);
+  return p.n > (whole ? 7 : 10) * k || (whole && p.n > 3 * k && p.n % (2 * k) == 0);
 }
 const char* refuses_fold(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rows(p)) return why;

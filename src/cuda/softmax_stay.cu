@@ -55,12 +55,10 @@ static_assert(every_warp_has_a_chunk(Leaves::softmax));
 static_assert(every_warp_has_a_chunk(Leaves::log_softmax));
 static_assert(every_warp_has_a_chunk(Leaves::gradient));
 
-bool lies_on_vectors(const RowProblem& p, bool wide) { return plain_rows(p).joined && p.n % (wide ? 4 : 8) == 0; }
-
 /// log_softmax of plain rows. Measured: which of those that clusters hold are faster by others.
 const char* refuses_log(const RowProblem& p, std::int64_t chunks, bool wide) {
   if (chunks <= 256) return nullptr;
-  if (!lies_on_vectors(p, wide)) return "longer log_softmax inside vectors is faster by others";
+  if (!on_whole_vectors(p)) return "longer log_softmax inside vectors is faster by others";
   if (wide) return chunks <= 384 ? nullptr : "log_softmax of this length is faster by others";
   return chunks > 440 || (chunks > 376 && chunks <= 384) ? nullptr : "log_softmax of this length is faster by others";
 }
@@ -98,7 +96,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (p.rows * chunks < (chunks > kShort ? 1 : 2) * kFewestStayChunks * traits.processors)
     return "too few rows to stay for";
   const Leaves leaves = is_log ? Leaves::log_softmax : p.op == Op::softmax ? Leaves::softmax : Leaves::gradient;
-  if (traits.largest_cluster < spread(chunks, leaves, wide, lies_on_vectors(p, wide)).blocks ||
+  if (traits.largest_cluster < spread(chunks, leaves, wide, on_whole_vectors(p)).blocks ||
       (behind(chunks, leaves, wide) && traits.largest_cluster < spread_behind(chunks, wide).blocks))
     return "the device has no clusters of so many blocks";
   return nullptr;

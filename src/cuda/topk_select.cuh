@@ -2,6 +2,7 @@
 // memory, and the bound below which nothing is kept rises when that is full.
 #pragma once
 
+#include "cuda/lane_sums.cuh"
 #include "cuda/rows.cuh"
 #include "softfold/fold/topk.hpp"
 
@@ -20,18 +21,6 @@ __device__ __forceinline__ float value_of(Entry e) {
   return fold::Ranked<float>{static_cast<std::uint32_t>(e >> 32), 0}.value();
 }
 __device__ __forceinline__ std::uint32_t index_of(Entry e) { return ~static_cast<std::uint32_t>(e); }
-
-/// The sum of what the lanes of a group of kLanes have, up to this one. By all lanes of a warp together.
-template <int kLanes = 32, class T>
-__device__ __forceinline__ T sum_up_to(T own) {
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-#pragma unroll
-  for (int distance = 1; distance < kLanes; distance *= 2) {
-    const T other = __shfl_up_sync(lift::kWholeWarp, own, distance, kLanes);
-    if (lane >= distance) own += other;
-  }
-  return own;
-}
 
 /// Where a lane's hits, a bit each in `which`, stand among those of its warp. By all lanes together.
 struct WarpHits {
