@@ -11,10 +11,11 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-constexpr StaySpread spread(std::int64_t chunks, std::size_t size) {
+constexpr StaySpread spread(std::int64_t chunks, std::size_t size, bool on_vectors) {
   static_assert(GradientShape<float>::kLanes == 32 && GradientShape<fold::BFloat16>::kLanes == 16);
   if (size == 4) return most_processors(chunks);
-  return chunks < 16 ? fewest_blocks(chunks, 2) : fewest_instructions(chunks);
+  return best_spread(chunks,
+                     {false, on_vectors, on_vectors ? 1.5 : 0.9, GradientShape<fold::BFloat16>::kWarpBytes, 1.});
 }
 
 const char* refuses(const RowProblem& p, const Context&) {
@@ -24,7 +25,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (traits.largest_cluster < 16) return "the device has no clusters of 16 blocks";
   if (p.rows * chunks < 64 * traits.processors) return "too few rows to stay for";
-  const StaySpread s = spread(chunks, size_of(p[Slot::x].dtype));
+  const StaySpread s = spread(chunks, size_of(p[Slot::x].dtype), on_whole_vectors(p));
   if (s.blocks == 0 || s.blocks * s.warps > chunks) return "a warp would have no chunk of a row";
   return refuses_plain_gradient(p);
 }
@@ -32,7 +33,7 @@ const char* refuses(const RowProblem& p, const Context&) {
 template <class E, template <class> class Gradient>
 void launch_stays(const RowProblem& p, const Context& context) {
   using Shape = GradientShape<E>;
-  const StaySpread s = spread(lift::chunk_count(p.n), sizeof(E));
+  const StaySpread s = spread(lift::chunk_count(p.n), sizeof(E), on_whole_vectors(p));
   const Scratch scratch(counter_bytes(p, context), context);
   const Stream stream = stream_of(context);
   PlainGradient rows = plain_gradient(p);

@@ -116,8 +116,10 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     const int count = has_chunk ? min(static_cast<int>(rows.n) - chunk * lift::kChunk, lift::kChunk) : 0;
     char* dx = rows.y + row * rows.y_stride + begin + lane / kLanes * (lift::kChunk * kSize);
     const Gradient<float> through{all.sum, p.scale};
-    write_vectors<E, kLanes, Place::kVectors>(dx, count,
-                                              [&](int j) { return Chunk::result(through, all.any != 0, y[j], dy[j]); });
+    // Before it is known how they leave: or they are found by as much code for each way, more than a processor holds.
+#pragma unroll
+    for (int j = 0; j < Place::kVectors; ++j) y[j] = Chunk::result(through, all.any != 0, y[j], dy[j]);
+    write_vectors<E, kLanes, Place::kVectors>(dx, count, [&](int j) { return y[j]; });
   }
   Cluster::arrive_relaxed();  // nobody leaves while others still send
   Cluster::wait();

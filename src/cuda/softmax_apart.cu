@@ -31,24 +31,32 @@ const char* refuses_rows(const RowProblem& p, const Context&) {
 /// Measured: from so many elements on clusters stay for rows, where there are many; of results that are no wider than
 /// elements from kFewestNarrow.
 constexpr std::int64_t kFewest = 10 * lift::kChunk, kFewestNarrow = 15 * lift::kChunk;
-/// As of softmax_cluster_stays, but blocks of four warps are not preferred for any length: with a place for results, of
-/// long rows a processor holds no four of them.
-constexpr StaySpread spread(std::int64_t chunks) { return fewest_instructions(chunks, kLongest / lift::kChunk + 1); }
+/// Of shared memory: elements that land, and results that wait.
+template <class E, class O>
+constexpr int kStayBytes = StayShape<E>::kWarpBytes + kParkedStayBytes<E, O>;
 
+/// Measured: memory is at its best as for 16-bit rows that begin inside vectors, whatever the elements.
+template <class E, class O>
+constexpr StaySpread spread(std::int64_t chunks) {
+  const double instructions = sizeof(O) == 2 ? 1.9 : sizeof(E) == 2 ? 1.5 : 1.2;
+  return best_spread(chunks, {false, false, instructions, kStayBytes<E, O>});
+}
+
+template <class E, class O>
 constexpr bool every_warp_has_a_chunk() {
   for (std::int64_t chunks = kFewest / lift::kChunk; chunks <= kLongest / lift::kChunk; ++chunks) {
-    const StaySpread s = spread(chunks);
+    const StaySpread s = spread<E, O>(chunks);
     if (s.blocks == 0 || s.blocks * s.warps >= chunks || 2 * s.blocks * s.warps < chunks) return false;
   }
   return true;
 }
-static_assert(every_warp_has_a_chunk());
+static_assert(every_warp_has_a_chunk<float, float>() && every_warp_has_a_chunk<float, fold::BFloat16>());
+static_assert(every_warp_has_a_chunk<fold::BFloat16, float>() &&
+              every_warp_has_a_chunk<fold::BFloat16, fold::BFloat16>());
 
-/// Of shared memory, that a block which stays asks for.
 template <class E, class O>
-int stay_bytes(std::int64_t chunks) {
-  constexpr int warp_bytes = StayShape<E>::kWarpBytes + kParkedStayBytes<E, O>;
-  return spread(chunks).warps * warp_bytes + 2 * StayBox::bytes(static_cast<int>(chunks));
+int stay_bytes(const StaySpread& s, std::int64_t chunks) {
+  return s.warps * kStayBytes<E, O> + 2 * StayBox::bytes(static_cast<int>(chunks));
 }
 
 const char* refuses_stays(const RowProblem& p, const Context&) {
@@ -63,10 +71,14 @@ const char* refuses_stays(const RowProblem& p, const Context&) {
   if (const char* why = refuses_apart(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (p.rows * chunks < kFewestStayChunks * traits.processors) return "too few rows to stay for";
-  if (traits.largest_cluster < spread(chunks).blocks) return "the device has no clusters of so many blocks";
-  constexpr int of_itself = 1024;  // barriers and rows on their way take less
+  StaySpread s{};
   int bytes = 0;
-  with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class O>() { bytes = stay_bytes<E, O>(chunks); });
+  with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class O>() {
+    s = spread<E, O>(chunks);
+    bytes = stay_bytes<E, O>(s, chunks);
+  });
+  if (traits.largest_cluster < s.blocks) return "the device has no clusters of so many blocks";
+  constexpr int of_itself = 1024;  // barriers and rows on their way take less
   return bytes + of_itself > traits.shared_bytes ? "the device has too little shared memory" : nullptr;
 }
 
@@ -152,10 +164,10 @@ void run_stays(const RowProblem& p, const Context& context) {
   const Scratch scratch(counter_bytes(p, context), context);
   PlainRows rows = plain_rows(p);
   rows.taken = reinterpret_cast<CounterWord*>(scratch.data());
-  const auto chunks = static_cast<int>(lift::chunk_count(p.n));
-  const StaySpread s = spread(chunks);
+  const std::int64_t chunks = lift::chunk_count(p.n);
   with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class O>() {
-    const int bytes = stay_bytes<E, O>(chunks);
+    const StaySpread s = spread<E, O>(chunks);
+    const int bytes = stay_bytes<E, O>(s, chunks);
     const auto by = [&](auto kernel) {
       launch_to_stay("softmax_apart_stays", kernel, s, bytes, p.rows, stream_of(context), rows);
     };

@@ -25,20 +25,19 @@ constexpr std::int64_t kLongest = 256 * lift::kChunk;
 /// Measured: shorter rows are as fast by a block a row.
 constexpr std::int64_t shortest(bool wide) { return (wide ? 2 : 3) * lift::kChunk; }
 
-/// Measured: as without a mask, but of short rows by blocks of any number of warps, which hold two chunks each. Where
-/// only states leave, float32 is bound by instructions, too.
 constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide, bool on_vectors) {
-  constexpr std::int64_t short16 = 18, short32 = 7;
-  if (!wide || leaves == Leaves::state) return fewest_instructions(chunks, 64, chunks <= short16 ? 1 : 4);
-  if (chunks <= short32) return {2, static_cast<int>((chunks + 3) / 4)};
-  return best_under_way(chunks, UnderWay::of(leaves == Leaves::log_softmax, true, on_vectors));
+  const bool log = leaves == Leaves::log_softmax, state = leaves == Leaves::state;
+  if (!wide) return best_spread(chunks, {wide, on_vectors, on_vectors || state ? 1.9 : 0.9});
+  if (state) return best_spread(chunks, {wide, on_vectors, 0.4});
+  return best_spread(chunks, {wide, on_vectors, on_vectors ? (log ? 1.8 : 8.) : log ? 1.4 : 1.7});
 }
 constexpr bool every_warp_has_a_chunk(Leaves leaves) {
   const auto fits = [](std::int64_t chunks, const StaySpread& s) {
     return s.blocks * s.warps <= chunks && 2 * s.blocks * s.warps >= chunks;
   };
   for (std::int64_t chunks = shortest(false) / lift::kChunk + 1; chunks <= kLongest / lift::kChunk; ++chunks)
-    if (!fits(chunks, spread(chunks, leaves, false, true))) return false;
+    for (const bool on_vectors : {false, true})
+      if (!fits(chunks, spread(chunks, leaves, false, on_vectors))) return false;
   for (std::int64_t chunks = shortest(true) / lift::kChunk + 1; chunks <= kLongest / lift::kChunk; ++chunks)
     for (const bool on_vectors : {false, true})
       if (!fits(chunks, spread(chunks, leaves, true, on_vectors))) return false;

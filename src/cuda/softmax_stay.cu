@@ -25,13 +25,12 @@ constexpr StaySpread spread_behind(std::int64_t chunks, bool wide) {
   const int blocks = wide ? (chunks > 360 ? 16 : 15) : chunks > 256 ? 16 : 8;
   return {blocks, static_cast<int>((chunks + 2 * blocks - 1) / (2 * blocks))};
 }
-/// Of all others. Measured: float32 gradients are slower than softmax where little is under way.
-constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide, bool on_vectors) {
+/// Of all others.
+constexpr StaySpread spread_at_once(std::int64_t chunks, Leaves leaves, bool wide, bool on_vectors) {
   if (chunks > 256) return {16, static_cast<int>((chunks + 31) / 32)};
-  if (chunks <= kShort) return fewest_instructions(chunks, 64, 2);
-  if (leaves == Leaves::gradient) return fewest_instructions(chunks, 32);
-  if (!wide) return fewest_instructions(chunks);
-  return best_under_way(chunks, UnderWay::of(leaves == Leaves::log_softmax, false, on_vectors));
+  if (!wide) return best_spread(chunks, {wide, on_vectors, on_vectors ? 1.5 : 0.9});
+  if (leaves == Leaves::gradient) return best_spread(chunks, {wide, on_vectors, on_vectors ? 2.5 : 1.2});
+  return best_spread(chunks, {wide, on_vectors, !on_vectors ? 2.5 : leaves == Leaves::log_softmax ? 4. : 8.});
 }
 
 /// More chunks than warps: the last warp has two or more, so that the one before ends 1024 elements before the row
@@ -43,7 +42,8 @@ constexpr bool every_warp_has_a_chunk(Leaves leaves) {
         return s.blocks * s.warps < chunks && 2 * s.blocks * s.warps >= chunks && s.warps <= kStayWarps &&
                s.warps >= (leaves == Leaves::gradient ? 2 : 1);
       };
-      if (!fits(spread(chunks, leaves, wide, true)) || !fits(spread(chunks, leaves, wide, false))) return false;
+      if (!fits(spread_at_once(chunks, leaves, wide, true)) || !fits(spread_at_once(chunks, leaves, wide, false)))
+        return false;
       if (behind(chunks, leaves, wide) && !fits(spread_behind(chunks, wide))) return false;
     }
   return true;
@@ -96,7 +96,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (p.rows * chunks < (chunks > kShort ? 1 : 2) * kFewestStayChunks * traits.processors)
     return "too few rows to stay for";
   const Leaves leaves = is_log ? Leaves::log_softmax : p.op == Op::softmax ? Leaves::softmax : Leaves::gradient;
-  if (traits.largest_cluster < spread(chunks, leaves, wide, on_whole_vectors(p)).blocks ||
+  if (traits.largest_cluster < spread_at_once(chunks, leaves, wide, on_whole_vectors(p)).blocks ||
       (behind(chunks, leaves, wide) && traits.largest_cluster < spread_behind(chunks, wide).blocks))
     return "the device has no clusters of so many blocks";
   return nullptr;
@@ -110,7 +110,7 @@ void launch_leaves(const PlainRows& p, DType dtype, Stream stream, bool early = 
       launch_to_stay(name, kernel, s, s.warps * warp_bytes + 2 * StayBox::bytes(chunks), p.rows, stream, p, early);
     };
     const bool on_vectors = p.joined && p.n % StayShape<E>::Place::kWidth == 0;
-    const StaySpread s = spread(chunks, kLeaves, sizeof(E) == 4, on_vectors);
+    const StaySpread s = spread_at_once(chunks, kLeaves, sizeof(E) == 4, on_vectors);
     [[maybe_unused]] const bool on_sectors =
         (reinterpret_cast<std::uintptr_t>(p.x) | static_cast<std::uintptr_t>(p.x_stride)) % kCopySector == 0;
     const auto guess = [&]<Lands kLands, int kChunks, bool kBehind>(const StaySpread& of) {
