@@ -10,12 +10,12 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// Measured: chunks of the longest row that is faster by blocks than by clusters that stay. Exponentials of 16-bit
-/// log-probabilities cost both alike where rows fill their chunks.
+/// Measured: chunks of the longest row that is faster by blocks than by clusters that stay, whose warps take two chunks
+/// of 16 bit each.
 std::int64_t longest(const RowProblem& p) {
   if (size_of(p[Slot::x].dtype) == 4) return kGradientWarps;
-  if (p.op == Op::softmax_backward) return 8;
-  return p.n % lift::kChunk == 0 && plain_rows(p).joined ? 7 : 12;
+  if (p.op == Op::softmax_backward) return p.n % lift::kChunk == 0 ? 8 : 6;
+  return p.n % (4 * lift::kChunk) == 0 && plain_rows(p).joined ? 3 : 6;
 }
 
 const char* refuses(const RowProblem& p, const Context&) {

@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
                   fold::bits_as<std::uint64_t>(own));
     }
     source.send(step, mail.barrier(step));
-    mail.wait(step, mail_bytes);
+    mail.wait<kSize == 2>(step, mail_bytes);
     source.ask();
     const lift::SumNode all = lift::sum_some(
         [&](int i) {

@@ -1,6 +1,7 @@
 // How rows whose lengths the device alone knows are dealt out to the warps of a cluster, in units of two chunks.
 #pragma once
 
+#include "cuda/lane_sums.cuh"
 #include "cuda/ragged_team.cuh"
 #include "cuda/short_place.cuh"
 #include "cuda/short_tile.cuh"
@@ -85,12 +86,7 @@ __device__ __forceinline__ void arrange(LengthPage& page, int count) {
   const int length = lane < count ? order.length() : 0;
   const char* x = page.x[order.owner()];
   char* y = page.y[order.owner()];
-  int behind = Unit::units(length);
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const int other = __shfl_up_sync(lift::kWholeWarp, behind, distance);
-    if (lane >= distance) behind += other;
-  }
+  const int behind = sum_up_to(Unit::units(length));
   __syncwarp();
   page.x[lane] = x, page.y[lane] = y, page.length[lane] = length, page.behind[lane] = behind;
   if (lane == 0) page.from = 0, page.to = count;

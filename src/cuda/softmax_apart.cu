@@ -28,31 +28,39 @@ const char* refuses_rows(const RowProblem& p, const Context&) {
   return refuses_apart(p);
 }
 
-/// Measured: from so many elements on clusters stay for rows, where there are many; of results that are no wider than
-/// elements from kFewestNarrow.
-constexpr std::int64_t kFewest = 10 * lift::kChunk, kFewestNarrow = 15 * lift::kChunk;
+/// Measured: from so many elements on clusters stay for rows, where there are many: of results that are no wider than
+/// elements from kFewestNarrow, of whole pairs of chunks, unless they are narrower, from kShortest.
+constexpr std::int64_t kShortest = 8 * lift::kChunk, kFewest = 10 * lift::kChunk, kFewestNarrow = 15 * lift::kChunk;
+
 /// Of shared memory: elements that land, and results that wait.
 template <class E, class O>
 constexpr int kStayBytes = StayShape<E>::kWarpBytes + kParkedStayBytes<E, O>;
 
-/// Measured: memory is at its best as for 16-bit rows that begin inside vectors, whatever the elements.
+/// Whether results begin and end with vectors, in every row.
+bool results_on_vectors(const RowProblem& p) {
+  const Operand& y = p[Slot::y];
+  return p.n * static_cast<std::int64_t>(size_of(y.dtype)) % 16 == 0 && on_vectors(p, y);
+}
+
+/// Measured: memory is at its best as for 16-bit rows that begin inside vectors, whatever the elements; where 16-bit
+/// results do, clusters of many blocks are slower.
 template <class E, class O>
-constexpr StaySpread spread(std::int64_t chunks) {
-  const double instructions = sizeof(O) == 2 ? 1.9 : sizeof(E) == 2 ? 1.5 : 1.2;
-  return best_spread(chunks, {false, false, instructions, kStayBytes<E, O>});
+constexpr StaySpread spread(std::int64_t chunks, bool on_vectors) {
+  if (sizeof(O) == 2 && !on_vectors)
+    return best_spread(chunks, {sizeof(E) == 4, false, sizeof(E) == 4 ? 1.3 : 0.7, kStayBytes<E, O>, 0.75, 0.016});
+  return best_spread(chunks, {false, false, sizeof(O) == 2 ? 1.9 : sizeof(E) == 2 ? 1.5 : 1.2, kStayBytes<E, O>});
 }
 
 template <class E, class O>
 constexpr bool every_warp_has_a_chunk() {
-  for (std::int64_t chunks = kFewest / lift::kChunk; chunks <= kLongest / lift::kChunk; ++chunks) {
-    const StaySpread s = spread<E, O>(chunks);
-    if (s.blocks == 0 || s.blocks * s.warps >= chunks || 2 * s.blocks * s.warps < chunks) return false;
-  }
+  for (std::int64_t chunks = kShortest / lift::kChunk; chunks <= kLongest / lift::kChunk; ++chunks)
+    for (const bool on_vectors : {false, true}) {
+      const StaySpread s = spread<E, O>(chunks, on_vectors);
+      if (s.blocks == 0 || s.blocks * s.warps >= chunks || 2 * s.blocks * s.warps < chunks) return false;
+    }
   return true;
 }
-static_assert(every_warp_has_a_chunk<float, float>() && every_warp_has_a_chunk<float, fold::BFloat16>());
-static_assert(every_warp_has_a_chunk<fold::BFloat16, float>() &&
-              every_warp_has_a_chunk<fold::BFloat16, fold::BFloat16>());
+static_assert(every_warp_has_a_chunk<float, float>() && every_warp_has_a_chunk<fold::BFloat16, fold::BFloat16>());
 
 template <class E, class O>
 int stay_bytes(const StaySpread& s, std::int64_t chunks) {
@@ -63,8 +71,10 @@ const char* refuses_stays(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;
   const std::int64_t chunks = lift::chunk_count(p.n);
   const std::size_t size = size_of(p[Slot::x].dtype);
-  if (size == 4 && p.op == Op::log_softmax) return "float32 log_softmax is faster by a cluster a row";  // measured
-  if (p.n < (size < size_of(p[Slot::y].dtype) ? kFewest : kFewestNarrow))
+  const bool pairs = p.n % (2 * lift::kChunk) == 0 && size <= size_of(p[Slot::y].dtype);
+  if (size == 4 && p.op == Op::log_softmax && !(pairs && p.n <= kFewestNarrow + lift::kChunk))
+    return "float32 log_softmax is faster by a cluster a row";  // measured
+  if (p.n < (pairs ? kShortest : size < size_of(p[Slot::y].dtype) ? kFewest : kFewestNarrow))
     return "so short a row is faster by a cluster of its own";
   if (p.n > kLongest) return "a row is longer than a cluster holds (262144)";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
@@ -74,7 +84,7 @@ const char* refuses_stays(const RowProblem& p, const Context&) {
   StaySpread s{};
   int bytes = 0;
   with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class O>() {
-    s = spread<E, O>(chunks);
+    s = spread<E, O>(chunks, results_on_vectors(p));
     bytes = stay_bytes<E, O>(s, chunks);
   });
   if (traits.largest_cluster < s.blocks) return "the device has no clusters of so many blocks";
@@ -166,7 +176,7 @@ void run_stays(const RowProblem& p, const Context& context) {
   rows.taken = reinterpret_cast<CounterWord*>(scratch.data());
   const std::int64_t chunks = lift::chunk_count(p.n);
   with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class O>() {
-    const StaySpread s = spread<E, O>(chunks);
+    const StaySpread s = spread<E, O>(chunks, results_on_vectors(p));
     const int bytes = stay_bytes<E, O>(s, chunks);
     const auto by = [&](auto kernel) {
       launch_to_stay("softmax_apart_stays", kernel, s, bytes, p.rows, stream_of(context), rows);

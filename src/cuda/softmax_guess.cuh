@@ -172,7 +172,7 @@ struct GuessRows {
     // has come, but for rows that are written behind, which lose 7 percent by another order of their code.
     if constexpr (kForm.gradient() && !kForm.behind)
       if (step == 0) row.gradient = first_gradient();
-    mail.wait(step);
+    mail.template wait<sizeof(E) == 2>(step);
     if constexpr (kForm.gradient()) {
       if (step > 0) {
         row.gradient = part.waits.gradient(step);

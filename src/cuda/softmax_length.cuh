@@ -182,9 +182,7 @@ __device__ __forceinline__ void exchange(CopyBarrier& arrived, StayMail& mine, u
   } else {
     send_mail<kLanes>(mine, arrived, mail);
   }
-  // Its scope is the block, as for copies: of shared memory no cache may be out of date, and a wait of the cluster's
-  // scope empties the caches.
-  arrived.wait(parity);
+  wait_for_words<true>(arrived, parity);
   if (threadIdx.x == 0 && blocks > 1) arrived.expect(bytes);
 }
 

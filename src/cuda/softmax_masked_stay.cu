@@ -29,7 +29,7 @@ constexpr StaySpread spread(std::int64_t chunks, Leaves leaves, bool wide, bool 
   const bool log = leaves == Leaves::log_softmax, state = leaves == Leaves::state;
   if (!wide) return best_spread(chunks, {wide, on_vectors, on_vectors || state ? 1.9 : 0.9});
   if (state) return best_spread(chunks, {wide, on_vectors, 0.4});
-  return best_spread(chunks, {wide, on_vectors, on_vectors ? (log ? 1.8 : 8.) : log ? 1.4 : 1.7});
+  return best_spread(chunks, {wide, on_vectors, on_vectors ? (log ? 1.95 : 2.9) : log ? 1.35 : 2.3});
 }
 constexpr bool every_warp_has_a_chunk(Leaves leaves) {
   const auto fits = [](std::int64_t chunks, const StaySpread& s) {
@@ -121,14 +121,6 @@ std::size_t fold_workspace(const RowProblem& p, const Context&) {
   return parts.used();
 }
 
-constexpr int kPutThreads = 128;
-__global__ void __launch_bounds__(kPutThreads)
-    put_framed_results(const __grid_constant__ RowResults to, std::int64_t rows, const State* states) {
-  begin_in_order();
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kPutThreads + threadIdx.x;
-  if (row < rows) to.put_state(row, FramedState::state(states + row));
-}
-
 void run_fold(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(fold_workspace(p, context), context);
@@ -140,8 +132,8 @@ void run_fold(const RowProblem& p, const Context& context) {
   rows.y = const_cast<char*>(rows.x), rows.y_stride = rows.x_stride;  // nothing goes there; it tells how parts lie
   with_element(p[Slot::x].dtype,
                [&]<class E>() { launch_leaves<E, Leaves::state>("fold_masked_stays", p, rows, stream); });
-  launch("put_framed_results", put_framed_results, {ceil_div(p.rows, kPutThreads), kPutThreads}, stream.following(),
-         RowResults(p), p.rows, memory.states);
+  launch("put_row_results", put_row_results<FramedState>, {ceil_div(p.rows, 128), 128}, stream.following(),
+         RowResults(p), p.rows, reinterpret_cast<const FramedState*>(memory.states));
 }
 
 }  // namespace

@@ -29,8 +29,8 @@ constexpr StaySpread spread_behind(std::int64_t chunks, bool wide) {
 constexpr StaySpread spread_at_once(std::int64_t chunks, Leaves leaves, bool wide, bool on_vectors) {
   if (chunks > 256) return {16, static_cast<int>((chunks + 31) / 32)};
   if (!wide) return best_spread(chunks, {wide, on_vectors, on_vectors ? 1.5 : 0.9});
-  if (leaves == Leaves::gradient) return best_spread(chunks, {wide, on_vectors, on_vectors ? 2.5 : 1.2});
-  return best_spread(chunks, {wide, on_vectors, !on_vectors ? 2.5 : leaves == Leaves::log_softmax ? 4. : 8.});
+  if (leaves == Leaves::gradient) return best_spread(chunks, {wide, on_vectors, on_vectors ? 2.8 : 1.6});
+  return best_spread(chunks, {wide, on_vectors, on_vectors ? 4. : 2.5});
 }
 
 /// More chunks than warps: the last warp has two or more, so that the one before ends 1024 elements before the row
@@ -60,7 +60,7 @@ const char* refuses_log(const RowProblem& p, std::int64_t chunks, bool wide) {
   if (chunks <= 256) return nullptr;
   if (!on_whole_vectors(p)) return "longer log_softmax inside vectors is faster by others";
   if (wide) return chunks <= 384 ? nullptr : "log_softmax of this length is faster by others";
-  return chunks > 440 || (chunks > 376 && chunks <= 384) ? nullptr : "log_softmax of this length is faster by others";
+  return chunks > 436 || (chunks > 350 && chunks <= 384) ? nullptr : "log_softmax of this length is faster by others";
 }
 
 /// Measured: by blocks a row is as fast or faster.

@@ -42,9 +42,11 @@ struct MailTurns {
   __device__ __forceinline__ void expect(int bytes) {
     if (threadIdx.x < 2) arrived[threadIdx.x].expect(bytes);
   }
+  /// kKeepsCache: as of wait_for_words().
+  template <bool kKeepsCache = false>
   __device__ __forceinline__ void wait(int turn, int bytes) {
     const bool first = thread_index() == 0;  // known before, as what is found out behind the mail all blocks wait for
-    wait_for_words(barrier(turn), parity(turn));
+    wait_for_words<kKeepsCache>(barrier(turn), parity(turn));
     if (first) barrier(turn).expect(bytes);
   }
 };

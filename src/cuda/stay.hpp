@@ -48,6 +48,7 @@ struct SpreadNeeds {
   double instructions;        ///< times that processors full of warps could issue them while memory brings elements
   int warp_bytes = 8 * 1024;  ///< of shared memory
   double one_warp = 0.75;     ///< worth of blocks of a single warp, of that by what else is known
+  double each_block = 0.;     ///< lost by one more block of a cluster
 };
 
 /// The worth of a shape for rows of so many chunks, two to a warp. Memory is fastest with so much under way to a
@@ -58,7 +59,7 @@ constexpr double spread_worth(const StaySpread& s, std::int64_t chunks, const Sp
   struct Memory {
     double best, more;  // chunks under way to a processor; lost by one more
   };
-  constexpr Memory kMemory[2][2] = {{{32., 0.033}, {30., 0.004}}, {{21.2, 0.016}, {15.4, 0.0136}}};
+  constexpr Memory kMemory[2][2] = {{{32., 0.033}, {30., 0.004}}, {{20.8, 0.0085}, {18.3, 0.0053}}};
   constexpr double kProcessors = 132, kLess = 0.018, kHalfFull = 0.12, kLeastFull = 0.625,
                    kIssued[] = {0.47, 0.805, 0.925, 1.};
   constexpr std::int64_t kSharedBytes = 227 * 1024, kOfBlock = 1024, kOfChunk = 18;  // barriers; two rows' mail
@@ -77,7 +78,7 @@ constexpr double spread_worth(const StaySpread& s, std::int64_t chunks, const Sp
       fourth(needs.instructions * full * (1. - kHalfFull * (1. - full)) * taken * kIssued[std::min(held, 4) - 1]);
   const double alone = held > 1 ? 1. : std::max(1. - 0.275 * (s.blocks - 2), 0.01);
   const double small = s.warps == 1 ? needs.one_warp : s.warps <= 3 && needs.on_vectors ? 1.02 - 0.006 * s.warps : 1.;
-  return fast * issued / (fast + issued) * fourth(alone * small);
+  return fast * issued / (fast + issued) * fourth(alone * small * (1. - needs.each_block * s.blocks));
 }
 constexpr StaySpread best_spread(std::int64_t chunks, const SpreadNeeds& needs) {
   return best_spread(chunks, 2, 1, [&](const StaySpread& s) { return spread_worth(s, chunks, needs); });

@@ -123,9 +123,11 @@ struct alignas(16) FramedState {
     *reinterpret_cast<FramedState*>(to) = {frame.magic, kMark, sum, top};
   }
   /// Of a row that was left in either way.
+  __device__ __forceinline__ operator State() const {
+    return mark == kMark ? lift::state_of(GuessedFrame{magic}.node(sum, top)) : *reinterpret_cast<const State*>(this);
+  }
   static __device__ __forceinline__ State state(const State* from) {
-    const FramedState of = *reinterpret_cast<const FramedState*>(from);
-    return of.mark == kMark ? lift::state_of(GuessedFrame{of.magic}.node(of.sum, of.top)) : *from;
+    return *reinterpret_cast<const FramedState*>(from);
   }
 };
 static_assert(sizeof(FramedState) == sizeof(FramedState::State));
@@ -171,7 +173,10 @@ struct FrameMail {
   __device__ __forceinline__ void expect() {
     if (threadIdx.x < 2) turns.expect(bytes);  // others have not seen them yet
   }
-  __device__ __forceinline__ void wait(int turn) { turns.wait(turn, bytes); }
+  template <bool kKeepsCache>
+  __device__ __forceinline__ void wait(int turn) {
+    turns.template wait<kKeepsCache>(turn, bytes);
+  }
   /// By a warp: what a chunk of this sum sends; z: the lane's largest.
   static __device__ __forceinline__ Sum sum_with_top(float sum, float z) {
     if constexpr (kTops == Tops::all) {

@@ -44,17 +44,34 @@ __device__ __forceinline__ void send_largest(unsigned to, unsigned barrier, int 
       "r"(a), "r"(barrier)
       : "memory");
 }
-/// Returns once the phase of this parity is complete; what other blocks of the cluster sent is then visible.
+/// Returns once the phase of this parity is complete; what other blocks of the cluster sent is then visible. By an
+/// order of all memory the L1 cache forgets what it holds; kKeepsCache: by one of shared memory alone. Measured: to
+/// forget is faster for most kernels, by up to a sixth.
+template <bool kKeepsCache = false>
 __device__ __forceinline__ void wait_for_words(CopyBarrier& barrier, unsigned parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again_%=:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again_%=;\n"
-      "}\n" ::"r"(shared_address(&barrier.word)),
-      "r"(parity)
-      : "memory");
+  const unsigned word = shared_address(&barrier.word);
+  if constexpr (kKeepsCache) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again_%=:\n"
+        "mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again_%=;\n"
+        "}\n"
+        "fence.acquire.sync_restrict::shared::cluster.cluster;\n" ::"r"(word),
+        "r"(parity)
+        : "memory");
+  } else {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again_%=:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again_%=;\n"
+        "}\n" ::"r"(word),
+        "r"(parity)
+        : "memory");
+  }
 }
 
 /// Counts 0, 1, 2, … for all clusters, or blocks, of a launch, in a word that may hold anything before, so that no
