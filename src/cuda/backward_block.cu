@@ -10,12 +10,16 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// Measured: chunks of the longest row that is faster by blocks than by clusters that stay, whose warps take two chunks
-/// of 16 bit each.
+/// Measured: chunks of the longest row that is faster by blocks than by clusters, which stay where there are many rows
+/// and whose warps take two chunks of 16 bit each.
 std::int64_t longest(const RowProblem& p) {
   if (size_of(p[Slot::x].dtype) == 4) return kGradientWarps;
-  if (p.op == Op::softmax_backward) return p.n % lift::kChunk == 0 ? 8 : 6;
-  return p.n % (4 * lift::kChunk) == 0 && plain_rows(p).joined ? 3 : 6;
+  const bool whole = p.n % lift::kChunk == 0, on_vectors = plain_rows(p).joined;
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  if (p.rows * lift::chunk_count(p.n) < kFewestStayGradients * traits.processors)
+    return p.op == Op::softmax_backward ? 8 : whole && on_vectors ? 7 : 12;
+  if (p.op == Op::softmax_backward) return whole ? 8 : 6;
+  return p.n == 4 * lift::kChunk && on_vectors ? 3 : 6;
 }
 
 const char* refuses(const RowProblem& p, const Context&) {

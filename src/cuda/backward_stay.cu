@@ -11,7 +11,7 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// Measured: softmax's gradients in 16 bit, of few instructions, are fastest by blocks of one warp.
+/// Measured: softmax's gradients in 16 bit, of few instructions, are fastest by blocks of one warp, to 32 chunks.
 constexpr StaySpread spread(std::int64_t chunks, Op op, std::size_t size, bool on_vectors) {
   static_assert(GradientShape<float>::kLanes == 32 && GradientShape<fold::BFloat16>::kLanes == 16);
   if (size == 4) return most_processors(chunks);
@@ -26,9 +26,9 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (traits.largest_cluster < 16) return "the device has no clusters of 16 blocks";
-  if (p.rows * chunks < 64 * traits.processors) return "too few rows to stay for";
-  const StaySpread s = spread(chunks, p.op, size_of(p[Slot::x].dtype), on_whole_vectors(p));
-  if (s.blocks == 0 || s.blocks * s.warps > chunks) return "a warp would have no chunk of a row";
+  if (p.rows * chunks < kFewestStayGradients * traits.processors) return "too few rows to stay for";
+  if (size_of(p[Slot::x].dtype) == 4 && most_processors(chunks).blocks == 0)
+    return "a warp would have no chunk of a row";
   return refuses_plain_gradient(p);
 }
 

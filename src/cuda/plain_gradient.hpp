@@ -13,6 +13,9 @@ struct PlainGradient {
   float scale;
 };
 
+/// Chunks a processor below which clusters do not stay for gradients.
+inline constexpr std::int64_t kFewestStayGradients = 64;
+
 PlainGradient plain_gradient(const RowProblem& p);
 /// Null if it is one.
 const char* refuses_plain_gradient(const RowProblem& p);

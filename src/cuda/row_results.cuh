@@ -169,9 +169,10 @@ struct FoldResults {
 /// Whether RowResults says where p's results go.
 inline bool has_row_results(const RowProblem& p) { return p.outer_rank <= 1 && !p[Slot::scales].given; }
 
-/// From rows' states to their results.
+/// From rows' states to their results, a thread a row.
+inline constexpr int kPutThreads = 128;
 template <class State>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(kPutThreads)
     put_row_results(const __grid_constant__ RowResults to, std::int64_t rows, const State* states) {
   begin_in_order();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;

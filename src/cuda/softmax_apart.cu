@@ -28,9 +28,11 @@ const char* refuses_rows(const RowProblem& p, const Context&) {
   return refuses_apart(p);
 }
 
-/// Measured: from so many elements on clusters stay for rows, where there are many: of results that are no wider than
-/// elements from kFewestNarrow, of whole pairs of chunks, unless they are narrower, from kShortest.
-constexpr std::int64_t kShortest = 8 * lift::kChunk, kFewest = 10 * lift::kChunk, kFewestNarrow = 15 * lift::kChunk;
+/// Measured: from so many elements on clusters stay for rows, where there are many; from kFewestNarrow if results are
+/// no wider than elements, but from kFewestPairs if the row is whole pairs of chunks and results are not narrower.
+constexpr std::int64_t kFewestPairs = 8 * lift::kChunk, kFewest = 10 * lift::kChunk, kFewestNarrow = 15 * lift::kChunk;
+/// Measured: of float32 log_softmax they stay for such pairs alone, of up to so many elements.
+constexpr std::int64_t kMostLogPairs = 16 * lift::kChunk;
 
 /// Of shared memory: elements that land, and results that wait.
 template <class E, class O>
@@ -42,25 +44,31 @@ bool results_on_vectors(const RowProblem& p) {
   return p.n * static_cast<std::int64_t>(size_of(y.dtype)) % 16 == 0 && on_vectors(p, y);
 }
 
-/// Measured: memory is at its best as for 16-bit rows that begin inside vectors, whatever the elements; where 16-bit
-/// results do, clusters of many blocks are slower.
+/// Measured: memory is at its best as for 16-bit rows that begin inside vectors, whatever the elements, but for float32
+/// to 16-bit results that begin inside vectors; where these do, clusters of many blocks are slower.
 template <class E, class O>
 constexpr StaySpread spread(std::int64_t chunks, bool on_vectors) {
-  if (sizeof(O) == 2 && !on_vectors)
-    return best_spread(chunks, {sizeof(E) == 4, false, sizeof(E) == 4 ? 1.3 : 0.7, kStayBytes<E, O>, 0.75, 0.016});
-  return best_spread(chunks, {false, false, sizeof(O) == 2 ? 1.9 : sizeof(E) == 2 ? 1.5 : 1.2, kStayBytes<E, O>});
+  SpreadNeeds needs{false, false, sizeof(O) == 2 ? 1.9 : sizeof(E) == 2 ? 1.5 : 1.2, kStayBytes<E, O>};
+  if (sizeof(O) == 2 && !on_vectors) {
+    needs.wide = sizeof(E) == 4;
+    needs.instructions = sizeof(E) == 4 ? 1.3 : 0.7;
+    needs.each_block = 0.016;
+  }
+  return best_spread(chunks, needs);
 }
 
 template <class E, class O>
 constexpr bool every_warp_has_a_chunk() {
-  for (std::int64_t chunks = kShortest / lift::kChunk; chunks <= kLongest / lift::kChunk; ++chunks)
+  for (std::int64_t chunks = kFewestPairs / lift::kChunk; chunks <= kLongest / lift::kChunk; ++chunks)
     for (const bool on_vectors : {false, true}) {
       const StaySpread s = spread<E, O>(chunks, on_vectors);
       if (s.blocks == 0 || s.blocks * s.warps >= chunks || 2 * s.blocks * s.warps < chunks) return false;
     }
   return true;
 }
-static_assert(every_warp_has_a_chunk<float, float>() && every_warp_has_a_chunk<fold::BFloat16, fold::BFloat16>());
+static_assert(every_warp_has_a_chunk<float, float>() && every_warp_has_a_chunk<float, fold::BFloat16>());
+static_assert(every_warp_has_a_chunk<fold::BFloat16, float>() &&
+              every_warp_has_a_chunk<fold::BFloat16, fold::BFloat16>());
 
 template <class E, class O>
 int stay_bytes(const StaySpread& s, std::int64_t chunks) {
@@ -72,9 +80,9 @@ const char* refuses_stays(const RowProblem& p, const Context&) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   const std::size_t size = size_of(p[Slot::x].dtype);
   const bool pairs = p.n % (2 * lift::kChunk) == 0 && size <= size_of(p[Slot::y].dtype);
-  if (size == 4 && p.op == Op::log_softmax && !(pairs && p.n <= kFewestNarrow + lift::kChunk))
+  if (size == 4 && p.op == Op::log_softmax && !(pairs && p.n <= kMostLogPairs))
     return "float32 log_softmax is faster by a cluster a row";  // measured
-  if (p.n < (pairs ? kShortest : size < size_of(p[Slot::y].dtype) ? kFewest : kFewestNarrow))
+  if (p.n < (pairs ? kFewestPairs : size < size_of(p[Slot::y].dtype) ? kFewest : kFewestNarrow))
     return "so short a row is faster by a cluster of its own";
   if (p.n > kLongest) return "a row is longer than a cluster holds (262144)";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";

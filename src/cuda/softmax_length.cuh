@@ -182,7 +182,7 @@ __device__ __forceinline__ void exchange(CopyBarrier& arrived, StayMail& mine, u
   } else {
     send_mail<kLanes>(mine, arrived, mail);
   }
-  wait_for_words<true>(arrived, parity);
+  wait_for_words<true>(arrived, parity);  // measured
   if (threadIdx.x == 0 && blocks > 1) arrived.expect(bytes);
 }
 

@@ -132,8 +132,8 @@ void run_fold(const RowProblem& p, const Context& context) {
   rows.y = const_cast<char*>(rows.x), rows.y_stride = rows.x_stride;  // nothing goes there; it tells how parts lie
   with_element(p[Slot::x].dtype,
                [&]<class E>() { launch_leaves<E, Leaves::state>("fold_masked_stays", p, rows, stream); });
-  launch("put_row_results", put_row_results<FramedState>, {ceil_div(p.rows, 128), 128}, stream.following(),
-         RowResults(p), p.rows, reinterpret_cast<const FramedState*>(memory.states));
+  launch("put_row_results", put_row_results<FramedState>, {ceil_div(p.rows, kPutThreads), kPutThreads},
+         stream.following(), RowResults(p), p.rows, reinterpret_cast<const FramedState*>(memory.states));
 }
 
 }  // namespace

@@ -95,10 +95,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (p.rows * chunks < (chunks > kShort ? 1 : 2) * kFewestStayChunks * traits.processors)
     return "too few rows to stay for";
-  const Leaves leaves = is_log ? Leaves::log_softmax : p.op == Op::softmax ? Leaves::softmax : Leaves::gradient;
-  if (traits.largest_cluster < spread_at_once(chunks, leaves, wide, on_whole_vectors(p)).blocks ||
-      (behind(chunks, leaves, wide) && traits.largest_cluster < spread_behind(chunks, wide).blocks))
-    return "the device has no clusters of so many blocks";
+  if (traits.largest_cluster < 16) return "the device has no clusters of so many blocks";
   return nullptr;
 }
 

@@ -44,17 +44,18 @@ constexpr StaySpread best_spread(std::int64_t chunks, int of_warp, int fewest_wa
 
 /// What a kernel whose warps hold two chunks each asks of the shape of its clusters.
 struct SpreadNeeds {
-  bool wide, on_vectors;      ///< elements of 4 bytes; rows of whole vectors
+  bool wide, on_vectors;      ///< memory is at its best as for elements of 4 bytes; as for rows of whole vectors
   double instructions;        ///< times that processors full of warps could issue them while memory brings elements
-  int warp_bytes = 8 * 1024;  ///< of shared memory
-  double one_warp = 0.75;     ///< worth of blocks of a single warp, of that by what else is known
-  double each_block = 0.;     ///< lost by one more block of a cluster
+  int warp_bytes = 8 * 1024;  ///< of shared memory; of so little it is never what limits the blocks of a processor
+  double one_warp = 0.75;     ///< speed of blocks of a single warp, of that by what else is known
+  double each_block = 0.;     ///< of the speed is lost by one more block of a cluster
 };
 
-/// The worth of a shape for rows of so many chunks, two to a warp. Memory is fastest with so much under way to a
-/// processor, and loses by more. A warp takes as many instructions for one chunk as for two, and a processor of few
-/// blocks idles while they wait for others. Fitted to the times of all shapes, for 20 to 50 lengths each of 33 ways
-/// (what is asked, masks, elements, how rows and results lie): on average within 0.1 to 1 percent of the best.
+/// The worth of a shape for rows of so many chunks, two to a warp: the fourth power of a speed. Memory is fastest with
+/// so much under way to a processor, and loses by more. A warp takes as many instructions for one chunk as for two, and
+/// a processor of one block idles while it waits for others, the more of them there are, of two or three a little.
+/// Fitted to the times of all shapes, for 20 to 50 lengths each of 33 ways (what is asked, masks, elements, how rows
+/// and results lie): on average within 0.1 to 1 percent of the best.
 constexpr double spread_worth(const StaySpread& s, std::int64_t chunks, const SpreadNeeds& needs) {
   struct Memory {
     double best, more;  // chunks under way to a processor; lost by one more
@@ -62,7 +63,7 @@ constexpr double spread_worth(const StaySpread& s, std::int64_t chunks, const Sp
   constexpr Memory kMemory[2][2] = {{{32., 0.033}, {30., 0.004}}, {{20.8, 0.0085}, {18.3, 0.0053}}};
   constexpr double kProcessors = 132, kLess = 0.018, kHalfFull = 0.12, kLeastFull = 0.625,
                    kIssued[] = {0.47, 0.805, 0.925, 1.};
-  constexpr std::int64_t kSharedBytes = 227 * 1024, kOfBlock = 1024, kOfChunk = 18;  // barriers; two rows' mail
+  constexpr std::int64_t kSharedBytes = 227 * 1024, kOfBlock = 1024, kOfChunk = 18;  // about: barriers; mail
   const std::int64_t bytes = s.warps * needs.warp_bytes + chunks * kOfChunk + kOfBlock;
   const int held = std::min(kStayWarps / s.warps, static_cast<int>(kSharedBytes / bytes));
   if (held == 0) return 0.;
@@ -70,13 +71,14 @@ constexpr double spread_worth(const StaySpread& s, std::int64_t chunks, const Sp
   const double taken = static_cast<double>(rows * s.blocks) / held / kProcessors;
   const double full = static_cast<double>(chunks) / (2 * s.blocks * s.warps);
   const Memory memory = kMemory[needs.wide ? 1 : 0][needs.on_vectors ? 1 : 0];
-  if (full < kLeastFull) return 0.;
+  if (full < kLeastFull) return 0.;  // so there are more chunks than warps
   const double far = static_cast<double>(rows * chunks) / kProcessors - memory.best;
   const auto fourth = [](double a) { return a * a * a * a; };
   const double fast = fourth((1. - (far < 0. ? -kLess : memory.more) * far) * (4. + taken) / 5.);
   const double issued =
       fourth(needs.instructions * full * (1. - kHalfFull * (1. - full)) * taken * kIssued[std::min(held, 4) - 1]);
   const double alone = held > 1 ? 1. : std::max(1. - 0.275 * (s.blocks - 2), 0.01);
+  // Blocks of two and three warps are a little faster than others where rows are whole vectors.
   const double small = s.warps == 1 ? needs.one_warp : s.warps <= 3 && needs.on_vectors ? 1.02 - 0.006 * s.warps : 1.;
   return fast * issued / (fast + issued) * fourth(alone * small * (1. - needs.each_block * s.blocks));
 }
