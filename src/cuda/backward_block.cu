@@ -13,11 +13,11 @@ namespace {
 /// Measured: chunks of the longest row that is faster by blocks than by clusters, which stay where there are many rows
 /// and whose warps take two chunks of 16 bit each.
 std::int64_t longest(const RowProblem& p) {
-  if (size_of(p[Slot::x].dtype) == 4) return kGradientWarps;
-  const bool whole = p.n % lift::kChunk == 0, on_vectors = plain_rows(p).joined;
+  const bool wide = size_of(p[Slot::x].dtype) == 4, whole = p.n % lift::kChunk == 0, on_vectors = plain_rows(p).joined;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (p.rows * lift::chunk_count(p.n) < kFewestStayGradients * traits.processors)
-    return p.op == Op::softmax_backward ? 8 : whole && on_vectors ? 7 : 12;
+    return wide ? kGradientWarps : p.op == Op::softmax_backward ? 8 : whole && on_vectors ? 7 : 12;
+  if (wide) return kMostBlockChunks;
   if (p.op == Op::softmax_backward) return whole ? 8 : 6;
   return p.n == 4 * lift::kChunk && on_vectors ? 3 : 6;
 }

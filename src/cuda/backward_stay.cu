@@ -22,13 +22,11 @@ constexpr StaySpread spread(std::int64_t chunks, Op op, std::size_t size, bool o
 
 const char* refuses(const RowProblem& p, const Context&) {
   const std::int64_t chunks = lift::chunk_count(p.n);
-  if (chunks <= (size_of(p[Slot::x].dtype) == 2 ? 3 : 16)) return "a row fits a block, or few warps";
+  if (chunks <= (size_of(p[Slot::x].dtype) == 2 ? 3 : kMostBlockChunks)) return "a row fits a block, or few warps";
   if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (traits.largest_cluster < 16) return "the device has no clusters of 16 blocks";
   if (p.rows * chunks < kFewestStayGradients * traits.processors) return "too few rows to stay for";
-  if (size_of(p[Slot::x].dtype) == 4 && most_processors(chunks).blocks == 0)
-    return "a warp would have no chunk of a row";
   return refuses_plain_gradient(p);
 }
 

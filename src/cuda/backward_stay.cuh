@@ -28,7 +28,8 @@ struct SumBox {
   }
 };
 
-/// A cluster of blocks a row; every warp has a chunk.
+/// A cluster of blocks a row. Of a chunk to a warp the last block's last warps may have none: they only wait for the
+/// others' end, as nobody would know whether they had read a row's mail.
 template <class E, template <class> class Gradient>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     backward_cluster_stays(const __grid_constant__ PlainGradient p, int clusters) {
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int chunks = static_cast<int>(lift::chunk_count(rows.n));
-  const ChunkShare share(chunks);
+  const ChunkShare share = Place::kGroups == 1 ? ChunkShare::one_each(chunks) : ChunkShare(chunks);
   const std::int64_t begin = static_cast<std::int64_t>(share.chunk) * (lift::kChunk * kSize);
   const int n = min(static_cast<int>(rows.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);
   char* own_memory = landing_memory + warp * Shape::kWarpBytes;
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     return Place{place_in_sectors(own_memory + Shape::kRoom, first), first, n, share.chunks};
   };
   const auto fetch = [&](std::int64_t row) {
-    if (lane != 0 || row >= rows.rows) return;
+    if (lane != 0 || row >= rows.rows || share.chunks == 0) return;
     const Place y = y_of(row), dy = dy_of(row);
     landed[warp].expect(y.bytes(rows.x_begin, rows.x_end) + dy.bytes(dys.x_begin, dys.x_end));
     y.fetch(landed[warp], rows.x_begin, rows.x_end);
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   Cluster::wait();
   source.resume();
 
-  for (int step = 0; source.row(step) < rows.rows; ++step) {
+  for (int step = 0; share.chunks > 0 && source.row(step) < rows.rows; ++step) {
     const std::int64_t row = source.row(step);
     const int chunk = share.chunk + lane / kLanes;
     const bool has_chunk = lane / kLanes < share.chunks;

@@ -15,6 +15,8 @@ struct PlainGradient {
 
 /// Chunks a processor below which clusters do not stay for gradients.
 inline constexpr std::int64_t kFewestStayGradients = 64;
+/// Measured: chunks up to which float32 rows are as fast by a block each.
+inline constexpr std::int64_t kMostBlockChunks = 10;
 
 PlainGradient plain_gradient(const RowProblem& p);
 /// Null if it is one.

@@ -21,6 +21,11 @@ struct ChunkShare {
     chunk = warp * of_row / all;
     chunks = (warp + 1) * of_row / all - chunk;
   }
+  /// One to each, of which the last ones may have none.
+  static __device__ __forceinline__ ChunkShare one_each(int of_row) {
+    const int warp = static_cast<int>(lift::Cluster::rank() * (blockDim.x / 32) + threadIdx.x / 32);
+    return {warp, warp < of_row ? 1 : 0};
+  }
 };
 
 /// The barriers of mail that goes, row after row, to two places by turns: who sends a row's has received that of the

@@ -112,38 +112,56 @@ TEST_F(CudaStay, LogSoftmaxOfRowsFarFromTheRowBefore) {
   for (const Layout& l : kWide) compare_values(l, true);
 }
 
+struct ShortCase {
+  Op op;
+  std::int64_t n;
+};
+/// Rows of n by clusters that stay.
+void expect_to_stay(const ShortCase& c, DType t) {
+  const auto [op, n] = c;
+  for (const Values v : {Values::drift, Values::specials}) {
+    const bool backward = op != Op::log_softmax;
+    const std::int64_t rows = (backward && n > 16384 ? 2 : 1) * rows_of(n);
+    Tensor x(t, {rows, n}), dy(t, {backward ? rows : 1, n}), y(t, {rows, n});
+    x.fill_by_threads([&, n = n](std::int64_t i) { return value_of(v, i / n, i % n, n); });
+    dy.fill_by_threads([&, n = n](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+    const std::string what =
+        std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(op)) + " " + std::string(name_of(t));
+    for (const bool gpu : {false, true}) {
+      const softfold::View in[] = {x.view(gpu), dy.view(gpu)}, out = y.view(gpu);
+      const auto plan = softfold::plan(op, {in, backward ? 2U : 1U}, {&out, 1});
+      if (gpu) {
+        ASSERT_EQ(plan.kernel(), backward ? "backward_cluster_stays" : "softmax_cluster_stays") << what;
+      }
+      plan.run();
+    }
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << what;
+  }
+}
+
 /// Of few chunks, by clusters of small blocks: log_softmax, and gradients.
 TEST_F(CudaStay, ShortRows) {
-  struct Case {
-    Op op;
-    std::int64_t n;
-  };
   for (const DType t : {DType::bfloat16, DType::float16})
-    for (const auto& [op, n] : {Case{Op::log_softmax, 15400},
-                                {Op::log_softmax, 16384},
-                                {Op::softmax_backward, 8200},
-                                {Op::softmax_backward, 9216},
-                                {Op::log_softmax_backward, 12289},
-                                {Op::log_softmax_backward, 8192}})
-      for (const Values v : {Values::drift, Values::specials}) {
-        const std::int64_t rows = rows_of(n);
-        const bool backward = op != Op::log_softmax;
-        Tensor x(t, {rows, n}), dy(t, {backward ? rows : 1, n}), y(t, {rows, n});
-        x.fill_by_threads([&, n = n](std::int64_t i) { return value_of(v, i / n, i % n, n); });
-        dy.fill_by_threads([&, n = n](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
-        const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(op)) + " " +
-                                 std::string(name_of(t));
-        for (const bool gpu : {false, true}) {
-          const softfold::View in[] = {x.view(gpu), dy.view(gpu)}, out = y.view(gpu);
-          const auto plan = softfold::plan(op, {in, backward ? 2U : 1U}, {&out, 1});
-          if (gpu) {
-            ASSERT_EQ(plan.kernel(), backward ? "backward_cluster_stays" : "softmax_cluster_stays") << what;
-          }
-          plan.run();
-        }
-        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-        ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << what;
-      }
+    for (const ShortCase& c : {ShortCase{Op::log_softmax, 15400},
+                               {Op::log_softmax, 16384},
+                               {Op::softmax_backward, 8200},
+                               {Op::softmax_backward, 9216},
+                               {Op::log_softmax_backward, 12289},
+                               {Op::log_softmax_backward, 7001},
+                               {Op::log_softmax_backward, 4096}}) {
+      expect_to_stay(c, t);
+      if (HasFatalFailure()) return;
+    }
+}
+
+/// Of a chunk to a warp; numbers of chunks that no cluster has warps for alone, and such as one has.
+TEST_F(CudaStay, GradientsWithWarpsThatHaveNoChunk) {
+  for (const Op op : {Op::softmax_backward, Op::log_softmax_backward})
+    for (const std::int64_t n : {11001, 12288, 16385, 19456, 37001, 40960, 68000, 151936, 137001, 256001}) {
+      expect_to_stay({op, n}, DType::float32);
+      if (HasFatalFailure()) return;
+    }
 }
 
 /// A lone element, or the whole last chunk, is what stands for absent ones there (its 118 binades under the frame are
