@@ -319,9 +319,9 @@ def measure(b, only):
         for dtype in (torch.float32, torch.bfloat16):
             for n in (5, 8, 12, 16, 64, 100, 127, 250, 1001, 2051, 4099, 12001):
                 b.backward(dtype, (1 << 26) // n, n)
-            for n in (64, 250, 4099):
+            for n in (64, 250, 4099, 12001, 37001, 151936):
                 b.backward(dtype, (1 << 26) // n, n, op="log_softmax_backward")
-            for n in (128, 1024, 4096, 16384, 50257, 131072, 262144):
+            for n in (128, 1024, 4096, 16384, 37001, 50257, 131072, 151936, 262144):
                 b.backward(dtype, max(1, (1 << 28) // n), n)
         b.backward(torch.bfloat16, 8192, 32768, op="log_softmax_backward")
     if "options" in only:

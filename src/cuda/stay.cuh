@@ -11,10 +11,11 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Warps of a cluster share a row's chunks evenly.
+/// How warps of a cluster share a row's chunks.
 struct ChunkShare {
   int chunk, chunks;  ///< the warp's first chunk, and how many it has
   __device__ __forceinline__ ChunkShare(int first, int count) : chunk(first), chunks(count) {}
+  /// Evenly.
   __device__ __forceinline__ ChunkShare(int of_row) {
     const int warps = static_cast<int>(blockDim.x) / 32, all = warps * static_cast<int>(lift::Cluster::size());
     const int warp = static_cast<int>(lift::Cluster::rank()) * warps + static_cast<int>(threadIdx.x) / 32;

@@ -26,7 +26,8 @@ constexpr int rows_at_once(const StaySpread& s, int held) {
   return 2 * (18 * held / s.blocks) + 6 * (16 * held / s.blocks);
 }
 
-/// The shape of most worth of all; of equals that of the fewest blocks. What does not fit has none.
+/// The shape of most worth of all; of equals that of the fewest blocks. What does not fit has none;
+/// blocks = 0 if nothing does.
 template <class Worth>
 constexpr StaySpread best_spread(const Worth& worth) {
   StaySpread best{};
