@@ -26,16 +26,17 @@ constexpr int rows_at_once(const StaySpread& s, int held) {
   return 2 * (18 * held / s.blocks) + 6 * (16 * held / s.blocks);
 }
 
-/// The shape of most worth of all; of equals that of the fewest blocks. What does not fit has none;
+/// The shape of most worth of all of so many warps; of equals that of the fewest blocks. What does not fit has none;
 /// blocks = 0 if nothing does.
 template <class Worth>
-constexpr StaySpread best_spread(const Worth& worth) {
+constexpr StaySpread best_spread(int fewest, int most, const Worth& worth) {
   StaySpread best{};
-  double most = 0;
+  double highest = 0;
   for (int blocks = 2; blocks <= 16; ++blocks)
-    for (int warps = 1; warps <= kStayWarps; ++warps) {
+    for (int warps = std::max((fewest + blocks - 1) / blocks, 1); warps <= std::min(most / blocks, kStayWarps);
+         ++warps) {
       const double own = worth(StaySpread{blocks, warps});
-      if (own > most) most = own, best = {blocks, warps};
+      if (own > highest) highest = own, best = {blocks, warps};
     }
   return best;
 }
@@ -58,10 +59,7 @@ constexpr double spread_worth(const StaySpread& s, std::int64_t chunks, const Sp
   struct Memory {
     double best, more;  // chunks under way to a processor; lost by one more
   };
-  const std::int64_t warps = s.blocks * s.warps;
-  const double full = static_cast<double>(chunks) / static_cast<double>(2 * warps);
-  constexpr double kLeastFull = 0.625;  // so there are more chunks than warps
-  if (2 * warps < chunks || full < kLeastFull) return 0.;
+  const double full = static_cast<double>(chunks) / (2 * s.blocks * s.warps);
   constexpr Memory kMemory[2][2] = {{{32., 0.033}, {30., 0.004}}, {{20.8, 0.0085}, {18.3, 0.0053}}};
   constexpr double kProcessors = 132, kLess = 0.018, kHalfFull = 0.12, kIssued[] = {0.47, 0.805, 0.925, 1.};
   constexpr std::int64_t kSharedBytes = 227 * 1024, kOfBlock = 1024, kOfChunk = 18;  // about: barriers; mail
@@ -81,18 +79,20 @@ constexpr double spread_worth(const StaySpread& s, std::int64_t chunks, const Sp
   const double small = s.warps == 1 ? needs.one_warp : s.warps <= 3 && needs.on_vectors ? 1.02 - 0.006 * s.warps : 1.;
   return fast * issued / (fast + issued) * fourth(alone * small * (1. - needs.each_block * s.blocks));
 }
+/// Warps that are at least five eighths full, so that there are more chunks than warps.
 constexpr StaySpread best_spread(std::int64_t chunks, const SpreadNeeds& needs) {
-  return best_spread([&](const StaySpread& s) { return spread_worth(s, chunks, needs); });
+  const auto all = static_cast<int>(chunks);
+  return best_spread((all + 1) / 2, 4 * all / 5, [&](const StaySpread& s) { return spread_worth(s, chunks, needs); });
 }
 /// A chunk to a warp, bound by memory; the last block's last warps may have none. Of the times of all shapes for 65
 /// lengths on average within 0.4 percent of the best, within 2 for each.
 constexpr StaySpread most_processors(std::int64_t chunks) {
-  return best_spread([chunks](const StaySpread& s) {
-    const std::int64_t idle = s.blocks * s.warps - chunks;
-    if (idle < 0 || idle >= s.warps) return 0.;
-    const int held = kStayWarps / s.warps;
+  const auto all = static_cast<int>(chunks);
+  return best_spread(all, all + kStayWarps - 1, [all](const StaySpread& s) {
+    const int idle = s.blocks * s.warps - all, held = kStayWarps / s.warps;
+    if (idle >= s.warps) return 0.;
     const double taken = static_cast<double>(rows_at_once(s, held) * s.blocks) / held;
-    const double full = static_cast<double>(chunks) / static_cast<double>(chunks + idle);
+    const double full = static_cast<double>(all) / (all + idle);
     return taken * (0.7 + 0.3 * full) * (s.warps >= 5 && s.warps <= 8 ? 1.03 : 1.) * (held == 1 ? 0.9 : 1.);
   });
 }
