@@ -25,6 +25,10 @@ inline constexpr std::int64_t kFewestStayChunks = 48;
 constexpr int rows_at_once(const StaySpread& s, int held) {
   return 2 * (18 * held / s.blocks) + 6 * (16 * held / s.blocks);
 }
+/// Processors that these rows take.
+constexpr double processors_taken(const StaySpread& s, int held) {
+  return static_cast<double>(rows_at_once(s, held) * s.blocks) / held;
+}
 
 /// The shape of most worth of all of so many warps; of equals that of the fewest blocks. What does not fit has none;
 /// blocks = 0 if nothing does.
@@ -67,7 +71,7 @@ constexpr double spread_worth(const StaySpread& s, std::int64_t chunks, const Sp
   const int held = std::min(kStayWarps / s.warps, static_cast<int>(kSharedBytes / bytes));
   if (held == 0) return 0.;
   const int rows = rows_at_once(s, held);
-  const double taken = static_cast<double>(rows * s.blocks) / held / kProcessors;
+  const double taken = processors_taken(s, held) / kProcessors;
   const Memory memory = kMemory[needs.wide ? 1 : 0][needs.on_vectors ? 1 : 0];
   const double far = static_cast<double>(rows * chunks) / kProcessors - memory.best;
   const auto fourth = [](double a) { return a * a * a * a; };
@@ -91,9 +95,9 @@ constexpr StaySpread most_processors(std::int64_t chunks) {
   return best_spread(all, all + kStayWarps - 1, [all](const StaySpread& s) {
     const int idle = s.blocks * s.warps - all, held = kStayWarps / s.warps;
     if (idle >= s.warps) return 0.;
-    const double taken = static_cast<double>(rows_at_once(s, held) * s.blocks) / held;
     const double full = static_cast<double>(all) / (all + idle);
-    return taken * (0.7 + 0.3 * full) * (s.warps >= 5 && s.warps <= 8 ? 1.03 : 1.) * (held == 1 ? 0.9 : 1.);
+    return processors_taken(s, held) * (0.7 + 0.3 * full) * (s.warps >= 5 && s.warps <= 8 ? 1.03 : 1.) *
+           (held == 1 ? 0.9 : 1.);
   });
 }
 

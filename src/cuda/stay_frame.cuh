@@ -122,7 +122,7 @@ struct alignas(16) FramedState {
   static __device__ __forceinline__ void put(State* to, const GuessedFrame& frame, float sum, int top) {
     *reinterpret_cast<FramedState*>(to) = {frame.magic, kMark, sum, top};
   }
-  /// Of a row that was left in either way, as its two forms below.
+  /// The state of a row that was left in either way.
   __device__ __forceinline__ operator State() const {
     return mark == kMark ? lift::state_of(GuessedFrame{magic}.node(sum, top)) : *reinterpret_cast<const State*>(this);
   }
