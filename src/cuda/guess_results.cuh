@@ -92,30 +92,8 @@ struct GuessResults {
     } else if (__any_sync(lift::kWholeWarp, part.count % lift::kChunk != 0)) {
       write_vectors<E, kLanes, Place::kVectors>(y, part.count, [&](int j) { return raw[j]; });
     } else {
-      write_whole_chunks(raw, y);
+      write_whole_chunks<E, kLanes>(y, raw, part.count > 0, part.waits.own().ends);
     }
-  }
-  /// Of chunks that begin inside a vector: a vector that two of them share is written once, and of what is left at the
-  /// part's ends a lane writes an element.
-  __device__ __forceinline__ void write_whole_chunks(const Vectors& raw, char* y) const {
-    const int lane = lane_index(), group_lane = lane % kLanes;
-    const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % 16);
-    uint4* to = reinterpret_cast<uint4*>(y - shift) + group_lane;
-    const bool has_chunk = part.count > 0, two = __all_sync(lift::kWholeWarp, has_chunk);
-    const auto other = [&](unsigned w) { return __shfl_sync(lift::kWholeWarp, w, two ? lane ^ kLanes : lane); };
-    const uint4& own = raw[0];
-    const uint4 before{other(own.x), other(own.y), other(own.z), other(own.w)};
-    const uint4 first = group_lane == 0 ? joined(own, before, shift) : own;
-    if (lane == 0) part.waits.own().ends = first;
-    if (has_chunk) {
-      if (lane != 0 || shift == 0) to[0] = first;
-#pragma unroll
-      for (int j = 1; j < Place::kVectors; ++j) to[kLanes * j] = raw[j];
-    }
-    __syncwarp();
-    if (lane >= Place::kWidth || shift == 0) return;
-    const int at = lane * Place::kSize - shift, behind = (two ? 2 : 1) * (lift::kChunk * Place::kSize);
-    *reinterpret_cast<E*>(y + (at < 0 ? at + behind : at)) = reinterpret_cast<const E*>(&part.waits.own().ends)[lane];
   }
 };
 

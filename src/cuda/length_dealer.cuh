@@ -37,9 +37,10 @@ struct LengthRows {
   fold::Scale<float> scale;
   lift::Factor factor;  ///< of scale.c; plain
   float two_kappa;      ///< LogNormaliser's, which takes a division in double
-  RaggedStay ragged;
+  // Of ragged ones:
+  std::int64_t longest;
   RaggedQueue source;  ///< if given, of the rows on it, else of all
-  RaggedQueue queue;   ///< for longer ones
+  RaggedQueue longer;
 };
 
 /// Where one row lies, and how much of it exists.
@@ -48,7 +49,7 @@ struct LengthRow {
   char* y;
   int length;
 };
-__device__ __noinline__ LengthRow length_row(const RowProblem& p, std::int64_t row) {
+inline __device__ __noinline__ LengthRow length_row(const RowProblem& p, std::int64_t row) {
   const Row r = row_at(p, RowPlace(p, row));
   return {r.x, r.y, static_cast<int>(r.length)};
 }
@@ -97,8 +98,7 @@ __device__ __forceinline__ void arrange(LengthPage& page, int count) {
 template <class Unit>
 __device__ __noinline__ void turn_ragged(const LengthRows& rows, int clusters, LengthPage& page) {
   const RowProblem& p = rows.p;
-  const RaggedStay& stay = rows.ragged;
-  const RaggedQueue &source = rows.source, &queue = rows.queue;
+  const RaggedQueue& source = rows.source;
   const std::int64_t all = source.given() ? source.count() : p.rows;
   const int lane = lane_index();
   const char* x = p[Slot::x].data;
@@ -113,7 +113,7 @@ __device__ __noinline__ void turn_ragged(const LengthRows& rows, int clusters, L
       if (source.given()) own = source.row(static_cast<unsigned>(own));
       r = ragged_row(p, own);
     }
-    const bool takes = stay.takes(r.n);
+    const bool takes = r.n > 0 && r.n <= rows.longest;
     const unsigned found = __ballot_sync(lift::kWholeWarp, takes);
     const int at = count + __popc(found & ((1U << lane) - 1U));
     if (takes && at < 32) {
@@ -122,7 +122,8 @@ __device__ __noinline__ void turn_ragged(const LengthRows& rows, int clusters, L
     }
     const unsigned full = __ballot_sync(lift::kWholeWarp, takes && at >= 32);
     const int seen = full == 0 ? 32 : __ffs(static_cast<int>(full)) - 1;
-    if (r.n > stay.longest && lane < seen && threadIdx.x < 32 && lift::Cluster::rank() == 0) queue.append(own, r.n);
+    if (r.n > rows.longest && lane < seen && threadIdx.x < 32 && lift::Cluster::rank() == 0)
+      rows.longer.append(own, r.n);
     first += static_cast<std::int64_t>(seen) * clusters;
     count = min(count + __popc(found), 32);
   }

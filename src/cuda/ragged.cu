@@ -53,15 +53,15 @@ bool has_packs(const RowProblem& p) { return mean_of(p) < kMeanOfPacks; }
 bool has_marks(const RowProblem& p, const RaggedStay& stay) {
   if (p[Slot::mask].given || p[Slot::scales].given || !lift::Factor(fold::make_scale<float>(p.scale).c).plain)
     return false;
-  if (stay.longest > 0 && !stay.of_queue) return false;
+  if (stay.of_all > 0) return false;
   const bool of_row = p.op != Op::softmax && p.op != Op::log_softmax;
   if (p.ragged_elements <= (of_row ? kFewForStates : kBlockElements)) return false;
-  return mean_of(p) <= (of_row ? kMeanOfStateTiles : most_mean_of_tiles(size_of(p[Slot::x].dtype)));
+  return mean_of(p) <= (of_row ? kMeanOfStateTiles : most_mean_of_tiles(p));
 }
-/// Clusters of a queue want kernels before them that fill it.
+/// Clusters for what is left want kernels before them.
 RaggedStay stay_for(const RowProblem& p) {
   const RaggedStay stay = stays_for_ragged(p);
-  return stay.of_queue && !has_marks(p, stay) ? RaggedStay{} : stay;
+  return stay.of_all == 0 && !has_marks(p, stay) ? RaggedStay{} : stay;
 }
 
 /// Where things lie in the workspace: a list and two queues of long rows, and a mark a row.
@@ -88,13 +88,14 @@ struct RaggedMemory {
     list.taken = &counters->groups;
     list.states = parts.take<RaggedList::State>(list.capacity);
     list.groups = parts.take<RaggedList::Group>(list.capacity);
-    if (!marked && stay.longest == 0) return;
+    if (!marked && !stay.given()) return;
     queue.taken = &counters->taken;
     queue.appended = counters->appended;
-    queue.capacity = static_cast<unsigned>(RaggedQueue::most(p.rows, p.ragged_elements, kMeanOfLong));
+    // Clusters that have all rows may leave any of them.
+    queue.capacity = static_cast<unsigned>(marked ? RaggedQueue::most(p.rows, p.ragged_elements, kMeanOfLong) : p.rows);
     const std::int64_t places = std::int64_t{RaggedQueue::kClasses} * queue.capacity;
     queue.rows = parts.take<int>(places);
-    if (!stay.of_queue) return;
+    if (stay.of_left == 0) return;
     staying = queue;
     staying.appended = counters->staying, staying.taken = nullptr, staying.rows = parts.take<int>(places);
   }
@@ -194,10 +195,13 @@ void launch_rows(const RowProblem& p, const RaggedMemory& memory, const RaggedSt
     launch_marked<E, kLeaves>(p, memory, processors, stream);
     stream = stream.following();
   }
-  if (stay.longest > 0) {
-    if constexpr (kLeaves != RaggedLeaves::row) launch_ragged_stays(p, stay, memory.staying, memory.queue, stream);
+  const auto let_stay = [&](std::int64_t longest, const RaggedQueue& source, const RaggedQueue& longer) {
+    if (longest == 0) return;
+    launch_ragged_stays(p, longest, source, longer, memory.queue, stream);
     stream = stream.following();
-  }
+  };
+  let_stay(stay.of_all, {}, stay.of_left > 0 ? memory.staying : memory.queue);
+  let_stay(stay.of_left, memory.staying, memory.queue);
   const RaggedSpread spread = spread_rows(p, memory, processors);
   const std::int64_t blocks = spread.queue.given()
                                   ? std::int64_t{kRaggedBlocks} * processors

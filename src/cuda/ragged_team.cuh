@@ -66,7 +66,7 @@ struct TeamStorage {
 
 /// The memory of x, of elements E.
 template <class E>
-__device__ __forceinline__ Extent extent_of(const RowProblem& p) {
+SOFTFOLD_HD Extent extent_of(const RowProblem& p) {
   const char* x = p[Slot::x].data;
   return {x, x + p.ragged_elements * static_cast<std::int64_t>(sizeof(E))};
 }

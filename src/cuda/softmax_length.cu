@@ -35,75 +35,84 @@ const char* refuses(const RowProblem& p, const Context&) {
   return p.rows * chunks < kFewestStayChunks * traits.processors ? "too few rows to stay for" : nullptr;
 }
 
-template <bool kLog, bool kAnywhere, bool kRagged = false>
-void launch_rows(const RowProblem& p, const RaggedStay& ragged, const RaggedQueue& source, const RaggedQueue& queue,
-                 const StaySpread& s, Stream stream) {
+LengthRows length_rows(const RowProblem& p, const Extent& x) {
   const auto scale = fold::make_scale<float>(p.scale);
-  const Operand& x = p[Slot::x];
-  const Extent ragged_x{x.data, x.data + p.ragged_elements * static_cast<std::int64_t>(size_of(x.dtype))};
-  const LengthRows rows{p,
-                        kRagged ? ragged_x : memory_of(p, x),
-                        scale,
-                        lift::Factor(scale.c),
-                        fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa,
-                        ragged,
-                        source,
-                        queue};
-  with_element(p[Slot::x].dtype, [&]<class E>() {
+  const float two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa;
+  return {p, x, scale, lift::Factor(scale.c), two_kappa, 0, {}, {}};
+}
+
+template <bool kLog, bool kAnywhere, bool kRagged = false>
+void launch_rows(LengthRows rows, const StaySpread& s, Stream stream) {
+  with_element(rows.p[Slot::x].dtype, [&]<class E>() {
+    if (kRagged) rows.x = extent_of<E>(rows.p);
     using Unit = LengthUnit<E, kAnywhere, kRagged>;
     const int shared = s.warps * Unit::kStages * Unit::kBytes + 2 * StayBox::bytes(s.blocks * s.warps * Unit::kChunks);
-    launch_to_stay("softmax_lengths_stay", softmax_lengths_stay<Unit, kLog>, s, shared, p.rows, stream, rows);
+    launch_to_stay("softmax_lengths_stay", softmax_lengths_stay<Unit, kLog>, s, shared, rows.p.rows, stream, rows);
   });
 }
 
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const StaySpread s = spread(lift::chunk_count(p.n));
+  const LengthRows rows = length_rows(p, memory_of(p, p[Slot::x]));
   const auto launch_them = [&]<bool kLog>() {
-    if (on_whole_vectors(p)) return launch_rows<kLog, false>(p, {}, {}, {}, s, stream_of(context));
-    launch_rows<kLog, true>(p, {}, {}, {}, s, stream_of(context));
+    if (on_whole_vectors(p)) return launch_rows<kLog, false>(rows, s, stream_of(context));
+    launch_rows<kLog, true>(rows, s, stream_of(context));
   };
   if (p.op == Op::log_softmax) return launch_them.template operator()<true>();
   launch_them.template operator()<false>();
 }
 
 constexpr std::int64_t kUnit = LengthUnit<float, true, true>::kElements;
-/// Warps of a block for ragged rows.
+/// Warps of a block for log_softmax of ragged rows.
 constexpr int kRaggedStayWarps = 8;
 /// Mean length from which enough rows are longer than ragged_tiles takes. Measured for uniform and exponential lengths.
-constexpr std::int64_t kLeastMeanOfQueue = 1400;
-/// For those: rows of up to 65536. Clusters for half or twice as long ones are slower.
-constexpr StaySpread kSpreadOfQueue{4, kRaggedStayWarps};
+constexpr std::int64_t kLeastMeanOfLeft = 1400;
+/// For those. Clusters of half or twice as many are slower.
+constexpr int kBlocksOfLeft = 4;
 
-/// Clusters for rows of three times the mean, up to 16 blocks. Measured, rows of up to twice the mean: the fewest
-/// blocks that hold them, or twice as many, are as fast; four times as many lose a tenth.
-StaySpread spread_ragged(std::int64_t mean) {
-  int blocks = 1;
-  while (blocks < 16 && blocks * kRaggedStayWarps * kUnit < 3 * mean) blocks *= 2;
-  return {blocks, kRaggedStayWarps};
+std::int64_t elements_of_block(const RowProblem& p) {
+  return kUnit * (p.op == Op::log_softmax ? kRaggedStayWarps : ragged_unit_warps(size_of(p[Slot::x].dtype)));
+}
+/// So many that they hold rows of that length, at least two, as blocks of ragged_units send sums to each other.
+std::int64_t blocks_for(const RowProblem& p, std::int64_t length, int most) {
+  int blocks = 2;
+  while (2 * blocks <= most && blocks * elements_of_block(p) < length) blocks *= 2;
+  return blocks;
 }
 
 }  // namespace
 
-RaggedStay stays_for_ragged(const RowProblem& p) {
-  const std::int64_t mean = p.ragged_elements / std::max<std::int64_t>(p.rows, 1);
-  const bool of_queue = mean <= most_mean_of_tiles(size_of(p[Slot::x].dtype));
-  if (mean < kLeastMeanOfQueue || (p.op != Op::softmax && p.op != Op::log_softmax)) return {};
-  if (p[Slot::mask].given || p[Slot::scales].given) return {};
-  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return {};
-  const StaySpread s = of_queue ? kSpreadOfQueue : spread_ragged(mean);
-  if (mean > s.blocks * s.warps * kUnit) return {};
-  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  if (traits.largest_cluster < s.blocks) return {};
-  if (p.ragged_elements < kFewestStayChunks * lift::kChunk * traits.processors) return {};
-  return {s.blocks * s.warps * kUnit, of_queue};
+std::int64_t most_mean_of_tiles(const RowProblem& p) {
+  const bool wide = size_of(p[Slot::x].dtype) == 4;
+  if (p.op == Op::softmax) return wide ? 6500 : 10000;
+  return wide ? 9000 : 20000;
 }
 
-void launch_ragged_stays(const RowProblem& p, const RaggedStay& stay, const RaggedQueue& source,
-                         const RaggedQueue& queue, Stream stream) {
-  const StaySpread s{static_cast<int>(stay.longest / (kRaggedStayWarps * kUnit)), kRaggedStayWarps};
-  if (p.op == Op::log_softmax) return launch_rows<true, true, true>(p, stay, source, queue, s, stream);
-  launch_rows<false, true, true>(p, stay, source, queue, s, stream);
+RaggedStay stays_for_ragged(const RowProblem& p) {
+  const std::int64_t mean = p.ragged_elements / std::max<std::int64_t>(p.rows, 1), block = elements_of_block(p);
+  if (mean < kLeastMeanOfLeft || (p.op != Op::softmax && p.op != Op::log_softmax)) return {};
+  if (p[Slot::mask].given || p[Slot::scales].given) return {};
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return {};
+  const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
+  const int most = std::min(traits.largest_cluster, 16);
+  if (most < kBlocksOfLeft) return {};
+  if (p.ragged_elements < kFewestStayChunks * lift::kChunk * traits.processors) return {};
+  if (mean <= most_mean_of_tiles(p)) return {0, kBlocksOfLeft * block};
+  if (mean > most * block) return {};
+  // Measured, uniform and exponential lengths: of softmax's longer rows as many blocks as there can be take what is
+  // left.
+  if (p.op == Op::log_softmax) return {blocks_for(p, 3 * mean, most) * block, 0};
+  const std::int64_t blocks = blocks_for(p, (size_of(p[Slot::x].dtype) == 4 ? 8 : 4) * mean, most);
+  return {blocks * block, blocks < most ? most * block : 0};
+}
+
+void launch_ragged_stays(const RowProblem& p, std::int64_t longest, const RaggedQueue& source,
+                         const RaggedQueue& longer, const RaggedQueue& missed, Stream stream) {
+  if (p.op == Op::softmax) return launch_ragged_units(p, longest, source, longer, missed, stream);
+  LengthRows rows = length_rows(p, {});
+  rows.longest = longest, rows.source = source, rows.longer = longer;
+  launch_rows<true, true, true>(rows, {static_cast<int>(longest / elements_of_block(p)), kRaggedStayWarps}, stream);
 }
 
 const RowKernel softmax_lengths_stay_kernel{"softmax_lengths_stay", refuses, run, nullptr};

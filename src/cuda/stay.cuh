@@ -356,6 +356,32 @@ __device__ __forceinline__ void write_vectors(char* y, int n, const Vector& vect
   if (tail + group_lane < n && group_lane < kWidth) put_one(tail_of, tail + group_lane);
 }
 
+/// Results of a warp's full chunks, of which the lane's begins at y, to where they may begin inside a vector: one that
+/// two chunks share is written once, and of what is left at both ends a lane writes an element. ends: the warp's, in
+/// shared memory.
+template <class E, int kLanes, int kVectors>
+__device__ __forceinline__ void write_whole_chunks(char* y, const uint4 (&raw)[kVectors], bool has_chunk, uint4& ends) {
+  constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize;
+  const int lane = lane_index(), group_lane = lane % kLanes;
+  const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % 16);
+  uint4* to = reinterpret_cast<uint4*>(y - shift) + group_lane;
+  const bool two = kLanes < 32 && __all_sync(lift::kWholeWarp, has_chunk);
+  const auto other = [&](unsigned w) { return __shfl_sync(lift::kWholeWarp, w, two ? lane ^ kLanes : lane); };
+  const uint4& own = raw[0];
+  const uint4 before{other(own.x), other(own.y), other(own.z), other(own.w)};
+  const uint4 first = group_lane == 0 ? joined(own, before, shift) : own;
+  if (lane == 0) ends = first;
+  if (has_chunk) {
+    if (lane != 0 || shift == 0) to[0] = first;
+#pragma unroll
+    for (int j = 1; j < kVectors; ++j) to[kLanes * j] = raw[j];
+  }
+  __syncwarp();
+  if (lane >= kWidth || shift == 0) return;
+  const int at = lane * kSize - shift, behind = (two ? 2 : 1) * (lift::kChunk * kSize);
+  *reinterpret_cast<E*>(y + (at < 0 ? at + behind : at)) = reinterpret_cast<const E*>(&ends)[lane];
+}
+
 }  // namespace cuda
 }  // namespace v0
 }  // namespace softfold

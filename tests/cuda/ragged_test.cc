@@ -1,6 +1,8 @@
 // cpu == cuda, bit for bit: ragged rows.
+#include "cuda/content.hpp"
 #include "cuda/operations.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 namespace softfold_test {
@@ -95,11 +97,12 @@ TEST_F(CudaRagged, RowsOfAnyValues) {
 }
 
 /// So many long rows that clusters stay for them, for all or for those on a queue: all lengths around a chunk and a
-/// unit of two, rows without elements, such as are longer than a cluster holds and longer than a block, at any place of
-/// a vector, beside rows of any values.
+/// unit of two, rows without elements, such as fill the warps of two blocks and a little more, such as are longer than
+/// a cluster holds and longer than a block, at any place of a vector, beside rows of any values.
 TEST_F(CudaRagged, LongRowsToStayFor) {
-  const std::vector<std::int64_t> edges{0,    1,    7,    1023, 1024,  1025,  2047, 2048,
-                                        2049, 3072, 4096, 0,    32768, 40001, 70001};
+  const std::vector<std::int64_t> edges{0,    1, 7,     1023,  1024,  1025,  2047,  2048,  2049, 3072,
+                                        4096, 0, 32768, 40001, 45056, 45057, 61440, 61441, 70001};
+  const auto count = static_cast<std::int64_t>(edges.size());
   for (const std::int64_t mean : {1800, 4000, 8000, 12000, 30000, 100000})
     for (const DType t : {DType::float32, DType::float16, DType::bfloat16})
       for (const auto& [v, scale] : {std::pair{Values::drift, 1.}, {Values::specials, -0.5}}) {
@@ -107,11 +110,11 @@ TEST_F(CudaRagged, LongRowsToStayFor) {
         Random random(static_cast<std::uint64_t>(mean));
         for (std::int64_t total = 0; total < 7000000; total += sizes.back()) {
           const auto row = static_cast<std::int64_t>(sizes.size()) + 1;
-          sizes.push_back(row % 40 < 15 && row < 80 ? edges[static_cast<std::size_t>(row % 40)]
-                          : row % 9 == 4            ? random.below(3) - 1 + 1024 * (1 + random.below(4))
-                                                    : random.below(2 * mean + mean / 4));
+          sizes.push_back(row % 40 < count && row < 80 ? edges[static_cast<std::size_t>(row % 40)]
+                          : row % 9 == 4               ? random.below(3) - 1 + 1024 * (1 + random.below(4))
+                                                       : random.below(2 * mean + mean / 4));
         }
-        sizes.push_back(300001);
+        sizes.insert(sizes.end(), {300001, 500001});
         const std::int64_t before = 5, total = before + total_of(sizes) + 100;  // what no row is of, at both ends
         Offsets offsets(sizes, DType::int64, before);
         const auto rows = static_cast<std::int64_t>(sizes.size());
@@ -123,6 +126,37 @@ TEST_F(CudaRagged, LongRowsToStayFor) {
         const std::string what = "ragged, mean " + std::to_string(mean) + " " + std::string(name_of(t));
         for (const Op op : {Op::softmax, Op::log_softmax}) expect_same(op, {&x}, {&y}, cpu, cuda, what);
         expect_same(Op::state, {&x}, {&states}, cpu, cuda, what);
+        expect_same(Op::softmax, {&x}, {&x}, cpu, cuda, what + " in place");
+        if (HasFatalFailure()) return;
+      }
+}
+
+/// Elements far apart, such as are absent or as good as that, from the row's beginning on or anywhere: in and beside
+/// the frame that a few elements of a row give.
+TEST_F(CudaRagged, LongRowsOfAnyContent) {
+  for (const std::int64_t mean : {12000, 40000})
+    for (const DType t : {DType::float32, DType::float16, DType::bfloat16})
+      for (int of = 0; of < static_cast<int>(Content::count); ++of) {
+        const auto content = static_cast<Content>(of);
+        std::vector<std::int64_t> sizes;
+        Random random(static_cast<std::uint64_t>(mean));
+        std::vector<std::int64_t> ends;
+        std::int64_t total = 0;
+        while (total < 7000000) {
+          sizes.push_back(random.below(2 * mean));
+          ends.push_back(total += sizes.back());
+        }
+        Offsets offsets(sizes);
+        Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3);
+        x.fill_by_threads([&](std::int64_t i) {
+          const auto row = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), i) - ends.begin());
+          return content_of(content, t, static_cast<std::int64_t>(row), i - (ends[row] - sizes[row]), sizes[row]);
+        });
+        softfold::RowOptions cpu, cuda;
+        cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
+        cpu.scale = cuda.scale = t == DType::float16 && content == Content::no_floor ? 200. : 1.;
+        const std::string what = "ragged, content " + std::to_string(of);
+        expect_same(Op::softmax, {&x}, {&y}, cpu, cuda, what);
         expect_same(Op::softmax, {&x}, {&x}, cpu, cuda, what + " in place");
         if (HasFatalFailure()) return;
       }
@@ -280,27 +314,28 @@ TEST_F(CudaRagged, RowsAndOffsetsOutside) {
 
 /// Offsets that run back and forth in the middle of many rows: those before and behind are each done once, in place.
 TEST_F(CudaRagged, OffsetsThatJump) {
-  const std::int64_t n = 100, rows = 9000, total = rows * n, from = 4000, to = 4100, far = 8000;
-  for (const DType t : {DType::float32, DType::bfloat16}) {
-    Tensor jumping(DType::int64, {rows + 1}), straight(DType::int64, {rows + 1}), x(t, {total}), y(t, {total});
-    jumping.fill([&](std::int64_t i) {
-      return static_cast<double>(n * (i < from || i >= to ? i : i % 2 == 0 ? far : from));
-    });
-    straight.fill([&](std::int64_t i) { return static_cast<double>(n * i); });
-    x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / 5000, i % 5000, 5000); });
-    softfold::RowOptions cpu, cuda;
-    cpu.offsets = straight.cpu(), cuda.offsets = jumping.cuda();
-    softfold::plan(Op::softmax, std::vector{x.cpu()}, std::vector{y.cpu()}, cpu).run();
-    softfold::plan(Op::softmax, std::vector{x.cuda()}, std::vector{x.cuda()}, cuda).run();
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    const auto got = x.download();
-    const auto part = [&](const std::vector<unsigned char>& of, std::int64_t first, std::int64_t last) {
-      const auto at = [&](std::int64_t row) { return of.begin() + row * n * static_cast<std::int64_t>(x.size()); };
-      return std::vector<unsigned char>(at(first), at(last));
-    };
-    ASSERT_EQ(part(y.host(), 0, from - 1), part(got, 0, from - 1));
-    ASSERT_EQ(part(y.host(), far, rows), part(got, far, rows));
-  }
+  for (const auto& [n, rows] : {std::pair<std::int64_t, std::int64_t>{100, 9000}, {16000, 540}})
+    for (const DType t : {DType::float32, DType::bfloat16}) {
+      const std::int64_t total = rows * n, from = rows * 4 / 9, to = from + rows / 90, far = rows * 8 / 9;
+      Tensor jumping(DType::int64, {rows + 1}), straight(DType::int64, {rows + 1}), x(t, {total}), y(t, {total});
+      jumping.fill([&, n = n](std::int64_t i) {
+        return static_cast<double>(n * (i < from || i >= to ? i : i % 2 == 0 ? far : from));
+      });
+      straight.fill([n = n](std::int64_t i) { return static_cast<double>(n * i); });
+      x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / 5000, i % 5000, 5000); });
+      softfold::RowOptions cpu, cuda;
+      cpu.offsets = straight.cpu(), cuda.offsets = jumping.cuda();
+      softfold::plan(Op::softmax, std::vector{x.cpu()}, std::vector{y.cpu()}, cpu).run();
+      softfold::plan(Op::softmax, std::vector{x.cuda()}, std::vector{x.cuda()}, cuda).run();
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      const auto got = x.download();
+      const auto part = [&, n = n](const std::vector<unsigned char>& of, std::int64_t first, std::int64_t last) {
+        const auto at = [&](std::int64_t row) { return of.begin() + row * n * static_cast<std::int64_t>(x.size()); };
+        return std::vector<unsigned char>(at(first), at(last));
+      };
+      ASSERT_EQ(part(y.host(), 0, from - 1), part(got, 0, from - 1));
+      ASSERT_EQ(part(y.host(), far, rows), part(got, far, rows));
+    }
 }
 
 /// Long rows that lie over each other are more than the list of such rows has room for, or the queue.
