@@ -88,7 +88,11 @@ const char* refuses_apart(const RowProblem& p) {
   if (x.dtype == y.dtype && fits_vectors(p, y)) return "y lies to 16-byte boundaries as x does";
   if (apart(x)) return "the elements of a row do not lie side by side";
   if (apart(y)) return "the results of a row do not lie side by side";
-  return refuses_plain_rows(p);
+  if (const char* why = refuses_plain_rows(p)) return why;
+  // Measured: a cluster a row, which keeps elements, is up to a sixth faster where logarithms become 16 bit.
+  const bool narrowed = p.op == Op::log_softmax && is_float(x) && x.dtype != y.dtype && on_whole_vectors(p);
+  const bool faster = narrowed && p.n >= 4096 && p.n <= 40000 && refuses_one_cluster(p) == nullptr;
+  return faster ? "results that are not parked are faster" : nullptr;
 }
 
 const char* refuses_uncut(const RowProblem& p) {
