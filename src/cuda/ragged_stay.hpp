@@ -26,7 +26,8 @@ std::int64_t most_mean_of_tiles(const RowProblem& p);
 /// None where clusters cannot take rows, or are as slow or slower than others for such as these on average.
 RaggedStay stays_for_ragged(const RowProblem& p);
 /// softmax or log_softmax of rows of up to `longest` elements, of all or, if it is given, of those on `source`. Longer
-/// ones go to the queue `longer`, those that have to be taken exactly to `missed`; both have room for all rows.
+/// ones go to the queue `longer`, those that have to be taken exactly to `missed`; both
+/// have room for all rows of the source.
 void launch_ragged_stays(const RowProblem& p, std::int64_t longest, const RaggedQueue& source,
                          const RaggedQueue& longer, const RaggedQueue& missed, Stream stream);
 void launch_ragged_units(const RowProblem& p, std::int64_t longest, const RaggedQueue& source,

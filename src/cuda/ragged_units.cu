@@ -13,13 +13,14 @@ void launch_ragged_units(const RowProblem& p, std::int64_t longest, const Ragged
   const float c = lift::Factor(fold::make_scale<float>(p.scale).c).c;
   with_element(p[Slot::x].dtype, [&]<class E>() {
     using Units = RaggedUnits<E>;
-    const RaggedUnitRows rows{p, extent_of<E>(p), c, 1.F / c, longest, source, longer, missed};
+    const RaggedUnitRows rows{p, extent_of<E>(p), c, longest, source, longer, missed};
     const auto blocks = static_cast<int>(longest / (Units::kWarps * Units::kElements));
     const auto go = [&](auto kernel) {
       launch_to_stay("ragged_units", kernel, {blocks, Units::kWarps + 1}, Units::shared_bytes(blocks), p.rows, stream,
                      rows);
     };
-    if (blocks * Units::kWarps <= 64) return go(ragged_units<E, 2>);
+    static_assert(16 * Units::kWarps <= 8 * 32);
+    if (blocks * Units::kWarps <= 2 * 32) return go(ragged_units<E, 2>);
     go(ragged_units<E, 8>);
   });
 }

@@ -1,10 +1,10 @@
 // softmax of ragged rows of many chunks, by clusters that stay: rows that follow one another are dealt out to the
-// cluster's warps in units of two chunks, without gaps. A row's units share a frame, that of its first element, so that
-// their sums add up as they are, and a unit is written when the warp's next one has been folded, while that one's sum
-// is on its way.
+// cluster's warps in units of two chunks, without gaps. A row's units share a frame, which one of its elements gives,
+// so that their sums add up as they are, and a unit is written when the warp's next one has been folded, while that
+// one's sum is on its way.
 #pragma once
 
-#include "cuda/raised_frame.cuh"
+#include "cuda/reciprocal.cuh"
 #include "cuda/softmax_length.cuh"
 
 namespace softfold {
@@ -13,12 +13,45 @@ namespace cuda {
 
 struct RaggedUnitRows {
   RowProblem p;
-  Extent x;          ///< its memory
-  float c, inverse;  ///< the scale's, plain; 1/c
+  Extent x;  ///< its memory
+  float c;   ///< the scale's, plain
   std::int64_t longest;
   RaggedQueue source;  ///< if given, of the rows on it, else of all
   RaggedQueue longer;  ///< for longer ones
-  RaggedQueue missed;  ///< for those that the frame of their first element does not hold
+  RaggedQueue missed;  ///< for those that their frame does not hold
+};
+
+/// A row's frame, from one of its elements: even, and kLead binades or up to two more under it. It holds a unit of
+/// which all elements' n lie between kLowest and kHighest over it, and no two further apart than terms of one chunk may
+/// be (fold::Real::kFlush); but for deep ones, which are 0 in every sum of others by definition. All sums of a row are
+/// then normal numbers in it, and so is their reciprocal.
+struct UnitFrame {
+  using S = fold::Scalar<float>;
+  static constexpr int kLead = 16, kHighest = 106, kLowest = -100, kDeep = -240;
+  static constexpr int kFlush = static_cast<int>(fold::Real<float>::kFlush);
+  static_assert(kDeep < kLowest + kFlush - 2 && kHighest + 1 + 19 <= 126);  // rows have less than 2^19 elements
+  static constexpr float kLargest = 0x1p21F;  ///< frame: within it the split of an element's t is exact
+
+  float c, s;
+
+  __device__ __forceinline__ UnitFrame(float first, float c_) : c(c_) {
+    constexpr float kMagic = fold::Real<float>::kMagic;
+    s = S::sub(S::sub(__int_as_float(__float_as_int(S::fma(first, c, kMagic)) & ~1), kMagic), kLead);
+  }
+  __device__ __forceinline__ float magic() const { return S::sub(fold::Real<float>::kMagic, s); }
+  __device__ __forceinline__ lift::FrameTerms terms() const { return lift::FrameTerms::in_even_frame(c, magic()); }
+  /// Of what has no n near the frame a number far outside.
+  __device__ __forceinline__ int n(float x) const {
+    return max(__float_as_int(S::fma(x, c, magic())), 0) - __float_as_int(fold::Real<float>::kMagic);
+  }
+  __device__ __forceinline__ bool holds(int low, int high) const {
+    return low >= kLowest && high <= kHighest && high - low <= -kFlush && fabsf(s) <= kLargest;
+  }
+  /// Whether the probability of an element of this n may be below kSmallest, where d is the row's sum.
+  static __device__ __forceinline__ bool may_vanish(int n, float d) {
+    static_assert(fold::Real<float>::kSmallest == 0x1p-124F);
+    return n - ((__float_as_int(d) >> 23) - 127) < -121;
+  }
 };
 
 /// A warp's unit of a step. It waits in shared memory.
@@ -27,10 +60,10 @@ struct alignas(16) RaggedUnit {
   const char* from;       ///< what the copy engine brings: whole vectors
   int bytes;              ///< of them; 0 where these would reach beyond x's memory
   int n;                  ///< elements: 0 if the step has none for this warp, kNone behind the last step
-  float first;            ///< the element that gives the row's frame
+  float first;            ///< an element that gives the row's frame
   int shift;              ///< bytes from `from` to its own first
-  int own;                ///< where its sum goes (UnitSums)
-  int sums;               ///< where the sums of the row's units begin
+  int slot;               ///< where its sum goes (UnitSums)
+  int first_slot;         ///< where that of the row's first unit does
   int units;              ///< of the row
   int index;              ///< among them
   int first_wait, waits;  ///< which groups the row's units are of (UnitSums)
@@ -91,7 +124,11 @@ struct RaggedUnits {
   static constexpr int kKept = Unit::kBytes, kWarpBytes = kKept + kElements * static_cast<int>(sizeof(float));
   static constexpr int kWarps = ragged_unit_warps(kSize);  ///< of a block, that take units
   static constexpr int kJobs = 8;                          ///< steps that are dealt out ahead, or still needed
+  /// A step is dealt out when all sums of so many steps before have come: units of two steps before that are done with.
+  static constexpr int kAhead = kJobs - 2;
   using Sums = UnitSums<kWarps>;
+  /// Who is furthest behind reads sums of up to two steps before his own.
+  static_assert(Sums::kSteps > kAhead + 2);
 
   Sums mail;
   CopyBarrier dealt[kJobs], landed[kWarps];
@@ -126,6 +163,7 @@ struct RaggedUnits {
   /// By all threads.
   __device__ __forceinline__ void init() {
     if (threadIdx.x < kJobs) dealt[threadIdx.x].init(1);
+    if (threadIdx.x < kWarps) jobs[kJobs - 1][threadIdx.x].n = 0;  // before the first step there is none
     if (threadIdx.x < kWarps) landed[threadIdx.x].init(1);
     mail.init();
     CopyBarrier::publish();
@@ -152,11 +190,11 @@ struct RaggedUnits {
     bool more = true;
 #pragma unroll 1
     for (int step = 0; more; ++step) {
-      if (step >= kJobs - 2) mail.pass(step - (kJobs - 2));
+      if (step >= kAhead) mail.pass(step - kAhead);
       more = false;
       RaggedUnit own{};
       own.n = RaggedUnit::kNone;
-      own.own = Sums::place(step) * warps() + unit;
+      own.slot = Sums::place(step) * warps() + unit;
       int to = from + warps();
       bool found = false;
 #pragma unroll 1
@@ -173,6 +211,9 @@ struct RaggedUnits {
       if (lane < kWarps) jobs[static_cast<unsigned>(step) % kJobs][lane] = own;
       __syncwarp();
       if (lane == 0) dealt[static_cast<unsigned>(step) % kJobs].arrive();
+      if (more) continue;
+      // Nobody leaves before all that is sent to it has come.
+      for (int last = max(step - kAhead + 1, 0); last < step; ++last) mail.pass(last);
     }
   }
 
@@ -181,15 +222,15 @@ struct RaggedUnits {
   __device__ __forceinline__ void put(const RaggedUnitRows& rows, RaggedUnit& own, int at, int unit, int step) const {
     int row = 0;  // the first whose units do not all lie before it
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2)
-      if (page.behind[row + step - 1] <= at) row += step;
+    for (int half = 16; half > 0; half /= 2)
+      if (page.behind[row + half - 1] <= at) row += half;
     const int before = row > 0 ? page.behind[row - 1] : 0;
     own.index = at - before, own.length = page.length[row], own.row = page.row[row], own.first = page.first[row];
     own.units = page.behind[row] - before;
     own.begin = page.begin[row] + own.index * kElements;
     own.n = min(own.length - own.index * kElements, kElements);
-    own.sums = own.own - own.index;
-    if (own.sums < 0) own.sums += Sums::kSteps * warps();
+    own.first_slot = own.slot - own.index;
+    if (own.first_slot < 0) own.first_slot += Sums::kSteps * warps();
     const int each = Sums::kEach * static_cast<int>(lift::Cluster::size()), first = unit - own.index;
     const auto group = [&](int of) {  // a row has no more units than a step
       if (of < 0) return (step - 1) * Sums::kGroups + (of + warps()) / each;
@@ -211,7 +252,7 @@ struct RaggedUnits {
   };
   static __device__ __noinline__ Run run_of(const RowProblem& p, int cluster, int clusters) {
     const RaggedRow front = ragged_row(p, 0), back = ragged_row(p, p.rows - 1);
-    const std::int64_t each = (back.begin + back.n - front.begin) / clusters;
+    const std::int64_t each = max(back.begin + back.n - front.begin, std::int64_t{0}) / clusters;
     struct Search {
       std::int64_t bound, low, high;
       __device__ __forceinline__ void step(const RowProblem& p) {
@@ -236,6 +277,7 @@ struct RaggedUnits {
     const std::int64_t end = page.end, stride = page.stride;
     std::int64_t first = page.next;
     int count = 0;
+    __syncwarp();  // all have read the page
     page.length[lane] = 0;
     __syncwarp();
 #pragma unroll 1
@@ -251,9 +293,11 @@ struct RaggedUnits {
       const int at = count + __popc(found & ((1U << lane) - 1U));
       if (takes && at < 32) {
         page.begin[at] = r.begin, page.length[at] = static_cast<int>(r.n), page.row[at] = static_cast<int>(own);
-        // Of a few elements the largest: one alone may be -inf.
+        // Of a few elements the one whose term is the largest: one alone may have none.
         const E* x = reinterpret_cast<const E*>(p[Slot::x].data) + r.begin;
-        page.first[at] = fmaxf(fmaxf(fold::widen(x[0]), fold::widen(x[r.n / 2])), fold::widen(x[r.n - 1]));
+        const float some[3] = {fold::widen(x[0]), fold::widen(x[r.n / 2]), fold::widen(x[r.n - 1])};
+        page.first[at] =
+            rows.c > 0.F ? fmaxf(fmaxf(some[0], some[1]), some[2]) : fminf(fminf(some[0], some[1]), some[2]);
       }
       const unsigned full = __ballot_sync(lift::kWholeWarp, takes && at >= 32);
       const int seen = full == 0 ? 32 : __ffs(static_cast<int>(full)) - 1;
@@ -318,17 +362,21 @@ struct RaggedUnitWarp {
   }
   /// The sum of the unit's terms in its row's frame, which v becomes, 0 where no element is; NaN if that does not hold
   /// it.
-  __device__ __forceinline__ float fold(RaggedUnit& job, Vectors& raw, Values& v) const {
-    const RaisedFrame<E> frame(job.first, rows.c, rows.inverse);
-#pragma unroll
-    for (uint4& vector : raw) vector = frame.raised(vector);
-    const auto reach = frame.reach(extremes_by_integers<E>(raw));
-    const bool held = holds(frame, reach, raw);
-    if (lane_index() == 0) job.low = reach.low;
+  __device__ __forceinline__ float fold(RaggedUnit& job, const Vectors& raw, Values& v) const {
+    const UnitFrame frame(job.first, rows.c);
+    const lift::Extremes e = extremes_by_integers<E>(raw);
+    const int high = __reduce_max_sync(lift::kWholeWarp, frame.n(rows.c > 0.F ? e.high : e.low));
+    int low = __reduce_min_sync(lift::kWholeWarp, frame.n(rows.c > 0.F ? e.low : e.high));
     const auto terms = frame.terms();
     unpack<E>(raw, v);
+    if (low >= UnitFrame::kLowest) {
 #pragma unroll
-    for (float& e : v) e = terms.template term<false>(e);
+      for (float& x : v) x = terms.template term<false>(x);
+    } else {
+      low = find_terms_but_deep(terms, v);
+    }
+    if (lane_index() == 0) job.low = low;
+    const bool held = frame.holds(low, max(high, low));
     if (job.n < Unit::kElements) {
       const LengthSlots<Unit> present(job.from + job.shift, job.n);
 #pragma unroll
@@ -343,14 +391,14 @@ struct RaggedUnitWarp {
   __device__ __forceinline__ void send(const RaggedUnit& job, int step, float sum) const {
     const auto to = static_cast<unsigned>(lane_index());
     if (to >= lift::Cluster::size()) return;
-    send_u32(lift::Cluster::map(Units::sums() + job.own, to), lift::Cluster::map(&units.mail.barrier(step, warp), to),
+    send_u32(lift::Cluster::map(Units::sums() + job.slot, to), lift::Cluster::map(&units.mail.barrier(step, warp), to),
              __float_as_uint(sum));
   }
   /// The sum of the row that the step before had a unit of; 0 if none.
   __device__ __forceinline__ float receive(const RaggedUnit& before) const {
     if (before.n <= 0) return 0.F;
     units.mail.wait(before.first_wait, before.waits);
-    const int count = before.units, all = Units::Sums::kSteps * Units::warps(), first = before.sums;
+    const int count = before.units, all = Units::Sums::kSteps * Units::warps(), first = before.first_slot;
     const float* sums = Units::sums();
     float of[kRun];
 #pragma unroll
@@ -371,24 +419,24 @@ struct RaggedUnitWarp {
   }
   /// Keeps the terms v, and makes results of those that have been kept; sum: their row's, or 0.
   __device__ __forceinline__ void put(const RaggedUnit& before, float sum, const Values& v) const {
-    if (RaisedFrame<E>::may_vanish(before.low, sum)) return put<true>(before, sum, v);
+    if (UnitFrame::may_vanish(before.low, sum)) return put<true>(before, sum, v);
     put<false>(before, sum, v);
   }
 
  private:
-  /// Whether a frame holds raised vectors that reach so far.
-  static __device__ __forceinline__ bool holds(const RaisedFrame<E>& frame, const typename RaisedFrame<E>::Reach& reach,
-                                               const Vectors& raw) {
-    using Frame = RaisedFrame<E>;
-    if (reach.high > Frame::kHighest || fabsf(frame.s) > FirstFrame<E>::kLargest) return false;
-    if (reach.low >= Frame::kLowest) return Frame::is_near(reach.high, reach.low);
-    if (!frame.has_negative_floor() || reach.low != frame.n_of_floor()) return false;
-    // Others may lie between the floor and what has to be seen.
-    typename Frame::AboveFloor others(frame);
+  /// Terms of elements, 0 of deep ones; the least n of the others, or kLowest if there is none.
+  static __device__ __forceinline__ int find_terms_but_deep(const lift::FrameTerms& terms, Values& v) {
+    constexpr int kDeep = 0x4B400000 + UnitFrame::kDeep;  // the bits of kMagic, and less
+    unsigned least = static_cast<unsigned>(UnitFrame::kLowest - UnitFrame::kDeep) + (1U << 30);
 #pragma unroll
-    for (const uint4& vector : raw) others.see(vector);
-    const int lowest = __reduce_min_sync(lift::kWholeWarp, frame.n(others.lowest()));
-    return lowest >= Frame::kSeen && Frame::is_near(reach.high, lowest);
+    for (float& x : v) {
+      const int over = max(__float_as_int(S::fma(x, terms.c, terms.magic)), 0) - kDeep;
+      const float term = terms.template term<false>(x);
+      least = min(least, static_cast<unsigned>(over));
+      x = over >= 0 ? term : 0.F;
+    }
+    const unsigned of_all = __reduce_min_sync(lift::kWholeWarp, least);
+    return of_all >= 1U << 30 ? UnitFrame::kLowest : static_cast<int>(of_all) + UnitFrame::kDeep;
   }
   /// kVanish: some may be below kSmallest.
   template <bool kVanish>
@@ -415,7 +463,7 @@ struct RaggedUnitWarp {
       raw[j] = Packed<E>::pack(of);
     }
     if (!(sum > 0.F)) {  // no unit, or a row that its frame does not hold
-      if (fold::is_nan(sum) && before.index == 0 && lane_index() == 0) rows.missed.append(before.row, before.length);
+      if (before.n > 0 && before.index == 0 && lane_index() == 0) rows.missed.append(before.row, before.length);
       return;
     }
     char* y = rows.p[Slot::y].data + (before.begin + Unit::lane_begin()) * Unit::kSize;
@@ -446,6 +494,7 @@ __global__ void __launch_bounds__((RaggedUnits<E>::kWarps + 1) * 32, 1)
     Cluster::wait();
 #pragma unroll 1
     for (int step = 0;; ++step) {
+      __syncwarp();
       RaggedUnit& job = own.job(step);
       const int n = job.n;
       typename Warp::Values v;

@@ -1,6 +1,6 @@
-// softmax and log_softmax of long rows that lengths or a causal limit cut short, and of ragged ones, by clusters that
-// stay for many of them: what exists of neighbouring rows is dealt out to the cluster's warps together, so that none
-// waits for a row that is shorter than others.
+// softmax and log_softmax of long rows that lengths or a causal limit cut short, and log_softmax of ragged ones, by
+// clusters that stay for many of them: what exists of neighbouring rows is dealt out to the cluster's warps together,
+// so that none waits for a row that is shorter than others.
 #pragma once
 
 #include "cuda/length_dealer.cuh"
@@ -190,6 +190,7 @@ __device__ __forceinline__ void exchange(CopyBarrier& arrived, StayMail& mine, u
 template <class Unit, bool kLog>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_lengths_stay(const __grid_constant__ LengthRows rows, int clusters) {
+  static_assert(kLog || !Unit::kRagged);  // softmax of these: ragged_units.cuh
   begin_in_order();
   if (Unit::kRagged && rows.source.given() && rows.source.count() == 0) return;
   using Cluster = lift::Cluster;

@@ -3,6 +3,9 @@
 #include "cuda/operations.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace softfold_test {
@@ -160,6 +163,50 @@ TEST_F(CudaRagged, LongRowsOfAnyContent) {
         expect_same(Op::softmax, {&x}, {&x}, cpu, cuda, what + " in place");
         if (HasFatalFailure()) return;
       }
+}
+
+/// Long rows at the edges of what a frame holds: sums that tie with those beside them over six levels of the tree, of
+/// which a smaller one yet would show; large sums, up to and beyond those whose reciprocal is a normal number; elements
+/// at and behind where they count no more; and the largest number of a dtype, alone.
+double edge_of(std::int64_t kind, DType t, std::int64_t unit, std::int64_t i, std::int64_t n) {
+  const bool sampled = i == 0 || i == n / 2 || i == n - 1;
+  const double none = -std::numeric_limits<double>::infinity();
+  const double ties[] = {-115, kind == 0 ? none : -230., -92, -69, -46, -23, 0};
+  switch (kind) {
+    case 0:
+    case 1: return sampled ? 0. : ties[std::bit_width(static_cast<std::uint64_t>(std::min<std::int64_t>(unit, 63)))];
+    case 2: return sampled ? 0. : 92.;
+    case 3: return sampled ? 0. : 86.;
+    case 4: return i % 7 == 0 ? -241. - static_cast<double>(i % 30) : static_cast<double>(i % 90);
+    case 5: return sampled ? 0. : i % 5 == 0 ? -1.26e7 : i % 11 == 0 ? none : static_cast<double>(i % 3);
+    case 6: return unit == 5 ? -120. : static_cast<double>(i % 4);
+    default: return i == 0 ? (t == DType::float16 ? 65504. : 3e38) : static_cast<double>(i % 4);
+  }
+}
+TEST_F(CudaRagged, LongRowsAtTheEdgesOfAFrame) {
+  const std::vector<std::int64_t> lengths{131072, 320001, 65536, 131073, 440000, 40000};
+  for (const DType t : {DType::float32, DType::float16, DType::bfloat16})
+    for (const double sign : {1., -1.}) {
+      std::vector<std::int64_t> sizes, ends;
+      std::int64_t total = 0;
+      while (total < 7000000) {
+        sizes.push_back(lengths[sizes.size() % lengths.size()]);
+        ends.push_back(total += sizes.back());
+      }
+      Offsets offsets(sizes);
+      Tensor x(t, {total}, {}, 3), y(t, {total}, {}, 3);
+      x.fill_by_threads([&](std::int64_t i) {
+        const auto row = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), i) - ends.begin());
+        const std::int64_t at = i - (ends[row] - sizes[row]);
+        return sign * edge_of(static_cast<std::int64_t>(row % 8), t, at / 2048, at, sizes[row]);
+      });
+      softfold::RowOptions cpu, cuda;
+      cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
+      cpu.scale = cuda.scale = sign * std::log(2.);
+      expect_same(Op::softmax, {&x}, {&y}, cpu, cuda, "edges of a frame");
+      expect_same(Op::softmax, {&x}, {&x}, cpu, cuda, "edges of a frame, in place");
+      if (HasFatalFailure()) return;
+    }
 }
 
 /// More rows of several chunks than blocks that begin take at a time.
@@ -336,6 +383,26 @@ TEST_F(CudaRagged, OffsetsThatJump) {
       ASSERT_EQ(part(y.host(), 0, from - 1), part(got, 0, from - 1));
       ASSERT_EQ(part(y.host(), far, rows), part(got, far, rows));
     }
+}
+
+/// The first offset lies behind the last: the rows between are as they should be.
+TEST_F(CudaRagged, OffsetsThatEndBeforeTheyBegin) {
+  const std::int64_t n = 16000, rows = 500, total = rows * n;
+  for (const DType t : {DType::float32, DType::bfloat16}) {
+    Tensor back(DType::int64, {rows + 2}), straight(DType::int64, {rows + 1}), x(t, {total}), y(t, {total});
+    back.fill([&](std::int64_t i) { return static_cast<double>(i == 0 ? total : i == rows + 1 ? 5 : n * (i - 1)); });
+    straight.fill([&](std::int64_t i) { return static_cast<double>(n * i); });
+    x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / 5000, i % 5000, 5000); });
+    softfold::RowOptions cpu, cuda;
+    cpu.offsets = straight.cpu(), cuda.offsets = back.cuda();
+    softfold::plan(Op::softmax, std::vector{x.cuda()}, std::vector{y.cuda()}, cuda).run();
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const auto got = y.download();
+    softfold::plan(Op::softmax, std::vector{x.cpu()}, std::vector{y.cpu()}, cpu).run();
+    const auto last = static_cast<std::ptrdiff_t>((rows - 1) * n) * static_cast<std::ptrdiff_t>(x.size());
+    const auto& wanted = y.host();
+    ASSERT_TRUE(std::equal(wanted.begin(), wanted.begin() + last, got.begin()));
+  }
 }
 
 /// Long rows that lie over each other are more than the list of such rows has room for, or the queue.
