@@ -28,6 +28,8 @@ struct RaggedUnitRows {
 struct UnitFrame {
   using S = fold::Scalar<float>;
   static constexpr int kLead = 16, kHighest = 106, kLowest = -100, kDeep = -240;
+  static constexpr int kRaised = -112;            ///< where deep ones are put, about: a quotient of numbers below 2^21
+  static constexpr float kLeastTerm = 0x1p-101F;  ///< of those that are not deep
   static constexpr int kFlush = static_cast<int>(fold::Real<float>::kFlush);
   static_assert(kDeep < kLowest + kFlush - 2 && kHighest + 1 + 19 <= 126);  // rows have less than 2^19 elements
   static constexpr float kLargest = 0x1p21F;  ///< frame: within it the split of an element's t is exact
@@ -362,25 +364,25 @@ struct RaggedUnitWarp {
   }
   /// The sum of the unit's terms in its row's frame, which v becomes, 0 where no element is; NaN if that does not hold
   /// it.
-  __device__ __forceinline__ float fold(RaggedUnit& job, const Vectors& raw, Values& v) const {
+  __device__ __forceinline__ float fold(RaggedUnit& job, Vectors& raw, Values& v) const {
     const UnitFrame frame(job.first, rows.c);
     const lift::Extremes e = extremes_by_integers<E>(raw);
-    const int high = __reduce_max_sync(lift::kWholeWarp, frame.n(rows.c > 0.F ? e.high : e.low));
-    int low = __reduce_min_sync(lift::kWholeWarp, frame.n(rows.c > 0.F ? e.low : e.high));
-    const auto terms = frame.terms();
-    unpack<E>(raw, v);
-    if (low >= UnitFrame::kLowest) {
-#pragma unroll
-      for (float& x : v) x = terms.template term<false>(x);
-    } else {
-      low = find_terms_but_deep(terms, v);
-    }
+    const int one = frame.n(e.low), other = frame.n(e.high);  // by the scale's sign the one is larger or the other
+    const int high = __reduce_max_sync(lift::kWholeWarp, max(one, other));
+    int low = __reduce_min_sync(lift::kWholeWarp, min(one, other));
+    const bool some_deep = low < UnitFrame::kLowest;
+    if (some_deep) low = raise_deep(frame, raw);
     if (lane_index() == 0) job.low = low;
     const bool held = frame.holds(low, max(high, low));
-    if (job.n < Unit::kElements) {
+    const auto terms = frame.terms();
+    unpack<E>(raw, v);
+#pragma unroll
+    for (float& x : v) x = terms.template term<false>(x);
+    if (job.n < Unit::kElements || some_deep) {
       const LengthSlots<Unit> present(job.from + job.shift, job.n);
 #pragma unroll
-      for (int i = 0; i < Unit::kCount; ++i) v[i] = present(i / Unit::kWidth, i % Unit::kWidth) ? v[i] : 0.F;
+      for (int i = 0; i < Unit::kCount; ++i)
+        v[i] = present(i / Unit::kWidth, i % Unit::kWidth) && v[i] >= UnitFrame::kLeastTerm ? v[i] : 0.F;
     }
     const float d = lift::add_tree<Unit::kWidth, Unit::kLanes, float, Unit::kCount>(
         [&](int j, int k) { return v[j * Unit::kWidth + k]; });
@@ -424,19 +426,30 @@ struct RaggedUnitWarp {
   }
 
  private:
-  /// Terms of elements, 0 of deep ones; the least n of the others, or kLowest if there is none.
-  static __device__ __forceinline__ int find_terms_but_deep(const lift::FrameTerms& terms, Values& v) {
-    constexpr int kDeep = 0x4B400000 + UnitFrame::kDeep;  // the bits of kMagic, and less
-    unsigned least = static_cast<unsigned>(UnitFrame::kLowest - UnitFrame::kDeep) + (1U << 30);
+  /// Deep elements to where their terms are less than any other's; the least n of the others, or kLowest if there is
+  /// none.
+  static __device__ __forceinline__ int raise_deep(const UnitFrame& frame, Vectors& raw) {
+    constexpr unsigned kNone = 1U << 30;
+    const float floor =
+        fold::widen(Packed<E>::narrow(__fdividef(S::add(frame.s, static_cast<float>(UnitFrame::kRaised)), frame.c)));
+    // Of a scale that is hardly a number, and of large numbers of few digits, it may lie elsewhere.
+    const int at = frame.n(floor);
+    if (at < UnitFrame::kRaised - 8 || at > UnitFrame::kRaised + 8) return UnitFrame::kLowest - 1;
+    unsigned least = kNone;
 #pragma unroll
-    for (float& x : v) {
-      const int over = max(__float_as_int(S::fma(x, terms.c, terms.magic)), 0) - kDeep;
-      const float term = terms.template term<false>(x);
-      least = min(least, static_cast<unsigned>(over));
-      x = over >= 0 ? term : 0.F;
+    for (uint4& vector : raw) {
+      float v[Unit::kWidth];
+      Packed<E>::unpack(vector, v);
+#pragma unroll
+      for (float& x : v) {
+        const int over = frame.n(x) - UnitFrame::kDeep;
+        least = min(least, static_cast<unsigned>(over));
+        x = over >= 0 ? x : floor;
+      }
+      vector = Packed<E>::pack(v);
     }
     const unsigned of_all = __reduce_min_sync(lift::kWholeWarp, least);
-    return of_all >= 1U << 30 ? UnitFrame::kLowest : static_cast<int>(of_all) + UnitFrame::kDeep;
+    return of_all == kNone ? UnitFrame::kLowest : static_cast<int>(of_all) + UnitFrame::kDeep;
   }
   /// kVanish: some may be below kSmallest.
   template <bool kVanish>
@@ -463,7 +476,7 @@ struct RaggedUnitWarp {
       raw[j] = Packed<E>::pack(of);
     }
     if (!(sum > 0.F)) {  // no unit, or a row that its frame does not hold
-      if (before.n > 0 && before.index == 0 && lane_index() == 0) rows.missed.append(before.row, before.length);
+      if (fold::is_nan(sum) && before.index == 0 && lane_index() == 0) rows.missed.append(before.row, before.length);
       return;
     }
     char* y = rows.p[Slot::y].data + (before.begin + Unit::lane_begin()) * Unit::kSize;

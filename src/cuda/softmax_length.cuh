@@ -190,8 +190,8 @@ __device__ __forceinline__ void exchange(CopyBarrier& arrived, StayMail& mine, u
 template <class Unit, bool kLog>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
     softmax_lengths_stay(const __grid_constant__ LengthRows rows, int clusters) {
-  static_assert(kLog || !Unit::kRagged);  // softmax of these: ragged_units.cuh
   begin_in_order();
+  static_assert(kLog || !Unit::kRagged);  // softmax of these: ragged_units.cuh
   if (Unit::kRagged && rows.source.given() && rows.source.count() == 0) return;
   using Cluster = lift::Cluster;
   constexpr int kStages = Unit::kStages, kJobs = 2 * kStages;
