@@ -91,7 +91,8 @@ const char* refuses_apart(const RowProblem& p) {
   if (const char* why = refuses_plain_rows(p)) return why;
   // Measured: a cluster a row, which keeps elements, is up to a sixth faster where logarithms become 16 bit.
   const bool narrowed = p.op == Op::log_softmax && is_float(x) && x.dtype != y.dtype && on_whole_vectors(p);
-  const bool faster = narrowed && p.n >= 4096 && p.n <= 40000 && refuses_one_cluster(p) == nullptr;
+  const bool faster =
+      narrowed && p.rung == Rung::automatic && p.n >= 4096 && p.n <= 40000 && refuses_one_cluster(p) == nullptr;
   return faster ? "results that are not parked are faster" : nullptr;
 }
 
