@@ -56,7 +56,7 @@ bool has_marks(const RowProblem& p, const RaggedStay& stay) {
   if (stay.of_all > 0) return false;
   const bool of_row = p.op != Op::softmax && p.op != Op::log_softmax;
   if (p.ragged_elements <= (of_row ? kFewForStates : kBlockElements)) return false;
-  return mean_of(p) <= (of_row ? kMeanOfStateTiles : most_mean_of_tiles(p));
+  return mean_of(p) <= (of_row ? kMeanOfStateTiles : most_mean_of_tiles(size_of(p[Slot::x].dtype)));
 }
 /// Clusters for what is left want kernels before them.
 RaggedStay stay_for(const RowProblem& p) {

@@ -19,9 +19,9 @@ struct RaggedQueue;
 /// Warps of a block of ragged_units that take units.
 constexpr int ragged_unit_warps(std::size_t size) { return size == 4 ? 11 : 15; }
 
-/// Mean length up to which ragged_tiles is the fastest for most rows of softmax and log_softmax; what it leaves as too
-/// long is a queue's. Measured for uniform and exponential lengths.
-std::int64_t most_mean_of_tiles(const RowProblem& p);
+/// Mean length up to which ragged_tiles is the fastest for most rows of log_softmax, and of softmax where ragged_units
+/// cannot take them; what it leaves as too long is a queue's. Measured for uniform and exponential lengths.
+constexpr std::int64_t most_mean_of_tiles(std::size_t size) { return size == 4 ? 9000 : 20000; }
 
 /// None where clusters cannot take rows, or are as slow or slower than others for such as these on average.
 RaggedStay stays_for_ragged(const RowProblem& p);

@@ -71,6 +71,13 @@ constexpr std::int64_t kLeastMeanOfLeft = 1400;
 /// For those. Clusters of half or twice as many are slower.
 constexpr int kBlocksOfLeft = 4;
 
+/// Mean length up to which clusters take what tiles leave.
+std::int64_t most_mean_of_left(const RowProblem& p) {
+  const std::size_t size = size_of(p[Slot::x].dtype);
+  if (p.op == Op::log_softmax) return most_mean_of_tiles(size);
+  return size == 4 ? 6500 : 10000;
+}
+
 std::int64_t elements_of_block(const RowProblem& p) {
   return kUnit * (p.op == Op::log_softmax ? kRaggedStayWarps : ragged_unit_warps(size_of(p[Slot::x].dtype)));
 }
@@ -83,12 +90,6 @@ std::int64_t blocks_for(const RowProblem& p, std::int64_t length, int most) {
 
 }  // namespace
 
-std::int64_t most_mean_of_tiles(const RowProblem& p) {
-  const bool wide = size_of(p[Slot::x].dtype) == 4;
-  if (p.op == Op::softmax) return wide ? 6500 : 10000;
-  return wide ? 9000 : 20000;
-}
-
 RaggedStay stays_for_ragged(const RowProblem& p) {
   const std::int64_t mean = p.ragged_elements / std::max<std::int64_t>(p.rows, 1), block = elements_of_block(p);
   if (mean < kLeastMeanOfLeft || (p.op != Op::softmax && p.op != Op::log_softmax)) return {};
@@ -98,7 +99,7 @@ RaggedStay stays_for_ragged(const RowProblem& p) {
   const int most = std::min(traits.largest_cluster, 16);
   if (most < kBlocksOfLeft) return {};
   if (p.ragged_elements < kFewestStayChunks * lift::kChunk * traits.processors) return {};
-  if (mean <= most_mean_of_tiles(p)) return {0, kBlocksOfLeft * block};
+  if (mean <= most_mean_of_left(p)) return {0, kBlocksOfLeft * block};
   if (mean > most * block) return {};
   // Measured, uniform and exponential lengths: of softmax's longer rows as many blocks as there can be take what is
   // left.
