@@ -57,6 +57,9 @@ io::ArrayFile only(Elements wanted, io::ArrayFile file) {
               fmt::format("x.astype(numpy.{}) in NumPy", wanted == Elements::whole ? "int64" : "float32"));
 }
 
+/// Whether what is suggested is the name of a tensor; of a missing file it is that of another.
+bool names_tensor(const Error& error) { return error.code == Code::option && error.fix.starts_with('\''); }
+
 /// A file's refusal, which does not know what is wanted of its elements. as_option: what names them where the file
 /// cannot; empty: nothing does.
 Error refusal_for(Elements wanted, const Error& error, const std::string& as_option) {
@@ -277,7 +280,7 @@ io::ArrayFile InputOptions::open(const std::string& path, std::uint64_t memory, 
     try {
       return io::open_array(path, tensor, dtype);
     } catch (const Error& error) {
-      if (!error.fix.starts_with('\'')) throw refusal_for(wanted, error, as_option);
+      if (!names_tensor(error)) throw refusal_for(wanted, error, as_option);
       throw Error(error.code, error.got, error.allowed,  // a tensor's name
                   fmt::format("{} {}", tensor_option, error.fix.substr(1, error.fix.size() - 2)));
     }
@@ -295,7 +298,7 @@ io::ArrayFile open_operand(const std::string& text, Elements wanted) {
     try {
       return io::open_array(file, plain ? "" : text.substr(at + ending.size()));
     } catch (const Error& error) {
-      if (!error.fix.starts_with('\'')) throw refusal_for(wanted, error, {});
+      if (!names_tensor(error)) throw refusal_for(wanted, error, {});
       throw Error(error.code, error.got, error.allowed,  // a tensor's name
                   fmt::format("{}:{}", file, error.fix.substr(1, error.fix.size() - 2)));
     }

@@ -175,6 +175,10 @@ build() {
   }
   cmake --build "$folder" --parallel "$(jobs)" "${targets[@]}" 2>&1 </dev/null | follow "$log" compiling || {
     grep -E -A 12 'error|FAILED|undefined' "$log" | head -n 60 >&2
+    if grep -q 'No space left on device' "$log"; then
+      die "The disk is full (all of the build: $log)." \
+        "Free some space in ${TMPDIR:-/tmp} and beside the build, and run this again."
+    fi
     die "The build failed (all of it: $log)." "Please report it with that file."
   }
   say "built in $((SECONDS - before)) s: build/${folder##*/}"

@@ -41,7 +41,7 @@ bool is_array_name(const std::string& name) { return name.ends_with(".npy") || n
 
 /// The nearest name to `destination` that create_array takes.
 std::string nearest_output(std::string destination) {
-  if (destination.empty()) return "result.npy";
+  if (destination.empty() || destination == "-") return "result.npy";
   while (destination.size() > 1 && destination.ends_with('/')) destination.pop_back();
   if (is_array_name(destination)) return destination;
   std::error_code unknown;

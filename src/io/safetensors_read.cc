@@ -173,7 +173,8 @@ void refuse_wrong_sizes(const std::vector<NamedTensor>& tensors) {
   for (const std::string_view one : std::span(names).first(std::min(kShown, names.size())))
     list += (list.empty() ? "" : ", ") + in_quotes(one);
   if (names.size() > kShown) list += ", ... (" + std::to_string(names.size()) + " in all)";
-  const std::string_view near = name.empty() ? names.front() : nearest(name, names);
+  const std::string_view some = names.front().empty() ? names.back() : names.front();
+  const std::string_view near = name.empty() ? some : nearest(name, names);
   throw Error(Code::option, name.empty() ? "no name for a tensor" : "the name " + in_quotes(name), list,
               near.empty() ? "" : in_quotes(near));
 }
@@ -213,9 +214,10 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, std:
 
 ArrayHeader find_tensor(const SafetensorsHeader& header, std::string_view name, std::optional<DType> as) {
   const auto& tensors = header.tensors;
+  // No name is that of the only tensor, not one of several that is named so.
   const bool only = name.empty() && tensors.size() == 1;
   const auto found = only ? tensors.begin() : std::ranges::find(tensors, name, &NamedTensor::name);
-  if (found == tensors.end()) refuse_name(header, name);
+  if (found == tensors.end() || (name.empty() && !only)) refuse_name(header, name);
   const std::string allowed = "float32, float64, float16, bfloat16, bool, int32, int64";
   const auto dtype = safetensors_dtype(found->dtype);
   if (!dtype)

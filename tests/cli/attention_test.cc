@@ -158,6 +158,14 @@ TEST_F(AttentionVerb, IsTheLibrarysResult) {
   EXPECT_EQ(read("lse.npy", rows), lse);
 }
 
+/// Small operands without keys may ask for a result that no memory has, or no file.
+TEST_F(AttentionVerb, RefusesResultsThatNoArrayHolds) {
+  write_array(at("no_keys.npy"), DType::float32, {kKeyHeads, 0, kDim}, {});
+  write_array(at("wide.npy"), DType::float32, {kKeyHeads, 0, std::int64_t{1} << 59}, {});
+  expect_refused(Code::shape, "result of shape (4, 9, 576460752303423488)",
+                 {"attention", "@q.npy", "@no_keys.npy", "@wide.npy", "@out.npy"});
+}
+
 TEST_F(AttentionVerb, RefusesAndLeavesNothing) {
   const auto before = entries();
   expect_refused(Code::shape, "one D", {"attention", "@q.npy", "@v.npy", "@k.npy", "@out.npy"});

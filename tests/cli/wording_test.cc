@@ -111,6 +111,14 @@ TEST_F(Wording, ATextThatIsNoNumberIsNotBelowTheRange) {
   }
 }
 
+TEST_F(Wording, AMissingFilesNeighbourIsSuggestedAsAFile) {
+  for (const Words& words :
+       {Words{"softmax", "@fiv.npy", "@o.npy"}, Words{"attention", "@q.npy", "@q.npy", "@fiv.npy", "@o.npy"},
+        Words{"attention", "@q.npy", "@q.npy", "@q.npy", "@o.npy", "--sink", "@fiv.npy"}})
+    expect_refused(Code::file, "try: '" + at("five.npy") + "'\n", words);
+  expect_refused(Code::option, "try: result.npy\n", {"softmax", "@x.npy", "-"});
+}
+
 // What is suggested is not refused in its turn.
 TEST_F(Wording, TheNearestNumberThatIsAllowedIsSuggested) {
   expect_refused(Code::option, "try: --top-k 0\n", {"sample", "@x.npy", "@o.npy", "--top-k", "-1"});

@@ -94,6 +94,13 @@ TEST(SafetensorsRefuse, ANameThatIsNotThere) {
   expect_error(Code::option, "for an .npy file", [&] { open("float32.npy", "logits"); });
 }
 
+TEST(SafetensorsRefuse, NoNameAmongSeveral) {
+  const auto header = parse(safetensors(
+      "{" + tensor("", "F32", "[1]", "[0,4]") + "," + tensor("b", "F32", "[1]", "[4,8]") + "}", "01234567"));
+  expect_error(Code::option, "try: 'b'", [&] { io::find_tensor(header, ""); });
+  EXPECT_EQ(io::find_tensor(header, "b").bytes, 4u);
+}
+
 TEST(SafetensorsRefuse, TooManyAxes) {
   const auto header = parse(safetensors("{" + tensor("a", "BOOL", "[1,1,1,1,1,1,1,1,1]", "[0,1]") + "}", "0"));
   expect_error(Code::shape, "9 axes", [&] { io::find_tensor(header, "a"); });
