@@ -112,17 +112,16 @@ struct RaggedUnits {
     return kWarps * kWarpBytes + Sums::kSteps * blocks * kWarps * static_cast<int>(sizeof(float));
   }
   static __device__ __forceinline__ int warps() { return kWarps * static_cast<int>(lift::Cluster::size()); }
-  __device__ __forceinline__ void wait_for_job(int step) {
-    dealt[static_cast<unsigned>(step) % kJobs].wait(static_cast<unsigned>(step) / kJobs % 2);
+  /// Of the step's jobs.
+  static __device__ __forceinline__ unsigned place(int step) { return static_cast<unsigned>(step) % kJobs; }
+  __device__ __forceinline__ void wait_for_jobs(int step) {
+    dealt[place(step)].wait(static_cast<unsigned>(step) / kJobs % 2);
   }
   static __device__ __forceinline__ char* room(int warp) {
     extern __shared__ __align__(kCopyLine) char landing_memory[];
     return landing_memory + warp * kWarpBytes;
   }
-  static __device__ __forceinline__ float* sums() {
-    extern __shared__ __align__(kCopyLine) char landing_memory[];
-    return reinterpret_cast<float*>(landing_memory + kWarps * kWarpBytes);
-  }
+  static __device__ __forceinline__ float* sums() { return reinterpret_cast<float*>(room(kWarps)); }
 
   /// By all threads.
   __device__ __forceinline__ void init() {
@@ -172,9 +171,9 @@ struct RaggedUnits {
       }
       if (more && !found) own.n = 0;
       from = to;
-      if (lane < kWarps) jobs[static_cast<unsigned>(step) % kJobs][lane] = own;
+      if (lane < kWarps) jobs[place(step)][lane] = own;
       __syncwarp();
-      if (lane == 0) dealt[static_cast<unsigned>(step) % kJobs].arrive();
+      if (lane == 0) dealt[place(step)].arrive();
       if (more) continue;
       // Nobody leaves before all that is sent to it has come.
       for (int last = max(step - kAhead + 1, 0); last < step; ++last) mail.pass(last);
@@ -208,12 +207,12 @@ struct RaggedUnits {
     own.bytes = (own.shift + own.n * kSize + 15) & ~15;
     if (own.from < rows.x.begin || own.from + own.bytes > rows.x.end) own.bytes = 0;
   }
-  /// The first row of the `cluster`-th of `clusters` runs of about as many elements, and the first behind it. By all
-  /// lanes. Of offsets that go back, too, no run begins before the one before it: where it is looked for follows from
-  /// the number of rows alone, and a larger bound goes to the right wherever a smaller one does.
   struct Run {
     std::int64_t begin, end;
   };
+  /// The first row of the `cluster`-th of `clusters` runs of about as many elements, and the first behind it. By all
+  /// lanes. Of offsets that go back, too, no run begins before the one before it: where it is looked for follows from
+  /// the number of rows alone, and a larger bound goes to the right wherever a smaller one does.
   static __device__ __noinline__ Run run_of(const RowProblem& p, int cluster, int clusters) {
     const RaggedRow front = ragged_row(p, 0), back = ragged_row(p, p.rows - 1);
     const std::int64_t each = max(back.begin + back.n - front.begin, std::int64_t{0}) / clusters;

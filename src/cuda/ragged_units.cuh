@@ -27,9 +27,7 @@ struct RaggedUnitWarp {
   int warp;  ///< as a reduction's result, which the compiler knows to be the same in all lanes
 
   __device__ __forceinline__ CopyBarrier& landed() const { return units.landed[warp]; }
-  __device__ __forceinline__ RaggedUnit& job(int step) const {
-    return units.jobs[static_cast<unsigned>(step) % Units::kJobs][warp];
-  }
+  __device__ __forceinline__ RaggedUnit& job(int step) const { return units.jobs[Units::place(step)][warp]; }
   __device__ __forceinline__ char* place(const RaggedUnit& job) const {
     return place_in_sectors(Units::room(warp), job.from);
   }
@@ -200,7 +198,7 @@ __global__ void __launch_bounds__((RaggedUnits<E>::kWarps + 1) * 32, 1)
     Cluster::wait();
   } else {
     const Warp own{rows, units, __reduce_max_sync(lift::kWholeWarp, static_cast<int>(threadIdx.x) / 32)};
-    units.wait_for_job(0);
+    units.wait_for_jobs(0);
     if (lane_index() == 0) own.fetch(own.job(0), 0);
     Cluster::wait();
 #pragma unroll 1
@@ -211,7 +209,7 @@ __global__ void __launch_bounds__((RaggedUnits<E>::kWarps + 1) * 32, 1)
       typename Warp::Values v;
       if (n != RaggedUnit::kNone) {
         own.landed().wait(static_cast<unsigned>(step) % 2);
-        units.wait_for_job(step + 1);
+        units.wait_for_jobs(step + 1);
         float sum = 0.F;
         if (n > 0) {
           typename Warp::Vectors raw;

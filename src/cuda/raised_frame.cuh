@@ -2,12 +2,13 @@
 #pragma once
 
 #include "cuda/first_frame.cuh"
+#include "cuda/led_frame.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// A row's frame, from its first element (or some other): that lies 15 to 18 binades above it. It holds a part of a row
+/// A row's frame, from its first element (or some other). It holds a part of a row
 /// of which all elements' n lie between kLowest and kHighest over it, and no two further apart than terms of one chunk
 /// may be (fold::Real::kFlush): terms and sums are normal numbers then, and the canonical tree's bits. -inf, and what
 /// else is lower than `floor`, is raised to that: terms so small that no sum with another of kSeen or more in it sees
@@ -15,28 +16,20 @@ namespace cuda {
 /// meet one whose sum lies below kSeen and which has none; the row's sum, in which the first element is, is the same
 /// after the few levels of a tree over 16 chunks.)
 template <class E>
-struct RaisedFrame {
-  using S = fold::Scalar<float>;
+struct RaisedFrame : LedFrame {
   static constexpr int kWidth = 16 / static_cast<int>(sizeof(E));
-  static constexpr float kLead = 16.F;  ///< of the first element over the frame
   static constexpr int kHighest = 108, kLowest = -100, kSeen = -56;
   static constexpr float kHidden = 118.F, kRounded = 6.F;  ///< how far `floor` is under the frame, and rounded
 
   unsigned filler, floor;  ///< elements in all places of a word: the one that gives the frame, and the floor
-  float c, s;
-  bool has_floor;  ///< else it is -inf, and raises nothing
+  bool has_floor;          ///< else it is -inf, and raises nothing
 
-  __device__ __forceinline__ RaisedFrame(float first, float c_, float inverse) : c(c_) {
-    constexpr float kMagic = fold::Real<float>::kMagic;
-    s = S::sub(S::sub(__int_as_float(__float_as_int(S::fma(first, c, kMagic)) & ~1), kMagic), kLead);
+  __device__ __forceinline__ RaisedFrame(float first, float c_, float inverse) : LedFrame(first, c_) {
     filler = word_of(first);
     floor = word_of(S::mul(S::sub(s, kHidden), inverse));
     const float low = element(floor);
     has_floor = fabsf(S::fma(low, c, S::sub(kHidden, s))) <= kRounded;
     if (!has_floor) floor = word_of(-fold::infinity<float>());
-  }
-  __device__ __forceinline__ lift::FrameTerms terms() const {
-    return lift::FrameTerms::in_even_frame(c, S::sub(fold::Real<float>::kMagic, s));
   }
   __device__ __forceinline__ uint4 raised(const uint4& raw) const {
     return {raised(raw.x), raised(raw.y), raised(raw.z), raised(raw.w)};
@@ -46,12 +39,6 @@ struct RaisedFrame {
     const uint4 r = raised(raw);
     extremes.see(r);
     return r;
-  }
-  /// An element's n over the frame, rounded as the definition's; of what has none a number far outside. (Below -kMagic
-  /// bits are negative, and their difference would wrap.)
-  __device__ __forceinline__ int n(float x) const {
-    constexpr float kMagic = fold::Real<float>::kMagic;
-    return max(__float_as_int(S::fma(x, c, S::sub(kMagic, s))), 0) - __float_as_int(kMagic);
   }
   __device__ __forceinline__ int n_of_floor() const { return n(element(floor)); }
   /// Whether AboveFloor can tell what lies above the floor.
@@ -66,12 +53,6 @@ struct RaisedFrame {
   static __device__ __forceinline__ bool is_near(int high, int low) {
     return high - low <= -static_cast<int>(fold::Real<float>::kFlush);
   }
-  /// Whether the probability of an element of this n may be below kSmallest, where d is the row's sum.
-  static __device__ __forceinline__ bool may_vanish(int n, float d) {
-    static_assert(fold::Real<float>::kSmallest == 0x1p-124F);
-    return n - ((__float_as_int(d) >> 23) - 127) < -121;
-  }
-
   /// Of raised vectors, one after another, the lowest element above the floor, which is negative. (Where it is not, as
   /// where a row's first element lies far above 0, its rows with raised ones are not held.)
   class AboveFloor {

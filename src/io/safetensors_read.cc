@@ -216,8 +216,9 @@ ArrayHeader find_tensor(const SafetensorsHeader& header, std::string_view name, 
   const auto& tensors = header.tensors;
   // No name is that of the only tensor, not one of several that is named so.
   const bool only = name.empty() && tensors.size() == 1;
-  const auto found = only ? tensors.begin() : std::ranges::find(tensors, name, &NamedTensor::name);
-  if (found == tensors.end() || (name.empty() && !only)) refuse_name(header, name);
+  const auto named = name.empty() ? tensors.end() : std::ranges::find(tensors, name, &NamedTensor::name);
+  const auto found = only ? tensors.begin() : named;
+  if (found == tensors.end()) refuse_name(header, name);
   const std::string allowed = "float32, float64, float16, bfloat16, bool, int32, int64";
   const auto dtype = safetensors_dtype(found->dtype);
   if (!dtype)
