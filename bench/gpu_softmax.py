@@ -205,7 +205,7 @@ class Bench:
 
     def reduce(self, dtype, rows, n):
         x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
-        lse = torch.empty(rows, device="cuda", dtype=torch.float32)
+        lse = torch.empty(rows, device="cuda", dtype=torch.float64 if dtype == torch.float64 else torch.float32)
         candidates = self.of_rows("logsumexp", x, lse)
         self.point("logsumexp", dtype, (rows, n), "", candidates, x.numel() * x.element_size(), read_only=True)
 
@@ -341,6 +341,15 @@ def measure(b, only):
                     b.ragged(dtype, n, case)
             for n in (64, 512, 1024, 2048, 4096, 8192, 32768):
                 b.ragged(dtype, n, "ragged", "logsumexp")
+    if "float64" in only:
+        for op in ("softmax", "log_softmax"):
+            for n in (8, 16, 32, 64, 100, 128, 512, 1024, 4096, 8192, 12288, 32768, 50257, 65536, 131072, 1000000):
+                b.softmax(torch.float64, max(1, (1 << 26) // n), n, op=op)
+        for n in (8, 32, 128, 1024, 16384, 131072):
+            b.reduce(torch.float64, (1 << 26) // n, n)
+        for op in ("softmax_backward", "log_softmax_backward"):
+            for n in (8, 32, 128, 1024, 4096, 16384, 50257, 131072, 262144):
+                b.backward(torch.float64, (1 << 25) // n, n, op=op)
     if "outer" in only:
         for dtype in (torch.float32, torch.bfloat16):
             for batch, n, inner in ((16, 21, 1 << 18), (16, 64, 1 << 17), (64, 512, 4096), (1, 1024, 1 << 17),
@@ -355,7 +364,7 @@ def main():
     add_options(parser)
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
     parser.add_argument("--peers", type=peer_names(PEERS), default="torch", help=",".join(PEERS))
-    parser.add_argument("--only", default="softmax,short,between,log_softmax,long,few,logsumexp,backward,options,ragged,outer,elsewhere")
+    parser.add_argument("--only", default="softmax,short,between,log_softmax,long,few,logsumexp,backward,options,ragged,float64,outer,elsewhere")
     args = parser.parse_args()
     bench = Bench(args, Records(args.out, args.commit, args.limit, args.resume))
     run_points(lambda: measure(bench, args.only.split(",")))

@@ -22,6 +22,11 @@ struct BackwardRow : Row {
 /// is -0: it neither counts nor changes the sum. The tree is lift::WarpFold's of kWidth.
 template <template <class> class Gradient, int kWidth, int kLanes, int kCount>
 struct GradientSlots {
+  using Node = lift::SumNode;
+  using Exchange = lift::ClusterSum<256>;
+  static constexpr int kMinBlocks = 2;      ///< of 256 threads, that a processor has registers for
+  static constexpr int kMostThreads = 512;  ///< of one block that it has registers for
+
   float y[kCount], dy[kCount];
   unsigned present;
 
@@ -89,7 +94,7 @@ struct GradientTile : GradientSlots<Gradient, Tile<E, kLanes_>::kWidth, kLanes_,
 
 /// Several rows a warp (kLanes < 32) or one: rows of at most a tile.
 template <class Elements>
-__global__ void __launch_bounds__(256, 2) backward_warp_rows(const __grid_constant__ RowProblem p) {
+__global__ void __launch_bounds__(256, Elements::kMinBlocks) backward_warp_rows(const __grid_constant__ RowProblem p) {
   begin_in_order();
   constexpr int kLanes = Elements::kLanes;
   const std::int64_t group = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
@@ -98,7 +103,7 @@ __global__ void __launch_bounds__(256, 2) backward_warp_rows(const __grid_consta
   const BackwardRow r(p, RowPlace(p, writes ? group : p.rows - 1));
   Elements tile(p, r.x);
   tile.load(p, r, 0, static_cast<int>(r.length));
-  lift::SumNode row = tile.sum();
+  typename Elements::Node row = tile.sum();
   const unsigned lanes =
       kLanes == 32 ? lift::kWholeWarp : ((1U << (kLanes % 32)) - 1U) << (threadIdx.x % 32 / kLanes * kLanes);
   row.any = __ballot_sync(lift::kWholeWarp, row.any != 0) & lanes;
@@ -107,9 +112,10 @@ __global__ void __launch_bounds__(256, 2) backward_warp_rows(const __grid_consta
 
 /// A block or a cluster of blocks a row, one chunk a warp; sums cross by shared memory.
 template <class Elements>
-__global__ void __launch_bounds__(512, 1) backward_cluster_row(const __grid_constant__ RowProblem p) {
+__global__ void __launch_bounds__(Elements::kMostThreads, 1)
+    backward_cluster_row(const __grid_constant__ RowProblem p) {
   begin_in_order();
-  using Exchange = lift::ClusterSum<256>;
+  using Exchange = typename Elements::Exchange;
   __shared__ typename Exchange::Storage storage;
   Exchange::begin();
   const int warps = static_cast<int>(blockDim.x) / 32;
@@ -119,7 +125,7 @@ __global__ void __launch_bounds__(512, 1) backward_cluster_row(const __grid_cons
   const int n = static_cast<int>(clamp(r.n - begin, lift::kChunk));
   const int length = static_cast<int>(clamp(r.length - begin, lift::kChunk));
   Elements tile(p, r.x);
-  lift::SumNode own{fold::Sum<float>::identity(), 0U};
+  typename Elements::Node own{-0.F, 0U};
   tile.present = 0;
   if (length > 0) {
     tile.load(p, r, begin, length);
@@ -127,10 +133,11 @@ __global__ void __launch_bounds__(512, 1) backward_cluster_row(const __grid_cons
     own.any = __any_sync(lift::kWholeWarp, own.any != 0) ? 1U : 0U;
   } else {
 #pragma unroll
-    for (int i = 0; i < lift::kPerLane; ++i) tile.y[i] = tile.dy[i] = 0.F;
+    for (int i = 0; i < lift::kPerLane; ++i) tile.y[i] = tile.dy[i] = 0;
   }
   Exchange::ready();
-  const lift::SumNode row = Exchange::fold(storage, own, chunk, static_cast<int>(lift::chunk_count(r.length)));
+  const typename Elements::Node row =
+      Exchange::fold(storage, own, chunk, static_cast<int>(lift::chunk_count(r.length)));
   if (n > 0) tile.write(p, r, begin, n, row);
 }
 

@@ -56,9 +56,6 @@ const char* refuses_other_vectors(const RowProblem& p, Slot slot, const char* wh
   return same && fits_vectors(p, o) ? nullptr : why;
 }
 
-namespace {
-
-/// What refuses_plain() says of rows, whatever their dtypes.
 const char* refuses_plain_rows(const RowProblem& p) {
   if (p[Slot::mask].given || p[Slot::length].given || p.causal) return "some elements are hidden";
   if (p[Slot::scales].given) return "rows have scales of their own";
@@ -69,8 +66,6 @@ const char* refuses_plain_rows(const RowProblem& p) {
     return "rows overlap or run backwards";
   return nullptr;
 }
-
-}  // namespace
 
 const char* refuses_plain(const RowProblem& p) {
   const char* why = refuses_plain_rows(p);

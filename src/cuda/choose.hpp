@@ -21,7 +21,9 @@ bool on_whole_vectors(const RowProblem& p);
 /// Null if another operand of x's shape lies as x does, so that the same tiles move it; else `why`.
 const char* refuses_other_vectors(const RowProblem& p, Slot slot, const char* why);
 
-/// Null if, further, all rows are alike: one stride between rows, one scale, nothing hidden. Else why not.
+/// Null if all rows are alike: one stride between rows, one scale, nothing hidden. Else why not.
+const char* refuses_plain_rows(const RowProblem& p);
+/// Null if vectors can move them, too.
 const char* refuses_plain(const RowProblem& p);
 /// Null if rows are plain but for where results go: from 16 bit to float32, or back, or to where y lies to 16-byte
 /// boundaries otherwise than x. Else why not.

@@ -43,6 +43,10 @@ const RowKernel kSoftmax[] = {by_outer_index_kernel,
                               softmax_across_rows_kernel,
                               softmax_any_rows_kernel,
                               softmax_any_cluster_kernel,
+                              softmax_double_rows_kernel,
+                              softmax_double_stays_kernel,
+                              softmax_double_cluster_kernel,
+                              softmax_double_twice_kernel,
                               fold_generic_kernel,
                               softmax_naive_kernel,
                               softmax_safe_kernel,
@@ -51,7 +55,7 @@ const RowKernel kFold[] = {by_outer_index_kernel,   fold_lane_rows_kernel,      
                            fold_odd_rows_kernel,    fold_tiles_kernel,          fold_masked_stays_kernel,
                            fold_listed_rows_kernel, fold_ragged_rows_kernel,    fold_lengths_warp_kernel,
                            fold_any_rows_kernel,    fold_across_columns_kernel, fold_across_rows_kernel,
-                           fold_generic_kernel};
+                           fold_double_rows_kernel, fold_generic_kernel};
 const RowKernel kFinish[] = {by_outer_index_kernel, given_rows_kernel, given_across_columns_kernel,
                              finish_generic_kernel};
 const RowKernel kBackward[] = {by_outer_index_kernel,          backward_lane_rows_kernel,
@@ -60,6 +64,7 @@ const RowKernel kBackward[] = {by_outer_index_kernel,          backward_lane_row
                                backward_cluster_stays_kernel,  backward_cluster_row_kernel,
                                backward_across_columns_kernel, backward_across_columns_twice_kernel,
                                backward_any_rows_kernel,       backward_any_cluster_kernel,
+                               backward_double_rows_kernel,    backward_double_cluster_kernel,
                                backward_generic_kernel};
 const RowKernel kLseBackward[] = {by_outer_index_kernel, given_rows_kernel, given_across_columns_kernel,
                                   lse_backward_generic_kernel};

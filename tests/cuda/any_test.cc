@@ -32,12 +32,14 @@ struct Laid {
   Tensor tensor(DType t) const { return Tensor(t, shape, strides, offset); }
 };
 
-/// The kernel that took them.
-std::string compare(Op op, std::int64_t outer, std::int64_t inner, std::int64_t n, std::size_t at) {
+/// The kernel that took them. wide: of float64, of which results may become others.
+std::string compare(Op op, std::int64_t outer, std::int64_t inner, std::int64_t n, std::size_t at, bool wide = false) {
   const bool log = op == Op::log_softmax || op == Op::log_softmax_backward;
   const bool backward = op == Op::softmax_backward || op == Op::log_softmax_backward;
   const Values v = kAnyValues[pick(at, 0, std::size(kAnyValues))];
-  const auto dtype = [&](std::size_t i) { return kFloats[pick(at, i, 3)]; };
+  const auto dtype = [&](std::size_t i) {
+    return wide && (i != 2 || pick(at, 63, 5) != 0) ? DType::float64 : kFloats[pick(at, i, 3)];
+  };
   Tensor x = Laid(outer, inner, n, at, 10).tensor(dtype(1)), y = Laid(outer, inner, n, at, 20).tensor(dtype(2));
   Tensor dy = Laid(outer, inner, n, at, 30).tensor(dtype(3));
   const bool one_byte_a_row = pick(at, 61, 6) == 0;
@@ -101,6 +103,29 @@ TEST_F(CudaAny, Chunks) {
   EXPECT_GT(taken["backward_any_cluster"], 140);
 }
 
+TEST_F(CudaAny, WideRows) {
+  std::size_t at = 0;
+  std::map<std::string, int> taken;
+  for (std::int64_t n = 1; n <= 1024; n += n < 35 || (n + 1) % 64 < 3 ? 1 : 6)
+    for (const Op op : kOps)
+      for (int repeat = 0; repeat < 3 && !HasFailure(); ++repeat, ++at)
+        ++taken[compare(op, 1 + static_cast<std::int64_t>(pick(at, 50, 60)), 3, n, at, true)];
+  EXPECT_GT(taken["softmax_double_rows"], 900);
+  EXPECT_GT(taken["backward_double_rows"], 700);
+}
+
+TEST_F(CudaAny, WideChunks) {
+  std::size_t at = 0;
+  std::map<std::string, int> taken;
+  for (const std::int64_t n : {1025, 2000, 2048, 3001, 16384, 16385, 32768, 32769, 131072, 131073, 262144, 262145})
+    for (const Op op : kOps)
+      for (int repeat = 0; repeat < 8 && !HasFailure(); ++repeat, ++at)
+        ++taken[compare(op, 1 + static_cast<std::int64_t>(pick(at, 50, 5)), 2, n, at, true)];
+  EXPECT_GT(taken["softmax_double_cluster"], 110);
+  EXPECT_GT(taken["softmax_double_twice"], 8);
+  EXPECT_GT(taken["backward_double_cluster"], 80);
+}
+
 TEST_F(CudaAny, RowsOfNoElements) {
   for (std::size_t at = 0; at < 40; ++at) compare(kOps[at % 4], 3, 2, 0, at);
 }
@@ -108,10 +133,12 @@ TEST_F(CudaAny, RowsOfNoElements) {
 /// Operands that begin and end where their memory does: what lies around is not read (which compute-sanitizer sees).
 TEST_F(CudaAny, EdgesOfMemory) {
   for (const std::int64_t n : {3, 8, 50, 127, 250, 300, 1001, 1023, 1500, 17001})
-    for (const Op op : kOps) {
+    for (int i = 0; i < 8; ++i) {
+      const Op op = kOps[i % 4];
+      const auto dtype = [i](DType narrow) { return i < 4 ? narrow : DType::float64; };
       const bool backward = op == Op::softmax_backward || op == Op::log_softmax_backward;
-      Tensor x(DType::bfloat16, {37, n}, {}, 0, 0), y(DType::float32, {37, n}, {}, 0, 0);
-      Tensor dy(DType::float16, {37, n}, {}, 0, 0), mask(DType::boolean, {37, n}, {}, 0, 0);
+      Tensor x(dtype(DType::bfloat16), {37, n}, {}, 0, 0), y(dtype(DType::float32), {37, n}, {}, 0, 0);
+      Tensor dy(dtype(DType::float16), {37, n}, {}, 0, 0), mask(DType::boolean, {37, n}, {}, 0, 0);
       x.fill([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
       dy.fill([&](std::int64_t i) { return gradient_of(i / n, i % n); });
       mask.fill([&](std::int64_t i) { return i % 3 == 0 ? 0. : 1.; });
@@ -124,7 +151,7 @@ TEST_F(CudaAny, EdgesOfMemory) {
         plan.run();
         kernel = plan.kernel();
       }
-      EXPECT_NE(kernel.find("_any_"), std::string::npos) << kernel;
+      EXPECT_NE(kernel.find(i < 4 ? "_any_" : "_double_"), std::string::npos) << kernel;
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
       ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << n << " op " << static_cast<int>(op);
     }

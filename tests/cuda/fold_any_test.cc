@@ -64,7 +64,7 @@ TEST_F(CudaFoldAny, Rows) {
   std::size_t at = 0;
   for (const std::int64_t n : {1,   7,   8,   31,  32,  33,   64,   65,   100,  127,  128,  129,  250,   256,
                                300, 511, 512, 513, 777, 1000, 1023, 1024, 1025, 2047, 2048, 5000, 33000, 70001})
-    for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16, DType::float64})
       for (int form = 0; form < static_cast<int>(Form::count); ++form, ++at) {
         if (HasFailure()) return;
         const auto rows = 1 + static_cast<std::int64_t>(at * 37 % 90) * 64 / (n + 64);
@@ -73,7 +73,9 @@ TEST_F(CudaFoldAny, Rows) {
         const std::string kernel = compare(op, t, static_cast<Form>(form), rows + 1, 3, n, at, shift);
         const std::int64_t size = t == DType::float32 ? 4 : 2;
         const bool cut = static_cast<Form>(form) == Form::length || static_cast<Form>(form) == Form::causal;
-        if (cut && n > 32 && n * size % 16 == 0 && shift * size % 16 == 0) {
+        if (t == DType::float64) {
+          EXPECT_EQ(kernel, "fold_double_rows");
+        } else if (cut && n > 32 && n * size % 16 == 0 && shift * size % 16 == 0) {
           EXPECT_EQ(kernel, "fold_lengths_warp");
         } else if (n > 1) {  // one element alone is nowhere apart
           EXPECT_EQ(kernel, "fold_any_rows");
