@@ -10,11 +10,12 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Results that lanes find one by one: elements first, first + step, ... of a row of p.
+/// Results that lanes find one by one: elements first, first + step, ... of a row of p. given: as of SoftmaxOf.
 template <bool kLog>
-__device__ __noinline__ void write_one_by_one(const RowProblem& p, Share share, fold::LogSumExp<double>::State row) {
+__device__ __noinline__ void write_one_by_one(const RowProblem& p, Share share, fold::LogSumExp<double>::State row,
+                                              bool given) {
   const Row r = row_at(p, RowPlace(p, share.row));
-  write_share<double>(p, r, share, SoftmaxOf<double, kLog>(row, r.scale, p.empty, false));
+  write_share<double>(p, r, share, SoftmaxOf<double, kLog>(row, r.scale, p.empty, given));
 }
 
 /// Where a row's results go.
@@ -22,6 +23,18 @@ struct DoubleResults {
   std::int64_t row;
   char* y;
   double scale;
+};
+
+/// A warp's part of a row whose chunks warps have.
+struct ChunkOfRow {
+  int chunk;
+  std::int64_t begin;
+  int n, length;
+  __device__ __forceinline__ ChunkOfRow(const Row& r, std::int64_t chunk_)
+      : chunk(static_cast<int>(chunk_)),
+        begin(chunk_ * lift::kChunk),
+        n(static_cast<int>(clamp(r.n - begin, lift::kChunk))),
+        length(static_cast<int>(clamp(r.length - begin, lift::kChunk))) {}
 };
 
 /// Up to kLanes * kCount elements of a row, in the layout of AnyElements.
@@ -58,7 +71,7 @@ struct DoubleElements : AnyElements<kLanes_, kCount_, 1> {
   /// The n elements at `from` in shared memory; 0, but only once they are all there.
   __device__ __forceinline__ int take(const double* from, int n) {
     const int own = (n - lane + kLanes - 1) / kLanes;  // are these of this lane's slots
-    present.words[0] = own >= kCount ? Base::kAll : (1U << max(own, 0)) - 1U;
+    present.words[0] = own >= kCount ? Base::kAll : (1U << own) - 1U;
     unsigned all = 0;
     each([&](int i) { return present(i) ? from[lane + kLanes * i] : 0.; });
 #pragma unroll
@@ -73,45 +86,49 @@ struct DoubleElements : AnyElements<kLanes_, kCount_, 1> {
     const double c = ::fabs(factor.c);
     int top;
     if (!powers_fit(c, top)) return fold_far<kLog>(c);
-    return {static_cast<double>(top) / fold::Real<double>::kUnit, sum_of_terms<kLog>(c, top)};
+    const double sum = add_lanes(tree_of_terms<kLog>(c, top));
+    return top == PowerOfTwo::kLowest ? Lse::identity()
+                                      : State{static_cast<double>(top) / fold::Real<double>::kUnit, sum};
   }
-  /// Whether they could be brought to terms in a frame of their row.
-  __device__ __forceinline__ bool to_terms(const RowFactor<double>& factor, double frame) {
+  /// The same in the frame of their row, by all lanes of a warp. False: results are to be found one by one, as powers
+  /// of two do not fit, or an element lies above that frame.
+  template <bool kLog>
+  __device__ __forceinline__ bool fold_in(const RowFactor<double>& factor, double frame) {
     bring_to(factor);
     const double c = ::fabs(factor.c), n = frame * fold::Real<double>::kUnit;
     int top;
-    if (!powers_fit(c, top) || !(::fabs(n) < 0x1p30)) return false;
-    sum_of_terms<false>(c, static_cast<int>(n));
-    return true;
-  }
-  /// Elements to |factor.c|; -inf where none is.
-  __device__ __forceinline__ void bring_to(const RowFactor<double>& factor) {
-    if (factor.times != 1.) each([&](int i) { return factor(v[i]); });
-    if (factor.c < 0.) each([&](int i) { return -v[i]; });
-    if (present.words[0] != Base::kAll) each([&](int i) { return present(i) ? v[i] : -fold::infinity<double>(); });
+    if (!powers_fit(c, top)) return false;
+    const bool covered = ::fabs(n) < 0x1p30 && top <= n;
+    if (!kLog) tree_of_terms<false>(c, covered ? static_cast<int>(n) : top);
+    return covered;
   }
 
   /// Elements [begin, begin + n) of a row's results. frame: of the terms.
   template <bool kLog>
   __device__ __forceinline__ void write(const RowProblem& p, const DoubleResults& to, std::int64_t begin, int n,
-                                        const State& row, double frame) {
+                                        const State& row, double frame, bool given = false) {
     const fold::Normaliser<double> norm(row);
     // Terms of the wide split are not bounded by their frame: see Normaliser::multiplier.
     const bool serves = Lse::is_fast(row.m) ? !kLog || kept : !kLog && row.m == frame;
-    if (!norm.regular || !serves) return write_one_by_one<kLog>(p, {to.row, begin + lane, kLanes, kCount}, row);
+    if (!norm.regular || !serves) return write_one_by_one<kLog>(p, share(to.row, begin), row, given);
     if (kLog) {
       to_log_probabilities(row, to.scale);
     } else {
-      const double multiplier = norm.multiplier(frame);
-      each([&](int i) {
-        constexpr int least = (1023 - 1020) << 20;  // kSmallest's upper half, whose lower half is 0
-        static_assert(fold::Real<double>::kSmallest == 0x1p-1020);
-        const double y = fold::Scalar<double>::mul(v[i], multiplier);
-        const int written = __double2hiint(y) >= least ? -1 : 0;
-        return __hiloint2double(__double2hiint(y) & written, __double2loint(y) & written);
-      });
+      to_probabilities(norm.multiplier(frame));
     }
     put_all(p, to.y, begin, n, v);
+  }
+  /// The same of logsumexp's gradients, in a regular row in whose frame the terms are.
+  __device__ __forceinline__ void write_gradients(const RowProblem& p, const DoubleResults& to, std::int64_t begin,
+                                                  int n, const State& row, double dlse) {
+    using S = fold::Scalar<double>;
+    to_probabilities(fold::Normaliser<double>(row).multiplier(row.m));
+    each([&](int i) { return fold::canonical(S::mul(S::mul(dlse, v[i]), to.scale)); });
+    if (present.words[0] != Base::kAll) each([&](int i) { return present(i) ? v[i] : 0.; });
+    put_all(p, to.y, begin, n, v);
+  }
+  __device__ __forceinline__ Share share(std::int64_t row, std::int64_t begin) const {
+    return {row, begin + lane, kLanes, kCount};
   }
   /// Turns the array of results where they are not float64 side by side.
   __device__ __forceinline__ void put_all(const RowProblem& p, char* y, std::int64_t begin, int n,
@@ -150,7 +167,30 @@ struct DoubleElements : AnyElements<kLanes_, kCount_, 1> {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) v[i] = of(i);
   }
-  /// Whether no power of the warp's elements is one of more than 32 bits; top: the largest of the group's.
+  /// Elements to |factor.c|; -inf where none is.
+  __device__ __forceinline__ void bring_to(const RowFactor<double>& factor) {
+    if (factor.times != 1.) each([&](int i) { return factor(v[i]); });
+    if (factor.c < 0.) each([&](int i) { return -v[i]; });
+    if (present.words[0] != Base::kAll) each([&](int i) { return present(i) ? v[i] : -fold::infinity<double>(); });
+  }
+  __device__ __forceinline__ void to_probabilities(double multiplier) {
+    each([&](int i) {
+      constexpr int least = (1023 - 1020) << 20;  // kSmallest's upper half, whose lower half is 0
+      static_assert(fold::Real<double>::kSmallest == 0x1p-1020);
+      const double y = fold::Scalar<double>::mul(v[i], multiplier);
+      const int written = __double2hiint(y) >= least ? -1 : 0;
+      return __hiloint2double(__double2hiint(y) & written, __double2loint(y) & written);
+    });
+  }
+  /// Whether all of the lane's elements are -inf.
+  __device__ __forceinline__ bool none() const {
+    bool none = true;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) none &= v[i] == -fold::infinity<double>();
+    return none;
+  }
+  /// Whether powers of two of the warp's elements are all integers of 32 bits, or lie below; top: the largest of the
+  /// group's, kLowest of one without a number: -inf alone.
   __device__ __forceinline__ bool powers_fit(double c, int& top) const {
     int highest = 0;
     unsigned twice = 0;  // the largest upper half without its sign: of a NaN, whatever that is
@@ -171,23 +211,23 @@ struct DoubleElements : AnyElements<kLanes_, kCount_, 1> {
 #pragma unroll
       for (int distance = kLanes / 2; distance > 0; distance /= 2) top = max(top, shuffle(top, distance));
     }
-    const bool fit = highest <= PowerOfTwo::kFits && twice <= 2U * 0x7FF00000U && top > PowerOfTwo::kLowest;
+    const bool fit = highest <= PowerOfTwo::kFits && twice <= 2U * 0x7FF00000U && (top > PowerOfTwo::kLowest || none());
     return __all_sync(lift::kWholeWarp, fit) != 0;
   }
 
-  /// In the frame 2^top.
+  /// A lane's terms, in the frame 2^top, and their sum.
   template <bool kLog>
-  __device__ __forceinline__ double sum_of_terms(double c, int top) {
+  __device__ __forceinline__ double tree_of_terms(double c, int top) {
     constexpr int kWide = kCount < 4 ? kCount : 4, kApart = kCount / kWide;
     const int floor = top + static_cast<int>(fold::Real<double>::kFlush);
     asm volatile("" : "+d"(c));  // or what powers_fit() found of each element is kept, and spilled
-    return add_lanes(sum_tree<kApart>([&](int i) {
+    return sum_tree<kApart>([&](int i) {
       const auto terms = terms_of<kWide>([&](int k) { return v[i + k * kApart]; }, c, top, floor);
 #pragma unroll
       for (int k = 0; k < kWide; ++k)
         if (!kLog) v[i + k * kApart] = terms.of[k];
       return sum_tree<kWide>([&](int k) { return terms.of[k]; });
-    }));
+    });
   }
 
   /// Elements that are anything; they become terms, but for kLog where none is a number. By loops that turn the

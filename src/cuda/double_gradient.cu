@@ -27,7 +27,8 @@ void run_backward_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   with_double_shape(p.n, [&]<int kLanes, int kCount>() {
     by_gradient<kLanes, kCount>(p, [&]<class Elements>() {
-      launch("backward_double_rows", backward_warp_rows<Elements>, grid_of_rows<Elements>(p), stream_of(context), p);
+      launch("backward_double_rows", backward_warp_rows<Elements>, grid_of_groups(p.rows, kLanes), stream_of(context),
+             p);
     });
   });
 }

@@ -36,13 +36,15 @@ struct ClusterNodes : lift::ClusterStart {
   using State = typename Fold::State;
   using Words = lift::ClusterWords<std::uint64_t, 8>;
   struct Storage {
-    State of[256];
+    State of[256 + 256 / 8];
+    /// Lanes read runs of 8 neighbours: with a gap after every 8 they do not meet in a bank.
+    __device__ __forceinline__ State& operator[](int chunk) { return of[chunk + chunk / 8]; }
   };
 
   static __device__ __forceinline__ State fold(Storage& storage, const State& own, int chunk, int chunks) {
-    if (chunk < chunks) send(storage.of[chunk], own);
+    if (chunk < chunks) send(storage[chunk], own);
     Words::meet();
-    return merge_all<Fold>([&](int i) { return storage.of[i]; }, chunks);
+    return merge_all<Fold>([&](int i) { return storage[i]; }, chunks);
   }
 
  private:

@@ -14,10 +14,10 @@ using Lse = fold::LogSumExp<double>;
 
 /// Measured: blocks of more than 8 warps leave a processor idle while they wait for each other.
 const char* refuses_softmax_cluster(const RowProblem& p) {
+  if (const char* why = refuses_double_cluster(p, Rung::fused)) return why;
   const std::int64_t chunks = lift::chunk_count(p.n);
   const bool few = p.rows * chunks < kFewestStayChunks * traits_of(DeviceOf(p[Slot::x].data).device()).processors;
-  if (chunks > 128 && !few && p.rung == Rung::automatic) return "two reads are faster";
-  return refuses_double_cluster(p, Rung::fused);
+  return chunks > 128 && !few && p.rung == Rung::automatic ? "two reads are faster" : nullptr;
 }
 
 /// The same where a row's result is one number.
@@ -40,7 +40,7 @@ void run_rows(const RowProblem& p, const Context& context) {
   with_double_shape(p.n, [&]<int kLanes, int kCount>() {
     using Elements = DoubleElements<kLanes, kCount>;
     const auto by = [&](auto kernel) {
-      launch("softmax_double_rows", kernel, grid_of_rows<Elements>(p), stream_of(context), p);
+      launch("softmax_double_rows", kernel, grid_of_groups(p.rows, kLanes), stream_of(context), p);
     };
     is_log(p) ? by(softmax_double_rows<Elements, true>) : by(softmax_double_rows<Elements, false>);
   });
@@ -54,53 +54,35 @@ void run_cluster(const RowProblem& p, const Context& context) {
   is_log(p) ? by(softmax_double_cluster<true>) : by(softmax_double_cluster<false>);
 }
 
-/// Groups of lanes that have a row or a chunk each.
-template <class Elements>
-Grid grid_of(std::int64_t items) {
-  return {ceil_div(items, kAnyThreads / Elements::kLanes), kAnyThreads};
-}
-using Chunk = DoubleElements<32, lift::kPerLane>;
-
-const Lse::State* fold_chunks_of(const RowProblem& p, char* memory, Stream stream) {
-  auto* states = reinterpret_cast<Lse::State*>(memory);
-  const std::int64_t items = p.rows * lift::chunk_count(p.n);
-  launch("fold_double_rows", fold_double_rows<Chunk>, grid_of<Chunk>(items), stream, p, items, states);
-  return merge_levels<Lse>(p, states, stream);
-}
-
-std::size_t states_of_chunks(const RowProblem& p, const Context&) {
-  return p.n <= lift::kChunk ? 0 : state_bytes<Lse::State>(p);
-}
-
-void run_twice(const RowProblem& p, const Context& context) {
-  const DeviceOf device(p[Slot::x].data);
-  const Scratch scratch(states_of_chunks(p, context), context);
-  const Stream stream = stream_of(context);
-  const Lse::State* states = fold_chunks_of(p, scratch.data(), stream);
-  const std::int64_t items = p.rows * lift::chunk_count(p.n);
-  const auto by = [&](auto kernel) {
-    launch("write_double_chunks", kernel, grid_of<Chunk>(items), stream.following(), p, items, states);
-  };
-  is_log(p) ? by(write_double_chunks<true>) : by(write_double_chunks<false>);
+std::size_t fold_workspace(const RowProblem& p, const Context&) {
+  return p.n <= lift::kChunk ? 0 : double_state_bytes(p);
 }
 
 void run_fold(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const Scratch scratch(states_of_chunks(p, context), context);
+  const Scratch scratch(fold_workspace(p, context), context);
   const Stream stream = stream_of(context);
   if (p.n > lift::kChunk) {
-    const Lse::State* states = fold_chunks_of(p, scratch.data(), stream);
+    const Lse::State* states = double_states(p, scratch.data(), stream);
     const Grid grid{ceil_div(p.rows, kThreads), kThreads};
     return launch("write_row_results", write_row_results<double>, grid, stream.following(), p, states);
   }
   with_fold_shape(p.n, [&]<int kLanes, int kCount>() {
     using Elements = DoubleElements<kLanes, kCount>;
-    launch("fold_double_rows", fold_double_rows<Elements>, grid_of<Elements>(p.rows), stream, p, p.rows,
+    launch("fold_double_rows", fold_double_rows<Elements>, grid_of_groups(p.rows, kLanes), stream, p, p.rows,
            static_cast<Lse::State*>(nullptr));
   });
 }
 
 }  // namespace
+
+const Lse::State* double_states(const RowProblem& p, char* memory, Stream stream) {
+  auto* states = reinterpret_cast<Lse::State*>(memory);
+  const std::int64_t items = p.rows * lift::chunk_count(p.n);
+  launch("fold_double_rows", fold_double_rows<DoubleElements<32, lift::kPerLane>>, grid_of_groups(items, 32), stream, p,
+         items, states);
+  return merge_levels<Lse>(p, states, stream);
+}
 
 const RowKernel softmax_double_rows_kernel{
     "softmax_double_rows", [](const RowProblem& p, const Context&) { return refuses_double_rows(p, Rung::fused); },
@@ -108,12 +90,9 @@ const RowKernel softmax_double_rows_kernel{
 const RowKernel softmax_double_cluster_kernel{
     "softmax_double_cluster", [](const RowProblem& p, const Context&) { return refuses_softmax_cluster(p); },
     run_cluster, nullptr};
-const RowKernel softmax_double_twice_kernel{
-    "softmax_double_twice", [](const RowProblem& p, const Context&) { return refuses_double(p, Rung::tiled, Slot::y); },
-    run_twice, states_of_chunks};
 const RowKernel fold_double_rows_kernel{
     "fold_double_rows", [](const RowProblem& p, const Context&) { return refuses_double(p, Rung::tiled, Slot::x); },
-    run_fold, states_of_chunks};
+    run_fold, fold_workspace};
 
 }  // namespace cuda
 }  // namespace v0

@@ -4,6 +4,7 @@
 
 #include "cuda/double_elements.cuh"
 #include "cuda/double_nodes.cuh"
+#include "cuda/double_rows.hpp"
 #include "cuda/in_order.cuh"
 
 namespace softfold {
@@ -12,7 +13,7 @@ namespace cuda {
 
 /// A row of at most one tile by a group of lanes. Groups whose row is not theirs to write take part.
 template <class Elements, bool kLog>
-__global__ void __launch_bounds__(kAnyThreads, Elements::kMinBlocks)
+__global__ void __launch_bounds__(kDoubleThreads, Elements::kMinBlocks)
     softmax_double_rows(const __grid_constant__ RowProblem p) {
   begin_in_order();
   const std::int64_t group = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / Elements::kLanes;
@@ -23,18 +24,6 @@ __global__ void __launch_bounds__(kAnyThreads, Elements::kMinBlocks)
   const auto row = tile.template fold<kLog>(RowFactor<double>(r.scale));
   if (writes) tile.template write<kLog>(p, {group, r.y, r.scale}, 0, static_cast<int>(r.n), row, row.m);
 }
-
-/// A warp's part of a row whose chunks warps have.
-struct ChunkOfRow {
-  int chunk;
-  std::int64_t begin;
-  int n, length;
-  __device__ __forceinline__ ChunkOfRow(const Row& r, std::int64_t chunk_)
-      : chunk(static_cast<int>(chunk_)),
-        begin(chunk_ * lift::kChunk),
-        n(static_cast<int>(clamp(r.n - begin, lift::kChunk))),
-        length(static_cast<int>(clamp(r.length - begin, lift::kChunk))) {}
-};
 
 /// A block or a cluster of blocks a row, a chunk a warp; states cross by shared memory.
 template <bool kLog>
@@ -58,32 +47,9 @@ __global__ void __launch_bounds__(512, 1) softmax_double_cluster(const __grid_co
   if (part.n > 0) tile.template write<kLog>(p, to, part.begin, part.n, root, own.m);
 }
 
-/// Of longer rows the results, a chunk a warp, by the states that fold_double_rows left.
-template <bool kLog>
-__global__ void __launch_bounds__(kAnyThreads, 2)
-    write_double_chunks(const __grid_constant__ RowProblem p, std::int64_t items,
-                        const fold::LogSumExp<double>::State* states) {
-  begin_in_order();
-  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
-  const std::int64_t chunks = lift::chunk_count(p.n), index = item / chunks;
-  const Row r = row_at(p, RowPlace(p, index));
-  const ChunkOfRow part(r, item - index * chunks);
-  const auto row = states[index];
-  DoubleElements<32, lift::kPerLane> tile(p, r.x, part.begin);
-  const RowFactor<double> factor(r.scale);
-  tile.load(p, r, part.begin, part.length);
-  if (kLog) {
-    tile.bring_to(factor);
-  } else if (!tile.to_terms(factor, row.m)) {
-    return write_one_by_one<kLog>(p, {index, part.begin + tile.lane, 32, lift::kPerLane}, row);
-  }
-  tile.template write<kLog>(p, {index, r.y, r.scale}, part.begin, part.n, row, row.m);
-}
-
 /// The states of chunks; `states` null: the results of rows of at most one tile.
 template <class Elements>
-__global__ void __launch_bounds__(kAnyThreads, Elements::kMinBlocks)
+__global__ void __launch_bounds__(kDoubleThreads, Elements::kMinBlocks)
     fold_double_rows(const __grid_constant__ RowProblem p, std::int64_t items, fold::LogSumExp<double>::State* states) {
   begin_in_order();
   const std::int64_t own = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / Elements::kLanes;

@@ -10,6 +10,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+inline constexpr int kDoubleThreads = 256;  ///< of blocks that have rows of one tile, or chunks
+
 /// Null if rows of float64 can be read an element at a time, a group of lanes or a warp a chunk, else why not.
 inline const char* refuses_double(const RowProblem& p, Rung rung, Slot side_by_side) {
   if (!p.is_double()) return "elements are not float64";
@@ -22,7 +24,6 @@ inline const char* refuses_double(const RowProblem& p, Rung rung, Slot side_by_s
 /// Null if, further, a group holds a row.
 inline const char* refuses_double_rows(const RowProblem& p, Rung rung) {
   if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
-  if (p.rows / 8 >= 0x7FFFFFFF) return "more rows than a grid has";
   return refuses_double(p, rung, Slot::y);
 }
 /// Null if, further, a cluster holds one.
@@ -44,6 +45,15 @@ void with_double_shape(std::int64_t n, const Go& go) {
   if (n <= 512) return go.template operator()<32, 16>();
   go.template operator()<32, 32>();
 }
+
+/// Blocks for so many groups of lanes.
+inline Grid grid_of_groups(std::int64_t groups, int lanes) {
+  return {ceil_div(groups, kDoubleThreads / lanes), kDoubleThreads};
+}
+
+/// The rows' states, and the workspace that is asked for them.
+const fold::LogSumExp<double>::State* double_states(const RowProblem& p, char* memory, Stream stream);
+inline std::size_t double_state_bytes(const RowProblem& p) { return state_bytes<fold::LogSumExp<double>::State>(p); }
 
 /// Whether clusters of blocks of so many warps hold a row, a chunk a warp.
 inline bool fits_clusters(const RowProblem& p, int warps) {

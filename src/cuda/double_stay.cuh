@@ -32,6 +32,7 @@ struct DoubleLanding {
   __device__ __forceinline__ void fetch(CopyBarrier& landed) const {
     const int begin = head(), whole = (n - begin) / 2 * 2;
     landed.expect(8 * whole);
+    fence_for_copy();  // what a lane copied of the row before may lie where the copy engine writes now
     if (whole > 0) landed.copy(place() + begin, first + begin, 8 * whole);
     if (begin != 0) copy_one(place(), first);
     if (begin + whole < n) copy_one(place() + n - 1, first + n - 1);

@@ -35,9 +35,9 @@ struct Doubles {
 
 /// 2^step times a number of exponent 0, or 0. Without a branch, which would keep elements from being worked on side by
 /// side.
-__device__ __forceinline__ double times_power_of_two(double a, int step, bool counts) {
-  const int kept = counts ? -1 : 0;
-  return __hiloint2double((__double2hiint(a) + (step << 20)) & kept, __double2loint(a) & kept);
+__device__ __forceinline__ double times_power_of_two(double a, unsigned step, bool counts) {
+  const unsigned kept = counts ? ~0U : 0U, high = static_cast<unsigned>(__double2hiint(a)) + (step << 20);
+  return __hiloint2double(static_cast<int>(high & kept), static_cast<int>(__double2loint(a) & kept));
 }
 
 /// The power of two of an element, rounded to an integer, as one of 32 bits.
@@ -50,23 +50,24 @@ struct PowerOfTwo {
   __device__ __forceinline__ PowerOfTwo(double x, double c) {
     t = fold::Scalar<double>::fma(x, c, fold::Real<double>::kMagic);
     // One below 0 has borrowed one of the upper half.
-    fits = __double2hiint(t) + static_cast<int>(static_cast<unsigned>(__double2loint(t)) >> 31);
+    fits =
+        static_cast<int>(static_cast<unsigned>(__double2hiint(t)) + (static_cast<unsigned>(__double2loint(t)) >> 31));
   }
   __device__ __forceinline__ int n() const { return __double2loint(t); }
   __device__ __forceinline__ bool counts(int floor) const { return fits >= kFits && n() >= floor; }
   __device__ __forceinline__ double rounded() const { return fold::Scalar<double>::sub(t, fold::Real<double>::kMagic); }
 };
 
-/// 2^(x(k) * c - top) of kWide numbers, 0 of those below 2^floor: fold::term() of numbers of which none is above the
-/// integers of 32 bits, nor more than a few hundred above top.
+/// 2^(x(k) * c - top) of kWide numbers, 0 of those below 2^floor: fold::term() of numbers that are no more than 2^9
+/// above top. What comes of others is to be thrown away.
 template <int kWide, class X>
 __device__ __forceinline__ typename Doubles<kWide>::V terms_of(const X& x, double c, int top, int floor) {
   using A = Doubles<kWide>;
-  int steps[kWide];
+  unsigned steps[kWide];  // of what counts above -2^11
   bool counts[kWide];
   const auto f = A::each([&](int k) {
     const PowerOfTwo power(x(k), c);
-    steps[k] = power.n() - top;
+    steps[k] = static_cast<unsigned>(power.n()) - static_cast<unsigned>(top);
     counts[k] = power.counts(floor);
     return fold::Scalar<double>::fma(x(k), c, -power.rounded());
   });

@@ -57,7 +57,7 @@ const RowKernel kFold[] = {by_outer_index_kernel,   fold_lane_rows_kernel,      
                            fold_any_rows_kernel,    fold_across_columns_kernel, fold_across_rows_kernel,
                            fold_double_rows_kernel, fold_generic_kernel};
 const RowKernel kFinish[] = {by_outer_index_kernel, given_rows_kernel, given_across_columns_kernel,
-                             finish_generic_kernel};
+                             given_double_rows_kernel, finish_generic_kernel};
 const RowKernel kBackward[] = {by_outer_index_kernel,          backward_lane_rows_kernel,
                                backward_any_short_kernel,      backward_odd_rows_kernel,
                                backward_warp_rows_kernel,      backward_block_rows_kernel,
@@ -67,7 +67,7 @@ const RowKernel kBackward[] = {by_outer_index_kernel,          backward_lane_row
                                backward_double_rows_kernel,    backward_double_cluster_kernel,
                                backward_generic_kernel};
 const RowKernel kLseBackward[] = {by_outer_index_kernel, given_rows_kernel, given_across_columns_kernel,
-                                  lse_backward_generic_kernel};
+                                  given_double_rows_kernel, lse_backward_generic_kernel};
 const AttentionKernel kAttention[] = {attention_sm90_kernel, attention_portable_kernel};
 
 }  // namespace

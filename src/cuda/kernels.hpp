@@ -33,9 +33,11 @@ extern const RowKernel softmax_lengths_warp_kernel, softmax_lengths_pairs_kernel
 /// …_short: of what others take too.
 extern const RowKernel softmax_any_short_kernel, softmax_any_rows_kernel, softmax_any_cluster_kernel,
     backward_any_short_kernel, backward_any_rows_kernel, backward_any_cluster_kernel;
-/// float64: a group of lanes a row, a cluster a row, of plain rows one that stays for many, two reads.
+/// float64: a group of lanes a row, a cluster a row, of plain rows one that stays for many, two reads; states that are
+/// known.
 extern const RowKernel softmax_double_rows_kernel, softmax_double_stays_kernel, softmax_double_cluster_kernel,
-    softmax_double_twice_kernel, fold_double_rows_kernel, backward_double_rows_kernel, backward_double_cluster_kernel;
+    softmax_double_twice_kernel, fold_double_rows_kernel, given_double_rows_kernel, backward_double_rows_kernel,
+    backward_double_cluster_kernel;
 /// softmax and log_softmax, logsumexp and state, and gradients along an outer axis.
 extern const RowKernel softmax_across_rows_kernel, fold_across_rows_kernel;
 /// logsumexp and state of rows that are not plain.

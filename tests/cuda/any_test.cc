@@ -126,6 +126,32 @@ TEST_F(CudaAny, WideChunks) {
   EXPECT_GT(taken["backward_double_cluster"], 80);
 }
 
+/// Rungs that were asked for: with one read, with two.
+TEST_F(CudaAny, WideRungs) {
+  for (const std::int64_t n : {1, 8, 100, 1024, 1025, 9000, 140000})
+    for (const Op op : {Op::softmax, Op::log_softmax})
+      for (const softfold::Rung rung : {softfold::Rung::fused, softfold::Rung::tiled}) {
+        const std::int64_t rows = n == 9000 ? 720 : n > 9000 ? 3 : 50;
+        Tensor x(DType::float64, {rows, n}, {}, 0, 0), y(DType::float64, {rows, n}, {}, 0, 0);
+        x.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+        std::string kernel;
+        for (const bool gpu : {false, true}) {
+          const softfold::View in = x.view(gpu), out = y.view(gpu);
+          softfold::RowOptions o;
+          o.rung = gpu ? rung : softfold::Rung::automatic;
+          const auto plan = softfold::plan(op, {&in, 1}, {&out, 1}, o);
+          plan.run();
+          kernel = plan.kernel();
+        }
+        EXPECT_EQ(kernel, rung == softfold::Rung::tiled ? "softmax_double_twice"
+                          : n <= 1024                   ? "softmax_double_rows"
+                          : n == 9000                   ? "softmax_double_stays"
+                                                        : "softmax_double_cluster");
+        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << n << " by " << kernel;
+      }
+}
+
 TEST_F(CudaAny, RowsOfNoElements) {
   for (std::size_t at = 0; at < 40; ++at) compare(kOps[at % 4], 3, 2, 0, at);
 }

@@ -94,6 +94,17 @@ TEST_F(CudaGiven, Chunks) {
         }
 }
 
+/// The same of float64.
+TEST_F(CudaGiven, WideRows) {
+  std::size_t at = 0;
+  for (std::int64_t n = 1; n <= 300000 && !HasFailure(); n += n < 35 ? 1 : n < 1200 ? 13 : n)
+    for (const Op op : kOps)
+      for (const bool strange : {false, true}) {
+        const auto rows = 1 + static_cast<std::int64_t>(at * 37 % 300) * 64 / (n + 64);
+        EXPECT_EQ(compare(op, DType::float64, rows, n, 1, at++, strange), "given_double_rows");
+      }
+}
+
 TEST_F(CudaGiven, Across) {
   std::size_t at = 0;
   for (const std::int64_t n : {2, 7, 21, 63, 64, 65, 512, 1000, 3000})
@@ -112,7 +123,7 @@ TEST_F(CudaGiven, Across) {
 TEST_F(CudaGiven, EdgesOfMemory) {
   softfold::RowOptions o;
   o.axis = 1;
-  for (const DType t : {DType::float32, DType::bfloat16})
+  for (const DType t : {DType::float32, DType::bfloat16, DType::float64})
     for (const std::int64_t inner : {1, 5, 36})
       for (const std::int64_t n : {3, 8, 50, 127, 250, 1001, 1500}) {
         Tensor x(t, {7, n, inner}, {}, 0, 0), y(t, {7, n, inner}, {}, 0, 0),
