@@ -4,6 +4,7 @@
 #include "cuda/in_order.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
+#include "cuda/states.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -27,53 +28,118 @@ __global__ void __launch_bounds__(128) write_logsumexp(const __grid_constant__ R
   }
 }
 
-template <class T>
-std::size_t lse_bytes(const RowProblem& p) {
-  return state_bytes<typename fold::LogSumExp<T>::State>(p);
+bool is_ragged(const RowProblem& p) { return p[Slot::offsets].given; }
+
+/// Chunks of all rows, or of ragged ones the most that there may be.
+std::int64_t count_of_chunks(const RowProblem& p) {
+  return is_ragged(p) ? most_ragged_chunks(p) : p.rows * lift::chunk_count(p.n);
+}
+
+/// What warps take each, and in workspace what they have to know for it.
+class Items {
+ public:
+  Items(const RowProblem& p, Parts& parts)
+      : p_(p), memory_(is_ragged(p) ? parts.bytes_for<char>(first_chunk_bytes(p)) : nullptr) {}
+  void find(Stream stream) {
+    if (is_ragged(p_)) first_chunks_ = find_first_chunks(p_, memory_, stream);
+  }
+  GenericItems chunks() const { return {count_of_chunks(p_), false, first_chunks_}; }
+  /// What is written is written along rows, or across them.
+  GenericItems results() const {
+    const bool across = is_across(p_);
+    return {is_ragged(p_) ? count_of_chunks(p_) : write_items(p_, across), across, first_chunks_};
+  }
+
+ private:
+  const RowProblem& p_;
+  char* memory_;
+  const std::int64_t* first_chunks_ = nullptr;
+};
+
+/// The states of chunks, and from them one a row.
+template <class F>
+class Nodes {
+ public:
+  using State = typename F::State;
+
+  Nodes(const RowProblem& p, Parts& parts) : p_(p), nodes_(parts.bytes_for<State>(bytes(p))) {}
+  State* chunks() const { return nodes_; }
+  const State* merge(const GenericItems& items, Stream stream) const {
+    if (!is_ragged(p_)) return merge_levels<F>(p_, nodes_, stream);
+    State* roots = nodes_ + items.count;
+    launch("merge_ragged", merge_ragged<F>, {ceil_div(p_.rows, kThreads), kThreads}, stream.following(), nodes_,
+           items.first_chunks, items.count, roots, p_.rows);
+    return roots;
+  }
+
+ private:
+  static std::size_t bytes(const RowProblem& p) {
+    if (!is_ragged(p)) return state_bytes<State>(p);
+    return static_cast<std::size_t>(count_of_chunks(p) + p.rows) * sizeof(State);
+  }
+
+  const RowProblem& p_;
+  State* nodes_;
+};
+
+/// Of Items and Nodes.
+template <class F>
+std::size_t bytes_of(const RowProblem& p) {
+  Parts parts(nullptr);
+  const Items items(p, parts);
+  const Nodes<F> nodes(p, parts);
+  return parts.used();
+}
+std::size_t item_bytes(const RowProblem& p, const Context&) {
+  Parts parts(nullptr);
+  const Items items(p, parts);
+  return parts.used();
 }
 
 template <class T>
-const typename fold::LogSumExp<T>::State* fold_rows(const RowProblem& p, char* memory, Stream stream) {
-  using Lse = fold::LogSumExp<T>;
-  auto* states = reinterpret_cast<typename Lse::State*>(memory);
-  const std::int64_t items = p.rows * lift::chunk_count(p.n);
-  if (items == 0) {  // rows of no elements: every state is the empty one
-    launch("merge_nodes", merge_nodes<Lse>, warps_for(p.rows), stream, states, std::int64_t{0}, states, std::int64_t{1},
-           p.rows);
+const typename fold::LogSumExp<T>::State* fold_rows(const RowProblem& p, const GenericItems& items,
+                                                    const Nodes<fold::LogSumExp<T>>& nodes, Stream stream) {
+  auto* states = nodes.chunks();
+  if (items.count == 0) {  // rows of no elements: every state is the empty one
+    launch("merge_nodes", merge_nodes<fold::LogSumExp<T>>, warps_for(p.rows), stream, states, std::int64_t{0}, states,
+           std::int64_t{1}, p.rows);
     return states;
   }
-  launch("fold_chunks", fold_chunks<T>, warps_for(items), stream, p, items, states);
-  return merge_levels<Lse>(p, states, stream);
+  launch("fold_chunks", fold_chunks<T>, warps_for(items.count), stream, p, items, states);
+  return nodes.merge(items, stream);
 }
 
 template <class T>
-void write_softmax_rows(const RowProblem& p, const typename fold::LogSumExp<T>::State* states, Stream stream) {
-  const bool across = is_across(p);
-  const std::int64_t items = write_items(p, across);
+void write_softmax_rows(const RowProblem& p, const GenericItems& items,
+                        const typename fold::LogSumExp<T>::State* states, Stream stream) {
   if (p.op == Op::log_softmax || p.op == Op::finish_log_softmax) {
-    launch("write_softmax", write_softmax<T, true>, warps_for(items), stream, p, items, across, states);
+    launch("write_softmax", write_softmax<T, true>, warps_for(items.count), stream, p, items, states);
   } else {
-    launch("write_softmax", write_softmax<T, false>, warps_for(items), stream, p, items, across, states);
+    launch("write_softmax", write_softmax<T, false>, warps_for(items.count), stream, p, items, states);
   }
 }
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p.rung, Rung::tiled)) return why;
-  return refuses_chunks(p);
+  if (!is_ragged(p)) return refuses_chunks(p);
+  return count_of_chunks(p) < std::int64_t{0x7FFFFFFF} * kWarps ? nullptr : "more chunks than a grid has";
 }
 
 std::size_t fold_workspace(const RowProblem& p, const Context&) {
-  return p.is_double() ? lse_bytes<double>(p) : lse_bytes<float>(p);
+  return p.is_double() ? bytes_of<fold::LogSumExp<double>>(p) : bytes_of<fold::LogSumExp<float>>(p);
 }
 
 void run_fold(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(fold_workspace(p, context), context);
   const Stream stream = stream_of(context);
+  Parts parts(scratch.data());
+  Items items(p, parts);
+  items.find(stream);
   with_fold_type(p, [&]<class T>(T) {
-    const auto* states = fold_rows<T>(p, scratch.data(), stream);
+    const auto* states = fold_rows<T>(p, items.chunks(), Nodes<fold::LogSumExp<T>>(p, parts), stream);
     if (p.op == Op::softmax || p.op == Op::log_softmax) {
-      write_softmax_rows<T>(p, states, stream);
+      write_softmax_rows<T>(p, items.results(), states, stream);
     } else {
       launch("write_row_results", write_row_results<T>, {ceil_div(p.rows, kThreads), kThreads}, stream, p, states);
     }
@@ -85,52 +151,60 @@ void run_finish(const RowProblem& p, const Context& context) {
   const Stream stream = stream_of(context);
   if (p.op == Op::finish_logsumexp)
     return launch("write_logsumexp", write_logsumexp, {ceil_div(p.rows, kThreads), kThreads}, stream, p);
-  with_fold_type(p, [&]<class T>(T) { write_softmax_rows<T>(p, nullptr, stream); });
+  const Scratch scratch(item_bytes(p, context), context);
+  Parts parts(scratch.data());
+  Items items(p, parts);
+  items.find(stream);
+  with_fold_type(p, [&]<class T>(T) { write_softmax_rows<T>(p, items.results(), nullptr, stream); });
 }
 
 std::size_t backward_workspace(const RowProblem& p, const Context&) {
-  return p.is_double() ? state_bytes<GradientState<double>>(p) : state_bytes<GradientState<float>>(p);
+  return p.is_double() ? bytes_of<GradientFold<double>>(p) : bytes_of<GradientFold<float>>(p);
 }
 
 template <class T, template <class> class Gradient>
-void backward(const RowProblem& p, char* memory, Stream stream) {
-  const std::int64_t chunks = p.rows * lift::chunk_count(p.n);
-  if (chunks == 0) return;
-  auto* states = reinterpret_cast<GradientState<T>*>(memory);
-  launch("sum_chunks", sum_chunks<T, Gradient>, warps_for(chunks), stream, p, chunks, states);
-  const auto* sums = merge_levels<GradientFold<T>>(p, states, stream);
-  const bool across = is_across(p);
-  const std::int64_t items = write_items(p, across);
-  launch("write_gradient", write_gradient<T, Gradient>, warps_for(items), stream, p, items, across, sums);
+void backward(const RowProblem& p, Parts& parts, Stream stream) {
+  if (count_of_chunks(p) == 0) return;
+  Items items(p, parts);
+  items.find(stream);
+  const Nodes<GradientFold<T>> nodes(p, parts);
+  const GenericItems chunks = items.chunks(), results = items.results();
+  launch("sum_chunks", sum_chunks<T, Gradient>, warps_for(chunks.count), stream, p, chunks, nodes.chunks());
+  const auto* sums = nodes.merge(chunks, stream);
+  launch("write_gradient", write_gradient<T, Gradient>, warps_for(results.count), stream, p, results, sums);
 }
 
 void run_backward(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(backward_workspace(p, context), context);
+  Parts parts(scratch.data());
   with_fold_type(p, [&]<class T>(T) {
     if (p.op == Op::softmax_backward) {
-      backward<T, fold::SoftmaxGradient>(p, scratch.data(), stream_of(context));
+      backward<T, fold::SoftmaxGradient>(p, parts, stream_of(context));
     } else {
-      backward<T, fold::LogSoftmaxGradient>(p, scratch.data(), stream_of(context));
+      backward<T, fold::LogSoftmaxGradient>(p, parts, stream_of(context));
     }
   });
 }
 
 void run_lse_backward(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  const bool across = is_across(p);
-  const std::int64_t items = write_items(p, across);
+  const Scratch scratch(item_bytes(p, context), context);
+  const Stream stream = stream_of(context);
+  Parts parts(scratch.data());
+  Items items(p, parts);
+  items.find(stream);
   with_fold_type(p, [&]<class T>(T) {
-    launch("write_lse_gradient", write_lse_gradient<T>, warps_for(items), stream_of(context), p, items, across);
+    launch("write_lse_gradient", write_lse_gradient<T>, warps_for(items.results().count), stream, p, items.results());
   });
 }
 
 }  // namespace
 
 const RowKernel fold_generic_kernel{"fold_generic", refuses, run_fold, fold_workspace};
-const RowKernel finish_generic_kernel{"finish_generic", refuses, run_finish, nullptr};
+const RowKernel finish_generic_kernel{"finish_generic", refuses, run_finish, item_bytes};
 const RowKernel backward_generic_kernel{"backward_generic", refuses, run_backward, backward_workspace};
-const RowKernel lse_backward_generic_kernel{"lse_backward_generic", refuses, run_lse_backward, nullptr};
+const RowKernel lse_backward_generic_kernel{"lse_backward_generic", refuses, run_lse_backward, item_bytes};
 
 }  // namespace cuda
 }  // namespace v0

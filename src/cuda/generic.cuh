@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/operand_at.cuh"
+#include "cuda/ragged_chunks.cuh"
 #include "cuda/tree_nodes.cuh"
 
 namespace softfold {
@@ -35,6 +36,13 @@ struct RowFactor {
   __device__ T operator()(T x) const { return times == T(1) ? x : fold::Scalar<T>::mul(x, times); }
 };
 
+/// What the warps of a launch take each.
+struct GenericItems {
+  std::int64_t count;
+  bool across = false;                         ///< lanes have rows: see Share
+  const std::int64_t* first_chunks = nullptr;  ///< see share_of()
+};
+
 /// Which elements of a row a lane handles: i = first + lane + 32 j, or with `across`, rows side by side and i = first +
 /// j.
 struct Share {
@@ -43,8 +51,15 @@ struct Share {
 };
 
 /// The share of one warp of `warps` work items. Where rows, not their elements, lie side by side, lanes take rows.
-__device__ __forceinline__ Share share_of(const RowProblem& p, std::int64_t item, bool across) {
+/// first_chunks: of ragged rows, whose chunks are then the items, one row's behind another's; row p.rows if there is
+/// none.
+__device__ __forceinline__ Share share_of(const RowProblem& p, std::int64_t item, bool across,
+                                          const std::int64_t* first_chunks = nullptr) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (first_chunks != nullptr) {
+    const std::int64_t row = row_of_chunk(first_chunks, p.rows, item);
+    return {row, (item - first_chunks[row]) * lift::kChunk + lane, 32, lift::kPerLane};
+  }
   if (!across) {
     const std::int64_t chunks = (p.n + lift::kChunk - 1) / lift::kChunk;
     return {item / chunks, item % chunks * lift::kChunk + lane, 32, lift::kPerLane};
@@ -70,6 +85,40 @@ __device__ __forceinline__ T add_chunk(T (&v)[lift::kPerLane]) {
 __device__ __forceinline__ bool is_present(const Row& r, std::int64_t mask_stride, std::int64_t i) {
   return i < r.length && (r.mask == nullptr || r.mask[i * mask_stride] != 0);
 }
+/// A bit for each of a share's elements that is there. No load waits for another, as in load_share().
+__device__ __forceinline__ unsigned present_of(const Row& r, std::int64_t mask_stride, const Share& share) {
+  unsigned present = 0;
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j)
+    present |= j < share.count && is_present(r, mask_stride, share.first + share.step * j) ? 1U << j : 0U;
+  return present;
+}
+/// The elements of a share that are there; 0 where none is. row: an operand's row begins there.
+template <class T>
+__device__ __forceinline__ void load_share(T (&v)[lift::kPerLane], const Operand& o, const char* row,
+                                           const Share& share, unsigned present) {
+  // The dtype is asked first: behind a branch for each element loads would wait for each other.
+  const auto as = [&](auto t) {
+#pragma unroll
+    for (int j = 0; j < lift::kPerLane; ++j) {
+      v[j] = T(0);
+      if ((present >> j & 1U) != 0) v[j] = element_at<T>(t.value, row + (share.first + share.step * j) * o.axis_stride);
+    }
+  };
+  switch (o.dtype) {
+    case DType::float16: return as(std::integral_constant<DType, DType::float16>{});
+    case DType::bfloat16: return as(std::integral_constant<DType, DType::bfloat16>{});
+    case DType::float64: return as(std::integral_constant<DType, DType::float64>{});
+    default: return as(std::integral_constant<DType, DType::float32>{});
+  }
+}
+/// The array by one place on, its first number in `last`.
+template <class T>
+__device__ __forceinline__ void turn(T (&v)[lift::kPerLane], T last) {
+#pragma unroll
+  for (int j = 0; j + 1 < lift::kPerLane; ++j) v[j] = v[j + 1];
+  v[lift::kPerLane - 1] = last;
+}
 
 /// The state of a chunk: lift::reduce_chunk across a warp. x: whose row begins at r.x.
 template <class T>
@@ -78,16 +127,14 @@ __device__ __forceinline__ typename fold::LogSumExp<T>::State chunk_state(const 
   using Lse = fold::LogSumExp<T>;
   const RowFactor<T> factor(r.scale);
   T v[lift::kPerLane];
-  unsigned present = 0;
+  const unsigned present = present_of(r, p[Slot::mask].axis_stride, share);
+  load_share(v, x, r.x, share, present);
   T extreme = T(0);
   bool any = false, nan = false, plus = false;
 #pragma unroll
   for (int j = 0; j < lift::kPerLane; ++j) {
-    const std::int64_t i = share.first + 32 * j;
-    v[j] = T(0);
-    if (!is_present(r, p[Slot::mask].axis_stride, i)) continue;
-    v[j] = factor(element_at<T>(x.dtype, r.x + i * x.axis_stride));
-    present |= 1U << j;
+    if ((present >> j & 1U) == 0) continue;
+    v[j] = factor(v[j]);
     if (fold::is_nan(v[j])) {
       nan = true;
     } else if (::fabs(v[j]) == fold::infinity<T>()) {
@@ -124,11 +171,12 @@ __device__ __forceinline__ typename fold::LogSumExp<T>::State chunk_state(const 
 
 template <class T>
 __global__ void __launch_bounds__(128)
-    fold_chunks(const __grid_constant__ RowProblem p, std::int64_t items, typename fold::LogSumExp<T>::State* states) {
+    fold_chunks(const __grid_constant__ RowProblem p, GenericItems items, typename fold::LogSumExp<T>::State* states) {
   begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
-  const Share share = share_of(p, item, false);
+  if (item >= items.count) return;
+  const Share share = share_of(p, item, false, items.first_chunks);
+  if (share.row >= p.rows) return;
   const Row r = row_at(p, RowPlace(p, share.row));
   const auto s = chunk_state<T>(p, p[Slot::x], r, share);
   if (threadIdx.x % 32 == 0) states[item] = s;
@@ -137,25 +185,26 @@ __global__ void __launch_bounds__(128)
 /// The sums of a backward pass. Gradient is fold::SoftmaxGradient or fold::LogSoftmaxGradient.
 template <class T, template <class> class Gradient>
 __global__ void __launch_bounds__(128)
-    sum_chunks(const __grid_constant__ RowProblem p, std::int64_t items, GradientState<T>* states) {
+    sum_chunks(const __grid_constant__ RowProblem p, GenericItems items, GradientState<T>* states) {
   begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
-  const Share share = share_of(p, item, false);
+  if (item >= items.count) return;
+  const Share share = share_of(p, item, false, items.first_chunks);
+  if (share.row >= p.rows) return;
   const RowPlace place(p, share.row);
   const Row r = row_at(p, place);
   const Operand &y = p[Slot::x], &dy = p[Slot::dy];
   const char* gradient = dy.data + place.offset(dy) + r.begin * dy.axis_stride;
-  T v[lift::kPerLane];
+  const unsigned present = present_of(r, p[Slot::mask].axis_stride, share);
+  T v[lift::kPerLane], of_dy[lift::kPerLane];
+  load_share(v, y, r.x, share, present);
+  load_share(of_dy, dy, gradient, share, present);
   bool any = false;
 #pragma unroll
   for (int j = 0; j < lift::kPerLane; ++j) {
-    const std::int64_t i = share.first + 32 * j;
-    v[j] = fold::Sum<T>::identity();
-    if (!is_present(r, p[Slot::mask].axis_stride, i)) continue;
-    const T value = element_at<T>(y.dtype, r.x + i * y.axis_stride);
-    any |= !(value == Gradient<T>::nothing());
-    v[j] = Gradient<T>::leaf(value, element_at<T>(dy.dtype, gradient + i * dy.axis_stride));
+    const bool there = (present >> j & 1U) != 0;
+    any |= there && !(v[j] == Gradient<T>::nothing());
+    v[j] = there ? Gradient<T>::leaf(v[j], of_dy[j]) : fold::Sum<T>::identity();
   }
   any = __any_sync(lift::kWholeWarp, any);
   const T sum = add_chunk(v);
@@ -277,25 +326,27 @@ __device__ __forceinline__ void with_result_of(const fold::LogSumExp<float>::Sta
 /// A row's results in a share of it: of(present, x).
 template <class T, class Of>
 __device__ __forceinline__ void write_share(const RowProblem& p, const Row& r, const Share& share, const Of& of) {
+  const unsigned present = present_of(r, p[Slot::mask].axis_stride, share);
+  T v[lift::kPerLane];
+  load_share(v, p[Slot::x], r.x, share, present);
 #pragma unroll 1
   for (int j = 0; j < share.count; ++j) {
     const std::int64_t i = share.first + share.step * j;
     if (i >= r.n) break;
-    const bool present = is_present(r, p[Slot::mask].axis_stride, i);
-    const T x = present ? element_at<T>(p[Slot::x].dtype, r.x + i * p[Slot::x].axis_stride) : T(0);
-    put(p[Slot::y].dtype, r.y + i * p[Slot::y].axis_stride, of(present, x));
+    put(p[Slot::y].dtype, r.y + i * p[Slot::y].axis_stride, of((present >> j & 1U) != 0, v[0]));
+    turn(v, T(0));
   }
 }
 
 /// The results of softmax and log_softmax from the rows' states; no states: those that were given, which may not cover
 /// every element.
 template <class T, bool kLog>
-__global__ void __launch_bounds__(128) write_softmax(const __grid_constant__ RowProblem p, std::int64_t items,
-                                                     bool across, const typename fold::LogSumExp<T>::State* states) {
+__global__ void __launch_bounds__(128) write_softmax(const __grid_constant__ RowProblem p, GenericItems items,
+                                                     const typename fold::LogSumExp<T>::State* states) {
   begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
-  const Share share = share_of(p, item, across);
+  if (item >= items.count) return;
+  const Share share = share_of(p, item, items.across, items.first_chunks);
   if (share.row >= p.rows) return;
   const RowPlace place(p, share.row);
   const Row r = row_at(p, place);
@@ -305,12 +356,12 @@ __global__ void __launch_bounds__(128) write_softmax(const __grid_constant__ Row
 
 /// The gradients of softmax and log_softmax.
 template <class T, template <class> class Gradient>
-__global__ void __launch_bounds__(128) write_gradient(const __grid_constant__ RowProblem p, std::int64_t items,
-                                                      bool across, const GradientState<T>* states) {
+__global__ void __launch_bounds__(128)
+    write_gradient(const __grid_constant__ RowProblem p, GenericItems items, const GradientState<T>* states) {
   begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
-  const Share share = share_of(p, item, across);
+  if (item >= items.count) return;
+  const Share share = share_of(p, item, items.across, items.first_chunks);
   if (share.row >= p.rows) return;
   const RowPlace place(p, share.row);
   const Row r = row_at(p, place);
@@ -318,26 +369,26 @@ __global__ void __launch_bounds__(128) write_gradient(const __grid_constant__ Ro
   const char* gradient = dy.data + place.offset(dy) + r.begin * dy.axis_stride;
   const Gradient<T> through{states[share.row].sum, static_cast<T>(r.scale)};
   const bool any = states[share.row].any != 0;
+  const unsigned present = any ? present_of(r, p[Slot::mask].axis_stride, share) : 0U;
+  T of_y[lift::kPerLane], of_dy[lift::kPerLane];
+  load_share(of_y, y, r.x, share, present);
+  load_share(of_dy, dy, gradient, share, present);
 #pragma unroll 1
   for (int j = 0; j < share.count; ++j) {
     const std::int64_t i = share.first + share.step * j;
     if (i >= r.n) break;
-    T result = T(0);
-    if (any && is_present(r, p[Slot::mask].axis_stride, i))
-      result = through(element_at<T>(y.dtype, r.x + i * y.axis_stride),
-                       element_at<T>(dy.dtype, gradient + i * dy.axis_stride));
-    put(dx.dtype, r.y + i * dx.axis_stride, result);
+    put(dx.dtype, r.y + i * dx.axis_stride, (present >> j & 1U) != 0 ? through(of_y[0], of_dy[0]) : T(0));
+    turn(of_y, T(0)), turn(of_dy, T(0));
   }
 }
 
 /// The gradient of logsumexp.
 template <class T>
-__global__ void __launch_bounds__(128)
-    write_lse_gradient(const __grid_constant__ RowProblem p, std::int64_t items, bool across) {
+__global__ void __launch_bounds__(128) write_lse_gradient(const __grid_constant__ RowProblem p, GenericItems items) {
   begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
-  const Share share = share_of(p, item, across);
+  if (item >= items.count) return;
+  const Share share = share_of(p, item, items.across, items.first_chunks);
   if (share.row >= p.rows) return;
   const RowPlace place(p, share.row);
   const Row r = row_at(p, place);
