@@ -254,8 +254,9 @@ class Bench:
         x = torch.randn(int(offsets[-1]), device="cuda").mul_(3).to(dtype)
         read_only = op == "logsumexp"
         y = torch.empty(rows, device="cuda") if read_only else torch.empty_like(x)
-        run = self.softfold.plan(op, [x], y, self.stream, offsets=offsets)
-        need = (1 if read_only else 2) * x.numel() * x.element_size() + 8 * rows
+        inputs = [x, torch.randn_like(x)] if op.endswith("backward") else [x]
+        run = self.softfold.plan(op, inputs, y, self.stream, offsets=offsets)
+        need = (len(inputs) + (0 if read_only else 1)) * x.numel() * x.element_size() + 8 * rows
         self.point(op, dtype, (rows, n), case, {f"softfold:{run.kernel}": run}, need, read_only=read_only)
 
     def outer_axis(self, dtype, batch, n, inner):
@@ -341,7 +342,13 @@ def measure(b, only):
                     b.ragged(dtype, n, case)
             for n in (64, 512, 1024, 2048, 4096, 8192, 32768):
                 b.ragged(dtype, n, "ragged", "logsumexp")
+    if "ragged_gradients" in only:
+        for dtype in (torch.float32, torch.bfloat16):
+            for n in (64, 1024, 32768):
+                b.ragged(dtype, n, "ragged", "softmax_backward")
     if "float64" in only:
+        for n in (64, 1024, 32768):
+            b.ragged(torch.float64, n, "ragged")
         for op in ("softmax", "log_softmax"):
             for n in (8, 16, 32, 64, 100, 128, 512, 1024, 4096, 8192, 12288, 32768, 50257, 65536, 131072, 1000000):
                 b.softmax(torch.float64, max(1, (1 << 26) // n), n, op=op)
@@ -364,7 +371,7 @@ def main():
     add_options(parser)
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
     parser.add_argument("--peers", type=peer_names(PEERS), default="torch", help=",".join(PEERS))
-    parser.add_argument("--only", default="softmax,short,between,log_softmax,long,few,logsumexp,backward,options,ragged,float64,outer,elsewhere")
+    parser.add_argument("--only", default="softmax,short,between,log_softmax,long,few,logsumexp,backward,options,ragged,ragged_gradients,float64,outer,elsewhere")
     args = parser.parse_args()
     bench = Bench(args, Records(args.out, args.commit, args.limit, args.resume))
     run_points(lambda: measure(bench, args.only.split(",")))
