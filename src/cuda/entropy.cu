@@ -2,8 +2,8 @@
 #include "cuda/entropy_short.cuh"
 
 #include "cuda/choose.hpp"
+#include "cuda/generic_items.cuh"
 #include "cuda/kernels.hpp"
-#include "cuda/states.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -19,47 +19,41 @@ class EntropyRun {
 
   EntropyRun(const LossProblem& p, Parts& parts)
       : p_(p),
-        states_(parts.bytes_for<State>(state_bytes<State>(p))),
+        items_(p, parts),
+        nodes_(p, parts),
         rows_(p[Slot::y].given ? parts.take<EntropyRow<T>>(p.rows) : nullptr) {}
 
-  void run(Stream stream) const {
+  void run(Stream stream) {
     if (p_.rows == 0) return;
+    items_.find(stream);
     const bool plain = refuses_plain(p_) == nullptr;
-    const State* roots = fold_rows(plain, stream);
+    fold_chunks_of_rows(plain, stream);
+    const State* roots = nodes_.merge(items_.chunks(), stream);
     stream = stream.following();
     launch("finish_entropy", finish_entropy<T>, {ceil_div(p_.rows, kThreads), kThreads}, stream, p_, roots, rows_);
-    if (rows_ != nullptr) write_gradients<T>(p_, rows_, plain, stream);
+    if (rows_ != nullptr) write_gradients<T>(p_, rows_, plain, items_.results(), stream);
   }
 
  private:
-  const State* fold_rows(bool plain, Stream stream) const {
-    const std::int64_t chunks = lift::chunk_count(p_.n), items = p_.rows * chunks;
-    if (items == 0) {
-      launch("merge_nodes", merge_nodes<Fold>, warps_for(p_.rows), stream, states_, std::int64_t{0}, states_,
-             std::int64_t{1}, p_.rows);
-      return states_;
-    }
-    fold_chunks_of_rows(plain, chunks, items, stream);
-    return merge_levels<Fold>(p_, states_, stream);
-  }
-
-  void fold_chunks_of_rows(bool plain, std::int64_t chunks, std::int64_t items, Stream stream) const {
+  void fold_chunks_of_rows(bool plain, Stream stream) const {
+    const GenericItems items = items_.chunks();
     if constexpr (std::is_same_v<T, float>) {
       if (plain)
         return with_element(p_[Slot::x].dtype, [&]<class E>() {
-          launch("fold_plain_entropy", fold_plain_entropy<E>, warps_for(items), stream, p_, chunks, factor_of(p_),
-                 states_);
+          launch("fold_plain_entropy", fold_plain_entropy<E>, warps_for(items.count), stream, p_,
+                 lift::chunk_count(p_.n), factor_of(p_), nodes_.chunks());
         });
     }
-    launch("fold_entropy_chunks", fold_entropy_chunks<T>, warps_for(items), stream, p_, items, states_);
+    launch("fold_entropy_chunks", fold_entropy_chunks<T>, warps_for(items.count), stream, p_, items, nodes_.chunks());
   }
 
   const LossProblem& p_;
-  State* states_;
+  Items items_;
+  Nodes<Fold> nodes_;
   EntropyRow<T>* rows_;
 };
 
-const char* refuses(const LossProblem& p, const Context&) { return refuses_chunks(p); }
+const char* refuses(const LossProblem& p, const Context&) { return refuses_items(p); }
 
 std::size_t workspace(const LossProblem& p, const Context&) {
   Parts parts(nullptr);

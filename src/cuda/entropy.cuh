@@ -35,12 +35,13 @@ __global__ void __launch_bounds__(128, 8) fold_plain_entropy(const __grid_consta
 /// The same for any dtype, stride, axis, mask and length. The elements are read twice, the second time from the cache.
 template <class T>
 __global__ void __launch_bounds__(128)
-    fold_entropy_chunks(const __grid_constant__ LossProblem p, std::int64_t items, fold::EntropyState<T>* states) {
+    fold_entropy_chunks(const __grid_constant__ LossProblem p, GenericItems items, fold::EntropyState<T>* states) {
   begin_in_order();
   using Fold = fold::EntropySum<T>;
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
-  const Share share = share_of(p, item, false);
+  if (item >= items.count) return;
+  const Share share = share_of(p, item, false, items.first_chunks);
+  if (share.row >= p.rows) return;
   const Row r = row_at(p, RowPlace(p, share.row));
   const RowFactor<T> factor(r.scale);
   const auto s = chunk_state<T>(p, p[Slot::x], r, share);

@@ -1,10 +1,8 @@
 // The general kernels: how their three steps follow each other on a stream.
-#include "cuda/generic.cuh"
+#include "cuda/generic_items.cuh"
 
 #include "cuda/in_order.cuh"
 #include "cuda/kernels.hpp"
-#include "cuda/levels.cuh"
-#include "cuda/states.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -28,60 +26,6 @@ __global__ void __launch_bounds__(128) write_logsumexp(const __grid_constant__ R
   }
 }
 
-bool is_ragged(const RowProblem& p) { return p[Slot::offsets].given; }
-
-/// Chunks of all rows, or of ragged ones the most that there may be.
-std::int64_t count_of_chunks(const RowProblem& p) {
-  return is_ragged(p) ? most_ragged_chunks(p) : p.rows * lift::chunk_count(p.n);
-}
-
-/// What warps take each, and in workspace what they have to know for it.
-class Items {
- public:
-  Items(const RowProblem& p, Parts& parts)
-      : p_(p), memory_(is_ragged(p) ? parts.bytes_for<char>(first_chunk_bytes(p)) : nullptr) {}
-  void find(Stream stream) {
-    if (is_ragged(p_)) first_chunks_ = find_first_chunks(p_, memory_, stream);
-  }
-  GenericItems chunks() const { return {count_of_chunks(p_), false, first_chunks_}; }
-  /// What is written is written along rows, or across them.
-  GenericItems results() const {
-    const bool across = is_across(p_);
-    return {is_ragged(p_) ? count_of_chunks(p_) : write_items(p_, across), across, first_chunks_};
-  }
-
- private:
-  const RowProblem& p_;
-  char* memory_;
-  const std::int64_t* first_chunks_ = nullptr;
-};
-
-/// The states of chunks, and from them one a row.
-template <class F>
-class Nodes {
- public:
-  using State = typename F::State;
-
-  Nodes(const RowProblem& p, Parts& parts) : p_(p), nodes_(parts.bytes_for<State>(bytes(p))) {}
-  State* chunks() const { return nodes_; }
-  const State* merge(const GenericItems& items, Stream stream) const {
-    if (!is_ragged(p_)) return merge_levels<F>(p_, nodes_, stream);
-    State* roots = nodes_ + items.count;
-    launch("merge_ragged", merge_ragged<F>, {ceil_div(p_.rows, kThreads), kThreads}, stream.following(), nodes_,
-           items.first_chunks, items.count, roots, p_.rows);
-    return roots;
-  }
-
- private:
-  static std::size_t bytes(const RowProblem& p) {
-    if (!is_ragged(p)) return state_bytes<State>(p);
-    return static_cast<std::size_t>(count_of_chunks(p) + p.rows) * sizeof(State);
-  }
-
-  const RowProblem& p_;
-  State* nodes_;
-};
-
 /// Of Items and Nodes.
 template <class F>
 std::size_t bytes_of(const RowProblem& p) {
@@ -99,13 +43,7 @@ std::size_t item_bytes(const RowProblem& p, const Context&) {
 template <class T>
 const typename fold::LogSumExp<T>::State* fold_rows(const RowProblem& p, const GenericItems& items,
                                                     const Nodes<fold::LogSumExp<T>>& nodes, Stream stream) {
-  auto* states = nodes.chunks();
-  if (items.count == 0) {  // rows of no elements: every state is the empty one
-    launch("merge_nodes", merge_nodes<fold::LogSumExp<T>>, warps_for(p.rows), stream, states, std::int64_t{0}, states,
-           std::int64_t{1}, p.rows);
-    return states;
-  }
-  launch("fold_chunks", fold_chunks<T>, warps_for(items.count), stream, p, items, states);
+  launch("fold_chunks", fold_chunks<T>, warps_for(items.count), stream, p, items, nodes.chunks());
   return nodes.merge(items, stream);
 }
 
@@ -120,9 +58,8 @@ void write_softmax_rows(const RowProblem& p, const GenericItems& items,
 }
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (const char* why = refuses_rung(p.rung, Rung::tiled)) return why;
-  if (!is_ragged(p)) return refuses_chunks(p);
-  return count_of_chunks(p) < std::int64_t{0x7FFFFFFF} * kWarps ? nullptr : "more chunks than a grid has";
+  const char* why = refuses_rung(p.rung, Rung::tiled);
+  return why != nullptr ? why : refuses_items(p);
 }
 
 std::size_t fold_workspace(const RowProblem& p, const Context&) {

@@ -3,9 +3,8 @@
 
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
+#include "cuda/generic_items.cuh"
 #include "cuda/kernels.hpp"
-#include "cuda/levels.cuh"
-#include "cuda/states.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -29,13 +28,15 @@ class KlRun {
  public:
   using State = fold::KlState<T>;
 
-  KlRun(const KlProblem& p, Parts& parts) : p_(p), states_(parts.bytes_for<State>(state_bytes<State, true>(p))) {
+  KlRun(const KlProblem& p, Parts& parts) : p_(p), items_(p, parts), nodes_(p, parts) {
     if (kTiles && writes(p)) rows_ = parts.take<KlGradientRow>(p.rows);
   }
 
-  void run(Stream stream) const {
+  void run(Stream stream) {
     if (p_.rows == 0) return;
-    State* const roots = fold_rows(stream);
+    items_.find(stream);
+    fold_chunks_of_rows(stream);
+    State* const roots = nodes_.merge(items_.chunks(), stream);
     stream = stream.following();
     const Grid a_row_a_thread{ceil_div(p_.rows, kThreads), kThreads};
     if constexpr (kTiles) {
@@ -47,27 +48,21 @@ class KlRun {
     launch("finish_kl", finish_kl<T>, a_row_a_thread, stream, p_, roots);
     if (!writes(p_)) return;
     const bool across = is_across(p_[Slot::y].given ? static_cast<const RowProblem&>(p_) : rows_of_q(p_));
-    const std::int64_t items = write_items(p_, across);
-    launch("write_kl_gradients", write_kl_gradients<T>, warps_for(items), stream, p_, items, across, roots);
+    const GenericItems items = items_.results(across);
+    launch("write_kl_gradients", write_kl_gradients<T>, warps_for(items.count), stream, p_, items, roots);
   }
 
  private:
-  State* fold_rows(Stream stream) const {
-    const std::int64_t chunks = lift::chunk_count(p_.n), items = p_.rows * chunks;
-    if (items == 0) {
-      launch("merge_nodes", merge_nodes<KlFold<T>>, warps_for(p_.rows), stream, states_, std::int64_t{0}, states_,
-             std::int64_t{1}, p_.rows);
-      return states_;
-    }
+  void fold_chunks_of_rows(Stream stream) const {
+    const GenericItems items = items_.chunks();
     if constexpr (kTiles) {
       with_tiles([&]<class E, bool kPlain>() {
-        launch("fold_kl_tiles", fold_kl_tiles<E, kPlain>, warps_for(items), stream, p_, chunks, plain_rows(p_),
-               states_);
+        launch("fold_kl_tiles", fold_kl_tiles<E, kPlain>, warps_for(items.count), stream, p_, lift::chunk_count(p_.n),
+               plain_rows(p_), nodes_.chunks());
       });
     } else {
-      launch("fold_kl_chunks", fold_kl_chunks<T>, warps_for(items), stream, p_, items, states_);
+      launch("fold_kl_chunks", fold_kl_chunks<T>, warps_for(items.count), stream, p_, items, nodes_.chunks());
     }
-    return merge_levels<KlFold<T>, true>(p_, states_, stream);
   }
 
   void write_tiles(const State* roots, Stream stream) const {
@@ -88,11 +83,12 @@ class KlRun {
   }
 
   const KlProblem& p_;
-  State* states_;
+  Items items_;
+  Nodes<KlFold<T>, true> nodes_;
   KlGradientRow* rows_ = nullptr;
 };
 
-const char* refuses(const KlProblem& p, const Context&) { return refuses_chunks(p); }
+const char* refuses(const KlProblem& p, const Context&) { return refuses_items(p); }
 
 /// Rows that tiles of vectors move, q as p, and their gradients as they are.
 const char* refuses_tiles(const KlProblem& p) {
@@ -134,7 +130,7 @@ void run(const KlProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(workspace<kTiles>(p, context), context);
   Parts parts(scratch.data());
-  with_run<kTiles>(p, parts, [&](const auto& steps) { steps.run(stream_of(context)); });
+  with_run<kTiles>(p, parts, [&](auto&& steps) { steps.run(stream_of(context)); });
 }
 
 const char* refuses_short(const KlProblem& p, const Context& context) {

@@ -114,11 +114,12 @@ __device__ __forceinline__ fold::KlState<T> fold_kl_chunk(const KlProblem& p, co
 
 template <class T>
 __global__ void __launch_bounds__(128)
-    fold_kl_chunks(const __grid_constant__ KlProblem p, std::int64_t items, fold::KlState<T>* states) {
+    fold_kl_chunks(const __grid_constant__ KlProblem p, GenericItems items, fold::KlState<T>* states) {
   begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
-  const Share share = share_of(p, item, false);
+  if (item >= items.count) return;
+  const Share share = share_of(p, item, false, items.first_chunks);
+  if (share.row >= p.rows) return;
   const auto state = fold_kl_chunk(p, KlRows<T>(p, share.row), share);
   if (threadIdx.x % 32 == 0) states[item] = state;
 }
@@ -176,12 +177,12 @@ __device__ __forceinline__ void write_kl_share(const KlProblem& p, const KlRows<
 }
 
 template <class T>
-__global__ void __launch_bounds__(128) write_kl_gradients(const __grid_constant__ KlProblem p, std::int64_t items,
-                                                          bool across, const fold::KlState<T>* states) {
+__global__ void __launch_bounds__(128)
+    write_kl_gradients(const __grid_constant__ KlProblem p, GenericItems items, const fold::KlState<T>* states) {
   begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
-  const Share share = share_of(p, item, across);
+  if (item >= items.count) return;
+  const Share share = share_of(p, item, items.across, items.first_chunks);
   if (share.row < p.rows) write_kl_share(p, KlRows<T>(p, share.row), states[share.row], share);
 }
 

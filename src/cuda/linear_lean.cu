@@ -302,8 +302,8 @@ class LeanRun {
       }
     }
     const std::int64_t items = write_items(q, false);
-    launch("write_loss_gradient", write_loss_gradient<T, CrossEntropyRow<T>>, warps_for(items), stream_, q, items,
-           false, rows_);
+    launch("write_loss_gradient", write_loss_gradient<T, CrossEntropyRow<T>>, warps_for(items), stream_, q,
+           GenericItems{items}, rows_);
   }
 
   const LinearProblem& p_;

@@ -4,9 +4,8 @@
 
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
+#include "cuda/generic_items.cuh"
 #include "cuda/kernels.hpp"
-#include "cuda/levels.cuh"
-#include "cuda/states.hpp"
 #include "cuda/stay.hpp"
 
 #include <algorithm>
@@ -99,8 +98,8 @@ struct LossMemory {
 
   LossMemory(const LossProblem& p, Parts& parts) {
     const RowProblem line = rows_as_row(p);
-    if (Steps<T>::sums(p)) sums = parts.bytes_for<T>(state_bytes<T>(p));
-    if (Steps<T>::counts(p)) classes = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
+    if (Steps<T>::sums(p)) sums = parts.bytes_for<T>(Nodes<fold::Sum<T>>::bytes(p));
+    if (Steps<T>::counts(p)) classes = parts.bytes_for<RowsSum>(Nodes<RowsFold>::bytes(p));
     if (Steps<T>::has_shares) shares = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(p));
     if (divides(p)) weights = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
     if (adds_rows(p)) losses = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
@@ -135,7 +134,12 @@ class LossRun {
   using RowResult = typename S::RowResult;
 
   LossRun(const LossProblem& p, const Context& context, char* workspace)
-      : p_(p), context_(context), parts_(workspace), memory_(p, parts_), stream_(stream_of(context)) {}
+      : p_(p),
+        context_(context),
+        parts_(workspace),
+        memory_(p, parts_),
+        items_(p, parts_),
+        stream_(stream_of(context)) {}
 
   std::size_t bytes() {
     if (!is_backward(p_) && !reads_once(p_) && !finishes_merged(p_)) states_.lay_out(p_, parts_, context_);
@@ -148,6 +152,7 @@ class LossRun {
       if (reads_once(p_)) return read_once();
       if (finishes_merged(p_)) return finish_merged();
     }
+    items_.find(stream_);
     LossWork<T, RowResult> work = work_of(p_);
     LossProblem p = p_;
     if (!is_backward(p)) {
@@ -156,13 +161,12 @@ class LossRun {
       stream_ = stream_.following();
       p[Slot::states] = states_.operand();
     }
-    const std::int64_t chunks = p.rows * lift::chunk_count(p.n);
-    if (memory_.classes != nullptr) work.classes = class_sums(p, chunks);
-    if constexpr (S::has_shares) work.shares = share_sums(p, chunks, work.classes);
-    if (memory_.sums != nullptr) work.sums = leaf_sums(p, chunks, work.classes);
+    if (memory_.classes != nullptr) work.classes = class_sums(p);
+    if constexpr (S::has_shares) work.shares = share_sums(p, p.rows * lift::chunk_count(p.n), work.classes);
+    if (memory_.sums != nullptr) work.sums = leaf_sums(p, work.classes);
     S::finish(p, work, stream_);
     if (adds_rows(p)) put_sum(p, work);
-    if (p[Slot::y].given) write_gradients<T>(p, memory_.rows, is_plain(p), stream_);
+    if (p[Slot::y].given) write_gradients<T>(p, memory_.rows, is_plain(p), items_.results(), stream_);
   }
 
  private:
@@ -250,32 +254,29 @@ class LossRun {
   }
 
   /// One sum a row; rows of no elements have the identity.
-  const T* leaf_sums(const LossProblem& p, std::int64_t chunks, const RowsSum* classes) {
-    using F = fold::Sum<T>;
-    if (chunks == 0) {
-      launch("merge_nodes", merge_nodes<F>, warps_for(p.rows), stream_, memory_.sums, std::int64_t{0}, memory_.sums,
-             std::int64_t{1}, p.rows);
-      return memory_.sums;
-    }
-    sum_leaves(p, chunks, classes);
-    return merge_levels<F>(p, memory_.sums, stream_);
+  const T* leaf_sums(const LossProblem& p, const RowsSum* classes) {
+    sum_leaves(p, classes);
+    return Nodes<fold::Sum<T>>(p, memory_.sums).merge(items_.chunks(), stream_);
   }
-  void sum_leaves(const LossProblem& p, std::int64_t chunks, const RowsSum* classes) {
+  void sum_leaves(const LossProblem& p, const RowsSum* classes) {
     using Leaves = typename S::Leaves;
+    const GenericItems items = items_.chunks();
     if constexpr (std::is_same_v<T, float> && !S::has_shares) {
       if (is_plain(p))
         return with_element(p[Slot::x].dtype, [&]<class E>() {
-          launch("sum_plain_leaves", sum_plain_leaves<E, Leaves>, {ceil_div(chunks, 8), 256}, stream_, p,
+          launch("sum_plain_leaves", sum_plain_leaves<E, Leaves>, {ceil_div(items.count, 8), 256}, stream_, p,
                  lift::chunk_count(p.n), factor_of(p), memory_.sums);
         });
     }
-    launch("sum_row_leaves", sum_row_leaves<T, Leaves>, warps_for(chunks), stream_, p, chunks, classes, memory_.sums);
+    launch("sum_row_leaves", sum_row_leaves<T, Leaves>, warps_for(items.count), stream_, p, items, classes,
+           memory_.sums);
   }
 
-  const RowsSum* class_sums(const LossProblem& p, std::int64_t chunks) {
-    if (chunks == 0) return nullptr;
-    launch("sum_classes", sum_classes<T>, warps_for(chunks), stream_, p, chunks, memory_.classes);
-    return merge_levels<RowsFold>(p, memory_.classes, stream_);
+  const RowsSum* class_sums(const LossProblem& p) {
+    const GenericItems items = items_.chunks();
+    if (items.count == 0) return nullptr;
+    launch("sum_classes", sum_classes<T>, warps_for(items.count), stream_, p, items, memory_.classes);
+    return Nodes<RowsFold>(p, memory_.classes).merge(items, stream_);
   }
 
   const RowsSum* share_sums(const LossProblem& p, std::int64_t chunks, const RowsSum* classes) {
@@ -296,12 +297,13 @@ class LossRun {
   const Context& context_;
   Parts parts_;
   LossMemory<T, Steps> memory_;
+  Items items_;
   Stream stream_;
   RowStates states_;
 };
 
 const char* refuses(const LossProblem& p, const Context& context) {
-  if (const char* why = refuses_chunks(p)) return why;
+  if (const char* why = refuses_items(p)) return why;
   return is_backward(p) ? nullptr : refuses_states(p, context);
 }
 

@@ -119,11 +119,12 @@ struct CrossEntropyLeaves {
 };
 template <class T, class Leaves>
 __global__ void __launch_bounds__(128)
-    sum_row_leaves(const __grid_constant__ LossProblem p, std::int64_t items, const RowsSum* classes, T* sums) {
+    sum_row_leaves(const __grid_constant__ LossProblem p, GenericItems items, const RowsSum* classes, T* sums) {
   begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
-  const Share share = share_of(p, item, false);
+  if (item >= items.count) return;
+  const Share share = share_of(p, item, false, items.first_chunks);
+  if (share.row >= p.rows) return;
   const LossRow<T> r(p, share.row);
   const Leaves leaf(p, r, share.row, classes);
   const T sum = add_present(p, r.row, share, fold::Sum<T>::identity(),
@@ -134,11 +135,12 @@ __global__ void __launch_bounds__(128)
 /// The weights of the classes that exist in each row.
 template <class T>
 __global__ void __launch_bounds__(128)
-    sum_classes(const __grid_constant__ LossProblem p, std::int64_t items, RowsSum* sums) {
+    sum_classes(const __grid_constant__ LossProblem p, GenericItems items, RowsSum* sums) {
   begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
-  const Share share = share_of(p, item, false);
+  if (item >= items.count) return;
+  const Share share = share_of(p, item, false, items.first_chunks);
+  if (share.row >= p.rows) return;
   const Row r = row_at(p, RowPlace(p, share.row));
   double v[lift::kPerLane];
   int count = 0;
@@ -304,11 +306,11 @@ __global__ void __launch_bounds__(kRowThreads)
 
 template <class T, class RowResult>
 __global__ void __launch_bounds__(128)
-    write_loss_gradient(const __grid_constant__ LossProblem p, std::int64_t items, bool across, const RowResult* rows) {
+    write_loss_gradient(const __grid_constant__ LossProblem p, GenericItems items, const RowResult* rows) {
   begin_in_order();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (item >= items) return;
-  const Share share = share_of(p, item, across);
+  if (item >= items.count) return;
+  const Share share = share_of(p, item, items.across, items.first_chunks);
   if (share.row >= p.rows) return;
   const Row r = row_at(p, RowPlace(p, share.row));
   const RowFactor<T> factor(r.scale);

@@ -71,8 +71,10 @@ __global__ void __launch_bounds__(256, 4)
 }
 
 /// The gradients of rows whose results are known. `plain`: vectors may move it, where RowResult has a form for them.
+/// items: of others, Items::results().
 template <class T, class RowResult>
-void write_gradients(const LossProblem& p, const RowResult* rows, bool plain, Stream stream) {
+void write_gradients(const LossProblem& p, const RowResult* rows, bool plain, const GenericItems& items,
+                     Stream stream) {
   if constexpr (requires(float(&v)[lift::kPerLane]) { to_gradients(v, 0.F, *rows); }) {
     if (plain && p.n > 0) {
       const std::int64_t chunks = lift::chunk_count(p.n);
@@ -82,9 +84,7 @@ void write_gradients(const LossProblem& p, const RowResult* rows, bool plain, St
       });
     }
   }
-  const bool across = is_across(p);
-  const std::int64_t items = write_items(p, across);
-  launch("write_loss_gradient", write_loss_gradient<T, RowResult>, warps_for(items), stream, p, items, across, rows);
+  launch("write_loss_gradient", write_loss_gradient<T, RowResult>, warps_for(items.count), stream, p, items, rows);
 }
 
 }  // namespace cuda

@@ -45,6 +45,16 @@ void CudaRaggedGeneral::compare_all(const std::vector<std::int64_t>& sizes, DTyp
   expect_same(Op::logsumexp_backward, {&x, &states, &dlse}, {&y}, cpu, cuda, what);
   for (const Op op : {Op::softmax_backward, Op::log_softmax_backward})
     expect_same(op, {&x, &dy}, {&y}, cpu, cuda, what);
+  if (t != of_results) return;
+  Tensor dq(t, {n}, {}, 1), targets(DType::int64, {rows}), one(t, {});
+  targets.fill([&](std::int64_t r) {
+    const std::int64_t size = sizes[static_cast<std::size_t>(r)];
+    return size > 0 ? static_cast<double>(r * 31 % size) : -100.;
+  });
+  one.fill([](std::int64_t) { return 1.; });
+  expect_same(Op::entropy_backward, {&x, &states, &dlse}, {&y}, cpu, cuda, what);
+  expect_same(Op::cross_entropy_backward, {&x, &targets, &states, &one}, {&y}, cpu, cuda, what);
+  expect_same(Op::kl_divergence_backward, {&x, &dy, &states, &states, &dlse}, {&y, &dq}, cpu, cuda, what);
 }
 
 TEST_F(CudaRaggedGeneral, Rows) {
