@@ -60,6 +60,7 @@ class KlRow {
   /// Elements [from, to) of both gradients.
   void write(const State& s, std::int64_t from, std::int64_t to, Room& room) {
     to = std::min(to, p_row_.n);
+    if (from >= to) return;  // of a ragged row that is shorter than others
     const fold::KlGradients<T> of(s);
     if (of.q_regular) write_gradients(s, from, to, room);
     if (!of.q_regular) fill_present(q_, q_row_, from, to, static_cast<double>(of.q_value));

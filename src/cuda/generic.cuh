@@ -112,12 +112,11 @@ __device__ __forceinline__ void load_share(T (&v)[lift::kPerLane], const Operand
     default: return as(std::integral_constant<DType, DType::float32>{});
   }
 }
-/// The array by one place on, its first number in `last`.
+/// Each number to the place before.
 template <class T>
-__device__ __forceinline__ void turn(T (&v)[lift::kPerLane], T last) {
+__device__ __forceinline__ void turn_by_one(T (&v)[lift::kPerLane]) {
 #pragma unroll
   for (int j = 0; j + 1 < lift::kPerLane; ++j) v[j] = v[j + 1];
-  v[lift::kPerLane - 1] = last;
 }
 
 /// The state of a chunk: lift::reduce_chunk across a warp. x: whose row begins at r.x.
@@ -334,7 +333,7 @@ __device__ __forceinline__ void write_share(const RowProblem& p, const Row& r, c
     const std::int64_t i = share.first + share.step * j;
     if (i >= r.n) break;
     put(p[Slot::y].dtype, r.y + i * p[Slot::y].axis_stride, of((present >> j & 1U) != 0, v[0]));
-    turn(v, T(0));
+    turn_by_one(v);
   }
 }
 
@@ -378,7 +377,7 @@ __global__ void __launch_bounds__(128)
     const std::int64_t i = share.first + share.step * j;
     if (i >= r.n) break;
     put(dx.dtype, r.y + i * dx.axis_stride, (present >> j & 1U) != 0 ? through(of_y[0], of_dy[0]) : T(0));
-    turn(of_y, T(0)), turn(of_dy, T(0));
+    turn_by_one(of_y), turn_by_one(of_dy);
   }
 }
 

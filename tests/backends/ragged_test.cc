@@ -128,6 +128,28 @@ TEST(Ragged, WhereNoRowIsResultsAreAsIfHidden) {
         }
 }
 
+/// Few long rows, which threads share by blocks of the longest: shorter ones have nothing in most of these.
+TEST(Ragged, RowsOfUnequalLengthsThatThreadsShare) {
+  const std::vector<std::int64_t> at{0, 3, 300000, 300000, 300017, 370000};
+  for (const DType t : {DType::float32, DType::float64})
+    for (const RaggedOp& op : kRaggedOps) {
+      SCOPED_TRACE(op.name);
+      RaggedCase whole(t, at, at.back(), Layout::contiguous);
+      op.run(whole, {.offsets = whole.offsets.view()});
+      for (std::size_t r = 0; r + 1 < at.size(); ++r) {
+        const std::int64_t begin = at[r], n = at[r + 1] - begin;
+        RaggedCase alone(t, {0, n}, n, Layout::contiguous);
+        for (Array RaggedCase::*of_x : {&RaggedCase::x, &RaggedCase::other})
+          for (std::int64_t k = 0; k < n; ++k) (alone.*of_x).set_value(k, number(whole.*of_x, begin + k));
+        alone.row.set_value(0, number(whole.row, static_cast<std::int64_t>(r)));
+        op.run(alone, {.offsets = alone.offsets.view()});
+        std::int64_t differ = 0;
+        for (std::int64_t k = 0; k < n; ++k) differ += number(whole.y, begin + k) != number(alone.y, k);
+        EXPECT_EQ(differ, 0) << "row " << r;
+      }
+    }
+}
+
 TEST(Ragged, InPlaceToo) {
   RaggedCase c(DType::float32, {2, 5, 9}, 12, Layout::contiguous);
   softfold::softmax(c.x.view(), c.y.view(), {.offsets = c.offsets.view()});
