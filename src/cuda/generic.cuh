@@ -50,7 +50,7 @@ struct Share {
   int count;
 };
 
-/// The share of one warp of `warps` work items. Where rows, not their elements, lie side by side, lanes take rows.
+/// The share of a warp that takes this item. Where rows, not their elements, lie side by side, lanes take rows.
 /// first_chunks: of ragged rows, whose chunks are then the items, one row's behind another's; row p.rows if there is
 /// none.
 __device__ __forceinline__ Share share_of(const RowProblem& p, std::int64_t item, bool across,

@@ -56,6 +56,7 @@ RowProblem rows_as_row(const LossProblem& p) {
   RowProblem line = p;
   line.n = p.rows;
   line.rows = 1;
+  line[Slot::offsets] = {};
   return line;
 }
 
@@ -162,7 +163,7 @@ class LossRun {
       p[Slot::states] = states_.operand();
     }
     if (memory_.classes != nullptr) work.classes = class_sums(p);
-    if constexpr (S::has_shares) work.shares = share_sums(p, p.rows * lift::chunk_count(p.n), work.classes);
+    if constexpr (S::has_shares) work.shares = share_sums(p, items_.chunks().count, work.classes);  // never ragged
     if (memory_.sums != nullptr) work.sums = leaf_sums(p, work.classes);
     S::finish(p, work, stream_);
     if (adds_rows(p)) put_sum(p, work);

@@ -1,5 +1,7 @@
 #include "cuda/ragged_chunks.cuh"
 
+#include "cuda/levels.cuh"
+
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
 #include <cub/device/device_scan.cuh>
@@ -9,7 +11,8 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// How many chunks a row has; 0 behind the last. Offsets outside x are clamped, as row_at() has it.
+/// How many chunks a row has; 0 behind the last. Offsets outside x are clamped as row_at() has it, for which on a GPU
+/// p.n is ragged_elements.
 struct ChunksOfRow {
   const char* offsets;
   std::int64_t stride, rows, elements;
@@ -29,11 +32,14 @@ auto counts_of(const RowProblem& p) {
                                          ChunksOfRow{o.data, o.strides[0], p.rows, p.ragged_elements, o.dtype});
 }
 
-constexpr std::size_t kAligned = 256;
-std::size_t aligned(std::size_t bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; }
-std::size_t sums_bytes(const RowProblem& p) { return aligned(static_cast<std::size_t>(p.rows + 1) * 8); }
+std::size_t sums_bytes(const RowProblem& p) {
+  constexpr auto aligned = static_cast<std::int64_t>(kWorkspaceAlignment);
+  return static_cast<std::size_t>(ceil_div((p.rows + 1) * 8, aligned) * aligned);
+}
 
+/// Of the device that the rows are on: the scan's way depends on it.
 std::size_t scan_bytes(const RowProblem& p) {
+  const DeviceOf device(p[Slot::offsets].data);
   std::size_t bytes = 0;
   check(cub::DeviceScan::ExclusiveSum(nullptr, bytes, counts_of(p), static_cast<std::int64_t*>(nullptr), p.rows + 1),
         "DeviceScan");
@@ -47,6 +53,7 @@ std::size_t first_chunk_bytes(const RowProblem& p) { return sums_bytes(p) + scan
 const std::int64_t* find_first_chunks(const RowProblem& p, char* memory, Stream stream) {
   auto* first = reinterpret_cast<std::int64_t*>(memory);
   std::size_t bytes = scan_bytes(p);
+  cudaGetLastError();  // CUB would take an error that another call has left for its own
   check(cub::DeviceScan::ExclusiveSum(memory + sums_bytes(p), bytes, counts_of(p), first, p.rows + 1, stream.handle),
         "DeviceScan");
   return first;

@@ -39,7 +39,7 @@ __device__ __forceinline__ typename F::State merge_in_order(const typename F::St
     for (; (i >> level & 1) != 0; ++level) s = F::merge(waiting[level], s);
     waiting[level] = s;
   }
-  // What has a neighbour that is not there is its parent, too.
+  // A subtree without a right neighbour stands for its parent.
   bool any = false;
 #pragma unroll 1
   for (int level = 0; level < 48; ++level) {

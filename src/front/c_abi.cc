@@ -173,7 +173,9 @@ const char* softfold_plan_kernel(const softfold_plan* plan) {
 }
 size_t softfold_plan_workspace_bytes(const softfold_plan* plan) {
   const Plan* made = made_plan(plan);
-  return made != nullptr ? made->workspace_bytes() : 0;
+  size_t bytes = 0;
+  guarded([&] { bytes = made != nullptr ? made->workspace_bytes() : 0; });
+  return bytes;
 }
 
 softfold_status softfold_softmax(const softfold_tensor* x, const softfold_tensor* y,
