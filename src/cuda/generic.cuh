@@ -85,39 +85,6 @@ __device__ __forceinline__ T add_chunk(T (&v)[lift::kPerLane]) {
 __device__ __forceinline__ bool is_present(const Row& r, std::int64_t mask_stride, std::int64_t i) {
   return i < r.length && (r.mask == nullptr || r.mask[i * mask_stride] != 0);
 }
-/// A bit for each of a share's elements that is there. No load waits for another, as in load_share().
-__device__ __forceinline__ unsigned present_of(const Row& r, std::int64_t mask_stride, const Share& share) {
-  unsigned present = 0;
-#pragma unroll
-  for (int j = 0; j < lift::kPerLane; ++j)
-    present |= j < share.count && is_present(r, mask_stride, share.first + share.step * j) ? 1U << j : 0U;
-  return present;
-}
-/// The elements of a share that are there; 0 where none is. row: an operand's row begins there.
-template <class T>
-__device__ __forceinline__ void load_share(T (&v)[lift::kPerLane], const Operand& o, const char* row,
-                                           const Share& share, unsigned present) {
-  // The dtype is asked first: behind a branch for each element loads would wait for each other.
-  const auto as = [&](auto t) {
-#pragma unroll
-    for (int j = 0; j < lift::kPerLane; ++j) {
-      v[j] = T(0);
-      if ((present >> j & 1U) != 0) v[j] = element_at<T>(t.value, row + (share.first + share.step * j) * o.axis_stride);
-    }
-  };
-  switch (o.dtype) {
-    case DType::float16: return as(std::integral_constant<DType, DType::float16>{});
-    case DType::bfloat16: return as(std::integral_constant<DType, DType::bfloat16>{});
-    case DType::float64: return as(std::integral_constant<DType, DType::float64>{});
-    default: return as(std::integral_constant<DType, DType::float32>{});
-  }
-}
-/// Each number to the place before.
-template <class T>
-__device__ __forceinline__ void turn_by_one(T (&v)[lift::kPerLane]) {
-#pragma unroll
-  for (int j = 0; j + 1 < lift::kPerLane; ++j) v[j] = v[j + 1];
-}
 
 /// The state of a chunk: lift::reduce_chunk across a warp. x: whose row begins at r.x.
 template <class T>
@@ -126,14 +93,16 @@ __device__ __forceinline__ typename fold::LogSumExp<T>::State chunk_state(const 
   using Lse = fold::LogSumExp<T>;
   const RowFactor<T> factor(r.scale);
   T v[lift::kPerLane];
-  const unsigned present = present_of(r, p[Slot::mask].axis_stride, share);
-  load_share(v, x, r.x, share, present);
+  unsigned present = 0;
   T extreme = T(0);
   bool any = false, nan = false, plus = false;
 #pragma unroll
   for (int j = 0; j < lift::kPerLane; ++j) {
-    if ((present >> j & 1U) == 0) continue;
-    v[j] = factor(v[j]);
+    const std::int64_t i = share.first + 32 * j;
+    v[j] = T(0);
+    if (!is_present(r, p[Slot::mask].axis_stride, i)) continue;
+    v[j] = factor(element_at<T>(x.dtype, r.x + i * x.axis_stride));
+    present |= 1U << j;
     if (fold::is_nan(v[j])) {
       nan = true;
     } else if (::fabs(v[j]) == fold::infinity<T>()) {
@@ -194,16 +163,16 @@ __global__ void __launch_bounds__(128)
   const Row r = row_at(p, place);
   const Operand &y = p[Slot::x], &dy = p[Slot::dy];
   const char* gradient = dy.data + place.offset(dy) + r.begin * dy.axis_stride;
-  const unsigned present = present_of(r, p[Slot::mask].axis_stride, share);
-  T v[lift::kPerLane], of_dy[lift::kPerLane];
-  load_share(v, y, r.x, share, present);
-  load_share(of_dy, dy, gradient, share, present);
+  T v[lift::kPerLane];
   bool any = false;
 #pragma unroll
   for (int j = 0; j < lift::kPerLane; ++j) {
-    const bool there = (present >> j & 1U) != 0;
-    any |= there && !(v[j] == Gradient<T>::nothing());
-    v[j] = there ? Gradient<T>::leaf(v[j], of_dy[j]) : fold::Sum<T>::identity();
+    const std::int64_t i = share.first + 32 * j;
+    v[j] = fold::Sum<T>::identity();
+    if (!is_present(r, p[Slot::mask].axis_stride, i)) continue;
+    const T value = element_at<T>(y.dtype, r.x + i * y.axis_stride);
+    any |= !(value == Gradient<T>::nothing());
+    v[j] = Gradient<T>::leaf(value, element_at<T>(dy.dtype, gradient + i * dy.axis_stride));
   }
   any = __any_sync(lift::kWholeWarp, any);
   const T sum = add_chunk(v);
@@ -325,15 +294,13 @@ __device__ __forceinline__ void with_result_of(const fold::LogSumExp<float>::Sta
 /// A row's results in a share of it: of(present, x).
 template <class T, class Of>
 __device__ __forceinline__ void write_share(const RowProblem& p, const Row& r, const Share& share, const Of& of) {
-  const unsigned present = present_of(r, p[Slot::mask].axis_stride, share);
-  T v[lift::kPerLane];
-  load_share(v, p[Slot::x], r.x, share, present);
 #pragma unroll 1
   for (int j = 0; j < share.count; ++j) {
     const std::int64_t i = share.first + share.step * j;
     if (i >= r.n) break;
-    put(p[Slot::y].dtype, r.y + i * p[Slot::y].axis_stride, of((present >> j & 1U) != 0, v[0]));
-    turn_by_one(v);
+    const bool present = is_present(r, p[Slot::mask].axis_stride, i);
+    const T x = present ? element_at<T>(p[Slot::x].dtype, r.x + i * p[Slot::x].axis_stride) : T(0);
+    put(p[Slot::y].dtype, r.y + i * p[Slot::y].axis_stride, of(present, x));
   }
 }
 
@@ -368,16 +335,15 @@ __global__ void __launch_bounds__(128)
   const char* gradient = dy.data + place.offset(dy) + r.begin * dy.axis_stride;
   const Gradient<T> through{states[share.row].sum, static_cast<T>(r.scale)};
   const bool any = states[share.row].any != 0;
-  const unsigned present = any ? present_of(r, p[Slot::mask].axis_stride, share) : 0U;
-  T of_y[lift::kPerLane], of_dy[lift::kPerLane];
-  load_share(of_y, y, r.x, share, present);
-  load_share(of_dy, dy, gradient, share, present);
 #pragma unroll 1
   for (int j = 0; j < share.count; ++j) {
     const std::int64_t i = share.first + share.step * j;
     if (i >= r.n) break;
-    put(dx.dtype, r.y + i * dx.axis_stride, (present >> j & 1U) != 0 ? through(of_y[0], of_dy[0]) : T(0));
-    turn_by_one(of_y), turn_by_one(of_dy);
+    T result = T(0);
+    if (any && is_present(r, p[Slot::mask].axis_stride, i))
+      result = through(element_at<T>(y.dtype, r.x + i * y.axis_stride),
+                       element_at<T>(dy.dtype, gradient + i * dy.axis_stride));
+    put(dx.dtype, r.y + i * dx.axis_stride, result);
   }
 }
 

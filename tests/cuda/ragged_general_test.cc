@@ -22,12 +22,15 @@ std::vector<std::int64_t> mixed_sizes(std::int64_t rows, std::int64_t most, std:
 
 class CudaRaggedGeneral : public CudaRagged {
  protected:
-  static void compare_all(const std::vector<std::int64_t>& sizes, DType t, DType of_results, Values v);
+  /// masked: an element in three is hidden, and offsets are int32.
+  static void compare_all(const std::vector<std::int64_t>& sizes, DType t, DType of_results, Values v,
+                          bool masked = false);
 };
 
-void CudaRaggedGeneral::compare_all(const std::vector<std::int64_t>& sizes, DType t, DType of_results, Values v) {
+void CudaRaggedGeneral::compare_all(const std::vector<std::int64_t>& sizes, DType t, DType of_results, Values v,
+                                    bool masked) {
   const std::int64_t before = 5, n = before + total_of(sizes) + 7, rows = static_cast<std::int64_t>(sizes.size());
-  Offsets offsets(sizes, DType::int64, before);
+  Offsets offsets(sizes, masked ? DType::int32 : DType::int64, before);
   Tensor x(t, {n}, {}, 3), y(of_results, {n}, {}, 1), dy(t, {n}, {}, 2), states(DType::float64, {rows, 4}),
       lse(of_results, {rows}), dlse(t, {rows});
   x.fill_by_threads([&](std::int64_t i) { return value_of(v, i / 900, i % 900, 900); });
@@ -35,6 +38,9 @@ void CudaRaggedGeneral::compare_all(const std::vector<std::int64_t>& sizes, DTyp
   dlse.fill([](std::int64_t i) { return 0.25 * static_cast<double>(i % 5) - 0.5; });
   softfold::RowOptions cpu, cuda;
   cpu.offsets = offsets.cpu(), cuda.offsets = offsets.cuda();
+  Tensor mask(DType::boolean, {n}, {}, 1);
+  mask.fill_by_threads([](std::int64_t i) { return i * 7 % 3 == 0 ? 0. : 1.; });
+  if (masked) cpu.mask = mask.cpu(), cuda.mask = mask.cuda();
   const std::string what = std::to_string(rows) + " rows of " + std::string(name_of(t)) + " to " +
                            std::string(name_of(of_results)) + " values " + std::to_string(static_cast<int>(v));
   expect_same(Op::state, {&x}, {&states}, cpu, cuda, what);
@@ -67,7 +73,8 @@ TEST_F(CudaRaggedGeneral, Rows) {
                                         {DType::float32, DType::bfloat16},
                                         {DType::bfloat16, DType::bfloat16},
                                         {DType::float16, DType::float32}}) {
-      compare_all(mixed_sizes(rows, most, at), t, of_results, kAnyValues[pick(at, 1, std::size(kAnyValues))]);
+      compare_all(mixed_sizes(rows, most, at), t, of_results, kAnyValues[pick(at, 1, std::size(kAnyValues))],
+                  at % 3 == 1);
       ++at;
       if (HasFatalFailure()) return;
     }
