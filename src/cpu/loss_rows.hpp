@@ -11,12 +11,19 @@ namespace softfold {
 inline namespace v0 {
 namespace cpu {
 
+/// How many classes of a row exist, and what they weigh.
+struct RowClasses {
+  double number, weights;
+};
+
 /// What all rows share.
 template <class T>
 struct LossShared {
   const T* weight;            ///< [n]: also where none are given, if there is smoothing or probabilities; else null
   const double* row_weights;  ///< a row, of probabilities: what its classes weigh in all; null while it is found
   double weights;             ///< their sum by the canonical tree
+  const RowClasses*
+      classes;  ///< a row, of smoothing where some may be hidden; null otherwise, and while they are found
   double
       one_factor;  ///< of the gradient: dloss of a sum, over the denominator of a mean; NaN where rows have their own
 };
@@ -58,6 +65,13 @@ class LossRow {
       const T* w = weights_at(begin, n);
       for (int k = 0; k < n; ++k) leaves[k] = exists(begin + k) ? static_cast<double>(w[k]) : -0.;
     });
+  }
+  /// Of smoothing: a look at all of the row.
+  RowClasses find_classes() {
+    return {number_of_classes(), tree_over_classes([&](std::int64_t begin, int n, double* leaves) {
+              for (int k = 0; k < n; ++k)
+                leaves[k] = exists(begin + k) ? static_cast<double>(shared_.weight[begin + k]) : -0.;
+            })};
   }
   /// The sum of w lp over [from, to), from a multiple of a power of two of chunks that is no less than to - from.
   T sum(const State& s, std::int64_t from, std::int64_t to) {
@@ -129,7 +143,10 @@ class LossRow {
     const char* at = p_.at(o, index_) + begin * o.axis_stride;
     const bool smooth = p_.label_smoothing > 0;
     const T keep = static_cast<T>(1. - p_.label_smoothing),
-            add = smooth ? static_cast<T>(p_.label_smoothing / classes()) : T(0);
+            add = smooth ? static_cast<T>(p_.label_smoothing / (shared_.classes != nullptr
+                                                                    ? shared_.classes[index_].number
+                                                                    : static_cast<double>(row_.length)))
+                         : T(0);
     with_dtype(o.dtype, [&]<class S>(S) {
       for (int k = 0; k < n; ++k, at += o.axis_stride) {
         T q = static_cast<T>(fold::widen(*reinterpret_cast<const S*>(at)));
@@ -139,14 +156,11 @@ class LossRow {
     });
     return weighted_;
   }
-  /// The number of classes that exist.
-  double classes() {
+  double number_of_classes() const {
     if (row_.mask == nullptr) return static_cast<double>(row_.length);
-    if (classes_ < 0) {
-      classes_ = 0;
-      for (std::int64_t i = 0; i < row_.length; ++i) classes_ += exists(i) ? 1. : 0.;
-    }
-    return classes_;
+    double number = 0;
+    for (std::int64_t i = 0; i < row_.length; ++i) number += exists(i) ? 1. : 0.;
+    return number;
   }
   /// What a row without a target has instead of its log-probability: whether it is empty, or no row of numbers.
   T any_log_probability(const State& s) const {
@@ -221,15 +235,9 @@ class LossRow {
       t.spread = 1;
       return t;
     }
-    double number = static_cast<double>(row_.length), weights = shared_.weights;
-    if (p_.label_smoothing > 0 && (row_.mask != nullptr || row_.length != p_.n)) {
-      number = classes();
-      weights = tree_over_classes([&](std::int64_t begin, int n, double* leaves) {
-        for (int k = 0; k < n; ++k)
-          leaves[k] = exists(begin + k) ? static_cast<double>(shared_.weight[begin + k]) : -0.;
-      });
-    }
-    return {p_.label_smoothing, p_.z_loss, target_weight(), number, weights};
+    const RowClasses all{static_cast<double>(row_.length), shared_.weights};
+    const RowClasses own = shared_.classes != nullptr ? shared_.classes[index_] : all;
+    return {p_.label_smoothing, p_.z_loss, target_weight(), own.number, own.weights};
   }
 
   /// What the gradient is multiplied by.
@@ -248,7 +256,6 @@ class LossRow {
   bool probabilities_;
   std::int64_t class_;   ///< the target
   std::int64_t target_;  ///< its place in x, or, of a shard, outside of it
-  double classes_ = -1;
   alignas(64) T weighted_[lift::kChunk];
   alignas(64) T gathered_[lift::kChunk];
   alignas(64) T room_[lift::kChunk];

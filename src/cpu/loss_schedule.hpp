@@ -7,6 +7,7 @@
 #include "cpu/row_schedules.hpp"
 
 #include <algorithm>
+#include <vector>
 
 namespace softfold {
 inline namespace v0 {
@@ -105,17 +106,18 @@ class LossRun {
   void share() {
     const Operand& weight = p_[LossSlot::weight];
     if (!p_[LossSlot::targets].given) {
-      shared_ = {nullptr, nullptr, 0, 1};
+      shared_ = {nullptr, nullptr, 0, nullptr, 1};
       return;
     }
     const bool smooth = p_.label_smoothing > 0;
-    shared_ = {smooth || weight.given || has_probabilities(p_) ? weight_.data() : nullptr, nullptr, 0, 1};
+    shared_ = {smooth || weight.given || has_probabilities(p_) ? weight_.data() : nullptr, nullptr, 0, nullptr, 1};
     if (shared_.weight != nullptr)
       for (std::int64_t i = 0; i < p_.classes(); ++i)
         weight_.data()[i] =
             weight.given ? fold::narrow<T>(number_at(weight, weight.data + i * weight.axis_stride)) : T(1);
     if (smooth)
       shared_.weights = sum_over(p_.n, [&](std::int64_t i) { return static_cast<double>(shared_.weight[i]); });
+    if (smooth && hides_classes()) find_classes();
     if (has_probabilities(p_)) {
       counted_ = {p_.rows, static_cast<double>(p_.rows)};
       weigh_rows();
@@ -129,15 +131,33 @@ class LossRun {
       shared_.one_factor = fold::Scalar<double>::div(shared_.one_factor, counted_.weights);
   }
 
-  /// What the classes of each row weigh, of targets that are class probabilities.
-  void weigh_rows() {
+  /// visit(row, its index) of each row of a loss.
+  template <class Visit>
+  void for_rows(const Visit& visit) {
     if (p_.rows == 0) return;
     if constexpr (std::is_same_v<RowOf<T>, LossRow<T>>)
       split_rows(p_, context_, [&](std::int64_t first, std::int64_t last) {
-        for (RowCursor cursor(p_, first); first < last; ++first, cursor.next())
-          row_weights_.data()[first] = LossRow<T>(p_, shared_, cursor.row(), first).sum_of_weights();
+        for (RowCursor cursor(p_, first); first < last; ++first, cursor.next()) {
+          const Row r = cursor.row();
+          LossRow<T> row(p_, shared_, r, first);
+          visit(row, first);
+        }
       });
+  }
+  /// What the classes of each row weigh, of targets that are class probabilities.
+  void weigh_rows() {
+    for_rows([&](auto& row, std::int64_t i) { row_weights_.data()[i] = row.sum_of_weights(); });
     shared_.row_weights = row_weights_.data();
+  }
+  /// Whether not all rows have all classes.
+  bool hides_classes() const {
+    return p_[Slot::mask].given || p_[Slot::length].given || p_[Slot::offsets].given || p_.causal;
+  }
+  /// Once a row: parts of one that threads share would each look at all of it.
+  void find_classes() {
+    classes_.resize(static_cast<std::size_t>(p_.rows));
+    for_rows([&](auto& row, std::int64_t i) { classes_[static_cast<std::size_t>(i)] = row.find_classes(); });
+    shared_.classes = classes_.data();
   }
 
   bool writes() const { return p_[Slot::y].given; }
@@ -239,6 +259,7 @@ class LossRun {
   Scratch::Held<double> losses_;
   Scratch::Held<T> weight_;
   Scratch::Held<double> row_weights_;
+  std::vector<RowClasses> classes_;
   LossShared<T> shared_{};
   CountedRows counted_{0, 0};
 };

@@ -12,7 +12,7 @@ inline namespace v0 {
 inline double outside_value(Op op) {
   return op == Op::log_softmax || op == Op::finish_log_softmax ? -std::numeric_limits<double>::infinity() : 0.;
 }
-/// Write outside_value() to those of y, before its rows are written; p has offsets and y.
+/// Write outside_value() to those of y; p has offsets and y. Beside what the rows' kernel writes, in any order.
 void cpu_fill_outside(const RowProblem& p);
 void cuda_fill_outside(const RowProblem& p, const Context& context);
 

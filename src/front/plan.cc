@@ -310,8 +310,10 @@ void Plan::run() const {
 #if defined(SOFTFOLD_WITH_CUDA)
     if (b.device.kind != DeviceKind::cpu) check_cuda_memory(b.device, b.problem);
 #endif
-    if (ragged && !(has_work && b.kernel->fills_outside)) fill_outside(b.problem, b.device, b.context);
+    const bool fills = ragged && !(has_work && b.kernel->fills_outside), on_cpu = b.device.kind == DeviceKind::cpu;
+    if (fills && !on_cpu) fill_outside(b.problem, b.device, b.context);
     if (has_work) b.kernel->run(b.problem, b.context);
+    if (fills && on_cpu) fill_outside(b.problem, b.device, b.context);  // of data that the kernel has refused nothing
   });
 }
 

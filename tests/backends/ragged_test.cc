@@ -150,6 +150,21 @@ TEST(Ragged, RowsOfUnequalLengthsThatThreadsShare) {
     }
 }
 
+/// Data that is refused once a plan runs: nothing is written, not even where no row is.
+TEST(Ragged, WhatIsRefusedIsLeftAsItWas) {
+  RaggedCase c(DType::float32, {2, 5, 9}, 12, Layout::contiguous);
+  const auto before = c.x.elements();
+  c.targets.set_value(1, 4);  // of a row of four
+  softfold::CrossEntropyOptions own;
+  own.rows.offsets = c.offsets.view(), own.reduction = softfold::Reduction::none, own.dx = c.x.view();
+  EXPECT_THROW(softfold::cross_entropy(c.x.view(), c.targets.view(), c.row.view(), own), softfold::Error);
+  EXPECT_EQ(c.x.elements(), before);
+  softfold::state(c.x.view(), c.states.view(), {.scale = 2, .offsets = c.offsets.view()});
+  EXPECT_THROW(softfold::finish_softmax(c.x.view(), c.states.view(), c.x.view(), {.offsets = c.offsets.view()}),
+               softfold::Error);
+  EXPECT_EQ(c.x.elements(), before);
+}
+
 TEST(Ragged, InPlaceToo) {
   RaggedCase c(DType::float32, {2, 5, 9}, 12, Layout::contiguous);
   softfold::softmax(c.x.view(), c.y.view(), {.offsets = c.offsets.view()});
