@@ -66,8 +66,11 @@ class LossRow {
       for (int k = 0; k < n; ++k) leaves[k] = exists(begin + k) ? static_cast<double>(w[k]) : -0.;
     });
   }
-  /// Of smoothing: a look at all of the row.
+  /// Of smoothing: a look at all of the row. Nothing that is asked of an ignored row depends on it, nor on the weights
+  /// of one whose targets are probabilities.
   RowClasses find_classes() {
+    if (ignored()) return {0, 0};
+    if (probabilities_) return {number_of_classes(), 0};
     return {number_of_classes(), tree_over_classes([&](std::int64_t begin, int n, double* leaves) {
               for (int k = 0; k < n; ++k)
                 leaves[k] = exists(begin + k) ? static_cast<double>(shared_.weight[begin + k]) : -0.;
@@ -143,10 +146,7 @@ class LossRow {
     const char* at = p_.at(o, index_) + begin * o.axis_stride;
     const bool smooth = p_.label_smoothing > 0;
     const T keep = static_cast<T>(1. - p_.label_smoothing),
-            add = smooth ? static_cast<T>(p_.label_smoothing / (shared_.classes != nullptr
-                                                                    ? shared_.classes[index_].number
-                                                                    : static_cast<double>(row_.length)))
-                         : T(0);
+            add = smooth ? static_cast<T>(p_.label_smoothing / classes().number) : T(0);
     with_dtype(o.dtype, [&]<class S>(S) {
       for (int k = 0; k < n; ++k, at += o.axis_stride) {
         T q = static_cast<T>(fold::widen(*reinterpret_cast<const S*>(at)));
@@ -155,6 +155,10 @@ class LossRow {
       }
     });
     return weighted_;
+  }
+  RowClasses classes() const {
+    return shared_.classes != nullptr ? shared_.classes[index_]
+                                      : RowClasses{static_cast<double>(row_.length), shared_.weights};
   }
   double number_of_classes() const {
     if (row_.mask == nullptr) return static_cast<double>(row_.length);
@@ -235,8 +239,7 @@ class LossRow {
       t.spread = 1;
       return t;
     }
-    const RowClasses all{static_cast<double>(row_.length), shared_.weights};
-    const RowClasses own = shared_.classes != nullptr ? shared_.classes[index_] : all;
+    const RowClasses own = classes();
     return {p_.label_smoothing, p_.z_loss, target_weight(), own.number, own.weights};
   }
 

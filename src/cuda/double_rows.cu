@@ -58,15 +58,20 @@ std::size_t fold_workspace(const RowProblem& p, const Context&) {
   return p.n <= lift::kChunk ? 0 : double_state_bytes(p);
 }
 
+/// The chunks' states.
+Lse::State* fold_chunks_of(const RowProblem& p, char* memory, Stream stream) {
+  auto* states = reinterpret_cast<Lse::State*>(memory);
+  const std::int64_t items = p.rows * lift::chunk_count(p.n);
+  launch("fold_double_rows", fold_double_rows<DoubleElements<32, lift::kPerLane>>, grid_of_groups(items, 32), stream, p,
+         items, states);
+  return states;
+}
+
 void run_fold(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const Scratch scratch(fold_workspace(p, context), context);
   const Stream stream = stream_of(context);
-  if (p.n > lift::kChunk) {
-    const Lse::State* states = double_states(p, scratch.data(), stream);
-    const Grid grid{ceil_div(p.rows, kThreads), kThreads};
-    return launch("write_row_results", write_row_results<double>, grid, stream.following(), p, states);
-  }
+  if (p.n > lift::kChunk) return merge_to_results<double>(p, fold_chunks_of(p, scratch.data(), stream), stream);
   with_fold_shape(p.n, [&]<int kLanes, int kCount>() {
     using Elements = DoubleElements<kLanes, kCount>;
     launch("fold_double_rows", fold_double_rows<Elements>, grid_of_groups(p.rows, kLanes), stream, p, p.rows,
@@ -77,11 +82,7 @@ void run_fold(const RowProblem& p, const Context& context) {
 }  // namespace
 
 const Lse::State* double_states(const RowProblem& p, char* memory, Stream stream) {
-  auto* states = reinterpret_cast<Lse::State*>(memory);
-  const std::int64_t items = p.rows * lift::chunk_count(p.n);
-  launch("fold_double_rows", fold_double_rows<DoubleElements<32, lift::kPerLane>>, grid_of_groups(items, 32), stream, p,
-         items, states);
-  return merge_levels<Lse>(p, states, stream);
+  return merge_levels<Lse>(p, fold_chunks_of(p, memory, stream), stream);
 }
 
 const RowKernel softmax_double_rows_kernel{

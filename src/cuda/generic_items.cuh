@@ -27,9 +27,11 @@ inline const char* refuses_items(const RowProblem& p) {
 class Items {
  public:
   Items(const RowProblem& p, Parts& parts)
-      : p_(p), memory_(is_ragged(p) ? parts.bytes_for<char>(first_chunk_bytes(p)) : nullptr) {}
+      : p_(p),
+        bytes_(is_ragged(p) ? first_chunk_bytes(p) : 0),
+        memory_(is_ragged(p) ? parts.bytes_for<char>(bytes_) : nullptr) {}
   void find(Stream stream) {
-    if (is_ragged(p_)) first_chunks_ = find_first_chunks(p_, memory_, stream);
+    if (is_ragged(p_)) first_chunks_ = find_first_chunks(p_, memory_, bytes_, stream);
   }
   GenericItems chunks() const { return {count_of_chunks(p_), false, first_chunks_}; }
   /// What is written is written along rows, or across them.
@@ -40,6 +42,7 @@ class Items {
 
  private:
   const RowProblem& p_;
+  std::size_t bytes_;  ///< of what is found
   char* memory_;
   const std::int64_t* first_chunks_ = nullptr;
 };

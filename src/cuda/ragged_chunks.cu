@@ -50,10 +50,10 @@ std::size_t scan_bytes(const RowProblem& p) {
 
 std::size_t first_chunk_bytes(const RowProblem& p) { return sums_bytes(p) + scan_bytes(p); }
 
-const std::int64_t* find_first_chunks(const RowProblem& p, char* memory, Stream stream) {
+const std::int64_t* find_first_chunks(const RowProblem& p, char* memory, std::size_t bytes, Stream stream) {
   auto* first = reinterpret_cast<std::int64_t*>(memory);
-  std::size_t bytes = scan_bytes(p);
-  cudaGetLastError();  // CUB would take an error that another call has left for its own
+  bytes -= sums_bytes(p);  // the scan's
+  cudaGetLastError();      // CUB would take an error that another call has left for its own
   check(cub::DeviceScan::ExclusiveSum(memory + sums_bytes(p), bytes, counts_of(p), first, p.rows + 1, stream.handle),
         "DeviceScan");
   return first;

@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(128) merge_ragged(const typename F::State* nod
 inline std::int64_t most_ragged_chunks(const RowProblem& p) { return p.ragged_elements / lift::kChunk + p.rows; }
 /// Workspace for where each row's chunks begin.
 std::size_t first_chunk_bytes(const RowProblem& p);
-/// That, at `memory`.
-const std::int64_t* find_first_chunks(const RowProblem& p, char* memory, Stream stream);
+/// That, at `memory`, of so many bytes.
+const std::int64_t* find_first_chunks(const RowProblem& p, char* memory, std::size_t bytes, Stream stream);
 
 }  // namespace cuda
 }  // namespace v0
