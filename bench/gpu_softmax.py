@@ -344,8 +344,10 @@ def measure(b, only):
                 b.ragged(dtype, n, "ragged", "logsumexp")
     if "ragged_gradients" in only:
         for dtype in (torch.float32, torch.bfloat16):
-            for n in (64, 1024, 32768):
+            for n in (8, 64, 256, 1024, 4096, 16384, 32768, 131072):
                 b.ragged(dtype, n, "ragged", "softmax_backward")
+            for n in (64, 1024, 4096, 32768):
+                b.ragged(dtype, n, "ragged", "log_softmax_backward")
     if "float64" in only:
         for n in (64, 1024, 32768):
             b.ragged(torch.float64, n, "ragged")

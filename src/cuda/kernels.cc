@@ -64,8 +64,8 @@ const RowKernel kBackward[] = {by_outer_index_kernel,          backward_lane_row
                                backward_cluster_stays_kernel,  backward_cluster_row_kernel,
                                backward_across_columns_kernel, backward_across_columns_twice_kernel,
                                backward_any_rows_kernel,       backward_any_cluster_kernel,
-                               backward_double_rows_kernel,    backward_double_cluster_kernel,
-                               backward_generic_kernel};
+                               backward_ragged_kernel,         backward_double_rows_kernel,
+                               backward_double_cluster_kernel, backward_generic_kernel};
 const RowKernel kLseBackward[] = {by_outer_index_kernel, given_rows_kernel, given_across_columns_kernel,
                                   given_double_rows_kernel, lse_backward_generic_kernel};
 const AttentionKernel kAttention[] = {attention_sm90_kernel, attention_portable_kernel};

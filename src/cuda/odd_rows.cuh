@@ -63,6 +63,23 @@ struct OddTile : ShortTile<E, kLanes_, kVectors * 16 / static_cast<int>(sizeof(E
   }
 };
 
+/// The n elements that stand at a place in shared memory, where they lie to 16-byte boundaries as in y, to y; by all
+/// lanes. bulk_drain() before the place is used again, or the block ends.
+template <class E>
+__device__ __forceinline__ void send_run(const char* place, char* y, int n) {
+  constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % 16) / kSize;
+  const E* from = reinterpret_cast<const E*>(place) + shift;
+  E* to = reinterpret_cast<E*>(y);
+  fence_for_copy();
+  __syncwarp();
+  const int head = min(n, (kWidth - shift) % kWidth), tail = max(head, (n + shift) / kWidth * kWidth - shift);
+  if (lane == 0 && tail > head) bulk_store(to + head, from + head, (tail - head) * kSize);
+  if (lane < head) to[lane] = from[lane];
+  if (tail + lane < n) to[tail + lane] = from[tail + lane];
+}
+
 /// Where a warp's rows land in shared memory, to 16-byte boundaries as they lie in x: as one run where they lie end to
 /// end there, and results in y (p.joined), else p.pitch bytes apart.
 template <class E>
@@ -102,17 +119,7 @@ struct OddPlace {
   /// Of joined rows: what stands in the place of the first `count`, to y; by all lanes. bulk_drain() before the block
   /// ends.
   __device__ __forceinline__ void send(const PlainRows& p, char* y, int count) const {
-    constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize;
-    const int lane = static_cast<int>(threadIdx.x) % 32, n = count * static_cast<int>(p.n);
-    const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % 16) / kSize;
-    const E* from = reinterpret_cast<const E*>(place) + shift;
-    E* to = reinterpret_cast<E*>(y);
-    fence_for_copy();
-    __syncwarp();
-    const int head = min(n, (kWidth - shift) % kWidth), tail = max(head, (n + shift) / kWidth * kWidth - shift);
-    if (lane == 0 && tail > head) bulk_store(to + head, from + head, (tail - head) * kSize);
-    if (lane < head) to[lane] = from[lane];
-    if (tail + lane < n) to[tail + lane] = from[tail + lane];
+    send_run<E>(place, y, count * static_cast<int>(p.n));
   }
 };
 

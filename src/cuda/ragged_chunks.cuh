@@ -50,6 +50,21 @@ __device__ __forceinline__ typename F::State merge_in_order(const typename F::St
   return s;
 }
 
+/// The same by a warp.
+template <class F>
+__device__ __forceinline__ typename F::State merge_by_lanes(const typename F::State* nodes, std::int64_t count) {
+  std::int64_t run = 1;  // nodes a lane
+  while (32 * run < count) run *= 2;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  auto s = merge_in_order<F>(nodes + lane * run, clamp(count - lane * run, run));
+#pragma unroll 1
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const auto other = shuffle(s, distance);
+    s = (lane & distance) == 0 ? F::merge(s, other) : F::merge(other, s);
+  }
+  return s;
+}
+
 /// The roots of ragged rows: a thread a row, and a warp where a row has more than a few chunks. most: nodes that there
 /// is room for, which is too few if rows overlap.
 template <class F>
@@ -68,14 +83,7 @@ __global__ void __launch_bounds__(128) merge_ragged(const typename F::State* nod
     const int from = __ffs(static_cast<int>(many)) - 1;
     const std::int64_t own_begin = __shfl_sync(lift::kWholeWarp, begin, from);
     const std::int64_t own_count = __shfl_sync(lift::kWholeWarp, count, from);
-    std::int64_t run = 1;  // nodes a lane
-    while (32 * run < own_count) run *= 2;
-    auto s = merge_in_order<F>(nodes + own_begin + lane * run, clamp(own_count - lane * run, run));
-#pragma unroll 1
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const auto other = shuffle(s, distance);
-      s = (lane & distance) == 0 ? F::merge(s, other) : F::merge(other, s);
-    }
+    const auto s = merge_by_lanes<F>(nodes + own_begin, own_count);
     if (lane == from) roots[row] = s;
   }
 }

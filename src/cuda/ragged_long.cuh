@@ -15,9 +15,10 @@ namespace cuda {
 /// The longest row that a block takes. Measured: what it reads a second time is still in the L2 cache.
 inline constexpr std::int64_t kBlockElements = 64 * lift::kChunk;
 
-/// The list, in the workspace.
-struct RaggedList {
-  using State = fold::LogSumExp<float>::State;
+/// The list, in the workspace. State: of a group.
+template <class State_>
+struct RaggedListOf {
+  using State = State_;
   static constexpr int kLevel = 5, kGroup = 1 << kLevel;  ///< chunks of a group
 
   struct Group {
@@ -51,6 +52,8 @@ struct RaggedList {
     return fits;
   }
 };
+
+using RaggedList = RaggedListOf<fold::LogSumExp<float>::State>;
 
 /// A group of chunks of a row from the list, and what a block must know of the row.
 template <class E>
