@@ -11,7 +11,7 @@ namespace cuda {
 inline constexpr int kRaggedGradientThreads = 128, kRaggedGradientWarps = kRaggedGradientThreads / 32;
 /// Of a processor, for which it has registers and shared memory.
 template <class E>
-inline constexpr int kRaggedGradientBlocks = sizeof(E) == 2 ? 7 : 6;
+inline constexpr int kRaggedGradientBlocks = sizeof(E) == 2 ? 8 : 6;
 
 /// Neighbouring rows that lie in at most a chunk's elements.
 struct GradientPack {
