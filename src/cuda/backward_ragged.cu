@@ -18,11 +18,15 @@ namespace {
 const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p.rung)) return why;
   if (!p[Slot::offsets].given) return "rows are not ragged";
-  if (p.rows >= 0x3FFFFFFF) return "more rows than a grid has";
+  if (p.rows >= 0x3FFFFFFF) return "more rows than 32 bits number";
   if (p[Slot::mask].given) return "some elements are hidden";
   if (p[Slot::scales].given) return "rows have scales of their own";
   if (const char* why = refuses_vectors(p)) return why;
-  return refuses_other_vectors(p, Slot::dy, "dy lies otherwise than y");
+  if (const char* why = refuses_other_vectors(p, Slot::dy, "dy lies otherwise than y")) return why;
+  const bool fits = with_element(p[Slot::x].dtype, [&]<class E>() {
+    return kHeldBytes<E> <= traits_of(DeviceOf(p[Slot::x].data).device()).shared_bytes;
+  });
+  return fits ? nullptr : "blocks have too little shared memory";
 }
 
 /// Where things lie in the workspace.
@@ -34,8 +38,8 @@ struct Memory {
     queue.counters = parts.take<GradientQueue::Counters>(1);
     queue.capacity = static_cast<unsigned>(std::min(p.rows, p.ragged_elements / lift::kChunk));
     queue.rows = parts.take<int>(queue.capacity);
-    queue.longest_held = kHeldWarps * lift::kChunk;
-    list.capacity = p.ragged_elements <= kOwnChunks * lift::kChunk ? 0 : GradientList::most_groups(p.ragged_elements);
+    list.capacity =
+        p.ragged_elements <= std::int64_t{kOwnChunks} * lift::kChunk ? 0 : GradientList::most_groups(p.ragged_elements);
     list.taken = &queue.counters->groups;
     list.states = parts.take<GradientList::State>(list.capacity);
     list.groups = parts.take<GradientList::Group>(list.capacity);

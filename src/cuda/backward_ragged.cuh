@@ -14,6 +14,8 @@ namespace cuda {
 
 /// Warps of a block for rows of several chunks.
 inline constexpr int kHeldWarps = 16;
+/// The longest of which a block has several.
+inline constexpr int kHeldElements = kHeldWarps * lift::kChunk;
 /// Chunks up to which a block has a row to itself.
 inline constexpr int kOwnChunks = 256;
 
@@ -30,12 +32,11 @@ struct GradientQueue {
   Counters* counters;
   int* rows;
   unsigned capacity;
-  std::int64_t longest_held;  ///< elements
 
   /// By all lanes of a warp, each its own row, of n elements.
   __device__ __forceinline__ void append(std::int64_t row, std::int64_t n) const {
-    put(n > lift::kChunk && n <= longest_held, counters->held, row, 0);
-    put(n > longest_held, counters->longer, row, capacity - 1);
+    put(n > lift::kChunk && n <= kHeldElements, counters->held, row, 0);
+    put(n > kHeldElements, counters->longer, row, capacity - 1);
   }
   __device__ __forceinline__ unsigned held() const { return min(counters->held, capacity); }
   __device__ __forceinline__ unsigned longer() const { return min(counters->longer, capacity); }
@@ -104,6 +105,7 @@ struct GradientPlace {
     };
     bring(0, head);
     if (tail != 0) bring(end - tail, end);
+    fence_for_copy();  // which may bring others there
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include "cuda/backward_ragged.cuh"
 #include "cuda/lane_sums.cuh"
+#include "cuda/stay.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -18,7 +19,7 @@ struct GradientChunk {
   int number;          ///< of the row among those that the block has
 
   __device__ __forceinline__ GradientChunk() : n(0) {}
-  __device__ __forceinline__ GradientChunk(const RaggedRow& r, int index_, int count_, int number_)
+  __device__ __forceinline__ GradientChunk(const RaggedRow& r, int index_, int count_ = 0, int number_ = 0)
       : first(r.begin + std::int64_t{index_} * lift::kChunk),
         n(static_cast<int>(min(r.n - std::int64_t{index_} * lift::kChunk, std::int64_t{lift::kChunk}))),
         index(index_),
@@ -33,11 +34,13 @@ struct GradientWarp {
   using Tile = OddTile<E, 32, kVectors, 0>;
   using Vectors = GradientVectors<E, Gradient, 32, kVectors>;
   using Place = GradientPlace<E>;
+  using Part = WarpPart<E, 32, lift::kPerLane>;
 
   const RaggedGradient<E>& of;
   CopyBarrier& landed;
   char* memory;
   unsigned parity = 0;
+  int waited = 0;  ///< WarpPart::loaded() of what was taken last
   typename Vectors::Vectors y, dy;
 
   /// rooms: of all warps of the block. By all lanes; `landed_` is the warp's own.
@@ -50,7 +53,8 @@ struct GradientWarp {
   /// Once all lanes have taken what was there.
   __device__ __forceinline__ void fetch(const GradientChunk& chunk) const {
     __syncwarp();
-    if (chunk.n > 0 && threadIdx.x % 32 == 0) Place(of, memory, chunk.first).fetch(of, landed, chunk.first, chunk.n);
+    const std::int64_t first = chunk.first + waited;
+    if (chunk.n > 0 && threadIdx.x % 32 == 0) Place(of, memory, first).fetch(of, landed, first, chunk.n);
     __syncwarp();
   }
   /// What fetch() has brought.
@@ -62,6 +66,7 @@ struct GradientWarp {
     tile.gather_only(y, place.y(0), Packed<E>::narrow(Gradient<float>::nothing()));
     tile.gather_only(dy, place.dy(0), Packed<E>::narrow(-0.F));
     Vectors::stay_packed(y), Vectors::stay_packed(dy);
+    waited = Part::loaded(y) | Part::loaded(dy);
   }
   __device__ __forceinline__ lift::SumNode sum() {
     lift::SumNode own = Vectors::sum(y, dy);
@@ -151,7 +156,8 @@ class HeldChunks {
     page_ = page;
     const std::int64_t i = entry(page, static_cast<int>(threadIdx.x) % 32);
     own_ = i < count_ ? ragged_row(p_, queue_.rows[i]) : RaggedRow{0, 0, 0};
-    if (own_.n > queue_.longest_held) own_.n = 0;  // rows that overlap are more than there is room for
+    // Where rows overlap, longer ones may stand in the place of these; without chunks HeldRows would not get on.
+    own_.n = min(own_.n, std::int64_t{kHeldElements});
     chunks_ = static_cast<int>(lift::chunk_count(own_.n));
     behind_ = sum_up_to(chunks_);
   }
@@ -165,19 +171,21 @@ class HeldChunks {
   int chunks_, behind_;  ///< of the lane's row, and of the rows up to this one
 };
 
+/// One that a block has to itself.
+struct LongerRow {
+  static_assert(kOwnChunks <= 256);  // that sum_some() takes
+  lift::SumNode sums[kOwnChunks];
+  std::int64_t row;
+};
+
 /// Rows that a block has to itself, in turns with other blocks; those of more than kOwnChunks to the list.
 template <class E, template <class> class Gradient>
 class LongerGradients {
   static constexpr int kWarps = kHeldWarps;
 
  public:
-  struct Storage {
-    lift::SumNode sums[kOwnChunks];
-    std::int64_t row;
-  };
-
   __device__ __forceinline__ LongerGradients(const RowProblem& p, const GradientQueue& queue, const GradientList& list,
-                                             Storage& storage, GradientWarp<E, Gradient>& own)
+                                             LongerRow& storage, GradientWarp<E, Gradient>& own)
       : p_(p), queue_(queue), list_(list), storage_(storage), own_(own) {}
 
   __device__ __forceinline__ void run() {
@@ -201,7 +209,7 @@ class LongerGradients {
   }
   /// Nothing of no row.
   static __device__ __forceinline__ GradientChunk chunk_of(const RaggedRow& r, int i) {
-    return r.n > 0 ? GradientChunk(r, i, count_of(r), 0) : GradientChunk();
+    return r.n > 0 ? GradientChunk(r, i) : GradientChunk();
   }
   /// By all threads; n: 0 behind the last.
   __device__ __forceinline__ RaggedRow next() const {
@@ -254,27 +262,34 @@ class LongerGradients {
   const RowProblem& p_;
   const GradientQueue& queue_;
   const GradientList& list_;
-  Storage& storage_;
+  LongerRow& storage_;
   GradientWarp<E, Gradient>& own_;
 };
+
+/// What a block shares beside its warps' rooms, and all of its shared memory.
+struct HeldBlock {
+  CopyBarrier landed[kHeldWarps];
+  HeldRows<kHeldWarps> held;
+  LongerRow longer;
+};
+template <class E>
+inline constexpr int kHeldBytes = kHeldWarps* GradientPlace<E>::kBytes + static_cast<int>(sizeof(HeldBlock));
 
 template <class E, template <class> class Gradient>
 __global__ void __launch_bounds__(32 * kHeldWarps, 1)
     backward_ragged_blocks(const __grid_constant__ RowProblem p, const __grid_constant__ GradientQueue queue,
                            const __grid_constant__ GradientList list) {
   begin_in_order();
-  constexpr int kWarps = kHeldWarps;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
-  __shared__ CopyBarrier landed[kWarps];
-  __shared__ HeldRows<kWarps> held;
-  __shared__ typename LongerGradients<E, Gradient>::Storage longer;
+  __shared__ HeldBlock block;
+  HeldRows<kHeldWarps>& held = block.held;
   const RaggedGradient<E> of{p};
   held.init();
   CopyBarrier::publish();
   __syncthreads();
-  GradientWarp<E, Gradient> own(of, landed[threadIdx.x / 32], landing_memory);
-  LongerGradients<E, Gradient>(p, queue, list, longer, own).run();
-  HeldChunks<kWarps> chunks(p, queue);
+  GradientWarp<E, Gradient> own(of, block.landed[threadIdx.x / 32], landing_memory);
+  LongerGradients<E, Gradient>(p, queue, list, block.longer, own).run();
+  HeldChunks<kHeldWarps> chunks(p, queue);
   GradientChunk chunk = chunks.next();
   own.fetch(chunk);
   int page = 0;

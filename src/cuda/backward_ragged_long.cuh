@@ -24,7 +24,7 @@ struct GradientGroup {
     count = static_cast<int>(min(lift::chunk_count(r.n) - first, std::int64_t{GradientList::kGroup}));
   }
   __device__ __forceinline__ GradientChunk chunk(int i) const {
-    return i >= 0 && i < count ? GradientChunk(r, static_cast<int>(first) + i, count, 0) : GradientChunk();
+    return i >= 0 && i < count ? GradientChunk(r, static_cast<int>(first) + i) : GradientChunk();
   }
 };
 

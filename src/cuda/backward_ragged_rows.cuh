@@ -16,7 +16,6 @@ inline constexpr int kRaggedGradientBlocks = sizeof(E) == 2 ? 8 : 6;
 /// Neighbouring rows that lie in at most a chunk's elements.
 struct GradientPack {
   std::int64_t first;  ///< its first element in x
-  std::int64_t row;    ///< its first row
   int n;               ///< elements
   int count;           ///< rows
   int begin, length;   ///< of the lane's row, counted from `first`
@@ -24,12 +23,11 @@ struct GradientPack {
 
 /// Up to 32 neighbouring rows, a lane each.
 struct GradientPage {
-  std::int64_t first;  ///< row
-  RaggedRow own;       ///< n < 0: none
-  int at = 0;          ///< rows of it that are done with
+  RaggedRow own;  ///< n < 0: none
+  int at = 0;     ///< rows of it that are done with
 
-  __device__ __forceinline__ GradientPage(const RowProblem& p, std::int64_t first_, int rows)
-      : first(first_), own{first_ + static_cast<int>(threadIdx.x) % 32, 0, -1} {
+  __device__ __forceinline__ GradientPage(const RowProblem& p, std::int64_t first, int rows)
+      : own{first + static_cast<int>(threadIdx.x) % 32, 0, -1} {
     if (static_cast<int>(threadIdx.x % 32) < rows && own.index < p.rows) own = ragged_row(p, own.index);
   }
 
@@ -40,7 +38,7 @@ struct GradientPage {
     const unsigned some = __ballot_sync(lift::kWholeWarp, lane >= at && fits && own.n > 0);
     if (some == 0) return false;
     at = __ffs(static_cast<int>(some)) - 1;
-    pack.first = __shfl_sync(lift::kWholeWarp, own.begin, at), pack.row = first + at;
+    pack.first = __shfl_sync(lift::kWholeWarp, own.begin, at);
     // Where offsets lie, a row may begin anywhere.
     const std::int64_t begin = own.begin - pack.first;
     const bool with = fits && begin >= 0 && begin + own.n <= lift::kChunk;

@@ -9,7 +9,7 @@ using softfold::Op;
 
 class CudaRaggedGradient : public CudaRagged {
  protected:
-  /// y and dy anything; dx also in place of either of them.
+  /// scales: of the rows, which another kernel takes.
   static void compare(const std::vector<std::int64_t>& sizes, DType t, Values v, std::int64_t before = 3,
                       bool scales = false);
 };
@@ -107,18 +107,32 @@ TEST_F(CudaRaggedGradient, OffsetsThatLie) {
       });
       y.fill_by_threads([](std::int64_t i) { return value_of(Values::uniform, 0, i, 1000); });
       dy.fill_by_threads([](std::int64_t i) { return gradient_of(i / 700, i % 700); });
-      softfold::RowOptions cuda, straight;
+      softfold::RowOptions cuda;
       cuda.offsets = offsets.cuda();
       softfold::plan(Op::softmax_backward, std::vector{y.cuda(), dy.cuda()}, std::vector{dx.cuda()}, cuda).run();
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << longest;
       const std::vector<unsigned char> got = dx.download();
       offsets.fill([&](std::int64_t i) { return static_cast<double>(i <= regular ? 1000 * i : n); });
+      softfold::RowOptions straight;
       straight.offsets = offsets.cpu();
       softfold::plan(Op::softmax_backward, std::vector{y.cpu(), dy.cpu()}, std::vector{dx.cpu()}, straight).run();
       const auto end = static_cast<std::ptrdiff_t>(1000 * regular * static_cast<std::int64_t>(dx.size()));
       const std::vector<unsigned char> expected = dx.host();
       ASSERT_TRUE(std::equal(expected.begin(), expected.begin() + end, got.begin())) << longest;
     }
+}
+
+/// Rows over each other of which there are many for each block, and that take each other's places on the queue.
+TEST_F(CudaRaggedGradient, ManyRowsOverEachOther) {
+  const std::int64_t n = 20000000, rows = 80000;
+  Tensor offsets(DType::int64, {rows + 1}), y(DType::bfloat16, {n}), dy(DType::bfloat16, {n}), dx(DType::bfloat16, {n});
+  offsets.fill([](std::int64_t i) { return i % 2 == 0 ? 0. : i % 4 == 1 ? 2000. : 20000.; });
+  y.fill_by_threads([](std::int64_t i) { return value_of(Values::uniform, 0, i, 1000); });
+  dy.fill_by_threads([](std::int64_t i) { return gradient_of(i / 700, i % 700); });
+  softfold::RowOptions cuda;
+  cuda.offsets = offsets.cuda();
+  softfold::plan(Op::softmax_backward, std::vector{y.cuda(), dy.cuda()}, std::vector{dx.cuda()}, cuda).run();
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 }
 
 /// More chunks than a block has warps, and than a row has a block to itself, among short ones.
