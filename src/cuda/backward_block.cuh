@@ -12,10 +12,6 @@ inline namespace v0 {
 namespace cuda {
 
 inline constexpr int kGradientWarps = 16;
-/// Of shared memory, for a chunk of y or dy that may begin inside a vector.
-template <class E>
-inline constexpr int kGradientRoom = room_in_sectors(lift::kChunk* static_cast<int>(sizeof(E)) + 16);
-
 /// A thread's, so that several blocks find a place on a processor: a bound by threads and blocks would have to know the
 /// row's length.
 template <class E>

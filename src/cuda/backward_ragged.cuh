@@ -72,7 +72,7 @@ struct RaggedGradient {
 template <class E>
 struct GradientPlace {
   static constexpr int kSize = static_cast<int>(sizeof(E));
-  static constexpr int kRoom = room_in_sectors(lift::kChunk * kSize + 16), kBytes = 2 * kRoom;
+  static constexpr int kRoom = kGradientRoom<E>, kBytes = 2 * kRoom;
 
   char *y_vectors, *dy_vectors;
   int shift;  ///< bytes from there to the first elements

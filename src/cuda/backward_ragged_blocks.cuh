@@ -14,11 +14,11 @@ namespace cuda {
 /// A chunk of a row.
 struct GradientChunk {
   std::int64_t first;  ///< its first element in x
-  int n;               ///< elements; 0: there is no such chunk
+  int n = 0;           ///< elements; 0: there is no such chunk
   int index, count;    ///< among the row's chunks, and how many these are
   int number;          ///< of the row among those that the block has
 
-  __device__ __forceinline__ GradientChunk() : n(0) {}
+  __device__ __forceinline__ GradientChunk() {}
   __device__ __forceinline__ GradientChunk(const RaggedRow& r, int index_, int count_ = 0, int number_ = 0)
       : first(r.begin + std::int64_t{index_} * lift::kChunk),
         n(static_cast<int>(min(r.n - std::int64_t{index_} * lift::kChunk, std::int64_t{lift::kChunk}))),
@@ -85,15 +85,14 @@ struct GradientWarp {
 
 /// The sums of rows whose chunks the warps of a block have at the same time: of two pages of rows. A warp goes to the
 /// next page but one when all have left the one before.
-template <int kWarps>
 struct HeldRows {
   static constexpr int kPage = 32, kRows = 2 * kPage;
   CopyBarrier whole[kRows], left[2];
-  lift::SumNode sums[kRows][kWarps];
+  lift::SumNode sums[kRows][kHeldWarps];
 
   __device__ __forceinline__ void init() {
-    for (int i = static_cast<int>(threadIdx.x); i < kRows; i += static_cast<int>(blockDim.x)) whole[i].init(kWarps);
-    if (threadIdx.x < 2) left[threadIdx.x].init(kWarps);
+    for (int i = static_cast<int>(threadIdx.x); i < kRows; i += static_cast<int>(blockDim.x)) whole[i].init(kHeldWarps);
+    if (threadIdx.x < 2) left[threadIdx.x].init(kHeldWarps);
   }
   /// By a warp that has done with `page`, or has nothing of it, and with all before. Returns the next one.
   __device__ __forceinline__ int leave(int page) {
@@ -108,16 +107,15 @@ struct HeldRows {
     if (threadIdx.x % 32 == 0) {
       sums[place][chunk.index] = own;
       // Of a row's warps the first arrives for those that have none of its chunks.
-      whole[place].arrive(chunk.index == 0 ? kWarps + 1 - chunk.count : 1);
+      whole[place].arrive(chunk.index == 0 ? kHeldWarps + 1 - chunk.count : 1);
     }
     whole[place].wait(static_cast<unsigned>(chunk.number / kRows) % 2);
     return lift::sum_run<1>([&](int i) { return sums[place][i]; }, chunk.count);
   }
 };
 
-/// The chunks of the rows that a queue holds for a block, in order, of which a warp takes every kWarps-th. All warps of
-/// the block look at them, 32 rows at a time.
-template <int kWarps>
+/// The chunks of the rows that a queue holds for a block, in order, of which a warp takes every kHeldWarps-th. All
+/// warps of the block look at them, 32 rows at a time.
 class HeldChunks {
  public:
   __device__ __forceinline__ HeldChunks(const RowProblem& p, const GradientQueue& queue)
@@ -144,7 +142,7 @@ class HeldChunks {
                       __shfl_sync(lift::kWholeWarp, own_.begin, row),
                       __shfl_sync(lift::kWholeWarp, static_cast<int>(own_.n), row)};
     const GradientChunk chunk(r, at_ - before, __shfl_sync(lift::kWholeWarp, chunks_, row), page_ * 32 + row);
-    at_ += kWarps;
+    at_ += kHeldWarps;
     return chunk;
   }
 
@@ -181,8 +179,6 @@ struct LongerRow {
 /// Rows that a block has to itself, in turns with other blocks; those of more than kOwnChunks to the list.
 template <class E, template <class> class Gradient>
 class LongerGradients {
-  static constexpr int kWarps = kHeldWarps;
-
  public:
   __device__ __forceinline__ LongerGradients(const RowProblem& p, const GradientQueue& queue, const GradientList& list,
                                              LongerRow& storage, GradientWarp<E, Gradient>& own)
@@ -223,7 +219,7 @@ class LongerGradients {
       __syncthreads();
       if (storage_.row < 0) return {-1, 0, 0};
       const RaggedRow r = ragged_row(p_, storage_.row);
-      if (lift::chunk_count(r.n) <= kWarps) continue;  // of rows that overlap
+      if (lift::chunk_count(r.n) <= kHeldWarps) continue;  // of rows that overlap
       if (lift::chunk_count(r.n) <= kOwnChunks) return r;
       list_.append(r.index, r.n);
     }
@@ -235,12 +231,12 @@ class LongerGradients {
 #pragma unroll 1
     while (true) {
       own_.take(chunk_of(r, at));
-      const bool more = at + kWarps < count;
-      fetch(r, behind, more ? at + kWarps : at - kWarps);
+      const bool more = at + kHeldWarps < count;
+      fetch(r, behind, more ? at + kHeldWarps : at - kHeldWarps);
       const lift::SumNode sum = own_.sum();
       if (threadIdx.x % 32 == 0) storage_.sums[at] = sum;
       if (!more) return at;
-      at += kWarps;
+      at += kHeldWarps;
     }
   }
   /// From the warp's last chunk to its first: what the first read has left in the caches is that.
@@ -248,10 +244,10 @@ class LongerGradients {
 #pragma unroll 1
     while (true) {
       own_.write(chunk_of(r, at), row);
-      at -= kWarps;
+      at -= kHeldWarps;
       if (at < 0) return;
       own_.take(chunk_of(r, at));
-      fetch(r, behind, at - kWarps);
+      fetch(r, behind, at - kHeldWarps);
     }
   }
   /// Behind a row's first chunk comes the next row's.
@@ -269,7 +265,7 @@ class LongerGradients {
 /// What a block shares beside its warps' rooms, and all of its shared memory.
 struct HeldBlock {
   CopyBarrier landed[kHeldWarps];
-  HeldRows<kHeldWarps> held;
+  HeldRows held;
   LongerRow longer;
 };
 template <class E>
@@ -282,14 +278,14 @@ __global__ void __launch_bounds__(32 * kHeldWarps, 1)
   begin_in_order();
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ HeldBlock block;
-  HeldRows<kHeldWarps>& held = block.held;
+  HeldRows& held = block.held;
   const RaggedGradient<E> of{p};
   held.init();
   CopyBarrier::publish();
   __syncthreads();
   GradientWarp<E, Gradient> own(of, block.landed[threadIdx.x / 32], landing_memory);
   LongerGradients<E, Gradient>(p, queue, list, block.longer, own).run();
-  HeldChunks<kHeldWarps> chunks(p, queue);
+  HeldChunks chunks(p, queue);
   GradientChunk chunk = chunks.next();
   own.fetch(chunk);
   int page = 0;

@@ -20,8 +20,8 @@ struct GradientGroup {
     const GradientList::Group its = list.groups[at];
     if (its.row < 0) return;
     r = ragged_row(p, its.row);
-    first = (at - its.first) << GradientList::kLevel;
-    count = static_cast<int>(min(lift::chunk_count(r.n) - first, std::int64_t{GradientList::kGroup}));
+    const GradientList::Chunks chunks = GradientList::chunks_of(its.first, at, r.n);
+    first = chunks.first, count = chunks.count;
   }
   __device__ __forceinline__ GradientChunk chunk(int i) const {
     return i >= 0 && i < count ? GradientChunk(r, static_cast<int>(first) + i) : GradientChunk();

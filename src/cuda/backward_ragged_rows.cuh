@@ -59,7 +59,6 @@ struct GradientPage {
 /// What a warp has in shared memory.
 template <class E>
 struct alignas(kCopyLine) GradientRoom {
-  static constexpr int kWidth = 16 / static_cast<int>(sizeof(E));
   char landing[GradientPlace<E>::kBytes];
   float sums[32];  ///< of rows
 };
@@ -70,7 +69,7 @@ template <class E, template <class> class Gradient>
 class GradientPackTile {
   using Through = Gradient<float>;
   using Room = GradientRoom<E>;
-  static constexpr int kWidth = Room::kWidth, kSize = static_cast<int>(sizeof(E));
+  static constexpr int kSize = static_cast<int>(sizeof(E)), kWidth = 16 / kSize;
 
  public:
   __device__ __forceinline__ GradientPackTile(const GradientPack& pack, const GradientPlace<E>& place, Room& room)

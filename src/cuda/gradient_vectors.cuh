@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/rows.cuh"
+#include "cuda/sm90.cuh"
 #include "softfold/fold/gradient.hpp"
 #include "softfold/lift/cluster.cuh"
 
@@ -10,6 +11,10 @@
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
+
+/// Of shared memory, for a chunk of y or dy that may begin inside a vector.
+template <class E>
+inline constexpr int kGradientRoom = room_in_sectors(lift::kChunk* static_cast<int>(sizeof(E)) + 16);
 
 /// dx of an element, any NaN where it is none.
 __device__ __forceinline__ float gradient_value(const fold::SoftmaxGradient<float>& through, float y, float dy) {

@@ -37,6 +37,15 @@ struct RaggedListOf {
   static __device__ __forceinline__ std::int64_t groups_of(std::int64_t n) {
     return (lift::chunk_count(n) + kGroup - 1) >> kLevel;
   }
+  /// The chunks of its row, of n elements, that the at-th group has. first_group: the row's in the list.
+  struct Chunks {
+    std::int64_t first;
+    int count;
+  };
+  static __device__ __forceinline__ Chunks chunks_of(std::int64_t first_group, long long at, std::int64_t n) {
+    const std::int64_t first = (at - first_group) << kLevel;
+    return {first, static_cast<int>(min(lift::chunk_count(n) - first, std::int64_t{kGroup}))};
+  }
   __device__ __forceinline__ long long count() const { return min(static_cast<long long>(*taken), capacity); }
 
   /// By all threads of a block. False if there is no room, as with offsets that lie.
@@ -69,8 +78,8 @@ struct RaggedGroup {
 
   __device__ __forceinline__ RaggedGroup(const RowProblem& p_, const RaggedList& list, long long at)
       : p(p_), r(ragged_row(p_, list.groups[at].row)) {
-    first = (at - list.groups[at].first) << RaggedList::kLevel;
-    count = static_cast<int>(min(lift::chunk_count(r.n) - first, std::int64_t{RaggedList::kGroup}));
+    const RaggedList::Chunks its = RaggedList::chunks_of(list.groups[at].first, at, r.n);
+    first = its.first, count = its.count;
   }
   __device__ __forceinline__ RaggedView<E> view() const { return {p, r}; }
   __device__ __forceinline__ int length_of(std::int64_t chunk) const {
