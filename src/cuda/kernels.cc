@@ -60,6 +60,7 @@ const RowKernel kFinish[] = {by_outer_index_kernel, given_rows_kernel, given_acr
                              given_double_rows_kernel, finish_generic_kernel};
 const RowKernel kBackward[] = {by_outer_index_kernel,          backward_lane_rows_kernel,
                                backward_any_short_kernel,      backward_odd_rows_kernel,
+                               backward_hidden_rows_kernel,    backward_hidden_blocks_kernel,
                                backward_warp_rows_kernel,      backward_block_rows_kernel,
                                backward_cluster_stays_kernel,  backward_cluster_row_kernel,
                                backward_across_columns_kernel, backward_across_columns_twice_kernel,

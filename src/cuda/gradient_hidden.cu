@@ -1,0 +1,69 @@
+// Gradients of rows of which something is hidden: which problems are some.
+#include "cuda/gradient_hidden.cuh"
+
+#include "cuda/choose.hpp"
+
+#include <optional>
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+/// Bytes between neighbouring rows, if they are the same between all.
+std::optional<std::int64_t> one_stride(const RowProblem& p, const Operand& o) {
+  std::optional<std::int64_t> stride;
+  std::int64_t rows = 1;
+  for (int d = p.outer_rank - 1; d >= 0; --d) {
+    const auto at = static_cast<std::size_t>(d);
+    if (p.outer[at] == 1) continue;
+    if (!stride) stride = o.strides[at];
+    if (o.strides[at] != rows * *stride) return std::nullopt;
+    rows *= p.outer[at];
+  }
+  return stride.value_or(0);
+}
+
+PlainRows rows_of(const RowProblem& p, const Operand& from) {
+  PlainRows rows = plain_rows(p);
+  const Extent memory = memory_of(p, from);
+  rows.x = from.data, rows.x_begin = memory.begin, rows.x_end = memory.end;
+  rows.x_stride = *one_stride(p, from), rows.y_stride = *one_stride(p, p[Slot::y]);
+  rows.joined = on_vectors(p, from);
+  return rows;
+}
+
+}  // namespace
+
+HiddenGradient hidden_gradient(const RowProblem& p) {
+  const Operand& mask = p[Slot::mask];
+  return {{rows_of(p, p[Slot::x]), rows_of(p, p[Slot::dy]), static_cast<float>(p.scale)},
+          p,
+          mask.given ? memory_of(p, mask) : Extent{}};
+}
+
+std::int64_t mask_stride(const RowProblem& p) {
+  const Operand& mask = p[Slot::mask];
+  return mask.given ? one_stride(p, mask).value_or(-1) : -1;
+}
+
+const char* refuses_hidden_gradient(const RowProblem& p) {
+  if (p.rung != Rung::automatic) return "a gradient has no rungs";
+  if (p.n == 0) return "rows of no elements";
+  if (!p[Slot::mask].given && !p[Slot::scales].given && refuses_uncut(p) != nullptr) return "nothing is hidden";
+  if (p[Slot::offsets].given) return "ragged rows have no common length";
+  if (const char* why = refuses_vectors(p)) return why;
+  if (const char* why = refuses_other_vectors(p, Slot::dy, "dy lies differently from y")) return why;
+  if (p[Slot::mask].given && p[Slot::mask].axis_stride != 1 && p.n > 1) return "a mask's bytes lie apart";
+  const std::int64_t bytes = p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
+  for (const Slot slot : {Slot::x, Slot::y, Slot::dy}) {
+    const std::optional<std::int64_t> stride = one_stride(p, p[slot]);
+    if (!stride) return "rows are not one stride apart";
+    if (p.rows > 1 && *stride < bytes) return "rows overlap or run backwards";
+  }
+  return nullptr;
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
