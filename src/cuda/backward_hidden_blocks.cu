@@ -27,15 +27,19 @@ int blocks_of(int chunks, bool wide) {
 Grid grid_of(const RowProblem& p, bool wide, const DeviceTraits& traits) {
   const auto chunks = static_cast<int>(lift::chunk_count(p.n));
   const int blocks = std::min(blocks_of(chunks, wide), std::max(traits.largest_cluster, 1));
-  return cluster_grid(p.rows, chunks, traits, std::min((chunks + blocks - 1) / blocks, kHiddenWarps));
+  const int warps = std::min((chunks + blocks - 1) / blocks, kHiddenWarps);
+  if (p.rows * blocks < traits.processors) return cluster_grid(p.rows, chunks, traits, warps);
+  return {p.rows * blocks, 32 * warps, blocks};
 }
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.n <= lift::kChunk) return "a row fits a warp";
-  if (const char* why = refuses_hidden_gradient(p)) return why;
+  if (p.rung != Rung::automatic) return "a gradient has no rungs";
+  if (const char* why = refuses_hidden_problem(p)) return why;
   if (const char* why = refuses_one_cluster(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   const bool wide = size_of(p[Slot::x].dtype) == 4;
+  // As if there were a mask.
   const int room = wide ? kHiddenRoom<float, true> : kHiddenRoom<fold::BFloat16, true>;
   const int bytes = grid_of(p, wide, traits).threads / 32 * room + static_cast<int>(sizeof(HiddenSums)) + 256;
   return bytes > traits.shared_bytes ? "a block's chunks do not fit the device's shared memory" : nullptr;
@@ -45,7 +49,7 @@ template <class E, template <class> class Gradient, bool kMask>
 void launch_blocks(const RowProblem& p, const DeviceTraits& traits, Stream stream) {
   Grid grid = grid_of(p, sizeof(E) == 4, traits);
   grid.shared_bytes = grid.threads / 32 * kHiddenRoom<E, kMask>;
-  launch("backward_hidden_blocks", backward_hidden_blocks<E, Gradient, kMask>, grid, stream, hidden_gradient(p));
+  launch("backward_hidden_blocks", backward_hidden_blocks<E, Gradient, kMask>, grid, stream, hidden_problem(p));
 }
 
 void run(const RowProblem& p, const Context& context) {

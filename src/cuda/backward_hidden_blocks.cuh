@@ -1,5 +1,6 @@
 // The gradients of softmax and log_softmax of rows of 2 to 256 chunks of which a mask, lengths or a causal limit hide
-// elements: a block or a cluster a row, a chunk a warp. As backward_block_rows; of what lengths hide nothing is read.
+// elements: a block or a cluster a row, a chunk a warp. As backward_block_rows; no vector that
+// lengths hide is read.
 #pragma once
 
 #include "cuda/backward_stay.cuh"
@@ -16,7 +17,7 @@ template <class E>
 inline constexpr int kHiddenRegisters = sizeof(E) == 2 ? 64 : 96;
 /// A chunk's y, dy and mask in shared memory.
 template <class E, bool kMask>
-inline constexpr int kHiddenRoom = 2 * kGradientRoom<E> + (kMask ? mask_room(lift::kChunk) : 0);
+inline constexpr int kHiddenRoom = whole_lines(2 * kGradientRoom<E> + (kMask ? mask_room(lift::kChunk) : 0));
 
 /// Where the sums of a row's chunks meet: in a block by themselves, in a cluster by mail to each block.
 struct HiddenSums {
@@ -50,7 +51,7 @@ struct HiddenSums {
 };
 
 template <class E, template <class> class Gradient, bool kMask>
-__global__ void __maxnreg__(kHiddenRegisters<E>) backward_hidden_blocks(const __grid_constant__ HiddenGradient p) {
+__global__ void __maxnreg__(kHiddenRegisters<E>) backward_hidden_blocks(const __grid_constant__ HiddenProblem p) {
   begin_in_order();
   using Cluster = lift::Cluster;
   constexpr int kSize = static_cast<int>(sizeof(E));
@@ -62,10 +63,11 @@ __global__ void __maxnreg__(kHiddenRegisters<E>) backward_hidden_blocks(const __
   const int chunk = static_cast<int>(Cluster::rank()) * warps + warp;
   const std::int64_t row = blockIdx.x / Cluster::size(), begin = static_cast<std::int64_t>(chunk) * lift::kChunk;
   const HiddenRow own_row(p.p, row);
-  const int n = static_cast<int>(clamp(p.y.n - begin, lift::kChunk));
+  const auto scale = static_cast<float>(own_row.scale);
+  const int n = static_cast<int>(clamp(p.rows.n - begin, lift::kChunk));
   const int length = static_cast<int>(clamp(own_row.length - begin, lift::kChunk));
   const int chunks = static_cast<int>(lift::chunk_count(own_row.length));  // that hold something
-  const char *y_first = p.y.x + row * p.y.x_stride + begin * kSize,
+  const char *y_first = p.rows.x + row * p.rows.x_stride + begin * kSize,
              *dy_first = p.dy.x + row * p.dy.x_stride + begin * kSize, *mask_first = own_row.mask + begin;
   char* rooms = landing_memory + warp * kHiddenRoom<E, kMask>;
   char *y_place = place_in_sectors(rooms, y_first), *dy_place = place_in_sectors(rooms + kGradientRoom<E>, dy_first);
@@ -74,7 +76,7 @@ __global__ void __maxnreg__(kHiddenRegisters<E>) backward_hidden_blocks(const __
   if (lane == 0 && length > 0) {
     landed[warp].init(kMask ? 3 : 2);
     CopyBarrier::publish();
-    fetch_run<E>(y_place, landed[warp], y_first, length, {p.y.x_begin, p.y.x_end});
+    fetch_run<E>(y_place, landed[warp], y_first, length, {p.rows.x_begin, p.rows.x_end});
     fetch_run<E>(dy_place, landed[warp], dy_first, length, {p.dy.x_begin, p.dy.x_end});
     if (kMask) fetch_run<std::uint8_t>(mask_bytes, landed[warp], mask_first, length, p.mask);
   }
@@ -84,7 +86,7 @@ __global__ void __maxnreg__(kHiddenRegisters<E>) backward_hidden_blocks(const __
   } else {
     __syncthreads();
   }
-  char* dx = p.y.y + row * p.y.y_stride + begin * kSize;
+  char* dx = p.rows.y + row * p.rows.y_stride + begin * kSize;
   const char* y_at = y_place + reinterpret_cast<std::uintptr_t>(y_first) % 16;
   const char* dy_at = dy_place + reinterpret_cast<std::uintptr_t>(dy_first) % 16;
   const char* mask_at = mask_bytes + reinterpret_cast<std::uintptr_t>(mask_first) % 16;
@@ -100,13 +102,13 @@ __global__ void __maxnreg__(kHiddenRegisters<E>) backward_hidden_blocks(const __
     tile.gather_only(y, y_at, Packed<E>::narrow(Gradient<float>::nothing()));
     tile.gather_only(dy, dy_at, Packed<E>::narrow(-0.F));
     typename Vectors::Shown shown;
-    shown.template find<kMask>(mask_at, tile.shift, length, tile.wrapped());
+    shown.template find<kMask>(mask_at, tile.shift, length, 0);
     Vectors::hide(y, dy, shown);
     lift::SumNode own = Vectors::sum(y, dy);
     Vectors::stay_packed(y), Vectors::stay_packed(dy);
     own.any = __any_sync(lift::kWholeWarp, own.any != 0) ? 1U : 0U;
     const lift::SumNode all = row_sums.fold(own, chunk, chunks);
-    Vectors::finish(y, dy, shown, Gradient<float>{all.sum, own_row.scale}, all.any != 0);
+    Vectors::finish(y, dy, shown, Gradient<float>{all.sum, scale}, all.any != 0);
     tile.write_vectors(dx, [&](int j) { return y[j]; });
   };
   // A row's last chunk may be short: with a quarter of the slots it costs half as much.

@@ -82,7 +82,8 @@ class CudaHiddenPairs : public CudaHidden {
   std::int64_t one_in_ = 2;    ///< of how many cases these kernels take one at least
 
  private:
-  const std::set<std::string> kernels_{"softmax_lengths_pairs", "softmax_masked_pairs", "softmax_masked_chunks"};
+  const std::set<std::string> kernels_{"softmax_lengths_pairs", "softmax_masked_pairs", "softmax_masked_chunks",
+                                       "softmax_hidden_rows"};
   std::int64_t all_ = 0, taken_ = 0;
   std::set<std::array<int, 3>> seen_;
 };
@@ -241,9 +242,10 @@ TEST_F(CudaHiddenPairs, EdgesOfMemory) {
           }
           ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
           const bool stays = t == DType::float32 && n == 4104;  // on vectors
-          EXPECT_EQ(kernel, stays      ? "softmax_masked_stays"
-                            : n > 2048 ? "softmax_masked_chunks"
-                                       : "softmax_masked_pairs")
+          EXPECT_EQ(kernel, stays                             ? "softmax_masked_stays"
+                            : n > 2048                        ? "softmax_masked_chunks"
+                            : n < 1025 && t == DType::float32 ? "softmax_hidden_rows"
+                                                              : "softmax_masked_pairs")
               << rows << "x" << n << " " << name_of(t);
           ASSERT_EQ(difference(y.host(), y.download(), y.size()), "")
               << rows << "x" << n << " " << name_of(t) << " offset " << offset << (one_mask ? " one mask" : "");

@@ -64,6 +64,45 @@ TEST_F(CudaHidden, EveryRegimeEdge) {
       }
 }
 
+/// Several sets of a warp's rows, which lie end to end or apart, wherever rows and masks begin, with results in the
+/// place of x or not.
+TEST_F(CudaHidden, ManyShortRows) {
+  struct At {
+    std::int64_t gap, offset, mask_gap, mask_offset;
+    bool in_place;
+  };
+  constexpr At kAt[] = {
+      {0, 0, 0, 0, false}, {0, 3, 0, 5, false}, {4, 0, 16, 0, true}, {3, 1, 0, 2, false}, {0, 2, 1, 0, true}};
+  std::size_t at = 0;
+  for (const std::int64_t n : {1,   11,  12,  16,  17,  31,  32,  33,  50,  64,  65,  77,  100, 127,  128, 129,
+                               160, 200, 250, 256, 257, 310, 400, 511, 512, 513, 630, 777, 999, 1023, 1024})
+    for (int h = 0; h < 3; ++h) {
+      const auto hides = static_cast<Hides>(h);
+      const At& lies = kAt[at++ % std::size(kAt)];
+      const std::int64_t rows = 90 + 4000 / n;
+      Tensor mask(DType::boolean, {rows, n}, {n + lies.mask_gap, 1}, lies.mask_offset), length(DType::int32, {rows});
+      Tensor x(DType::float32, {rows, n}, {n + lies.gap, 1}, lies.offset);
+      mask.fill([&](std::int64_t i) { return is_masked_in(i / n % 37, i % n, n) ? 1. : 0.; });
+      length.fill([&](std::int64_t row) { return static_cast<double>(length_in(row, n)); });
+      x.fill([&](std::int64_t i) {
+        const std::int64_t row = i / n, k = i % n;
+        const bool shown =
+            (!has_mask(hides) || is_masked_in(row % 37, k, n)) && (!has_length(hides) || k < length_in(row, n));
+        return shown ? value_of(row % 20 == 7 ? Values::specials : Values::normal, row, k, n) : planted(row, k);
+      });
+      softfold::RowOptions cpu, cuda;
+      if (has_mask(hides)) cpu.mask = mask.cpu(), cuda.mask = mask.cuda();
+      if (has_length(hides)) cpu.length = length.cpu(), cuda.length = length.cuda();
+      cpu.scale = cuda.scale = at % 5 == 2 ? -0.5 : at % 7 == 3 ? 0. : 1.;
+      cpu.empty = cuda.empty = at % 4 < 2 ? softfold::Empty::zero : softfold::Empty::nan;
+      expect_same(x, cpu, cuda, "short rows, hidden " + std::to_string(h) + " of " + std::to_string(n), lies.offset);
+      if (HasFatalFailure()) return;
+      if (!lies.in_place) continue;
+      const std::string kernel = expect_same_in_place(x, cpu, cuda, "short rows of " + std::to_string(n));
+      if (has_mask(hides) && n >= 12) EXPECT_EQ(kernel, "softmax_hidden_rows");
+    }
+}
+
 /// Rows enough for clusters to stay.
 TEST_F(CudaHidden, ManyLongRows) {
   struct Some {

@@ -1,5 +1,5 @@
-// Gradients of rows of which something is hidden: which problems are some.
-#include "cuda/gradient_hidden.cuh"
+// Rows of which something is hidden: which problems are some.
+#include "cuda/hidden.cuh"
 
 #include "cuda/choose.hpp"
 
@@ -29,34 +29,32 @@ PlainRows rows_of(const RowProblem& p, const Operand& from) {
   const Extent memory = memory_of(p, from);
   rows.x = from.data, rows.x_begin = memory.begin, rows.x_end = memory.end;
   rows.x_stride = *one_stride(p, from), rows.y_stride = *one_stride(p, p[Slot::y]);
-  rows.joined = on_vectors(p, from);
   return rows;
 }
 
 }  // namespace
 
-HiddenGradient hidden_gradient(const RowProblem& p) {
-  const Operand& mask = p[Slot::mask];
-  return {{rows_of(p, p[Slot::x]), rows_of(p, p[Slot::dy]), static_cast<float>(p.scale)},
-          p,
-          mask.given ? memory_of(p, mask) : Extent{}};
+HiddenProblem hidden_problem(const RowProblem& p) {
+  const Operand &mask = p[Slot::mask], &dy = p[p[Slot::dy].given ? Slot::dy : Slot::x];
+  return {rows_of(p, p[Slot::x]), rows_of(p, dy), p, mask.given ? memory_of(p, mask) : Extent{}};
 }
 
-std::int64_t mask_stride(const RowProblem& p) {
+bool masks_end_to_end(const RowProblem& p) {
   const Operand& mask = p[Slot::mask];
-  return mask.given ? one_stride(p, mask).value_or(-1) : -1;
+  return mask.given && one_stride(p, mask) == p.n;
 }
 
-const char* refuses_hidden_gradient(const RowProblem& p) {
-  if (p.rung != Rung::automatic) return "a gradient has no rungs";
+const char* refuses_hidden_problem(const RowProblem& p) {
   if (p.n == 0) return "rows of no elements";
   if (!p[Slot::mask].given && !p[Slot::scales].given && refuses_uncut(p) != nullptr) return "nothing is hidden";
   if (p[Slot::offsets].given) return "ragged rows have no common length";
   if (const char* why = refuses_vectors(p)) return why;
-  if (const char* why = refuses_other_vectors(p, Slot::dy, "dy lies differently from y")) return why;
+  if (p[Slot::dy].given)
+    if (const char* why = refuses_other_vectors(p, Slot::dy, "dy lies differently from y")) return why;
   if (p[Slot::mask].given && p[Slot::mask].axis_stride != 1 && p.n > 1) return "a mask's bytes lie apart";
   const std::int64_t bytes = p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
   for (const Slot slot : {Slot::x, Slot::y, Slot::dy}) {
+    if (!p[slot].given) continue;
     const std::optional<std::int64_t> stride = one_stride(p, p[slot]);
     if (!stride) return "rows are not one stride apart";
     if (p.rows > 1 && *stride < bytes) return "rows overlap or run backwards";

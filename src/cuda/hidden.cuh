@@ -1,0 +1,85 @@
+// Rows of which a mask, lengths or a causal limit hide elements, or with scales of their own: what of a row is there.
+#pragma once
+
+#include "cuda/cut_tile.cuh"
+#include "cuda/masked.cuh"
+#include "cuda/sm90.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// x and y, or y, dy and dx of gradients, at one stride each; the mask, lengths and scales may lie along any outer
+/// axes.
+struct HiddenProblem {
+  PlainRows rows, dy;
+  RowProblem p;
+  Extent mask;
+};
+HiddenProblem hidden_problem(const RowProblem& p);
+/// Whether the masks of neighbouring rows lie end to end.
+bool masks_end_to_end(const RowProblem& p);
+/// Null if it is one.
+const char* refuses_hidden_problem(const RowProblem& p);
+
+/// What of a row is there.
+struct HiddenRow {
+  const char* mask;
+  int length;
+  double scale;
+
+  __device__ __forceinline__ HiddenRow(const RowProblem& p, std::int64_t row) {
+    const Row r = row_at(p, RowPlace(p, row));
+    mask = r.mask, length = static_cast<int>(r.length), scale = r.scale;
+  }
+};
+
+/// Room in shared memory for `most` of a mask's bytes, and for what is read around them: from the vector that the first
+/// element lies in to the one behind the last element's.
+constexpr SOFTFOLD_HD int mask_room(int most) { return whole_lines(kCopyLine + kCopySector + most + 16); }
+/// Where in it, which begins on a line, the bytes of the 16 that hold `first` lie.
+__device__ __forceinline__ char* mask_place(char* room, const char* first) {
+  return place_in_sectors(room + kCopyLine, first);
+}
+
+/// A word of which the lowest `count` bits are set: none of less than one, all of more than 32.
+__device__ __forceinline__ unsigned lowest_bits(int count) {
+  unsigned word;
+  asm("bmsk.clamp.b32 %0, 0, %1;" : "=r"(word) : "r"(max(count, 0)));
+  return word;
+}
+
+/// put(i, flags) for each four elements of a lane's kVectors vectors of E: the highest bit of each byte says whether
+/// the element is shown. Of a row's first `length` elements, the first of which is the shift-th of its vector, those
+/// are that the mask shows; without kMask all. Elements for which there is no place behind the last slot lie in front
+/// of the first one. mask: the byte of the first element, in shared memory, where those of all slots may be read,
+/// whatever they are where no element is. The j-th vector is that of the lane's slots (j ^ turn).
+template <class E, int kLanes, int kVectors, bool kMask, class Put>
+__device__ __forceinline__ void find_shown(const char* mask, int shift, int length, int turn, const Put& put) {
+  constexpr int kWidth = 16 / static_cast<int>(sizeof(E)), kFours = kWidth / 4;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes, before = kWidth * lane - shift;
+  const unsigned skew = static_cast<unsigned>((reinterpret_cast<std::uintptr_t>(mask) + before) % 4);
+  const auto* words = kMask ? reinterpret_cast<const unsigned*>(mask + before - skew) : nullptr;
+  const int left = 8 * (length - before);
+  // Of four elements from the i-th slot behind the lane's first on.
+  const auto flags = [&](int i) {
+    unsigned all = 0x80808080U;
+    if (kMask) all = flags_of(__funnelshift_r(words[i / 4], words[i / 4 + 1], 8 * skew));
+    return all & lowest_bits(left - 8 * i);
+  };
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j)
+#pragma unroll
+    for (int k = 0; k < kFours; ++k) {
+      unsigned own_flags = flags(kLanes * kWidth * (j ^ turn) + 4 * k);
+      if (j == 0 && lane == 0 && shift > 0) {
+        const unsigned those = lowest_bits(8 * shift - 32 * k);
+        own_flags = (flags(kLanes * kVectors * kWidth + 4 * k) & those) | (own_flags & ~those);
+      }
+      put(j * kFours + k, own_flags);
+    }
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,220 @@
+// Rows up to 1024 elements of which a mask, lengths or a causal limit hide elements, or with scales of their own: they
+// and their masks fly to shared memory on their own, a group of lanes a row.
+#pragma once
+
+#include "cuda/choose.hpp"
+#include "cuda/hidden.cuh"
+#include "cuda/odd_rows.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+struct HiddenRows : HiddenProblem {
+  int mask_pitch;    ///< bytes between landing places of masks
+  bool mask_joined;  ///< a warp's masks lie end to end, and land as one run
+  bool cut;          ///< of rows that are not joined only what lengths leave is read
+  bool alike;        ///< all rows are of one length and scale
+
+  SOFTFOLD_HD int mask_bytes(int rows) const { return p[Slot::mask].given ? mask_room(rows * mask_pitch) : 0; }
+};
+
+/// Lanes with fewer vectors leave registers for more of them: 16 bit is bound by instructions, not by memory.
+template <class E>
+inline constexpr int kHiddenVectors = sizeof(E) == 2 ? 4 : 8;
+template <class E>
+inline constexpr int kHiddenBlocks = sizeof(E) == 2 ? 4 : 3;
+
+/// Rows that fill the slots of their lanes, on vectors.
+template <class E, int kLanes_, int kVectors>
+struct FilledTile {
+  static constexpr int kLanes = kLanes_, kRows = 32 / kLanes, kBytes = kLanes * kVectors * 16;
+  static constexpr int shift = 0;
+  int lane, turn;
+
+  /// Rows end to end meet in banks: as LaneRow has it, each begins with another vector, of which the tree sees nothing.
+  __device__ __forceinline__ FilledTile(const char*, int, int row, bool joined)
+      : lane(static_cast<int>(threadIdx.x) % kLanes),
+        turn(kLanes < 8 && joined ? row / (kBytes < 128 ? 128 / kBytes : 1) % kVectors : 0) {}
+  __device__ __forceinline__ int place(int j) const { return lane + kLanes * (j ^ turn); }
+  __device__ __forceinline__ void gather_only(uint4 (&raw)[kVectors], const char* first, E) const {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) raw[j] = reinterpret_cast<const uint4*>(first)[place(j)];
+  }
+  template <class Vector>
+  __device__ __forceinline__ void write_vectors(char* y, const Vector& vector) const {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) reinterpret_cast<uint4*>(y)[place(j)] = vector(j);
+  }
+};
+/// Others.
+template <class E, int kLanes, int kVectors, int kFull>
+struct HiddenTile : OddTile<E, kLanes, kVectors, kFull> {
+  static constexpr int turn = 0;
+  __device__ __forceinline__ HiddenTile(const char* first, int n, int, bool)
+      : OddTile<E, kLanes, kVectors, kFull>(first, n) {}
+};
+
+/// A row that is on its way; mask: in which of 16 bytes its mask begins.
+struct ComingRow {
+  int length, mask;
+  double scale;
+};
+
+/// A warp's rows on their way: kOddRuns sets of kRows, of x, or of y and dy.
+template <class E, int kRows, int kOperands>
+class HiddenSets {
+  using Place = OddPlace<E>;
+
+  const HiddenRows& p_;
+  char* memory_;  ///< the block's
+  CopyBarrier* landed_;
+  ComingRow* coming_;
+  int warp_, lane_;
+
+ public:
+  __device__ __forceinline__ HiddenSets(const HiddenRows& p, char* memory, CopyBarrier* landed, ComingRow* coming)
+      : p_(p),
+        memory_(memory),
+        landed_(landed),
+        coming_(coming),
+        warp_(static_cast<int>(threadIdx.x) / 32),
+        lane_(static_cast<int>(threadIdx.x) % 32) {}
+
+  __device__ __forceinline__ bool masked() const { return p_.p[Slot::mask].given; }
+  __device__ __forceinline__ bool has(int run) const { return base(run) < p_.rows.rows; }
+  __device__ __forceinline__ std::int64_t base(int run) const {
+    return ((static_cast<std::int64_t>(blockIdx.x) * kOddRuns + run) * kOddWarps + warp_) * kRows;
+  }
+  __device__ __forceinline__ int count(int run) const {
+    return static_cast<int>(min(static_cast<std::int64_t>(kRows), p_.rows.rows - base(run)));
+  }
+  __device__ __forceinline__ Place place(int run, const PlainRows& rows, int operand) const {
+    const char* first = rows.x + base(run) * rows.x_stride;
+    char* room = memory_ + ((run * kOddWarps + warp_) * kOperands + operand) * Place::bytes(p_.rows, kRows);
+    return {rows.joined ? place_in_sectors(room, first) : room, first};
+  }
+  __device__ __forceinline__ ComingRow coming(int run, int row) const {
+    if (p_.alike) return {static_cast<int>(p_.rows.n), 0, p_.p.scale};
+    return coming_[run * kRows + row];
+  }
+  /// A row's mask, which begins so far into its vector of bytes.
+  __device__ __forceinline__ const char* mask(int run, int row, int low) const {
+    char* room = masks(run);
+    if (!p_.mask_joined) return room + kCopyLine + row * p_.mask_pitch + low;
+    const char* first = first_mask(run);
+    return mask_place(room, first) + reinterpret_cast<std::uintptr_t>(first) % 16 + row * p_.mask_pitch;
+  }
+  __device__ __forceinline__ void wait(int run) const { landed_[run].wait(0); }
+
+  /// Sends all on its way.
+  __device__ __forceinline__ void fetch() const {
+    if (lane_ < kOddRuns)
+      landed_[lane_].init(kOperands * (p_.rows.joined ? 1 : kRows) + (masked() ? p_.mask_joined ? 1 : kRows : 0));
+    CopyBarrier::publish();
+    __syncwarp();
+    if (!p_.alike) fetch_each();
+    const int n = static_cast<int>(p_.rows.n), each = p_.rows.joined ? 1 : kRows;
+#pragma unroll 1
+    for (int i = lane_; i < kOperands * kOddRuns * each; i += 32) {
+      const int operand = i % kOperands, run = i / kOperands % kOddRuns, row = i / kOperands / kOddRuns;
+      if (!has(run)) continue;
+      const PlainRows& rows = operand == 0 ? p_.rows : p_.dy;
+      const Place to = place(run, rows, operand);
+      const int own = row >= count(run) ? 0 : p_.cut ? coming(run, row).length : n;
+      fetch_bytes(run, to.place + row * rows.pitch, to.first + row * rows.x_stride,
+                  (p_.rows.joined ? count(run) * n : own) * static_cast<int>(sizeof(E)), {rows.x_begin, rows.x_end});
+    }
+    if (masked() && p_.mask_joined && lane_ < kOddRuns && has(lane_))
+      fetch_bytes(lane_, mask_place(masks(lane_), first_mask(lane_)), first_mask(lane_), count(lane_) * n, p_.mask);
+    __syncwarp();  // bytes that no copy brings are there
+  }
+
+ private:
+  __device__ __forceinline__ char* masks(int run) const {
+    return memory_ + kOperands * kOddWarps * kOddRuns * Place::bytes(p_.rows, kRows) +
+           (run * kOddWarps + warp_) * p_.mask_bytes(kRows);
+  }
+  __device__ __forceinline__ const char* first_mask(int run) const {
+    return p_.p[Slot::mask].data + base(run) * p_.mask_pitch;
+  }
+  /// By a lane: elements of any size are so many bytes.
+  __device__ __forceinline__ void fetch_bytes(int run, char* to, const char* from, int bytes, const Extent& all) const {
+    fetch_run<std::uint8_t>(to, landed_[run], from, bytes, all);
+  }
+  /// What there is of each row, and its mask, where masks do not lie end to end.
+  __device__ __forceinline__ void fetch_each() const {
+#pragma unroll 1
+    for (int i = lane_; i < kOddRuns * kRows; i += 32) {
+      const int run = i / kRows, row = i % kRows;
+      if (!has(run)) break;
+      const bool is_row = row < count(run);
+      const HiddenRow own(p_.p, base(run) + (is_row ? row : 0));
+      coming_[i] = {own.length, static_cast<int>(reinterpret_cast<std::uintptr_t>(own.mask) % 16), own.scale};
+      if (masked() && !p_.mask_joined)
+        fetch_bytes(run, masks(run) + kCopyLine + row * p_.mask_pitch, own.mask,
+                    is_row ? p_.cut ? own.length : static_cast<int>(p_.rows.n) : 0, p_.mask);
+    }
+    __syncwarp();
+  }
+};
+
+/// Measured: rows of so many bytes, of which lengths hide half, are faster one by one, as far as they go.
+inline constexpr int kFewestCutBytes = 512;
+
+template <class E>
+HiddenRows hidden_rows(const RowProblem& p) {
+  HiddenRows h{hidden_problem(p), 0, false, false, false};
+  const auto n = static_cast<int>(p.n), size = static_cast<int>(sizeof(E));
+  const bool lengths = p[Slot::length].given || p.causal;
+  const bool end_to_end_rows = end_to_end(h.rows, size) && end_to_end(h.dy, size);
+  h.cut = lengths && (!end_to_end_rows || n * size >= kFewestCutBytes);
+  h.rows.joined = h.dy.joined = end_to_end_rows && !h.cut;
+  h.rows.pitch = h.dy.pitch = OddPlace<E>::pitch(h.rows);
+  h.mask_joined = h.rows.joined && masks_end_to_end(p);
+  h.mask_pitch = h.mask_joined ? n : (n + 15) / 16 * 16 + 16;
+  h.alike = !lengths && !p[Slot::scales].given && (!p[Slot::mask].given || h.mask_joined);
+  return h;
+}
+
+/// go.operator()<Tile, vectors of a lane>(), with the fewest lanes that hold a row; whole: it begins and ends with
+/// vectors.
+template <class E, int kLanes = 1, class Go>
+void with_hidden_shape(int n, bool whole, const Go& go) {
+  constexpr int most = kHiddenVectors<E>;
+  constexpr int width = 16 / static_cast<int>(sizeof(E));
+  const int vectors = whole ? n / width : std::min<int>(n + 2 * (width - 1), lift::kChunk) / width;
+  if constexpr (kLanes * most * 16 / static_cast<int>(sizeof(E)) < lift::kChunk)
+    if (vectors > kLanes * most) return with_hidden_shape<E, 2 * kLanes>(n, whole, go);
+  const int each = (vectors + kLanes - 1) / kLanes;
+  if (vectors == kLanes * most && whole) return go.template operator()<FilledTile<E, kLanes, most>, most>();
+  if constexpr (kLanes == 1) {
+    if (each <= 2) return go.template operator()<HiddenTile<E, kLanes, 2, 0>, 2>();
+    if constexpr (most > 4)
+      if (each <= 4) return go.template operator()<HiddenTile<E, kLanes, 4, 1>, 4>();
+  }
+  if constexpr (most > 4)
+    if (each == 5) return go.template operator()<HiddenTile<E, kLanes, 5, 3>, 5>();
+  constexpr int some = most * 3 / 4;
+  if (each <= some) return go.template operator()<HiddenTile<E, kLanes, some, most / 2 - 1>, some>();
+  go.template operator()<HiddenTile<E, kLanes, most, some - 1>, most>();
+}
+
+/// go.operator()<Tile, vectors of a lane>(rows, grid), for a kernel of kOperands.
+template <class E, int kOperands, class Go>
+void launch_hidden_rows(const RowProblem& p, const Go& go) {
+  const HiddenRows h = hidden_rows<E>(p);
+  const bool whole = on_whole_vectors(p) && (!p[Slot::dy].given || on_vectors(p, p[Slot::dy]));
+  with_hidden_shape<E>(static_cast<int>(p.n), whole, [&]<class Tile, int kVectors>() {
+    constexpr int each = Tile::kRows, all = each * kOddWarps * kOddRuns;
+    // Behind the last mask slots without an element are looked at, too.
+    constexpr int slots = 32 / each * kVectors * 16 / static_cast<int>(sizeof(E));
+    const int behind = p[Slot::mask].given ? std::max(slots - static_cast<int>(p.n), 0) + 16 : 0;
+    const int sets = kOddWarps * kOddRuns * (kOperands * OddPlace<E>::bytes(h.rows, each) + h.mask_bytes(each));
+    go.template operator()<Tile, kVectors>(h, Grid{(p.rows + all - 1) / all, 32 * kOddWarps, 1, sets + behind});
+  });
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
