@@ -221,22 +221,26 @@ class Bench:
                 "out" if op.startswith("log") else "grad_input": torch.empty_like(dx)})
         self.point(op, dtype, (rows, n), "three streams", candidates, 3 * y.numel() * y.element_size())
 
-    def options(self, dtype, rows, n, case):
+    def options(self, dtype, rows, n, case, op="softmax"):
         """Rows of which something is missing. The bytes are those that they need, the mask's and lengths' too."""
-        x = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
-        y, given, need = torch.empty_like(x), {}, 2 * x.numel() * x.element_size()
+        x, given = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3), {}
+        if op.endswith("backward"):
+            x = torch.log_softmax(x, -1) if op.startswith("log") else torch.softmax(x, -1)
+        x = x.to(dtype)
+        inputs = [x, torch.randn_like(x)] if op.endswith("backward") else [x]
+        y, need = torch.empty_like(x), (len(inputs) + 1) * x.numel() * x.element_size()
         if case == "mask":
             given["mask"] = torch.rand(rows, n, device="cuda") < 0.75
             need += x.numel()
         elif case == "length":
             given["length"] = torch.randint(0, n + 1, (rows,), device="cuda", dtype=torch.int32)
-            need = (x.numel() + int(given["length"].sum())) * x.element_size() + 4 * rows
-        run = self.softfold.plan("softmax", [x], y, self.stream, **given)
+            need = (x.numel() + len(inputs) * int(given["length"].sum())) * x.element_size() + 4 * rows
+        run = self.softfold.plan(op, inputs, y, self.stream, **given)
         candidates = {f"softfold:{run.kernel}": run}
-        if case == "mask" and "torch" in self.args.peers:
+        if case == "mask" and op == "softmax" and "torch" in self.args.peers:
             keep = given["mask"]
             candidates[label("torch") + " masked_fill"] = lambda: torch.softmax(x.masked_fill(~keep, -torch.inf), -1)
-        self.point("softmax", dtype, (rows, n), case, candidates, need)
+        self.point(op, dtype, (rows, n), case, candidates, need)
 
     def ragged(self, dtype, n, case, op="softmax"):
         """Rows of a mean length n. The bytes are those that they need, the offsets' too."""
@@ -326,12 +330,22 @@ def measure(b, only):
                 b.backward(dtype, max(1, (1 << 28) // n), n)
         b.backward(torch.bfloat16, 8192, 32768, op="log_softmax_backward")
     if "options" in only:
-        lengths = {"mask": (128, 1024, 4096, 32768, 131072, 50257, 128256, 1001, 1280, 1500, 2001, 3001),
+        lengths = {"mask": (16, 50, 128, 250, 600, 1024, 4096, 32768, 131072, 50257, 128256, 1001, 1280, 1500, 2001, 3001),
                    "length": (128, 1024, 4096, 32768, 131072, 1001, 1500, 2051, 4099, 16383, 50257)}
         for case, ns in lengths.items():
             for dtype in (torch.float32, torch.bfloat16):
                 for n in ns:
                     b.options(dtype, max(1, (1 << 27) // n), n, case)
+        for n in (50, 128, 250, 512, 1001):
+            b.options(torch.float32, (1 << 27) // n, n, "mask", "log_softmax")
+    if "hidden_gradients" in only:
+        for dtype in (torch.float32, torch.bfloat16):
+            for case in ("mask", "length"):
+                for n in (16, 64, 100, 128, 250, 512, 1001, 1024, 2048, 2051, 4096, 8192, 16384, 32768, 50257, 65536, 128256,
+                          262144):
+                    b.options(dtype, (1 << 27) // n, n, case, "softmax_backward")
+                for n in (64, 1001, 4096, 16384, 50257):
+                    b.options(dtype, (1 << 27) // n, n, case, "log_softmax_backward")
     if "ragged" in only:
         means = {"ragged": (64, 128, 256, 512, 1024, 2048, 4096, 8192, 32768, 131072),
                  "ragged exponential": (64, 256, 1024, 2048, 4096, 8192), "ragged in order": (128, 1024, 4096),
@@ -373,7 +387,7 @@ def main():
     add_options(parser)
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
     parser.add_argument("--peers", type=peer_names(PEERS), default="torch", help=",".join(PEERS))
-    parser.add_argument("--only", default="softmax,short,between,log_softmax,long,few,logsumexp,backward,options,ragged,ragged_gradients,float64,outer,elsewhere")
+    parser.add_argument("--only", default="softmax,short,between,log_softmax,long,few,logsumexp,backward,options,hidden_gradients,ragged,ragged_gradients,float64,outer,elsewhere")
     args = parser.parse_args()
     bench = Bench(args, Records(args.out, args.commit, args.limit, args.resume))
     run_points(lambda: measure(bench, args.only.split(",")))

@@ -56,7 +56,7 @@ __device__ __forceinline__ unsigned lowest_bits(int count) {
 /// whatever they are where no element is. The j-th vector is that of the lane's slots (j ^ turn).
 template <class E, int kLanes, int kVectors, bool kMask, class Put>
 __device__ __forceinline__ void find_shown(const char* mask, int shift, int length, int turn, const Put& put) {
-  constexpr int kWidth = 16 / static_cast<int>(sizeof(E)), kFours = kWidth / 4;
+  constexpr int kWidth = 16 / static_cast<int>(sizeof(E)), kFours = kWidth / 4, kSlots = kLanes * kVectors * kWidth;
   const int lane = static_cast<int>(threadIdx.x) % kLanes, before = kWidth * lane - shift;
   const unsigned skew = static_cast<unsigned>((reinterpret_cast<std::uintptr_t>(mask) + before) % 4);
   const auto* words = kMask ? reinterpret_cast<const unsigned*>(mask + before - skew) : nullptr;
@@ -73,8 +73,9 @@ __device__ __forceinline__ void find_shown(const char* mask, int shift, int leng
     for (int k = 0; k < kFours; ++k) {
       unsigned own_flags = flags(kLanes * kWidth * (j ^ turn) + 4 * k);
       if (j == 0 && lane == 0 && shift > 0) {
-        const unsigned those = lowest_bits(8 * shift - 32 * k);
-        own_flags = (flags(kLanes * kVectors * kWidth + 4 * k) & those) | (own_flags & ~those);
+        const unsigned in_front = lowest_bits(8 * shift - 32 * k);
+        own_flags &= ~in_front;
+        if (kSlots == lift::kChunk) own_flags |= flags(kSlots + 4 * k) & in_front;
       }
       put(j * kFours + k, own_flags);
     }

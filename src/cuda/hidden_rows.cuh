@@ -184,8 +184,10 @@ void with_hidden_shape(int n, bool whole, const Go& go) {
   constexpr int most = kHiddenVectors<E>;
   constexpr int width = 16 / static_cast<int>(sizeof(E));
   const int vectors = whole ? n / width : std::min<int>(n + 2 * (width - 1), lift::kChunk) / width;
-  if constexpr (kLanes * most * 16 / static_cast<int>(sizeof(E)) < lift::kChunk)
-    if (vectors > kLanes * most) return with_hidden_shape<E, 2 * kLanes>(n, whole, go);
+  // Five for each lane: twice as many lanes would have less than three.
+  constexpr bool holds_all = kLanes * most * width == lift::kChunk, fifth = most == 4 && !holds_all;
+  if constexpr (!holds_all)
+    if (vectors > kLanes * (fifth ? 5 : most)) return with_hidden_shape<E, 2 * kLanes>(n, whole, go);
   const int each = (vectors + kLanes - 1) / kLanes;
   if (vectors == kLanes * most && whole) return go.template operator()<FilledTile<E, kLanes, most>, most>();
   if constexpr (kLanes == 1) {
@@ -193,7 +195,7 @@ void with_hidden_shape(int n, bool whole, const Go& go) {
     if constexpr (most > 4)
       if (each <= 4) return go.template operator()<HiddenTile<E, kLanes, 4, 1>, 4>();
   }
-  if constexpr (most > 4)
+  if constexpr (most > 4 || fifth)
     if (each == 5) return go.template operator()<HiddenTile<E, kLanes, 5, 3>, 5>();
   constexpr int some = most * 3 / 4;
   if (each <= some) return go.template operator()<HiddenTile<E, kLanes, some, most / 2 - 1>, some>();
