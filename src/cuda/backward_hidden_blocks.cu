@@ -48,6 +48,7 @@ const char* refuses(const RowProblem& p, const Context&) {
 template <class E, template <class> class Gradient, bool kMask>
 void launch_blocks(const RowProblem& p, const DeviceTraits& traits, Stream stream) {
   Grid grid = grid_of(p, sizeof(E) == 4, traits);
+  grid.shares_processors = p.rows * grid.cluster >= 8 * traits.processors;
   grid.shared_bytes = grid.threads / 32 * kHiddenRoom<E, kMask>;
   launch("backward_hidden_blocks", backward_hidden_blocks<E, Gradient, kMask>, grid, stream, hidden_problem(p));
 }

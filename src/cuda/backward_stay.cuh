@@ -1,9 +1,10 @@
-// The gradients of softmax and log_softmax of plain long rows, by clusters that stay for many of them: y and dy wait in
+// The gradients of softmax and log_softmax of long rows, by clusters that stay for many of them: y and dy wait in
 // registers between their sum and dx, while those of the next row arrive in shared memory.
 #pragma once
 
-#include "cuda/gradient_vectors.cuh"
+#include "cuda/gradient_hidden.cuh"
 #include "cuda/in_order.cuh"
+#include "cuda/masked_part.cuh"
 #include "cuda/plain_gradient.hpp"
 #include "cuda/stay.cuh"
 
@@ -19,6 +20,18 @@ struct GradientShape {
   static constexpr int kRoom = room_in_sectors(Place::kBytes), kWarpBytes = 2 * kRoom;  ///< of shared memory
 };
 
+/// Rows of which a mask hides something.
+struct HiddenStays : PlainGradient {
+  RowProblem p;
+  MaskedRows masks;  ///< of which only their memory is asked for
+};
+/// A part's mask in shared memory, behind its y and dy.
+using HiddenPart = MaskPart<Lands::anywhere>;
+template <class E, class Problem>
+inline constexpr int kStayBytes = GradientShape<E>::kWarpBytes + (std::is_same_v<Problem, HiddenStays>
+                                                                      ? HiddenPart::room(32 * GradientShape<E>::kCount)
+                                                                      : 0);
+
 /// The sums of one row's chunks.
 struct SumBox {
   lift::SumNode* sums;
@@ -30,10 +43,11 @@ struct SumBox {
 
 /// A cluster of blocks a row. Of a chunk to a warp the last block's last warps may have none: they only wait for the
 /// others' end, as nobody would know whether they had read a row's mail.
-template <class E, template <class> class Gradient>
+template <class E, template <class> class Gradient, class Problem>
 __global__ void __launch_bounds__(kStayWarps * 32, 1)
-    backward_cluster_stays(const __grid_constant__ PlainGradient p, int clusters) {
+    backward_cluster_stays(const __grid_constant__ Problem p, int clusters) {
   begin_in_order();
+  constexpr bool kHidden = std::is_same_v<Problem, HiddenStays>;
   using Shape = GradientShape<E>;
   using Place = typename Shape::Place;
   using Cluster = lift::Cluster;
@@ -51,7 +65,7 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
   const ChunkShare share = Place::kGroups == 1 ? ChunkShare::one_each(chunks) : ChunkShare(chunks);
   const std::int64_t begin = static_cast<std::int64_t>(share.chunk) * (lift::kChunk * kSize);
   const int n = min(static_cast<int>(rows.n) - share.chunk * lift::kChunk, share.chunks * lift::kChunk);
-  char* own_memory = landing_memory + warp * Shape::kWarpBytes;
+  char* own_memory = landing_memory + warp * kStayBytes<E, Problem>;
   const auto y_of = [&](std::int64_t row) {
     const char* first = rows.x + row * rows.x_stride + begin;
     return Place{place_in_sectors(own_memory, first), first, n, share.chunks};
@@ -60,15 +74,25 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     const char* first = dys.x + row * dys.x_stride + begin;
     return Place{place_in_sectors(own_memory + Shape::kRoom, first), first, n, share.chunks};
   };
+  [[maybe_unused]] const auto mask_of = [&](const HiddenRow& row) {
+    return HiddenPart{own_memory + Shape::kWarpBytes, row.mask + share.chunk * lift::kChunk, n};
+  };
   const auto fetch = [&](std::int64_t row) {
     if (lane != 0 || row >= rows.rows || share.chunks == 0) return;
     const Place y = y_of(row), dy = dy_of(row);
-    landed[warp].expect(y.bytes(rows.x_begin, rows.x_end) + dy.bytes(dys.x_begin, dys.x_end));
+    const int bytes = y.bytes(rows.x_begin, rows.x_end) + dy.bytes(dys.x_begin, dys.x_end);
+    if constexpr (kHidden) {
+      const HiddenPart mask = mask_of(HiddenRow(p.p, row));
+      landed[warp].expect(bytes + mask.bytes(p.masks));
+      mask.fetch(landed[warp], p.masks);
+    } else {
+      landed[warp].expect(bytes);
+    }
     y.fetch(landed[warp], rows.x_begin, rows.x_end);
     dy.fetch(landed[warp], dys.x_begin, dys.x_end);
   };
   const auto box_of = [&](int step) {
-    char* boxes = landing_memory + warps * Shape::kWarpBytes;
+    char* boxes = landing_memory + warps * kStayBytes<E, Problem>;
     return SumBox{reinterpret_cast<lift::SumNode*>(boxes + static_cast<int>(mail.place(step)) * SumBox::bytes(chunks))};
   };
   const int mail_bytes = chunks * static_cast<int>(sizeof(lift::SumNode)) + Source::kBytes;
@@ -88,15 +112,28 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
     const std::int64_t row = source.row(step);
     const int chunk = share.chunk + lane / kLanes;
     const bool has_chunk = lane / kLanes < share.chunks;
-    using Chunk = GradientVectors<E, Gradient, kLanes, Place::kVectors>;
+    using Chunk = HiddenVectors<E, Gradient, kLanes, Place::kVectors>;
     typename Chunk::Vectors y, dy;
+    [[maybe_unused]] typename Chunk::Shown shown;
+    float scale = p.scale;
     landed[warp].wait(static_cast<unsigned>(step) & 1U);
+    int waited = 0;
+    if constexpr (kHidden) {
+      const HiddenRow own_row(p.p, row);
+      const HiddenPart mask = mask_of(own_row);
+      mask.mend(p.masks);
+      const int left = has_chunk ? n - lane / kLanes * lift::kChunk : 0;
+      shown.template find<true>(mask.bytes_from() + lane / kLanes * lift::kChunk, y_of(row).shift(), left, 0);
+      waited = shown.found();
+      scale = static_cast<float>(own_row.scale);
+    }
     y_of(row).read(y, Gradient<float>::nothing(), rows.x_begin, rows.x_end);
     dy_of(row).read(dy, -0.F, dys.x_begin, dys.x_end);
-    const int waited = Place::loaded(y) | Place::loaded(dy);
+    waited |= Place::loaded(y) | Place::loaded(dy);
     source.keep();
     __syncwarp();
     fetch(source.row(step + 1) + waited);
+    if constexpr (kHidden) Chunk::hide(y, dy, shown);
     lift::SumNode own = Chunk::sum(y, dy);
     constexpr unsigned all_lanes = lift::kWholeWarp >> (32 - kLanes);
     own.any = __ballot_sync(lift::kWholeWarp, own.any != 0) >> (lane / kLanes * kLanes) & all_lanes;
@@ -116,10 +153,14 @@ __global__ void __launch_bounds__(kStayWarps * 32, 1)
         chunks);
     const int count = has_chunk ? min(static_cast<int>(rows.n) - chunk * lift::kChunk, lift::kChunk) : 0;
     char* dx = rows.y + row * rows.y_stride + begin + lane / kLanes * (lift::kChunk * kSize);
-    const Gradient<float> through{all.sum, p.scale};
+    const Gradient<float> through{all.sum, scale};
     // Before it is known how they leave: or they are found by as much code for each way, more than a processor holds.
+    if constexpr (kHidden) {
+      Chunk::finish(y, dy, shown, through, all.any != 0);
+    } else {
 #pragma unroll
-    for (int j = 0; j < Place::kVectors; ++j) y[j] = Chunk::result(through, all.any != 0, y[j], dy[j]);
+      for (int j = 0; j < Place::kVectors; ++j) y[j] = Chunk::result(through, all.any != 0, y[j], dy[j]);
+    }
     write_vectors<E, kLanes, Place::kVectors>(dx, count, [&](int j) { return y[j]; });
   }
   Cluster::arrive_relaxed();  // nobody leaves while others still send

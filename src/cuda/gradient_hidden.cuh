@@ -22,6 +22,13 @@ class ShownElements {
     find_shown<E, kLanes, kVectors, kMask>(mask, shift, length, turn,
                                            [&](int i, unsigned flags) { words_[i / 8] |= flags >> i % 8; });
   }
+  /// 0, but known only once all bits are.
+  __device__ __forceinline__ int found() const {
+    unsigned all = 0;
+#pragma unroll
+    for (const unsigned word : words_) all |= word;
+    return static_cast<int>(all & threadIdx.y);  // of which the compiler does not know that it is 0
+  }
   /// All bits of those of the j-th vector.
   __device__ __forceinline__ uint4 of(int j) const {
     const auto flags = [&](int k) { return words_[(j * kFours + k) / 8] << (j * kFours + k) % 8; };

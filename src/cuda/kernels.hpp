@@ -47,7 +47,8 @@ extern const RowKernel softmax_ragged_rows_kernel, fold_ragged_rows_kernel, fold
 /// The gradients of softmax and log_softmax with one read.
 extern const RowKernel backward_lane_rows_kernel, backward_block_rows_kernel, backward_odd_rows_kernel,
     backward_warp_rows_kernel, backward_cluster_stays_kernel, backward_cluster_row_kernel, backward_ragged_kernel,
-    backward_hidden_rows_kernel, backward_hidden_blocks_kernel, softmax_hidden_rows_kernel;
+    backward_hidden_rows_kernel, backward_hidden_blocks_kernel, backward_hidden_stays_kernel,
+    softmax_hidden_rows_kernel;
 /// Rows whose states are given: finish_softmax, finish_log_softmax, the gradients of logsumexp.
 extern const RowKernel given_rows_kernel;
 /// Rungs of the ladder, when asked for.

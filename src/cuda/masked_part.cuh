@@ -54,10 +54,14 @@ struct MaskPart {
     fence_for_copy();  // which may write here next
     __syncwarp();
   }
+  /// Where the byte of the first element is.
+  __device__ __forceinline__ const char* bytes_from() const {
+    return place() + (kShifts ? reinterpret_cast<std::uintptr_t>(first) % 16 : 0);
+  }
   /// The mask's bytes from its i-th on, of as many elements as a vector has.
   template <class Bytes>
   __device__ __forceinline__ Bytes at(int i) const {
-    const char* from = place() + i + (kShifts ? reinterpret_cast<std::uintptr_t>(first) % 16 : 0);
+    const char* from = bytes_from() + i;
     if constexpr (kLands != Lands::anywhere) return *reinterpret_cast<const Bytes*>(from);
     const unsigned bits = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(from) % 4) * 8;
     const auto* words = reinterpret_cast<const unsigned*>(from - bits / 8);

@@ -156,7 +156,11 @@ TEST_F(CudaHiddenGradient, ManyLongRows) {
                                    {17409, Hides::causal},
                                    {16384, Hides::mask},
                                    {20480, Hides::length},
-                                   {128256, Hides::mask}}) {
+                                   {128256, Hides::mask},
+                                   {65537, Hides::mask},
+                                   {40963, Hides::mask},
+                                   {262139, Hides::mask},
+                                   {33000, Hides::mask}}) {
       compare_hidden(t, std::max<std::int64_t>(20, 9000 * 1024 / n), n, hides, kLayouts[at++ % std::size(kLayouts)]);
       if (HasFatalFailure()) return;
     }
