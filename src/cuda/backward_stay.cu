@@ -39,7 +39,8 @@ void launch_stays(const RowProblem& p, const Context& context) {
   PlainGradient rows = plain_gradient(p);
   rows.y.taken = reinterpret_cast<CounterWord*>(scratch.data());
   const int shared = s.warps * Shape::kWarpBytes + 2 * SumBox::bytes(static_cast<int>(lift::chunk_count(p.n)));
-  launch_to_stay("backward_cluster_stays", backward_cluster_stays<E, Gradient, PlainGradient>, s, shared, p.rows, stream, rows);
+  launch_to_stay("backward_cluster_stays", backward_cluster_stays<E, Gradient, PlainGradient>, s, shared, p.rows,
+                 stream, rows);
 }
 
 void run(const RowProblem& p, const Context& context) {
