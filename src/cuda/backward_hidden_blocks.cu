@@ -12,9 +12,9 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// Blocks of a row's cluster. Measured: float32 by blocks of 4 warps, of which a processor's registers hold five, 16
-/// bit by blocks of 8, four of them; longer rows by blocks of 10. Clusters find their places in groups of 16 or 18
-/// processors, of which 9 or 11 to 13 blocks of that size leave many idle.
+/// Blocks of a row's cluster. Measured: float32 to 64 chunks by blocks of 4 warps, of which a processor's registers
+/// hold five, 16 bit to 128 by blocks of 8, four of them; longer rows by blocks of 10, then of 16. Clusters find their
+/// places in groups of 16 or 18 processors, of which 9 or 11 to 13 large blocks leave many idle.
 int blocks_of(int chunks, bool wide) {
   const int warps = wide ? 4 : 8;
   if (chunks <= (wide ? 5 : 10)) return 1;
@@ -29,7 +29,9 @@ Grid grid_of(const RowProblem& p, bool wide, const DeviceTraits& traits) {
   const int blocks = std::min(blocks_of(chunks, wide), std::max(traits.largest_cluster, 1));
   const int warps = std::min((chunks + blocks - 1) / blocks, kHiddenWarps);
   if (p.rows * blocks < traits.processors) return cluster_grid(p.rows, chunks, traits, warps);
-  return {p.rows * blocks, 32 * warps, blocks};
+  // Of 16 blocks the last may have nothing; of 14 it may, too, as 13 find fewer places.
+  const int some = blocks == 16 ? (chunks + warps - 1) / warps : blocks;
+  return {p.rows * some, 32 * warps, some};
 }
 
 const char* refuses(const RowProblem& p, const Context&) {

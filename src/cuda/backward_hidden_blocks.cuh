@@ -1,6 +1,5 @@
 // The gradients of softmax and log_softmax of rows of 2 to 256 chunks of which a mask, lengths or a causal limit hide
-// elements: a block or a cluster a row, a chunk a warp. As backward_block_rows; no vector that
-// lengths hide is read.
+// elements: a block or a cluster a row, a chunk a warp. As backward_block_rows; no vector that lengths hide is read.
 #pragma once
 
 #include "cuda/backward_stay.cuh"
@@ -17,7 +16,7 @@ template <class E>
 inline constexpr int kHiddenRegisters = sizeof(E) == 2 ? 64 : 96;
 /// A chunk's y, dy and mask in shared memory.
 template <class E, bool kMask>
-inline constexpr int kHiddenRoom = whole_lines(2 * kGradientRoom<E> + (kMask ? mask_room(lift::kChunk) : 0));
+inline constexpr int kHiddenRoom = 2 * kGradientRoom<E> + (kMask ? mask_room(lift::kChunk) : 0);
 
 /// Where the sums of a row's chunks meet: in a block by themselves, in a cluster by mail to each block.
 struct HiddenSums {

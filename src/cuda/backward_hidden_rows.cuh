@@ -47,14 +47,7 @@ __global__ void __launch_bounds__(32 * kOddWarps, kHiddenBlocks<E>)
     constexpr unsigned all_lanes = lift::kWholeWarp >> (32 - kLanes);
     const bool any = (__ballot_sync(lift::kWholeWarp, sum.any != 0) >> (own * kLanes) & all_lanes) != 0;
     Vectors::finish(y, dy, shown, Gradient<float>{sum.sum, static_cast<float>(row.scale)}, any);
-    const auto result = [&](int j) { return y[j]; };
-    if (p.rows.joined && kLanes <= kOddRunLanes) {
-      __syncwarp();  // all have read their elements
-      if (own < count) tile.write_vectors(y_place.row(p.rows, own), result);
-      y_place.send(p.rows, p.rows.y + sets.base(run) * p.rows.y_stride, count);
-    } else if (own < count) {
-      tile.write_vectors(p.rows.y + (sets.base(run) + own) * p.rows.y_stride, result);
-    }
+    sets.put(run, tile, [&](int j) { return y[j]; });
   }
   bulk_drain();
 }

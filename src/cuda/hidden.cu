@@ -35,6 +35,7 @@ PlainRows rows_of(const RowProblem& p, const Operand& from) {
 }  // namespace
 
 HiddenProblem hidden_problem(const RowProblem& p) {
+  // Without dy x in its place, which lies as x does.
   const Operand &mask = p[Slot::mask], &dy = p[p[Slot::dy].given ? Slot::dy : Slot::x];
   return {rows_of(p, p[Slot::x]), rows_of(p, dy), p, mask.given ? memory_of(p, mask) : Extent{}};
 }

@@ -14,7 +14,7 @@ struct HiddenRows : HiddenProblem {
   int mask_pitch;    ///< bytes between landing places of masks
   bool mask_joined;  ///< a warp's masks lie end to end, and land as one run
   bool cut;          ///< of rows that are not joined only what lengths leave is read
-  bool alike;        ///< all rows are of one length and scale
+  bool alike;        ///< all rows are of one length and scale, and their masks, if any, joined
 
   SOFTFOLD_HD int mask_bytes(int rows) const { return p[Slot::mask].given ? mask_room(rows * mask_pitch) : 0; }
 };
@@ -130,6 +130,20 @@ class HiddenSets {
     __syncwarp();  // bytes that no copy brings are there
   }
 
+  /// The results of each group's row, vector(j) the lane's j-th; by all lanes. bulk_drain() before the block ends.
+  template <class Tile, class Vector>
+  __device__ __forceinline__ void put(int run, const Tile& tile, const Vector& vector) const {
+    const int own = lane_ / Tile::kLanes;
+    if (p_.rows.joined && Tile::kLanes <= kOddRunLanes) {
+      const Place to = place(run, p_.rows, 0);
+      __syncwarp();  // all have read their elements
+      if (own < count(run)) tile.write_vectors(to.row(p_.rows, own), vector);
+      to.send(p_.rows, p_.rows.y + base(run) * p_.rows.y_stride, count(run));
+    } else if (own < count(run)) {
+      tile.write_vectors(p_.rows.y + (base(run) + own) * p_.rows.y_stride, vector);
+    }
+  }
+
  private:
   __device__ __forceinline__ char* masks(int run) const {
     return memory_ + kOperands * kOddWarps * kOddRuns * Place::bytes(p_.rows, kRows) +
@@ -184,7 +198,7 @@ void with_hidden_shape(int n, bool whole, const Go& go) {
   constexpr int most = kHiddenVectors<E>;
   constexpr int width = 16 / static_cast<int>(sizeof(E));
   const int vectors = whole ? n / width : std::min<int>(n + 2 * (width - 1), lift::kChunk) / width;
-  // Five for each lane: twice as many lanes would have less than three.
+  // Five for each lane: twice as many lanes would have three, not all of them full.
   constexpr bool holds_all = kLanes * most * width == lift::kChunk, fifth = most == 4 && !holds_all;
   if constexpr (!holds_all)
     if (vectors > kLanes * (fifth ? 5 : most)) return with_hidden_shape<E, 2 * kLanes>(n, whole, go);

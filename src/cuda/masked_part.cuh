@@ -1,5 +1,5 @@
-// Rows with masks, and, for kernels whose clusters stay, a warp's part of a row's mask: it lands beside the part's
-// elements, and those that it hides are made absent ones where they are read.
+// Rows with masks, and, for kernels whose clusters stay, a warp's part of a row's mask, which lands beside the part's
+// elements: where they are read those that it hides are made absent ones, or a bit of each is kept.
 #pragma once
 
 #include "cuda/masked.cuh"
@@ -41,7 +41,7 @@ struct MaskPart {
     if (const int size = bytes(p); !kShifts || size > 0)
       barrier.copy(place() + (begin(p) - around(first)), reinterpret_cast<const void*>(begin(p)), size);
   }
-  /// Once it has landed, by all lanes of the warp, of outer parts (GuessWarp).
+  /// Once it has landed, by all lanes of the warp; only outer parts need it.
   __device__ __forceinline__ void mend(const MaskedRows& p) const {
     static_assert(kShifts);
     const bool head = begin(p) != around(first), tail = end(p) != around(first + n + 15);

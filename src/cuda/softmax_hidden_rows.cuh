@@ -63,14 +63,7 @@ __global__ void __launch_bounds__(32 * kOddWarps, 4) softmax_hidden_rows(const _
         v[i] = constant.everywhere || shown ? constant.value : nothing<kLog>();
       }
     }
-    const auto result = [&](int j) { return Packed<E>::pack(v + j * kWidth); };
-    if (p.rows.joined && kLanes <= kOddRunLanes) {
-      __syncwarp();  // all have read their elements
-      if (own < count) tile.write_vectors(place.row(p.rows, own), result);
-      place.send(p.rows, p.rows.y + sets.base(run) * p.rows.y_stride, count);
-    } else if (own < count) {
-      tile.write_vectors(p.rows.y + (sets.base(run) + own) * p.rows.y_stride, result);
-    }
+    sets.put(run, tile, [&](int j) { return Packed<E>::pack(v + j * kWidth); });
   }
   bulk_drain();
 }

@@ -166,6 +166,37 @@ TEST_F(CudaHiddenGradient, ManyLongRows) {
     }
 }
 
+/// Long rows that clusters stay for, with scales of their own; masks that run backwards, or one for each of two outer
+/// indices; everything begins and ends inside vectors at the ends of its memory.
+TEST_F(CudaHiddenGradient, RowsThatClustersStayFor) {
+  for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+    for (const bool of_batch : {false, true}) {
+      const std::int64_t n = t == DType::float32 ? 65537 : 43001, rows = 9000 * 1024 / n / 2, all = 2 * rows;
+      Tensor y(t, {2, rows, n}, {}, 1, 0), dy(t, {2, rows, n}, {}, 1, 0), dx(t, {2, rows, n}, {}, 1, 0);
+      Tensor scale(DType::float32, {2, rows}),
+          mask(DType::boolean, {2, of_batch ? 1 : rows, n},
+               of_batch ? std::vector<std::int64_t>{n, n, 1} : std::vector<std::int64_t>{-rows * n, -n, 1}, 3, 0);
+      mask.fill_by_threads([&](std::int64_t i) { return shows(i / n, i % n, n) ? 1. : 0.; });
+      scale.fill([&](std::int64_t row) { return 0.5 + static_cast<double>(row % 5); });
+      const auto is_shown = [&](std::int64_t row, std::int64_t i) { return shows(of_batch ? row / rows : row, i, n); };
+      softfold::RowOptions cpu, cuda;
+      cpu.mask = mask.cpu(), cuda.mask = mask.cuda();
+      if (!of_batch) cpu.scales = scale.cpu(), cuda.scales = scale.cuda();
+      for (const Op op : {Op::softmax_backward, Op::log_softmax_backward}) {
+        y.fill_by_threads([&](std::int64_t at) {
+          const double v = value_of(Values::uniform, at / n, at % n, n);
+          return !is_shown(at / n, at % n) ? wild(at) : op == Op::softmax_backward ? v : -std::abs(v);
+        });
+        dy.fill_by_threads(
+            [&](std::int64_t at) { return is_shown(at / n, at % n) ? gradient_of(at / n, at % n) : wild(at + 1); });
+        expect_same(op, {&y, &dy}, {&dx}, cpu, cuda, std::to_string(all) + " rows of " + std::to_string(n));
+        const softfold::View in[] = {y.cuda(), dy.cuda()}, out = dx.cuda();
+        EXPECT_EQ(softfold::plan(op, in, {&out, 1}, cuda).kernel(), "backward_hidden_stays") << name_of(t);
+        if (HasFatalFailure()) return;
+      }
+    }
+}
+
 /// One mask for all heads, as attention has it, and a causal limit of each head's rows.
 TEST_F(CudaHiddenGradient, SeveralOuterAxes) {
   for (const DType t : {DType::float32, DType::bfloat16})

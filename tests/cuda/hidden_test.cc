@@ -81,7 +81,9 @@ TEST_F(CudaHidden, ManyShortRows) {
       const At& lies = kAt[at++ % std::size(kAt)];
       const std::int64_t rows = 90 + 4000 / n;
       Tensor mask(DType::boolean, {rows, n}, {n + lies.mask_gap, 1}, lies.mask_offset), length(DType::int32, {rows});
-      Tensor x(DType::float32, {rows, n}, {n + lies.gap, 1}, lies.offset);
+      Tensor x(DType::float32, {rows, n}, {n + lies.gap, 1}, lies.offset), scale(DType::float64, {rows});
+      constexpr double kScales[] = {1., 0.5, 0., -2., 1e30, 3.};
+      scale.fill([&](std::int64_t row) { return kScales[row % 6]; });
       mask.fill([&](std::int64_t i) { return is_masked_in(i / n % 37, i % n, n) ? 1. : 0.; });
       length.fill([&](std::int64_t row) { return static_cast<double>(length_in(row, n)); });
       x.fill([&](std::int64_t i) {
@@ -94,6 +96,7 @@ TEST_F(CudaHidden, ManyShortRows) {
       if (has_mask(hides)) cpu.mask = mask.cpu(), cuda.mask = mask.cuda();
       if (has_length(hides)) cpu.length = length.cpu(), cuda.length = length.cuda();
       cpu.scale = cuda.scale = at % 5 == 2 ? -0.5 : at % 7 == 3 ? 0. : 1.;
+      if (at % 4 == 1) cpu.scales = scale.cpu(), cuda.scales = scale.cuda();
       cpu.empty = cuda.empty = at % 4 < 2 ? softfold::Empty::zero : softfold::Empty::nan;
       expect_same(x, cpu, cuda, "short rows, hidden " + std::to_string(h) + " of " + std::to_string(n), lies.offset);
       if (HasFatalFailure()) return;
