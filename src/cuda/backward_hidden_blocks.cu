@@ -19,8 +19,9 @@ int blocks_of(int chunks, bool wide) {
   const int warps = wide ? 4 : 8;
   if (chunks <= (wide ? 5 : 10)) return 1;
   if (chunks <= (wide ? 64 : 16)) return (chunks + warps - 1) / warps;
+  const int most = wide || chunks > 128 ? 10 : 8;
   for (const int blocks : {4, 5, 6, 7, 8, 10, 14, 15, 16})
-    if (blocks * (wide ? 10 : chunks <= 128 ? 8 : 10) >= chunks) return blocks;
+    if (blocks * most >= chunks) return blocks;
   return 16;
 }
 

@@ -33,11 +33,9 @@ class ShownElements {
   __device__ __forceinline__ uint4 of(int j) const {
     const auto flags = [&](int k) { return words_[(j * kFours + k) / 8] << (j * kFours + k) % 8; };
     if constexpr (kFours == 2) {
-      const unsigned low = flags(0), high = flags(1);
-      return {spread<0x9988>(low), spread<0xBBAA>(low), spread<0x9988>(high), spread<0xBBAA>(high)};
+      return shown_by_flags<E>({flags(0), flags(1)});
     } else {
-      const unsigned all = flags(0);
-      return {spread<0x8888>(all), spread<0x9999>(all), spread<0xAAAA>(all), spread<0xBBBB>(all)};
+      return shown_by_flags<E>(flags(0));
     }
   }
 };

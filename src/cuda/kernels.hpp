@@ -28,7 +28,8 @@ extern const RowKernel softmax_long_rows_kernel, softmax_two_reads_kernel, fold_
 /// The same with masks, lengths and scales a row.
 extern const RowKernel softmax_lengths_warp_kernel, softmax_lengths_pairs_kernel, softmax_masked_pairs_kernel,
     softmax_masked_chunks_kernel, softmax_lengths_tiles_kernel, softmax_lengths_stay_kernel,
-    softmax_masked_stays_kernel, softmax_warp_rows_any_kernel, softmax_cluster_row_any_kernel;
+    softmax_masked_stays_kernel, softmax_hidden_rows_kernel, softmax_warp_rows_any_kernel,
+    softmax_cluster_row_any_kernel;
 /// What no kernel takes by vectors: other dtypes and alignments with any of these, elements that lie apart.
 /// …_short: of what others take too.
 extern const RowKernel softmax_any_short_kernel, softmax_any_rows_kernel, softmax_any_cluster_kernel,
@@ -47,8 +48,7 @@ extern const RowKernel softmax_ragged_rows_kernel, fold_ragged_rows_kernel, fold
 /// The gradients of softmax and log_softmax with one read.
 extern const RowKernel backward_lane_rows_kernel, backward_block_rows_kernel, backward_odd_rows_kernel,
     backward_warp_rows_kernel, backward_cluster_stays_kernel, backward_cluster_row_kernel, backward_ragged_kernel,
-    backward_hidden_rows_kernel, backward_hidden_blocks_kernel, backward_hidden_stays_kernel,
-    softmax_hidden_rows_kernel;
+    backward_hidden_rows_kernel, backward_hidden_blocks_kernel, backward_hidden_stays_kernel;
 /// Rows whose states are given: finish_softmax, finish_log_softmax, the gradients of logsumexp.
 extern const RowKernel given_rows_kernel;
 /// Rungs of the ladder, when asked for.

@@ -29,15 +29,22 @@ __device__ __forceinline__ unsigned spread(unsigned flags) {
 template <class E>
 using MaskBytes = std::conditional_t<sizeof(E) == 2, uint2, unsigned>;
 
-/// All bits of the elements of a vector whose bytes are not 0.
+/// All bits of the elements of a vector whose bytes have their highest bit.
+template <class E>
+__device__ __forceinline__ uint4 shown_by_flags(const MaskBytes<E>& flags) {
+  if constexpr (sizeof(E) == 2) {
+    return {spread<0x9988>(flags.x), spread<0xBBAA>(flags.x), spread<0x9988>(flags.y), spread<0xBBAA>(flags.y)};
+  } else {
+    return {spread<0x8888>(flags), spread<0x9999>(flags), spread<0xAAAA>(flags), spread<0xBBBB>(flags)};
+  }
+}
+/// The same of those whose bytes are not 0.
 template <class E>
 __device__ __forceinline__ uint4 shown_by(const MaskBytes<E>& bytes) {
   if constexpr (sizeof(E) == 2) {
-    const unsigned low = flags_of(bytes.x), high = flags_of(bytes.y);
-    return {spread<0x9988>(low), spread<0xBBAA>(low), spread<0x9988>(high), spread<0xBBAA>(high)};
+    return shown_by_flags<E>({flags_of(bytes.x), flags_of(bytes.y)});
   } else {
-    const unsigned flags = flags_of(bytes);
-    return {spread<0x8888>(flags), spread<0x9999>(flags), spread<0xAAAA>(flags), spread<0xBBBB>(flags)};
+    return shown_by_flags<E>(flags_of(bytes));
   }
 }
 /// The first `count` bytes of `first`, the others of `rest`.
