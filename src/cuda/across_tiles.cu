@@ -196,21 +196,25 @@ void run(const RowProblem& p, const Context& context) {
 
 }  // namespace
 
-const char* refuses_across(const RowProblem& p) {
+const char* refuses_side_by_side(const RowProblem& p) {
   if (const char* why = refuses_rung(p.rung)) return why;
   if (p.is_double()) return "float64 has no tiles";
   if (p[Slot::offsets].given) return "rows are ragged";
-  if (p[Slot::mask].given || p[Slot::length].given || p.causal) return "some elements are hidden";
-  if (p[Slot::scales].given) return "rows have scales of their own";
-  if (p[Slot::y].given && p[Slot::y].dtype != p[Slot::x].dtype) return "x and y have different dtypes";
   if (p.outer_rank < 1 || p.outer_rank > 2 || p.n < 2) return "rows are not of a tensor of three axes";
-  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (p.rows >= std::int64_t{1} << 31) return "more rows than tiles are counted";
   for (const Slot slot : {Slot::x, Slot::y, Slot::dy})
     if (p[slot].given && p[slot].strides[static_cast<std::size_t>(p.outer_rank - 1)] !=
                              static_cast<std::int64_t>(size_of(p[slot].dtype)))
       return "rows do not lie side by side";
   return nullptr;
+}
+
+const char* refuses_across(const RowProblem& p) {
+  if (p[Slot::mask].given || p[Slot::length].given || p.causal) return "some elements are hidden";
+  if (p[Slot::scales].given) return "rows have scales of their own";
+  if (p[Slot::y].given && p[Slot::y].dtype != p[Slot::x].dtype) return "x and y have different dtypes";
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
+  return refuses_side_by_side(p);
 }
 
 const RowKernel softmax_across_tiles_kernel{"softmax_across_tiles", refuses, run, workspace};

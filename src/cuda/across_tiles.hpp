@@ -27,7 +27,21 @@ extern const RowKernel backward_across_columns_kernel;
 /// The same of rows of any length, which are read twice.
 extern const RowKernel backward_across_columns_twice_kernel;
 
-/// Null if rows are plain and lie side by side, in x, y and dy, else why not; of a tensor of two axes or three.
+/// The same of rows of which something is hidden, with scales of their own, or to another dtype.
+extern const RowKernel softmax_across_hidden_kernel;
+/// The same of rows of any length, which are read twice.
+extern const RowKernel softmax_across_hidden_twice_kernel;
+
+/// logsumexp and state of such rows.
+extern const RowKernel fold_across_hidden_kernel;
+/// Gradients of softmax and log_softmax of such rows.
+extern const RowKernel backward_across_hidden_kernel;
+/// The same of rows of any length, which are read twice.
+extern const RowKernel backward_across_hidden_twice_kernel;
+
+/// Null if rows lie side by side, in x, y and dy, else why not; of a tensor of two axes or three.
+const char* refuses_side_by_side(const RowProblem& p);
+/// The same of plain rows.
 const char* refuses_across(const RowProblem& p);
 /// How many rows lie side by side, and how many such runs there are. (Rows without outer axes are refused before; that
 /// the compiler does not see.)

@@ -34,16 +34,8 @@ const char* refuses(const RowProblem& p, const Context&) {
 template <class E, template <class> class Gradient, int kRows, int kWarps>
 void launch_columns(const RowProblem& p, const ColumnCut& cut, Stream stream) {
   const BackwardColumns columns{.of = GradientColumns(p), .share = cut.share, .slots = cut.slots};
-  const int stage = 2 * cut.slots * kWarps * 32 * kRows * static_cast<int>(sizeof(E));
-  const int shares = cut.blocks > 1 ? cut.blocks * static_cast<int>(sizeof(GradientPart<kRows>)) : 0;
-  // Measured: where rows fill their lanes, memory is up to a quarter slower with more bytes under way than these; but
-  // not of words of 2 bytes.
-  constexpr int kSize = static_cast<int>(sizeof(E)), kUnderWay = (kSize == 4 ? 160 : 128) * 1024;
-  int bytes = stage + shares;
-  if (kRows * kSize > 2 && 16 * cut.slots * kRows * kSize > 15 * kGradientBytes)
-    bytes = bytes_of_blocks(kUnderWay / stage, bytes);
   launch("backward_across_columns", backward_across_columns<E, Gradient, kRows, kWarps>,
-         {blocks_of(cut), kWarps * 32, cut.blocks, bytes}, stream, columns);
+         {blocks_of(cut), kWarps * 32, cut.blocks, gradient_bytes<E, kRows, kWarps>(cut)}, stream, columns);
 }
 
 template <class E, template <class> class Gradient>

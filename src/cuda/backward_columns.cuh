@@ -1,9 +1,10 @@
-// The gradients of softmax and log_softmax of plain rows that lie side by side, by columns: y and dy wait in shared
-// memory between the rows' sums and their results.
+// The gradients of softmax and log_softmax of rows that lie side by side, by columns: y and dy wait in shared memory
+// between the rows' sums and their results.
 #pragma once
 
 #include "cuda/gradient_columns.cuh"
 #include "cuda/in_order.cuh"
+#include "cuda/launch.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -66,13 +67,15 @@ struct GradientColumn {
         if (begin + j < there) y[(begin + j) * kStep] = of_y[j], dy[(begin + j) * kStep] = of_dy[j];
     }
   }
-  /// By all lanes of a warp: what it knows of its rows, from so many places.
-  __device__ __forceinline__ void fold(Part& part, int lane, int places) const {
+  /// By all lanes of a warp: what it knows of its rows, from so many places. shown(row, j): whether the j-th element
+  /// is; the same below.
+  template <class Shown>
+  __device__ __forceinline__ void fold(Part& part, int lane, int places, const Shown& shown) const {
     float sums[kRows];
     unsigned seen[kRows] = {};
     const auto leaves = [&](int j, float(&to)[kRows]) {
       Pair::absent(to);
-      if (j < places) Pair::leaves(y[j * kStep], dy[j * kStep], to, seen);
+      if (j < places) Pair::leaves(y[j * kStep], dy[j * kStep], to, seen, [&](int row) { return shown(row, j); });
     };
     add_strided<kCount>(sums, [&](int i, int j, float(&s)[kRows], float(&t)[kRows]) { leaves(i, s), leaves(j, t); });
     bool any[kRows];
@@ -80,30 +83,38 @@ struct GradientColumn {
     for (int row = 0; row < kRows; ++row) any[row] = Pair::has_any(seen[row]);
     part.put(lane, sums, any);
   }
-  /// `there` results, `step` bytes apart.
+  /// `there` results, `step` bytes apart. scale(row): the row's.
+  template <class Y, class Scale, class Shown>
   __device__ __forceinline__ void write(char* to, std::int64_t step, int there,
-                                        const GradientState<float> (&states)[kRows], float scale) const {
+                                        const GradientState<float> (&states)[kRows], const Scale& scale,
+                                        const Shown& shown) const {
     bool regular = Pair::all_have_any(states);
     char* at = to;
 #pragma unroll 4
     for (int j = 0; j < there; ++j, at += step)
-      *reinterpret_cast<Word*>(at) = Pair::results(y[j * kStep], dy[j * kStep], states, scale, regular);
-    if (!regular) write_any(to, step, there, states, scale);
+      *reinterpret_cast<typename AcrossWord<Y, kRows>::Word*>(at) = Pair::template results<Y>(
+          y[j * kStep], dy[j * kStep], states, scale, regular, [&](int row) { return shown(row, j); });
+    if (!regular) write_any<Y>(to, step, there, states, scale, shown);
   }
 
  private:
   /// Of rows with NaN or nothing in them.
+  template <class Y, class Scale, class Shown>
   __device__ __forceinline__ void write_any(char* to, std::int64_t step, int there,
-                                            const GradientState<float> (&states)[kRows], float scale) const {
+                                            const GradientState<float> (&states)[kRows], const Scale& scale,
+                                            const Shown& shown) const {
 #pragma unroll 1
-    for (int j = 0; j < there; ++j, to += step) Pair::write_any(to, y[j * kStep], dy[j * kStep], states, scale);
+    for (int j = 0; j < there; ++j, to += step)
+      Pair::template write_any<Y>(to, y[j * kStep], dy[j * kStep], states, scale,
+                                  [&](int row) { return shown(row, j); });
   }
 };
 
-/// kWarps: 4 or 8. The smaller a block, the better blocks overlap; the larger, the longer a row may be.
-template <class E, template <class> class Gradient, int kRows, int kWarps>
-__global__ void __launch_bounds__(kWarps * 32, 28 / kWarps)
-    backward_across_columns(const __grid_constant__ BackwardColumns p) {
+/// What a block does. shown_at(place, load): what is shown of the lane's rows, of which load(reach) has the first
+/// elements asked for; scale(outer, row): a row's.
+template <class E, class Y, template <class> class Gradient, int kRows, int kWarps, class ShownAt, class Scale>
+__device__ __forceinline__ void backward_columns(const BackwardColumns& p, const ShownAt& shown_at,
+                                                 const Scale& scale) {
   begin_in_order();
   using Column = GradientColumn<E, Gradient, kRows, kWarps>;
   using Part = typename Column::Part;
@@ -121,13 +132,16 @@ __global__ void __launch_bounds__(kWarps * 32, 28 / kWarps)
   const Column elements{stage + threadIdx.x, stage + p.slots * Column::kStep + threadIdx.x};
   const auto y = [&] { return of.y + at.outer * of.y_outer + at.begin * of.y_axis + column; };
   const auto dy = [&] { return of.dy + at.outer * of.dy_outer + at.begin * of.dy_axis + column; };
-  // dy's address is not found before y has been asked for: 0.04 of speed.
-  if constexpr (Column::kBytes == 2)
-    elements.load(y(), of.y_axis << at.residue_bits, dy(), of.dy_axis << at.residue_bits, at.there);
-  Column::ask(elements.y, y(), of.y_axis << at.residue_bits, at.there, p.slots, Gradient<float>::nothing());
-  Column::ask(elements.dy, dy(), of.dy_axis << at.residue_bits, at.there, p.slots, fold::Sum<float>::identity());
+  const auto load = [&](int reach) {
+    // dy's address is not found before y has been asked for: 0.04 of speed.
+    if constexpr (Column::kBytes == 2)
+      elements.load(y(), of.y_axis << at.residue_bits, dy(), of.dy_axis << at.residue_bits, reach);
+    Column::ask(elements.y, y(), of.y_axis << at.residue_bits, reach, p.slots, Gradient<float>::nothing());
+    Column::ask(elements.dy, dy(), of.dy_axis << at.residue_bits, reach, p.slots, fold::Sum<float>::identity());
+  };
+  const auto shown = shown_at(at, load);
   asm volatile("cp.async.wait_all;" ::: "memory");
-  elements.fold(parts[at.warp], at.lane, p.slots);
+  elements.fold(parts[at.warp], at.lane, p.slots, shown);
   if (at.classes > 1) __syncthreads();
   float sums[kRows];
   unsigned any[kRows];
@@ -150,8 +164,38 @@ __global__ void __launch_bounds__(kWarps * 32, 28 / kWarps)
   GradientState<float> states[kRows];
 #pragma unroll
   for (int row = 0; row < kRows; ++row) states[row] = {sums[row], any[row] >> at.lane & 1U};
-  elements.write(of.dx + at.outer * of.dx_outer + at.begin * of.dx_axis + column, of.dx_axis << at.residue_bits,
-                 at.there, states, of.scale);
+  float scales[kRows];
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) scales[row] = scale(at.outer, std::int64_t{at.column} * kRows + row);
+  elements.template write<Y>(
+      of.dx + at.outer * of.dx_outer + at.begin * of.dx_axis +
+          std::int64_t{at.column} * (kRows * static_cast<int>(sizeof(Y))),
+      of.dx_axis << at.residue_bits, at.there, states, [&](int row) { return scales[row]; }, shown);
+}
+
+/// kWarps: 4 or 8. The smaller a block, the better blocks overlap; the larger, the longer a row may be.
+template <class E, template <class> class Gradient, int kRows, int kWarps>
+__global__ void __launch_bounds__(kWarps * 32, 28 / kWarps)
+    backward_across_columns(const __grid_constant__ BackwardColumns p) {
+  const auto shown_at = [](const ColumnPlace& at, const auto& load) {
+    load(at.there);
+    return WholeColumn{};
+  };
+  backward_columns<E, E, Gradient, kRows, kWarps>(p, shown_at, [&](unsigned, std::int64_t) { return p.of.scale; });
+}
+
+/// Shared memory of a block.
+template <class E, int kRows, int kWarps>
+int gradient_bytes(const ColumnCut& cut) {
+  const int stage = 2 * cut.slots * kWarps * 32 * kRows * static_cast<int>(sizeof(E));
+  const int shares = cut.blocks > 1 ? cut.blocks * static_cast<int>(sizeof(GradientPart<kRows>)) : 0;
+  // Measured: where rows fill their lanes, memory is up to a quarter slower with more bytes under way than these; but
+  // not of words of 2 bytes.
+  constexpr int kSize = static_cast<int>(sizeof(E)), kUnderWay = (kSize == 4 ? 160 : 128) * 1024;
+  int bytes = stage + shares;
+  if (kRows * kSize > 2 && 16 * cut.slots * kRows * kSize > 15 * kGradientBytes)
+    bytes = bytes_of_blocks(kUnderWay / stage, bytes);
+  return bytes;
 }
 
 }  // namespace cuda

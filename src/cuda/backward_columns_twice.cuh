@@ -1,4 +1,4 @@
-// The gradients of softmax and log_softmax of plain rows that lie side by side, of any length: one kernel adds up, as
+// The gradients of softmax and log_softmax of rows that lie side by side, of any length: one kernel adds up, as
 // fold_across_columns does, another one writes.
 #pragma once
 
@@ -38,36 +38,48 @@ struct GradientRun : GradientColumnWord<E, Gradient, kRows> {
     for (int j = 0; j < kRun; ++j, dy_ += dy_step)
       if (j < there) dy[j] = *reinterpret_cast<const Word*>(dy_);
   }
-  __device__ __forceinline__ void add(float (&sums)[kRows], typename Pair::Seen& seen, int there) const {
+  /// shown(row, j): whether the j-th element is; the same below.
+  template <class Shown>
+  __device__ __forceinline__ void add(float (&sums)[kRows], typename Pair::Seen& seen, int there,
+                                      const Shown& shown) const {
     add_strided<kRun>(sums, [&](int i, int j, float(&s)[kRows], float(&t)[kRows]) {
       Pair::absent(s), Pair::absent(t);
-      if (i < there) Pair::leaves(y[i], dy[i], s, seen);
-      if (j < there) Pair::leaves(y[j], dy[j], t, seen);
+      if (i < there) Pair::leaves(y[i], dy[i], s, seen, [&](int row) { return shown(row, i); });
+      if (j < there) Pair::leaves(y[j], dy[j], t, seen, [&](int row) { return shown(row, j); });
     });
   }
+  /// scale(row): the row's.
+  template <class Y, class Scale, class Shown>
   __device__ __forceinline__ void write(char* to, std::int64_t step, int there,
-                                        const GradientState<float> (&states)[kRows], float scale) const {
+                                        const GradientState<float> (&states)[kRows], const Scale& scale,
+                                        const Shown& shown) const {
     bool regular = Pair::all_have_any(states);
     char* at = to;
 #pragma unroll
     for (int j = 0; j < kRun; ++j, at += step)
-      if (j < there) *reinterpret_cast<Word*>(at) = Pair::results(y[j], dy[j], states, scale, regular);
-    if (!regular) write_any(to, step, there, states, scale);
+      if (j < there)
+        *reinterpret_cast<typename AcrossWord<Y, kRows>::Word*>(at) =
+            Pair::template results<Y>(y[j], dy[j], states, scale, regular, [&](int row) { return shown(row, j); });
+    if (!regular) write_any<Y>(to, step, there, states, scale, shown);
   }
 
  private:
   /// Of rows with NaN or nothing in them.
+  template <class Y, class Scale, class Shown>
   __device__ __forceinline__ void write_any(char* to, std::int64_t step, int there,
-                                            const GradientState<float> (&states)[kRows], float scale) const {
+                                            const GradientState<float> (&states)[kRows], const Scale& scale,
+                                            const Shown& shown) const {
 #pragma unroll
     for (int j = 0; j < kRun; ++j, to += step)
-      if (j < there) Pair::write_any(to, y[j], dy[j], states, scale);
+      if (j < there)
+        Pair::template write_any<Y>(to, y[j], dy[j], states, scale, [&](int row) { return shown(row, j); });
   }
 };
 
-/// The states of rows' chunks.
-template <class E, template <class> class Gradient, int kRows>
-__global__ void __launch_bounds__(kTwiceWarps * 32, 3) add_across_columns(const __grid_constant__ GradientSums p) {
+/// The states of rows' chunks. word_of(outer, column, begin): what is shown of a word of rows from an element on, a run
+/// at a time.
+template <class E, template <class> class Gradient, int kRows, class WordOf>
+__device__ __forceinline__ void add_columns(const GradientSums& p, const WordOf& word_of) {
   begin_in_order();
   constexpr int kRun = gradient_run(kRows * static_cast<int>(sizeof(E)));
   using Run = GradientRun<E, Gradient, kRows, kRun>;
@@ -81,13 +93,16 @@ __global__ void __launch_bounds__(kTwiceWarps * 32, 3) add_across_columns(const 
   const std::int64_t column = std::int64_t{word - outer * p.share.across} * Run::kBytes;
   const char *y = of.y + outer * of.y_outer + at.begin() * of.y_axis + column,
              *dy = of.dy + outer * of.dy_outer + at.begin() * of.dy_axis + column;
+  const auto rows = word_of(outer, word - outer * p.share.across, at.begin());
   float sums[kRows];
   unsigned seen[kRows] = {};
   add_runs<kRun>(sums, p.share, at, [&](int run, int there, float(&s)[kRows]) {
     Run words;
-    words.load(y + run * of.y_axis, of.y_axis << p.share.residue_bits, dy + run * of.dy_axis,
-               of.dy_axis << p.share.residue_bits, there);
-    words.add(s, seen, there);
+    const auto shown = rows.template run<kRun>(run, p.share.residue_bits, there, [&](int reach) {
+      words.load(y + run * of.y_axis, of.y_axis << p.share.residue_bits, dy + run * of.dy_axis,
+                 of.dy_axis << p.share.residue_bits, reach);
+    });
+    words.add(s, seen, there, shown);
   });
   bool own[kRows];
 #pragma unroll
@@ -103,10 +118,10 @@ __global__ void __launch_bounds__(kTwiceWarps * 32, 3) add_across_columns(const 
                                                                                      any[row] >> at.lane & 1U};
 }
 
-/// The gradients, from each row's state.
-template <class E, template <class> class Gradient, int kRows>
-__global__ void __launch_bounds__(kTwiceWarps * 32, 3)
-    write_across_columns(const __grid_constant__ GradientSums p, const GradientState<float>* roots) {
+/// The gradients, from each row's state. scale(outer, row): a row's.
+template <class E, class Y, template <class> class Gradient, int kRows, class WordOf, class Scale>
+__device__ __forceinline__ void write_columns(const GradientSums& p, const GradientState<float>* roots,
+                                              const WordOf& word_of, const Scale& scale) {
   begin_in_order();
   constexpr int kRun = gradient_run(kRows * static_cast<int>(sizeof(E))) / 2;
   using Run = GradientRun<E, Gradient, kRows, kRun>;
@@ -116,20 +131,51 @@ __global__ void __launch_bounds__(kTwiceWarps * 32, 3)
   const std::int64_t column = std::int64_t{at.column} * Run::kBytes;
   const char *y = of.y + at.outer * of.y_outer + at.begin * of.y_axis + column,
              *dy = of.dy + at.outer * of.dy_outer + at.begin * of.dy_axis + column;
-  char* dx = of.dx + at.outer * of.dx_outer + at.begin * of.dx_axis + column;
+  char* dx = of.dx + at.outer * of.dx_outer + at.begin * of.dx_axis +
+             std::int64_t{at.column} * (kRows * static_cast<int>(sizeof(Y)));
+  const auto rows = word_of(at.outer, at.column, at.begin);
   GradientState<float> states[kRows];
+  float scales[kRows];
 #pragma unroll
-  for (int row = 0; row < kRows; ++row) states[row] = roots[std::int64_t{at.word} * kRows + row];
+  for (int row = 0; row < kRows; ++row) {
+    states[row] = roots[std::int64_t{at.word} * kRows + row];
+    scales[row] = scale(at.outer, std::int64_t{at.column} * kRows + row);
+  }
   const auto load = [&](Run& words, int i) {
-    words.load(y + i * of.y_axis, of.y_axis, dy + i * of.dy_axis, of.dy_axis, at.there - i);
+    return rows.template run<kRun>(i, 0, at.there - i, [&](int reach) {
+      words.load(y + i * of.y_axis, of.y_axis, dy + i * of.dy_axis, of.dy_axis, reach);
+    });
   };
   Run words, next;
-  load(words, 0);
+  auto shown = load(words, 0);
 #pragma unroll 1
   for (int i = 0; i < at.there; i += kRun, words = next) {
-    load(next, i + kRun);  // on its way while this run is worked on
-    words.write(dx + i * of.dx_axis, of.dx_axis, at.there - i, states, of.scale);
+    const auto next_shown = load(next, i + kRun);  // on its way while this run is worked on
+    words.template write<Y>(
+        dx + i * of.dx_axis, of.dx_axis, at.there - i, states, [&](int row) { return scales[row]; }, shown);
+    shown = next_shown;
   }
+}
+
+/// A word of rows of which nothing is hidden.
+struct WholeWord {
+  template <int kRun, class Load>
+  __device__ __forceinline__ WholeColumn run(int, int, int there, const Load& load) const {
+    load(there);
+    return {};
+  }
+};
+
+template <class E, template <class> class Gradient, int kRows>
+__global__ void __launch_bounds__(kTwiceWarps * 32, 3) add_across_columns(const __grid_constant__ GradientSums p) {
+  add_columns<E, Gradient, kRows>(p, [](unsigned, unsigned, std::int64_t) { return WholeWord{}; });
+}
+template <class E, template <class> class Gradient, int kRows>
+__global__ void __launch_bounds__(kTwiceWarps * 32, 3)
+    write_across_columns(const __grid_constant__ GradientSums p, const GradientState<float>* roots) {
+  write_columns<E, E, Gradient, kRows>(
+      p, roots, [](unsigned, unsigned, std::int64_t) { return WholeWord{}; },
+      [&](unsigned, std::int64_t) { return p.of.scale; });
 }
 
 }  // namespace cuda

@@ -13,10 +13,10 @@ namespace cuda {
 bool lies_in_words(const RowProblem& p, int rows) {
   const auto last = static_cast<std::size_t>(p.outer_rank - 1);
   if (p.outer[last] % rows != 0) return false;
-  const auto word = rows * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
   for (const Slot slot : {Slot::x, Slot::y, Slot::dy}) {
     const Operand& o = p[slot];
     if (!o.given) continue;
+    const auto word = rows * static_cast<std::int64_t>(size_of(o.dtype));
     if (reinterpret_cast<std::uintptr_t>(o.data) % static_cast<std::uintptr_t>(word) != 0) return false;
     if (o.axis_stride % word != 0) return false;
     for (std::size_t d = 0; d < last; ++d)

@@ -55,6 +55,10 @@ const char* refuses_columns(const RowProblem& p);
 /// The roots of the trees of p's rows, as refuses_columns takes them, in `memory`, where there is room for
 /// state_bytes().
 const fold::LogSumExp<float>::State* fold_columns(const RowProblem& p, char* memory, int processors, Stream stream);
+/// The same of rows of which something may be hidden, with scales of their own.
+const char* refuses_hidden_columns(const RowProblem& p);
+const fold::LogSumExp<float>::State* fold_hidden_columns(const RowProblem& p, char* memory, int processors,
+                                                         Stream stream);
 /// Blocks of a cluster that the problem's device has, up to kColumnBlocks.
 int most_column_blocks(const RowProblem& p);
 

@@ -18,6 +18,10 @@ auto with_element(DType t, F&& f) {
   }
 }
 
+/// Whether with_apart knows both dtypes together.
+inline bool may_be_apart(DType x, DType y) {
+  return x != DType::float64 && y != DType::float64 && (x == y || size_of(x) != size_of(y));
+}
 /// Calls f.template operator()<E, O>() for elements of 16 bit with results in float32, or the other way, or of one
 /// dtype.
 template <class F>

@@ -16,21 +16,6 @@ std::size_t workspace(const RowProblem& p, const Context&) {
   return lift::chunk_count(p.n) > 1 ? state_bytes<fold::LogSumExp<float>::State>(p) : 0;
 }
 
-FoldColumns columns_of(const RowProblem& p, int rows, int processors, fold::LogSumExp<float>::State* states) {
-  const Operand& x = p[Slot::x];
-  const RowResults results(p);
-  const Operand& to = p[results.is_state ? Slot::states : Slot::row];
-  return {.x = x.data,
-          .axis = x.axis_stride,
-          .outer = outer_stride(p, x),
-          .share = column_items(p, rows, column_run(rows), kColumnWarps, processors),
-          .c = fold::make_scale<float>(p.scale).c,
-          .states = states,
-          .results = results,
-          .to_outer = outer_stride(p, to),
-          .to_row = to.strides[static_cast<std::size_t>(p.outer_rank - 1)]};
-}
-
 template <class E, int kRows>
 void launch_columns(const FoldColumns& f, Stream stream) {
   launch("fold_across_columns", fold_across_columns<E, kRows>, {blocks_of(f.share, kColumnWarps), kColumnWarps * 32},

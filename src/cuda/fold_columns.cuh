@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/across_frame.cuh"
+#include "cuda/across_tiles.hpp"
 #include "cuda/columns.cuh"
 #include "cuda/in_order.cuh"
 #include "cuda/row_results.cuh"
@@ -25,6 +26,24 @@ struct FoldColumns {
   std::int64_t to_outer, to_row;  ///< bytes between their neighbours
 };
 
+/// A row of a chunk that is special, or whose elements lie far apart, by the general fold: a whole warp. shown(i):
+/// whether the i-th element is.
+template <class E, bool kHides, class Shown>
+__device__ __noinline__ fold::LogSumExp<float>::State fold_column(const char* x, std::int64_t axis, int n, float c_,
+                                                                  const Shown& shown) {
+  const lift::Factor factor(c_);
+  const float c = kHides ? factor.c : c_;
+  float v[lift::kPerLane];
+#pragma unroll
+  for (int j = 0; j < lift::kPerLane; ++j) {
+    const int i = static_cast<int>(threadIdx.x) % 32 + 32 * j;
+    const bool is_shown = i < n && shown(i);
+    v[j] = is_shown ? fold::widen(*reinterpret_cast<const E*>(x + i * axis)) : lift::absent(c);
+    if (kHides && !factor.plain && is_shown) v[j] *= factor.times;
+  }
+  return lift::WarpFold<1>::reduce(v, c).state;
+}
+
 /// A lane's rows of one chunk, as far as a warp has them, in frames guessed from the chunk's first elements.
 template <class E, int kRows>
 struct ColumnFold {
@@ -32,15 +51,20 @@ struct ColumnFold {
   using Frame = AcrossFrame;
   using Words = AcrossWord<E, kRows>;
   using Word = typename Words::Word;
+  using Problem = FoldColumns;
+  static constexpr bool kHides = false;
   static constexpr bool kPacked = kRows > 1 && sizeof(E) == 2;  ///< extremes by pairs
   static constexpr int kRun = column_run(kRows);
+
+  static __device__ __forceinline__ const FoldColumns& columns_of(const Problem& p) { return p; }
 
   float c;
   float magic[kRows];           ///< kMagic less the rows' even frames
   int high[kRows], low[kRows];  ///< z
   Word least, most;             ///< kPacked: elements, instead
 
-  __device__ __forceinline__ ColumnFold(float c_, const Word& first) : c(c_), least(first), most(first) {
+  __device__ __forceinline__ ColumnFold(const Problem& p, const ItemPlace&, unsigned, unsigned, const Word& first)
+      : c(p.c), least(first), most(first) {
     Words::unpack(first, magic);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
@@ -66,6 +90,12 @@ struct ColumnFold {
         add_run<false>(s, raw, there);
       }
     });
+  }
+
+  /// A row of a word, the row-th, of the chunk whose first element is at x.
+  static __device__ __forceinline__ fold::LogSumExp<float>::State alone(const Problem& p, const ItemPlace& place,
+                                                                        unsigned, unsigned, int, const char* x) {
+    return fold_column<E, false>(x, p.axis, place.n, p.c, [](int) { return true; });
   }
 
   /// Whether all elements lie close to the frames; `high` is then that of the rows' largest.
@@ -130,18 +160,6 @@ struct ColumnFold {
   }
 };
 
-/// A row of a chunk that is special, or whose elements lie far apart, by the general fold: a whole warp.
-template <class E>
-__device__ __noinline__ fold::LogSumExp<float>::State fold_column(const char* x, std::int64_t axis, int n, float c) {
-  float v[lift::kPerLane];
-#pragma unroll
-  for (int j = 0; j < lift::kPerLane; ++j) {
-    const int i = static_cast<int>(threadIdx.x) % 32 + 32 * j;
-    v[j] = i < n ? fold::widen(*reinterpret_cast<const E*>(x + i * axis)) : lift::absent(c);
-  }
-  return lift::WarpFold<1>::reduce(v, c).state;
-}
-
 /// What the warps of an item tell each other.
 template <int kRows>
 struct ColumnPart {
@@ -150,19 +168,20 @@ struct ColumnPart {
   unsigned close;  ///< of which lanes all elements lie close to the frames
 };
 
-/// A warp's part of an item.
-template <class E, int kRows>
+/// A warp's part of an item, by ColumnFold or another of its kind.
+template <class E, int kRows, class Fold>
 struct ColumnItem {
-  using Fold = ColumnFold<E, kRows>;
   using Word = typename Fold::Word;
   using Part = ColumnPart<kRows>;
   using State = fold::LogSumExp<float>::State;
+  using Problem = typename Fold::Problem;
 
+  const Problem& p;
   const FoldColumns& f;
   ItemPlace place;
 
-  __device__ __forceinline__ ColumnItem(const FoldColumns& f_, unsigned item, int warp)
-      : f(f_), place(f_.share, item, warp) {}
+  __device__ __forceinline__ ColumnItem(const Problem& p_, unsigned item, int warp)
+      : p(p_), f(Fold::columns_of(p_)), place(f.share, item, warp) {}
 
   /// The chunk's first element of a word's first row.
   __device__ __forceinline__ const char* first_of(unsigned word) const {
@@ -173,8 +192,9 @@ struct ColumnItem {
 
   /// Lanes without rows of their own take part with the last ones.
   __device__ __forceinline__ void fold(Part& part, float (&magic)[kRows]) const {
-    const char* column = first_of(min(place.word(), f.share.words - 1));
-    Fold columns(f.c, *reinterpret_cast<const Word*>(column));
+    const unsigned word = min(place.word(), f.share.words - 1), outer = word / f.share.across;
+    const char* column = first_of(word);
+    Fold columns(p, place, outer, word - outer * f.share.across, *reinterpret_cast<const Word*>(column));
     float sums[kRows];
     columns.fold(sums, f, place, column);
     const unsigned close = __ballot_sync(lift::kWholeWarp, columns.is_close());
@@ -204,7 +224,9 @@ struct ColumnItem {
       for (int row = 0; row < kRows; ++row) {
         if ((of * kRows + static_cast<unsigned>(row)) % static_cast<unsigned>(classes) != static_cast<unsigned>(own))
           continue;
-        const State state = fold_column<E>(first_of(of) + row * static_cast<int>(sizeof(E)), f.axis, place.n, f.c);
+        const unsigned outer = of / f.share.across;
+        const State state = Fold::alone(p, place, outer, of - outer * f.share.across, row,
+                                        first_of(of) + row * static_cast<int>(sizeof(E)));
         if (lane == 0) put(of, row, state);
       }
     }
@@ -224,6 +246,7 @@ struct ColumnItem {
       high = max(high, parts[w].high[row][lane]);
     }
     join_parts<false>(all, classes, [](float a, float b) { return fold::Scalar<float>::add(a, b); });
+    if (Fold::kHides && all[0] == 0.F) return fold::LogSumExp<float>::identity();
     return AcrossFrame::state(all[0], high, magic);
   }
   __device__ __forceinline__ void put(unsigned of, int row, const State& state) const {
@@ -237,18 +260,40 @@ struct ColumnItem {
   }
 };
 
-template <class E, int kRows>
-__global__ void __launch_bounds__(kColumnWarps * 32, 3) fold_across_columns(const __grid_constant__ FoldColumns f) {
+/// What a block does.
+template <class E, int kRows, class Fold>
+__device__ __forceinline__ void fold_columns(const typename Fold::Problem& p) {
   begin_in_order();
   __shared__ ColumnPart<kRows> parts[kColumnWarps];
+  const ColumnItems& share = Fold::columns_of(p).share;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const unsigned item = (blockIdx.x * kColumnWarps + static_cast<unsigned>(warp)) >> f.share.class_bits;
+  const unsigned item = (blockIdx.x * kColumnWarps + static_cast<unsigned>(warp)) >> share.class_bits;
   // Warps without an item of their own take part with the last one and write nothing.
-  const ColumnItem<E, kRows> own(f, min(item, f.share.items - 1), warp);
+  const ColumnItem<E, kRows, Fold> own(p, min(item, share.items - 1), warp);
   float magic[kRows];
   own.fold(parts[warp], magic);
   __syncthreads();
-  if (item < f.share.items) own.finish(parts + warp - own.place.own, magic);
+  if (item < share.items) own.finish(parts + warp - own.place.own, magic);
+}
+
+template <class E, int kRows>
+__global__ void __launch_bounds__(kColumnWarps * 32, 3) fold_across_columns(const __grid_constant__ FoldColumns f) {
+  fold_columns<E, kRows, ColumnFold<E, kRows>>(f);
+}
+
+inline FoldColumns columns_of(const RowProblem& p, int rows, int processors, fold::LogSumExp<float>::State* states) {
+  const Operand& x = p[Slot::x];
+  const RowResults results(p);
+  const Operand& to = p[results.is_state ? Slot::states : Slot::row];
+  return {.x = x.data,
+          .axis = x.axis_stride,
+          .outer = outer_stride(p, x),
+          .share = column_items(p, rows, column_run(rows), kColumnWarps, processors),
+          .c = fold::make_scale<float>(p.scale).c,
+          .states = states,
+          .results = results,
+          .to_outer = outer_stride(p, to),
+          .to_row = to.strides[static_cast<std::size_t>(p.outer_rank - 1)]};
 }
 
 }  // namespace cuda

@@ -44,7 +44,8 @@ struct GivenColumns {
   }
 };
 
-/// What is known of a row, and a result from an element that is not above the row's frame.
+/// What is known of a row, and a result from an element that is not above the row's frame. p: has the row's scale,
+/// factor and two_kappa.
 template <Given kWhat>
 struct GivenColumnRow {
   using S = fold::Scalar<float>;
@@ -55,7 +56,8 @@ struct GivenColumnRow {
   lift::FrameTerms terms;
   float multiplier;
 
-  __device__ __forceinline__ GivenColumnRow(const GivenColumns& p, const Lse::State& s, float gradient_)
+  template <class P>
+  __device__ __forceinline__ GivenColumnRow(const P& p, const Lse::State& s, float gradient_)
       : top(frame(p, s, gradient_)),
         gradient(gradient_),
         scale(static_cast<float>(p.scale)),
@@ -72,7 +74,8 @@ struct GivenColumnRow {
     return kWhat == Given::gradient ? S::mul(S::mul(gradient, own), scale) : own;
   }
 
-  static __device__ __forceinline__ float frame(const GivenColumns& p, const Lse::State& s, float gradient) {
+  template <class P>
+  static __device__ __forceinline__ float frame(const P& p, const Lse::State& s, float gradient) {
     const float scale = static_cast<float>(p.scale);
     const bool plain = Lse::is_regular(s) && Lse::is_fast(s.m) && fabsf(gradient) < fold::infinity<float>() &&
                        fabsf(scale) < fold::infinity<float>();
@@ -86,7 +89,8 @@ struct GivenColumnRow<Given::log_softmax> {
   float top;
   fold::LogNormaliser<float> norm;
 
-  __device__ __forceinline__ GivenColumnRow(const GivenColumns& p, const Lse::State& s, float)
+  template <class P>
+  __device__ __forceinline__ GivenColumnRow(const P& p, const Lse::State& s, float)
       : top(GivenColumnRow<Given::softmax>::frame(p, s, 0.F)), norm(s, p.factor) {
     norm.two_kappa = p.two_kappa;
     norm.fast = true;  // else `top` is NaN, and nobody asks for a result

@@ -25,6 +25,11 @@ struct GradientColumns {
   }
 };
 
+/// Rows of which nothing is hidden.
+struct WholeColumn {
+  __device__ __forceinline__ bool operator()(int, int) const { return true; }
+};
+
 /// A word of y and one of dy.
 template <class E, template <class> class Gradient, int kRows>
 struct GradientColumnWord {
@@ -36,37 +41,47 @@ struct GradientColumnWord {
 #pragma unroll
     for (int row = 0; row < kRows; ++row) leaves[row] = fold::Sum<float>::identity();
   }
-  static __device__ __forceinline__ void leaves(const Word& y, const Word& dy, float (&to)[kRows], Seen& seen) {
+  /// shown(row): whether the row's element is; the same below.
+  template <class Shown>
+  static __device__ __forceinline__ void leaves(const Word& y, const Word& dy, float (&to)[kRows], Seen& seen,
+                                                const Shown& shown) {
     float a[kRows], b[kRows];
     Words::unpack(y, a), Words::unpack(dy, b);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      seen[row] |= __float_as_uint(a[row]) ^ __float_as_uint(Gradient<float>::nothing());
-      to[row] = Gradient<float>::leaf(a[row], b[row]);
+      const unsigned bits = __float_as_uint(a[row]) ^ __float_as_uint(Gradient<float>::nothing());
+      const float leaf = Gradient<float>::leaf(a[row], b[row]);
+      seen[row] |= shown(row) ? bits : 0U;
+      to[row] = shown(row) ? leaf : fold::Sum<float>::identity();
     }
   }
   /// A word of results, where no row has nothing in it; not `regular` if some of them are NaN, which write_any()
-  /// writes.
-  static __device__ __forceinline__ Word results(const Word& y, const Word& dy,
-                                                 const GradientState<float> (&states)[kRows], float scale,
-                                                 bool& regular) {
+  /// writes. scale(row): the row's.
+  template <class Y, class Scale, class Shown>
+  static __device__ __forceinline__ typename AcrossWord<Y, kRows>::Word results(
+      const Word& y, const Word& dy, const GradientState<float> (&states)[kRows], const Scale& scale, bool& regular,
+      const Shown& shown) {
     float a[kRows], b[kRows];
     Words::unpack(y, a), Words::unpack(dy, b);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      a[row] = value(Gradient<float>{states[row].sum, scale}, a[row], b[row]);
+      a[row] = value(Gradient<float>{states[row].sum, scale(row)}, a[row], b[row]);
+      if (!shown(row)) a[row] = 0.F;
       regular = regular && !fold::is_nan(a[row]);
     }
-    return Words::pack(a);
+    return AcrossWord<Y, kRows>::pack(a);
   }
+  template <class Y, class Scale, class Shown>
   static __device__ __forceinline__ void write_any(char* to, const Word& y, const Word& dy,
-                                                   const GradientState<float> (&states)[kRows], float scale) {
+                                                   const GradientState<float> (&states)[kRows], const Scale& scale,
+                                                   const Shown& shown) {
     float a[kRows], b[kRows];
     Words::unpack(y, a), Words::unpack(dy, b);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      const Gradient<float> through{states[row].sum, scale};
-      reinterpret_cast<E*>(to)[row] = fold::narrow<E>(states[row].any != 0 ? through(a[row], b[row]) : 0.F);
+      const Gradient<float> through{states[row].sum, scale(row)};
+      const bool any = states[row].any != 0 && shown(row);
+      reinterpret_cast<Y*>(to)[row] = fold::narrow<Y>(any ? through(a[row], b[row]) : 0.F);
     }
   }
   static __device__ __forceinline__ bool all_have_any(const GradientState<float> (&states)[kRows]) {

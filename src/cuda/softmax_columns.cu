@@ -28,19 +28,7 @@ const char* refuses(const RowProblem& p, const Context&) {
 
 template <class E, bool kLog, int kRows>
 void launch_columns(const RowProblem& p, const ColumnCut& cut, Stream stream) {
-  const Operand &x = p[Slot::x], &y = p[Slot::y];
-  const auto scale = fold::make_scale<float>(p.scale);
-  const SoftmaxColumns columns{
-      .x = x.data,
-      .y = y.data,
-      .x_axis = x.axis_stride,
-      .x_outer = outer_stride(p, x),
-      .y_axis = y.axis_stride,
-      .y_outer = outer_stride(p, y),
-      .share = cut.share,
-      .empty = p.empty,
-      .scale = scale,
-      .two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa};
+  const SoftmaxColumns columns(p, cut.share);
   int bytes = cut.blocks > 1 ? cut.blocks * 32 * static_cast<int>(sizeof(AcrossPart<kRows, kLog>)) : 0;
   // Measured: float32 rows off 8 bytes that fill their lanes.
   if (sizeof(E) == 4 && kRows == 1 && p.n > lift::kChunk / 4 && cut.slots > 30) bytes = bytes_of_blocks(2, bytes);

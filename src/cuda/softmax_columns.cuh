@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/across_frame.cuh"
+#include "cuda/across_tiles.hpp"
 #include "cuda/columns.cuh"
 #include "cuda/in_order.cuh"
 #include "cuda/softmax_rows.cuh"
@@ -23,6 +24,18 @@ struct SoftmaxColumns {
   Empty empty;
   fold::Scale<float> scale;
   float two_kappa;  ///< of fold::LogNormaliser
+
+  SoftmaxColumns(const RowProblem& p, const ColumnShare& share_)
+      : x(p[Slot::x].data),
+        y(p[Slot::y].data),
+        x_axis(p[Slot::x].axis_stride),
+        x_outer(outer_stride(p, p[Slot::x])),
+        y_axis(p[Slot::y].axis_stride),
+        y_outer(outer_stride(p, p[Slot::y])),
+        share(share_),
+        empty(p.empty),
+        scale(fold::make_scale<float>(p.scale)),
+        two_kappa(fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa) {}
 };
 
 /// A lane's elements of its rows.
@@ -130,74 +143,12 @@ __device__ __forceinline__ Part joined(const Part (*parts)[32], int count, int l
   return all[0];
 }
 
-/// A row whose elements are special or lie far apart, by the general fold: a whole warp.
-template <class E, bool kLog>
-__device__ __noinline__ void softmax_column_any(const SoftmaxColumns& p, const char* x, char* y) {
-  using Fold = lift::WarpFold<1>;
-  using Lse = fold::LogSumExp<float>;
-  constexpr int kCount = lift::kPerLane;
-  const lift::Factor factor(p.scale.c);
-  const int lane = static_cast<int>(threadIdx.x) % 32, n = p.share.n;
-  float v[kCount];
-  const auto load = [&](int begin) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      const int i = begin + lane + 32 * j;
-      v[j] = i < n ? fold::widen(*reinterpret_cast<const E*>(x + i * p.x_axis)) : lift::absent(factor.c);
-    }
-  };
-  lift::TreeBuilder<Lse> tree;
-#pragma unroll 1
-  for (int begin = 0; begin < n; begin += lift::kChunk) load(begin), tree.push(Fold::reduce(v, factor.c).state);
-  const auto state = tree.root();
-  const fold::Normaliser<float> norm(state);
-  const Constant constant = constant_of<kLog>(state, p.empty);
-#pragma unroll 1
-  for (int begin = 0; begin < n; begin += lift::kChunk) {
-    load(begin);
-    if (norm.regular) {
-      float multiplier = 0.F;
-      bool dense = false;
-      if constexpr (!kLog) {
-        const auto own = Fold::terms(v, factor.c);
-        multiplier = fold::Scalar<float>::mul(norm.multiplier(own.state.m), own.unit), dense = own.dense;
-      }
-      finish<kLog>(v, dense, factor, multiplier, state, p.scale);
-    }
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      const int i = begin + lane + 32 * j;
-      if (i < n)
-        *reinterpret_cast<E*>(y + i * p.y_axis) =
-            norm.regular ? Packed<E>::narrow(v[j]) : fold::narrow<E>(constant.value);
-    }
-  }
-}
-
-template <class E, bool kLog, int kRows>
-__global__ void __launch_bounds__(kSoftmaxColumnWarps * 32, kRows == 4               ? 2
-                                                            : kRows * sizeof(E) == 2 ? 4
-                                                                                     : 3)
-    softmax_across_columns(const __grid_constant__ SoftmaxColumns p) {
-  begin_in_order();
-  constexpr int kWarps = kSoftmaxColumnWarps, kSize = static_cast<int>(sizeof(E));
-  using Column = SoftmaxColumn<E, kLog, kRows>;
-  using Word = typename Column::Word;
-  using Part = typename Column::Part;
+/// What all warps of a tile, and all blocks of its cluster, know of the lane's rows. parts: of the block's warps;
+/// shares: of the cluster's blocks.
+template <int kWarps, class Part>
+__device__ __forceinline__ Part meet(Part part, Part (*parts)[32], Part (*shares)[32], ColumnMail& mail,
+                                     const ColumnPlace& at) {
   using Cluster = lift::Cluster;
-  extern __shared__ __align__(16) char softmax_shares[];
-  __shared__ Part parts[kWarps][32];
-  __shared__ ColumnMail mail;
-  auto* shares = reinterpret_cast<Part(*)[32]>(softmax_shares);  // of the cluster's blocks
-  const ColumnPlace at(p.share, kWarps);
-  mail.begin(at.blocks);
-  const std::int64_t column = std::int64_t{at.column} * static_cast<int>(sizeof(Word));
-  const char* x = p.x + at.outer * p.x_outer + column;
-  Column own;
-  const Word first = *reinterpret_cast<const Word*>(x);
-  own.load(x + at.begin * p.x_axis, p.x_axis << at.residue_bits, at.there);
-  Part part;
-  own.fold(part, first, at.there, p.scale.c);
   if (at.classes > 1) {
     parts[at.warp][at.lane] = part;
     __syncthreads();
@@ -217,6 +168,114 @@ __global__ void __launch_bounds__(kSoftmaxColumnWarps * 32, kRows == 4          
     part =
         blocks <= 4 ? joined<true, 4>(shares, blocks, at.lane) : joined<true, kColumnBlocks>(shares, blocks, at.lane);
   }
+  return part;
+}
+
+/// go(outer, column, row) of the lanes' words that are `others`, for each row of a word, columns in words: they are
+/// known to all of a tile's warps, which take one after another.
+template <int kRows, class Go>
+__device__ __forceinline__ void take_others(unsigned others, const ColumnPlace& at, unsigned across, const Go& go) {
+  const unsigned takers = at.blocks * static_cast<unsigned>(at.classes);
+  unsigned turn = at.rank * static_cast<unsigned>(at.classes) + static_cast<unsigned>(at.own);
+#pragma unroll 1
+  for (; others != 0; others &= others - 1) {
+    const unsigned word =
+        at.asked - static_cast<unsigned>(at.lane) + static_cast<unsigned>(__ffs(static_cast<int>(others)) - 1);
+    const unsigned outer = word / across;
+#pragma unroll 1
+    for (int row = 0; row < kRows; ++row) {
+      if (turn == 0) go(outer, word - outer * across, row);
+      turn = turn == 0 ? takers - 1 : turn - 1;
+    }
+  }
+}
+
+/// A row that a warp takes alone.
+struct OneColumn {
+  const char* x;
+  char* y;
+  std::int64_t x_axis, y_axis;
+  int n;
+  Empty empty;
+  fold::Scale<float> scale;
+};
+/// Rows of which nothing is hidden, of a scale that is not 0.
+struct AllShown {
+  static constexpr bool kHides = false;
+  __device__ __forceinline__ bool operator()(int) const { return true; }
+};
+
+/// A row whose elements are special or lie far apart, by the general fold: a whole warp. shown(i): whether the i-th
+/// element is.
+template <class E, class Y, bool kLog, class Shown>
+__device__ __noinline__ void softmax_column_any(const OneColumn& row, const Shown& shown) {
+  using Fold = lift::WarpFold<1>;
+  using Lse = fold::LogSumExp<float>;
+  constexpr int kCount = lift::kPerLane;
+  const lift::Factor factor(row.scale.c);
+  const int lane = static_cast<int>(threadIdx.x) % 32, n = row.n;
+  float v[kCount];
+  const auto load = [&](int begin) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const int i = begin + lane + 32 * j;
+      v[j] =
+          i < n && shown(i) ? fold::widen(*reinterpret_cast<const E*>(row.x + i * row.x_axis)) : lift::absent(factor.c);
+      if (Shown::kHides && !factor.plain && i < n && shown(i)) v[j] *= factor.times;
+    }
+  };
+  lift::TreeBuilder<Lse> tree;
+#pragma unroll 1
+  for (int begin = 0; begin < n; begin += lift::kChunk) load(begin), tree.push(Fold::reduce(v, factor.c).state);
+  const auto state = tree.root();
+  const fold::Normaliser<float> norm(state);
+  const Constant constant = constant_of<kLog>(state, row.empty);
+#pragma unroll 1
+  for (int begin = 0; begin < n; begin += lift::kChunk) {
+    load(begin);
+    if (norm.regular) {
+      float multiplier = 0.F;
+      bool dense = false;
+      if constexpr (!kLog) {
+        const auto own = Fold::terms(v, factor.c);
+        multiplier = fold::Scalar<float>::mul(norm.multiplier(own.state.m), own.unit), dense = own.dense;
+      }
+      finish<kLog>(v, dense, factor, multiplier, state, row.scale);
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const int i = begin + lane + 32 * j;
+      if (i >= n) continue;
+      const float special = constant.everywhere || shown(i) ? constant.value : nothing<kLog>();
+      *reinterpret_cast<Y*>(row.y + i * row.y_axis) = norm.regular ? Packed<Y>::narrow(v[j]) : fold::narrow<Y>(special);
+    }
+  }
+}
+
+template <class E, bool kLog, int kRows>
+__global__ void __launch_bounds__(kSoftmaxColumnWarps * 32, kRows == 4               ? 2
+                                                            : kRows * sizeof(E) == 2 ? 4
+                                                                                     : 3)
+    softmax_across_columns(const __grid_constant__ SoftmaxColumns p) {
+  begin_in_order();
+  constexpr int kWarps = kSoftmaxColumnWarps, kSize = static_cast<int>(sizeof(E));
+  using Column = SoftmaxColumn<E, kLog, kRows>;
+  using Word = typename Column::Word;
+  using Part = typename Column::Part;
+  extern __shared__ __align__(16) char softmax_shares[];
+  __shared__ Part parts[kWarps][32];
+  __shared__ ColumnMail mail;
+  auto* shares = reinterpret_cast<Part(*)[32]>(softmax_shares);  // of the cluster's blocks
+  const ColumnPlace at(p.share, kWarps);
+  mail.begin(at.blocks);
+  const std::int64_t column = std::int64_t{at.column} * static_cast<int>(sizeof(Word));
+  const char* x = p.x + at.outer * p.x_outer + column;
+  Column own;
+  const Word first = *reinterpret_cast<const Word*>(x);
+  own.load(x + at.begin * p.x_axis, p.x_axis << at.residue_bits, at.there);
+  Part part;
+  own.fold(part, first, at.there, p.scale.c);
+  part = meet<kWarps>(part, parts, shares, mail, at);
   bool close = true;
 #pragma unroll
   for (int row = 0; row < kRows; ++row) close = close && !fold::is_nan(part.sum[row]);
@@ -224,24 +283,18 @@ __global__ void __launch_bounds__(kSoftmaxColumnWarps * 32, kRows == 4          
   if (exists && close)
     own.write(p.y + at.outer * p.y_outer + at.begin * p.y_axis + column, p.y_axis << at.residue_bits, at.there, part,
               p);
-  // The words with other rows are known to all of a tile's warps, which take one after another.
-  unsigned others = __ballot_sync(lift::kWholeWarp, exists && !close);
-  const unsigned takers = at.blocks * static_cast<unsigned>(at.classes);
-  unsigned turn = at.rank * static_cast<unsigned>(at.classes) + static_cast<unsigned>(at.own);
-#pragma unroll 1
-  for (; others != 0; others &= others - 1) {
-    const unsigned word =
-        at.asked - static_cast<unsigned>(at.lane) + static_cast<unsigned>(__ffs(static_cast<int>(others)) - 1);
-    const unsigned outer = word / p.share.across;
-    const std::int64_t first_column = std::int64_t{word - outer * p.share.across} * static_cast<int>(sizeof(Word));
-#pragma unroll 1
-    for (int row = 0; row < kRows; ++row) {
-      if (turn == 0)
-        softmax_column_any<E, kLog>(p, p.x + outer * p.x_outer + first_column + row * kSize,
-                                    p.y + outer * p.y_outer + first_column + row * kSize);
-      turn = turn == 0 ? takers - 1 : turn - 1;
-    }
-  }
+  take_others<kRows>(__ballot_sync(lift::kWholeWarp, exists && !close), at, p.share.across,
+                     [&](unsigned outer, unsigned of, int row) {
+                       const std::int64_t place = std::int64_t{of} * static_cast<int>(sizeof(Word)) + row * kSize;
+                       const OneColumn alone{p.x + outer * p.x_outer + place,
+                                             p.y + outer * p.y_outer + place,
+                                             p.x_axis,
+                                             p.y_axis,
+                                             p.share.n,
+                                             p.empty,
+                                             p.scale};
+                       softmax_column_any<E, E, kLog>(alone, AllShown{});
+                     });
 }
 
 }  // namespace cuda

@@ -122,7 +122,7 @@ void compare_across(Op op, DType t, std::int64_t inner, std::int64_t n, std::siz
       << n << "x" << inner << " " << name_of(t) << " values " << static_cast<int>(v) << " at " << at << " by "
       << kernel;
   const bool plain = pick(at, 7, 4) != 0 && pick(at, 8, 5) != 0;
-  EXPECT_EQ(kernel, plain ? "fold_across_columns" : "fold_across_rows");
+  EXPECT_EQ(kernel, plain ? "fold_across_columns" : "fold_across_hidden");
 }
 
 TEST_F(CudaFoldAny, Across) {
