@@ -115,7 +115,6 @@ struct GradientColumn {
 template <class E, class Y, template <class> class Gradient, int kRows, int kWarps, class ShownAt, class Scale>
 __device__ __forceinline__ void backward_columns(const BackwardColumns& p, const ShownAt& shown_at,
                                                  const Scale& scale) {
-  begin_in_order();
   using Column = GradientColumn<E, Gradient, kRows, kWarps>;
   using Part = typename Column::Part;
   using Word = typename Column::Word;
@@ -177,6 +176,7 @@ __device__ __forceinline__ void backward_columns(const BackwardColumns& p, const
 template <class E, template <class> class Gradient, int kRows, int kWarps>
 __global__ void __launch_bounds__(kWarps * 32, 28 / kWarps)
     backward_across_columns(const __grid_constant__ BackwardColumns p) {
+  begin_in_order();
   const auto shown_at = [](const ColumnPlace& at, const auto& load) {
     load(at.there);
     return WholeColumn{};

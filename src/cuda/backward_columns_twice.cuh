@@ -80,7 +80,6 @@ struct GradientRun : GradientColumnWord<E, Gradient, kRows> {
 /// at a time.
 template <class E, template <class> class Gradient, int kRows, class WordOf>
 __device__ __forceinline__ void add_columns(const GradientSums& p, const WordOf& word_of) {
-  begin_in_order();
   constexpr int kRun = gradient_run(kRows * static_cast<int>(sizeof(E)));
   using Run = GradientRun<E, Gradient, kRows, kRun>;
   __shared__ GradientPart<kRows> parts[kTwiceWarps];
@@ -122,7 +121,6 @@ __device__ __forceinline__ void add_columns(const GradientSums& p, const WordOf&
 template <class E, class Y, template <class> class Gradient, int kRows, class WordOf, class Scale>
 __device__ __forceinline__ void write_columns(const GradientSums& p, const GradientState<float>* roots,
                                               const WordOf& word_of, const Scale& scale) {
-  begin_in_order();
   constexpr int kRun = gradient_run(kRows * static_cast<int>(sizeof(E))) / 2;
   using Run = GradientRun<E, Gradient, kRows, kRun>;
   const SpanPlace at(p.share, kTwiceWarps, true);
@@ -168,11 +166,13 @@ struct WholeWord {
 
 template <class E, template <class> class Gradient, int kRows>
 __global__ void __launch_bounds__(kTwiceWarps * 32, 3) add_across_columns(const __grid_constant__ GradientSums p) {
+  begin_in_order();
   add_columns<E, Gradient, kRows>(p, [](unsigned, unsigned, std::int64_t) { return WholeWord{}; });
 }
 template <class E, template <class> class Gradient, int kRows>
 __global__ void __launch_bounds__(kTwiceWarps * 32, 3)
     write_across_columns(const __grid_constant__ GradientSums p, const GradientState<float>* roots) {
+  begin_in_order();
   write_columns<E, E, Gradient, kRows>(
       p, roots, [](unsigned, unsigned, std::int64_t) { return WholeWord{}; },
       [&](unsigned, std::int64_t) { return p.of.scale; });

@@ -19,6 +19,7 @@ struct BackwardHiddenColumns {
 template <class E, class Y, template <class> class Gradient, int kRows, int kWarps>
 __global__ void __launch_bounds__(kWarps * 32, 28 / kWarps)
     backward_across_hidden(const __grid_constant__ BackwardHiddenColumns p) {
+  begin_in_order();
   constexpr int kCount = GradientColumn<E, Gradient, kRows, kWarps>::kCount, kBatch = 16;
   const auto shown_at = [&](const ColumnPlace& at, const auto& load) {
     ShownColumn<kRows, kCount> shown(p.hidden, at);
@@ -38,6 +39,7 @@ struct HiddenSums {
 };
 template <class E, template <class> class Gradient, int kRows>
 __global__ void __launch_bounds__(kTwiceWarps * 32, 2) add_across_hidden(const __grid_constant__ HiddenSums p) {
+  begin_in_order();
   add_columns<E, Gradient, kRows>(p.of, [&](unsigned outer, unsigned column, std::int64_t begin) {
     return HiddenWord<kRows>(p.hidden, outer, column, begin);
   });
@@ -45,6 +47,7 @@ __global__ void __launch_bounds__(kTwiceWarps * 32, 2) add_across_hidden(const _
 template <class E, class Y, template <class> class Gradient, int kRows>
 __global__ void __launch_bounds__(kTwiceWarps * 32, 2)
     write_gradient_hidden(const __grid_constant__ HiddenSums p, const GradientState<float>* roots) {
+  begin_in_order();
   write_columns<E, Y, Gradient, kRows>(
       p.of, roots,
       [&](unsigned outer, unsigned column, std::int64_t begin) {

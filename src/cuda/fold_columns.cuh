@@ -263,7 +263,6 @@ struct ColumnItem {
 /// What a block does.
 template <class E, int kRows, class Fold>
 __device__ __forceinline__ void fold_columns(const typename Fold::Problem& p) {
-  begin_in_order();
   __shared__ ColumnPart<kRows> parts[kColumnWarps];
   const ColumnItems& share = Fold::columns_of(p).share;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -278,6 +277,7 @@ __device__ __forceinline__ void fold_columns(const typename Fold::Problem& p) {
 
 template <class E, int kRows>
 __global__ void __launch_bounds__(kColumnWarps * 32, 3) fold_across_columns(const __grid_constant__ FoldColumns f) {
+  begin_in_order();
   fold_columns<E, kRows, ColumnFold<E, kRows>>(f);
 }
 

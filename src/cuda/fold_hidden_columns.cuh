@@ -96,6 +96,7 @@ struct HiddenColumnFold {
 template <class E, int kRows>
 __global__ void __launch_bounds__(kColumnWarps * 32, kRows * sizeof(E) == 8 ? 2 : 3)
     fold_across_hidden(const __grid_constant__ FoldHiddenColumns p) {
+  begin_in_order();
   fold_columns<E, kRows, HiddenColumnFold<E, kRows>>(p);
 }
 
