@@ -14,7 +14,7 @@ using State = fold::LogSumExp<double>::State;
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.op == Op::finish_logsumexp) return "one result a row";
-  return refuses_double(p, Rung::automatic, Slot::y);
+  return refuses_double_apart(p, Rung::automatic);
 }
 
 template <Given kWhat>
@@ -37,7 +37,7 @@ void run(const RowProblem& p, const Context& context) {
   write_rows<Given::softmax>(p, nullptr, stream);
 }
 
-const char* refuses_twice(const RowProblem& p, const Context&) { return refuses_double(p, Rung::tiled, Slot::y); }
+const char* refuses_twice(const RowProblem& p, const Context&) { return refuses_double_apart(p, Rung::tiled); }
 
 void run_twice(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);

@@ -12,23 +12,30 @@ namespace cuda {
 
 inline constexpr int kDoubleThreads = 256;  ///< of blocks that have rows of one tile, or chunks
 
-/// Null if rows of float64 can be read an element at a time, a group of lanes or a warp a chunk, else why not.
-inline const char* refuses_double(const RowProblem& p, Rung rung, Slot side_by_side) {
+/// Null if rows of float64 can be read an element at a time, a group of lanes or a warp a chunk, else why not. Where
+/// rows lie side by side, a group's lanes ask for elements far apart, and groups for neighbouring ones.
+inline const char* refuses_double(const RowProblem& p, Rung rung) {
   if (!p.is_double()) return "elements are not float64";
   if (const char* why = refuses_rung(p.rung, rung)) return why;
   if (p[Slot::offsets].given) return "ragged rows have no common length";
   if (p.n == 0) return "rows of no elements";
-  return is_across(p, side_by_side) ? "rows lie side by side" : refuses_chunks(p);
+  return refuses_chunks(p);
+}
+/// The same of longer rows, with results of their elements: so few of these lie together that the general kernels are
+/// faster where rows lie side by side.
+inline const char* refuses_double_apart(const RowProblem& p, Rung rung) {
+  return is_across(p) ? "rows lie side by side" : refuses_double(p, rung);
 }
 
-/// Null if, further, a group holds a row.
+/// Null if, further, a group holds a row. Measured: gradients of rows side by side over 512 elements.
 inline const char* refuses_double_rows(const RowProblem& p, Rung rung) {
   if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
-  return refuses_double(p, rung, Slot::y);
+  if (p[Slot::dy].given && p.n > lift::kChunk / 2) return refuses_double_apart(p, rung);
+  return refuses_double(p, rung);
 }
 /// Null if, further, a cluster holds one.
 inline const char* refuses_double_cluster(const RowProblem& p, Rung rung) {
-  const char* why = refuses_double(p, rung, Slot::y);
+  const char* why = refuses_double_apart(p, rung);
   return why != nullptr ? why : refuses_one_cluster(p);
 }
 
