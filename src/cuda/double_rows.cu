@@ -92,8 +92,8 @@ const RowKernel softmax_double_cluster_kernel{
     "softmax_double_cluster", [](const RowProblem& p, const Context&) { return refuses_softmax_cluster(p); },
     run_cluster, nullptr};
 const RowKernel fold_double_rows_kernel{
-    "fold_double_rows", [](const RowProblem& p, const Context&) { return refuses_double(p, Rung::tiled); },
-    run_fold, fold_workspace};
+    "fold_double_rows", [](const RowProblem& p, const Context&) { return refuses_double(p, Rung::tiled); }, run_fold,
+    fold_workspace};
 
 }  // namespace cuda
 }  // namespace v0
