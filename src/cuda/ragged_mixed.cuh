@@ -53,11 +53,11 @@ __global__ void __launch_bounds__(kMixedThreads)
 /// Of a warp's neighbouring rows from `first` on, a lane's of n elements, those of more than `behind` that a part
 /// holds, a group of lanes each. states: of each lane's row, if that is what leaves.
 template <class Part>
-__device__ __forceinline__ void take_rows(const RowProblem& p, std::int64_t first, int n, int behind,
+__device__ __forceinline__ void take_rows(const RowProblem& p, const RaggedRow& own, int behind,
                                           typename Part::State* states) {
   constexpr int kLanes = Part::kLanes;
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / kLanes;
-  unsigned left = __ballot_sync(lift::kWholeWarp, n > behind && n <= Part::kSlots);
+  unsigned left = __ballot_sync(lift::kWholeWarp, own.n > behind && own.n <= Part::kSlots);
 #pragma unroll 1
   while (left != 0) {
     // Groups without a row of their own take part with another one and write nothing.
@@ -74,13 +74,14 @@ __device__ __forceinline__ void take_rows(const RowProblem& p, std::int64_t firs
         left &= left - 1;
       }
     }
-    const PartedRow r(p, ragged_row(p, first + from));
+    const int n = __shfl_sync(lift::kWholeWarp, static_cast<int>(own.n), from);
+    const PartedRow r(p, {own.index + (from - lane), __shfl_sync(lift::kWholeWarp, own.begin, from), n});
     Part part(p, r);
-    part.load(p, r, 0, static_cast<int>(r.n));
+    part.load(p, r, 0, n);
     if constexpr (Part::kOfRow) {
       if (writes && lane % kLanes == 0) states[from] = part.state();
     } else {
-      if (writes) part.write(p, r, 0, static_cast<int>(r.n), part.state());
+      if (writes) part.template write<true>(p, r, 0, n, part.state());
     }
   }
 }
@@ -96,17 +97,17 @@ __global__ void __launch_bounds__(kMixedThreads, kMinBlocks)
   constexpr bool kOfRow = (Parts::kOfRow && ...);
   __shared__ State states[kOfRow ? kMixedWarps : 1][kOfRow ? 32 : 1];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t first = (std::int64_t{blockIdx.x} * kMixedWarps + warp) * neighbours;
-  const bool has_row = lane < neighbours && first + lane < p.rows;
-  const std::int64_t whole = has_row ? ragged_row(p, first + lane).n : -1;
-  if constexpr (kQueues) queue.append(first + lane, whole);
-  const auto n = static_cast<int>(min(whole, std::int64_t{lift::kChunk + 1}));
+  const std::int64_t row = (std::int64_t{blockIdx.x} * kMixedWarps + warp) * neighbours + lane;
+  RaggedRow own{row, 0, -1};
+  if (lane < neighbours && row < p.rows) own = ragged_row(p, row);
+  if constexpr (kQueues) queue.append(row, own.n);
+  own.n = min(own.n, std::int64_t{lift::kChunk + 1});  // as an int
   State* const of_rows = kOfRow ? states[warp] : nullptr;
   int behind = kBehind;
-  ((take_rows<Parts>(p, first, n, behind, of_rows), behind = Parts::kSlots), ...);
+  ((take_rows<Parts>(p, own, behind, of_rows), behind = Parts::kSlots), ...);
   if constexpr (kOfRow) {
     __syncwarp();
-    if (n > kBehind && n <= behind) write_row<float>(p, first + lane, of_rows[lane]);
+    if (own.n > kBehind && own.n <= behind) write_row<float>(p, row, of_rows[lane]);
   }
 }
 
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(Part::kBlockThreads, Part::kThreads / Part::kB
       if constexpr (Part::kOfRow) {
         if (threadIdx.x == 0) write_row<float>(p, of.index, row);
       } else if (chunks <= warps) {
-        part.write(p, r, std::int64_t{warp} * lift::kChunk, length(warp), row);
+        part.template write<false>(p, r, std::int64_t{warp} * lift::kChunk, length(warp), row);
       } else {
         // From the end: what the first read has left in the caches is that.
 #pragma unroll 1
@@ -275,13 +276,13 @@ void launch_mixed(const RowProblem& p, const Context& context) {
   p[Slot::y].given ? with_outside_bits(p, begin) : begin(std::uint16_t{});
   const std::int64_t mean = p.ragged_elements / p.rows;
   // Few rows are for all warps.
-  const std::int64_t places = std::int64_t{1024} / kMixedThreads * processors;
+  const std::int64_t places = std::int64_t{Chunk::kShortThreads} / kMixedThreads * processors;
   const auto neighbours = static_cast<int>(std::clamp<std::int64_t>(ceil_div(p.rows, places * kMixedWarps), 1, 32));
   const auto rows = [&](auto kernel) {
     launch("ragged_mixed_rows", kernel, {ceil_div(p.rows, std::int64_t{neighbours} * kMixedWarps), kMixedThreads},
            stream, p, memory.queue, neighbours);
   };
-  constexpr int kShortBlocks = 1024 / kMixedThreads;
+  constexpr int kShortBlocks = Chunk::kShortThreads / kMixedThreads;
   mean <= kMeanOfLaneRows ? rows(ragged_mixed_rows<true, kNone, kShortBlocks, Part<1, 8>, Part<4, 8>, Part<8, 16>>)
                           : rows(ragged_mixed_rows<true, kNone, kShortBlocks, Part<4, 8>, Part<8, 8>, Part<8, 16>>);
   rows(ragged_mixed_rows<false, 128, kThreads / kMixedThreads, Part<8, 32>, Part<16, 32>, Chunk>);

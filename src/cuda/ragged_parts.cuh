@@ -43,9 +43,14 @@ struct RaggedElements : AnyElements<kLanes_, kCount_, 1> {
   __device__ __forceinline__ void visit(Byte* first, std::int64_t step, int n, const Visit& on_each) const {
     const int rest = n - lane;
     Byte* at = first + (lane + kFrom * kLanes) * step;
+    const auto all = [&](const auto& has) {
 #pragma unroll
-    for (int j = kFrom; j < kTo; ++j, at += kLanes * step)
-      if (kLanes * j < rest) on_each(j, at);
+      for (int j = kFrom; j < kTo; ++j, at += kLanes * step)
+        if (has(j)) on_each(j, at);
+    };
+    // Of longer rows most chunks are whole.
+    if (kLanes == 32 && n == Base::kSlots) return all([](int) { return true; });
+    all([&](int j) { return kLanes * j < rest; });
   }
   /// words[j] of those, which are of type Bits.
   template <class Bits, int kFrom = 0, int kTo = kCount, int kWords>
@@ -67,8 +72,8 @@ struct RaggedElements : AnyElements<kLanes_, kCount_, 1> {
     unsigned bytes[kTo - kFrom], bits = 0;
     fetch_bits<unsigned char, kFrom, kTo>(bytes, mask, stride, n);
 #pragma unroll
-    for (int j = kFrom; j < kTo; ++j) bits += min(bytes[j - kFrom], 1U) << j;
-    return bits;
+    for (int j = kTo; j-- > kFrom;) bits = __funnelshift_l(0U - bytes[j - kFrom], bits, 1);  // its sign
+    return bits << kFrom;
   }
   /// Elements [begin, begin + n); and_fetch(): what else is to be on its way with them.
   template <class Fetch>
@@ -109,9 +114,10 @@ struct SoftmaxPart {
   using Lse = fold::LogSumExp<float>;
   using State = Lse::State;
   static constexpr int kLanes = Elements::kLanes, kCount = Elements::kCount, kSlots = Elements::kSlots;
-  static constexpr int kThreads = 768;       ///< that a processor has registers for
-  static constexpr int kBlockThreads = 384;  ///< of blocks that have a row, at most
   static constexpr bool kOfRow = kLeaves == RaggedLeaves::row, kLog = kLeaves == RaggedLeaves::log_softmax;
+  static constexpr int kThreads = 768;                     ///< that a processor has registers for
+  static constexpr int kShortThreads = kLog ? 768 : 1024;  ///< the same of up to 16 slots a lane
+  static constexpr int kBlockThreads = 384;                ///< of blocks that have a row, at most
   using Fold = lift::WarpFold<Elements::kWidth, kLanes, kCount>;
 
   Elements tile;
@@ -121,7 +127,7 @@ struct SoftmaxPart {
   typename Fold::Folded own;
 
   __device__ __forceinline__ SoftmaxPart(const RowProblem& p, const PartedRow& r)
-      : tile(p, r.x, 0), scale(fold::make_scale<float>(r.scale)), factor(scale.c) {}
+      : tile(p, r.x, 0), scale(scale_of(p, r)), factor(scale.c) {}
 
   /// The n elements from `begin` on, and their state. By all lanes of a warp.
   __device__ __forceinline__ void load(const RowProblem& p, const PartedRow& r, std::int64_t begin, int n) {
@@ -129,13 +135,15 @@ struct SoftmaxPart {
     own = tile.template fold<Fold, kLog>(v, factor);
   }
   __device__ __forceinline__ State state() const { return own.state; }
-  /// What was loaded becomes the results of a row of this state.
+  /// What was loaded becomes the results of a row of this state; kWhole: it is the whole row.
+  template <bool kWhole>
   __device__ __forceinline__ void write(const RowProblem& p, const PartedRow& r, std::int64_t begin, int n,
                                         const State& row) {
     const fold::Normaliser<float> norm(row);
     if (!norm.regular) return fill(p, r, begin, n, row);
-    const float multiplier = kLog ? 1.F : fold::Scalar<float>::mul(norm.multiplier(own.state.m), own.unit);
-    finish<kLog>(v, own.dense, factor, multiplier, row, scale);
+    float multiplier = 1.F;
+    if (!kLog) multiplier = kWhole ? norm.reciprocal : norm.multiplier(own.state.m);
+    finish<kLog>(v, own.dense, factor, fold::Scalar<float>::mul(multiplier, own.unit), row, scale);
     tile.store(p, r, begin, n, v);
   }
   /// The same of what was not.
@@ -164,6 +172,11 @@ struct SoftmaxPart {
   }
 
  private:
+  /// One that all rows have is found once.
+  static __device__ __forceinline__ fold::Scale<float> scale_of(const RowProblem& p, const PartedRow& r) {
+    if (p[Slot::scales].given) return fold::make_scale<float>(r.scale);
+    return fold::make_scale<float>(p.scale);
+  }
   __device__ __forceinline__ void fill(const RowProblem& p, const PartedRow& r, std::int64_t begin, int n,
                                        const State& row) const {
     tile.template fill<kLog>(p, r, begin, n, n, constant_of<kLog>(row, p.empty));
@@ -175,7 +188,7 @@ template <class Elements, template <class> class Gradient>
 struct GradientPart : GradientSlots<Gradient, Elements::kWidth, Elements::kLanes, Elements::kCount> {
   using State = GradientState<float>;
   static constexpr int kLanes = Elements::kLanes, kSlots = Elements::kSlots;
-  static constexpr int kThreads = 512, kBlockThreads = 256;
+  static constexpr int kThreads = 512, kBlockThreads = 256, kShortThreads = 768;
   static constexpr bool kOfRow = false;
 
   Elements tile;
@@ -190,6 +203,7 @@ struct GradientPart : GradientSlots<Gradient, Elements::kWidth, Elements::kLanes
     own = {node.sum, __ballot_sync(lift::kWholeWarp, node.any != 0) & lanes};
   }
   __device__ __forceinline__ State state() const { return own; }
+  template <bool>
   __device__ __forceinline__ void write(const RowProblem& p, const PartedRow& r, std::int64_t begin, int n,
                                         const State& row) {
     this->finish({row.sum, row.any}, static_cast<float>(r.scale));
@@ -198,7 +212,7 @@ struct GradientPart : GradientSlots<Gradient, Elements::kWidth, Elements::kLanes
   __device__ __forceinline__ void rewrite(const RowProblem& p, const PartedRow& r, std::int64_t begin, int n,
                                           const State& row) {
     fetch(p, r, begin, n);
-    write(p, r, begin, n, row);
+    write<true>(p, r, begin, n, row);
   }
 
   template <class Load>
