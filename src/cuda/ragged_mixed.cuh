@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(kMixedThreads)
   if (p[Slot::y].given) fill_outside_rows(p, outside);
 }
 
-/// Of a warp's neighbouring rows from `first` on, a lane's of n elements, those of more than `behind` that a part
-/// holds, a group of lanes each. states: of each lane's row, if that is what leaves.
+/// Of a warp's neighbouring rows, one a lane, those of more than `behind` elements that a part holds, a group of lanes
+/// each. states: of each lane's row, if that is what leaves.
 template <class Part>
 __device__ __forceinline__ void take_rows(const RowProblem& p, const RaggedRow& own, int behind,
                                           typename Part::State* states) {
