@@ -45,6 +45,8 @@ extern const RowKernel softmax_across_rows_kernel, fold_across_rows_kernel;
 extern const RowKernel fold_masked_stays_kernel, fold_lengths_warp_kernel, fold_any_short_kernel, fold_any_rows_kernel;
 /// Ragged rows.
 extern const RowKernel softmax_ragged_rows_kernel, fold_ragged_rows_kernel, fold_listed_rows_kernel;
+/// The same with masks and scales a row, of several dtypes, and as no vectors lie.
+extern const RowKernel softmax_ragged_mixed_kernel, fold_ragged_mixed_kernel, backward_ragged_mixed_kernel;
 /// The gradients of softmax and log_softmax with one read.
 extern const RowKernel backward_lane_rows_kernel, backward_block_rows_kernel, backward_odd_rows_kernel,
     backward_warp_rows_kernel, backward_cluster_stays_kernel, backward_cluster_row_kernel, backward_ragged_kernel,

@@ -1,0 +1,34 @@
+// Gradients of ragged rows with masks, scales of their own, or operands that are not alike.
+#include "cuda/kernels.hpp"
+#include "cuda/ragged_mixed.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+template <int kLanes, int kCount>
+using Softmax = GradientPart<RaggedElements<kLanes, kCount>, fold::SoftmaxGradient>;
+template <int kLanes, int kCount>
+using LogSoftmax = GradientPart<RaggedElements<kLanes, kCount>, fold::LogSoftmaxGradient>;
+
+const char* refuses(const RowProblem& p, const Context&) {
+  if (const char* why = refuses_mixed(p)) return why;
+  return p[Slot::dy].dtype == DType::float64 ? "float64 is not among what a part may be of" : nullptr;
+}
+
+std::size_t workspace(const RowProblem& p, const Context&) { return mixed_workspace<GradientState<float>>(p); }
+
+void run(const RowProblem& p, const Context& context) {
+  if (p.rows == 0) return;
+  const DeviceOf device(p[Slot::x].data);
+  p.op == Op::softmax_backward ? launch_mixed<Softmax>(p, context) : launch_mixed<LogSoftmax>(p, context);
+}
+
+}  // namespace
+
+const RowKernel backward_ragged_mixed_kernel{"backward_ragged_mixed", refuses, run, workspace, true};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,47 @@
+// Ragged rows with masks, scales of their own, results of another dtype, or that lie as no vectors do: softmax,
+// log_softmax, logsumexp and state.
+#include "cuda/ragged_mixed.cuh"
+
+#include "cuda/choose.hpp"
+#include "cuda/kernels.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+using State = fold::LogSumExp<float>::State;
+
+template <int kLanes, int kCount>
+using Softmax = SoftmaxPart<RaggedElements<kLanes, kCount>, RaggedLeaves::softmax>;
+template <int kLanes, int kCount>
+using LogSoftmax = SoftmaxPart<RaggedElements<kLanes, kCount>, RaggedLeaves::log_softmax>;
+template <int kLanes, int kCount>
+using OfRow = SoftmaxPart<RaggedElements<kLanes, kCount>, RaggedLeaves::row>;
+
+const char* refuses(const RowProblem& p, const Context&) {
+  if (const char* why = refuses_mixed(p)) return why;
+  if (p[Slot::mask].given || p[Slot::scales].given || refuses_vectors(p) != nullptr) return nullptr;
+  return "plain rows are faster by vectors";
+}
+
+std::size_t workspace(const RowProblem& p, const Context&) { return mixed_workspace<State>(p); }
+
+void run(const RowProblem& p, const Context& context) {
+  if (p.rows == 0) return;
+  const DeviceOf device(p[Slot::x].data);
+  switch (p.op) {
+    case Op::softmax: return launch_mixed<Softmax>(p, context);
+    case Op::log_softmax: return launch_mixed<LogSoftmax>(p, context);
+    default: return launch_mixed<OfRow>(p, context);
+  }
+}
+
+}  // namespace
+
+const RowKernel softmax_ragged_mixed_kernel{"softmax_ragged_mixed", refuses, run, workspace, true};
+const RowKernel fold_ragged_mixed_kernel{"fold_ragged_mixed", refuses, run, workspace};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
