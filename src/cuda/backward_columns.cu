@@ -10,25 +10,10 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// The widest words by which a cluster holds a row: of 8 bytes, by the smaller blocks if it can, or of 4; of 2 where
-/// neighbours do not lie in wider ones (longer rows that do are better read twice). No rows if there are none.
-ColumnCut cut_of(const RowProblem& p) {
-  const int size = static_cast<int>(size_of(p[Slot::x].dtype)), most = most_column_blocks(p);
-  for (int bytes = 8; bytes >= size; bytes /= 2) {
-    if (!lies_in_words(p, bytes / size) || (bytes == 2 && lies_in_words(p, 2))) continue;
-    for (const int warps : {4, 8}) {
-      if (bytes < 8 && warps == 4) continue;
-      const ColumnCut cut = cut_columns(p, bytes / size, kGradientBytes / bytes, warps);
-      if (cut.blocks <= most) return cut;
-    }
-  }
-  return {};
-}
-
 const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_across(p)) return why;
   if (p[Slot::dy].dtype != p[Slot::x].dtype) return "y and dy have different dtypes";
-  return cut_of(p).rows == 0 ? "a row is longer than a cluster's shared memory holds" : nullptr;
+  return gradient_cut(p).rows == 0 ? "a row is longer than a cluster's shared memory holds" : nullptr;
 }
 
 template <class E, template <class> class Gradient, int kRows, int kWarps>
@@ -41,7 +26,7 @@ void launch_columns(const RowProblem& p, const ColumnCut& cut, Stream stream) {
 template <class E, template <class> class Gradient>
 void launch_cut(const RowProblem& p, Stream stream) {
   constexpr int kOfWord = 4 / static_cast<int>(sizeof(E));
-  const ColumnCut cut = cut_of(p);
+  const ColumnCut cut = gradient_cut(p);
   if constexpr (kOfWord == 2)
     if (cut.rows == 1) return launch_columns<E, Gradient, 1, 8>(p, cut, stream);
   if (cut.rows == kOfWord) return launch_columns<E, Gradient, kOfWord, 8>(p, cut, stream);

@@ -10,8 +10,6 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-inline constexpr int kGradientBytes = 128;  ///< of y that a lane has, at most
-
 struct BackwardColumns {
   GradientColumns of;
   ColumnShare share;

@@ -9,27 +9,11 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// As cut_of of backward_across_columns; words of dx have 8 bytes at most, too.
-ColumnCut cut_of(const RowProblem& p) {
-  const int size = static_cast<int>(size_of(p[Slot::x].dtype)), size_dx = static_cast<int>(size_of(p[Slot::y].dtype));
-  const int most = most_column_blocks(p);
-  for (int bytes = 8; bytes >= size; bytes /= 2) {
-    const int rows = bytes / size;
-    if (rows * size_dx > 8 || !lies_in_words(p, rows) || (bytes == 2 && lies_in_words(p, 2))) continue;
-    for (const int warps : {4, 8}) {
-      if (bytes < 8 && warps == 4) continue;
-      const ColumnCut cut = cut_columns(p, rows, kGradientBytes / bytes, warps);
-      if (cut.blocks <= most) return cut;
-    }
-  }
-  return {};
-}
-
 const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_side_by_side(p)) return why;
   if (p[Slot::dy].dtype != p[Slot::x].dtype) return "y and dy have different dtypes";
   if (!may_be_apart(p[Slot::x].dtype, p[Slot::y].dtype)) return "no kernel for these dtypes";
-  return cut_of(p).rows == 0 ? "a row is longer than a cluster's shared memory holds" : nullptr;
+  return gradient_cut(p).rows == 0 ? "a row is longer than a cluster's shared memory holds" : nullptr;
 }
 
 template <class E, class Y, template <class> class Gradient, int kRows, int kWarps>
@@ -43,7 +27,7 @@ void launch_columns(const RowProblem& p, const ColumnCut& cut, Stream stream) {
 template <class E, class Y, template <class> class Gradient>
 void launch_cut(const RowProblem& p, Stream stream) {
   constexpr int kOfWord = 4 / static_cast<int>(sizeof(E));
-  const ColumnCut cut = cut_of(p);
+  const ColumnCut cut = gradient_cut(p);
   if constexpr (kOfWord == 2)
     if (cut.rows == 1) return launch_columns<E, Y, Gradient, 1, 8>(p, cut, stream);
   if constexpr (2 * kOfWord * sizeof(Y) <= 8) {

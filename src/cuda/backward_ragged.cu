@@ -1,6 +1,6 @@
 // Gradients of ragged rows: what their kernels take, and how they are launched.
 #include "cuda/backward_ragged_blocks.cuh"
-#include "cuda/backward_ragged_long.cuh"
+#include "cuda/backward_long.cuh"
 #include "cuda/backward_ragged_rows.cuh"
 
 #include "cuda/choose.hpp"
@@ -74,9 +74,7 @@ void launch_all(const RowProblem& p, const Memory& memory, Stream stream) {
          {std::min<std::int64_t>(processors, memory.queue.capacity), 32 * kHeldWarps, 1, kHeldWarps * kBytes}, stream,
          p, memory.queue, memory.list);
   if (memory.list.capacity == 0) return;
-  const Grid grid{std::min<std::int64_t>(memory.list.capacity, processors), 32 * kHeldWarps, 1, kHeldWarps * kBytes};
-  launch("backward_ragged_long_sum", backward_ragged_long_sum<E, Gradient>, grid, stream, p, memory.list);
-  launch("backward_ragged_long_write", backward_ragged_long_write<E, Gradient>, grid, stream, p, memory.list);
+  launch_long_gradients<E, Gradient>(p, memory.list, memory.list.capacity, stream);
 }
 
 std::size_t workspace(const RowProblem& p, const Context&) {

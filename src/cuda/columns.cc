@@ -59,9 +59,43 @@ ColumnCut cut_columns(const RowProblem& p, int rows, int held, int warps) {
                     .part_bits = part_bits}};
 }
 
+namespace {
+
+/// Bytes of the wider of x's and the results' elements.
+int widest(const RowProblem& p) {
+  const Operand &x = p[Slot::x], &y = p[Slot::y];
+  return static_cast<int>(y.given ? std::max(size_of(x.dtype), size_of(y.dtype)) : size_of(x.dtype));
+}
+
+}  // namespace
+
 int rows_of_word(const RowProblem& p) {
-  if (size_of(p[Slot::x].dtype) == 2 && lies_in_words(p, 4)) return 4;
+  if (widest(p) == 2 && lies_in_words(p, 4)) return 4;
   return lies_in_words(p, 2) ? 2 : 1;
+}
+
+ColumnCut softmax_cut(const RowProblem& p) {
+  const int most = most_column_blocks(p);
+  for (int rows = 8 / widest(p); rows >= 1; rows /= 2) {
+    if (!lies_in_words(p, rows)) continue;
+    const ColumnCut cut = cut_columns(p, rows, terms_of_lane(rows) / rows, kSoftmaxColumnWarps);
+    if (cut.blocks <= most) return cut;
+  }
+  return {};
+}
+
+ColumnCut gradient_cut(const RowProblem& p) {
+  const int size = static_cast<int>(size_of(p[Slot::x].dtype)), most = most_column_blocks(p);
+  for (int bytes = 8; bytes >= size; bytes /= 2) {
+    const int rows = bytes / size;
+    if (rows * widest(p) > 8 || !lies_in_words(p, rows) || (bytes == 2 && lies_in_words(p, 2))) continue;
+    for (const int warps : {4, 8}) {
+      if (bytes < 8 && warps == 4) continue;
+      const ColumnCut cut = cut_columns(p, rows, kGradientBytes / bytes, warps);
+      if (cut.blocks <= most) return cut;
+    }
+  }
+  return {};
 }
 
 ColumnItems column_items(const RowProblem& p, int rows, int run, int warps, int processors) {

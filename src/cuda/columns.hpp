@@ -9,8 +9,14 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-inline constexpr int kColumnBlocks = 16;  ///< of a cluster, at most
-inline constexpr int kColumnSpan = 64;    ///< elements of a tile that a warp writes, where rows' sums are known
+inline constexpr int kColumnBlocks = 16;       ///< of a cluster, at most
+inline constexpr int kSoftmaxColumnWarps = 8;  ///< of a block of softmax
+inline constexpr int kGradientBytes = 128;     ///< of y that a lane has in gradients, at most
+inline constexpr int kColumnSpan = 64;         ///< elements of a tile that a warp writes, where rows' sums are known
+
+/// That a lane of softmax has in registers. Measured: of four rows 64, so that what is done once for each is less; else
+/// 32.
+constexpr int terms_of_lane(int rows) { return rows == 4 ? 64 : 32; }
 
 /// A tile is 32 words of neighbouring rows; `1 << class_bits` warps of a block share one, and in a cluster
 /// `1 << part_bits` blocks each of its chunks.
@@ -36,11 +42,19 @@ struct ColumnItems {
   int chunks;  ///< of a row
   int residue_bits, class_bits;
 };
-/// Whether every `rows` neighbours, 1, 2 or 4, of plain rows that lie side by side (refuses_across) lie in a word.
+/// Whether every `rows` neighbours, 1, 2 or 4, of rows that lie side by side (refuses_side_by_side) lie in a word, of
+/// each operand's own elements.
 bool lies_in_words(const RowProblem& p, int rows);
 /// With `rows` neighbouring rows a lane, up to `held` elements of each, and so many warps a block.
 ColumnCut cut_columns(const RowProblem& p, int rows, int held, int warps);
-/// Neighbouring rows of a lane, as many as lie in a word of up to 8 bytes.
+/// For softmax: as many neighbouring rows a lane as lie in words of up to 8 bytes, of x and of y, and let a cluster
+/// hold a row; none if none does.
+ColumnCut softmax_cut(const RowProblem& p);
+/// For gradients: the widest words by which a cluster holds a row: of 8 bytes, by the smaller blocks if it can, or of
+/// 4; of 2 where neighbours do not lie in wider ones (longer rows that do are better read twice). No rows if there are
+/// none.
+ColumnCut gradient_cut(const RowProblem& p);
+/// Neighbouring rows of a lane, as many as lie in a word of up to 8 bytes, of x and of y.
 int rows_of_word(const RowProblem& p);
 /// With `rows` neighbouring rows a lane and runs of so many elements, by blocks of so many warps of a device with so
 /// many processors.
@@ -50,7 +64,7 @@ std::int64_t blocks_of(const ColumnCut& cut);
 std::int64_t blocks_of(const ColumnItems& share, int warps);
 /// Of a pass over rows whose sums are known.
 std::int64_t span_blocks(const ColumnItems& share, int warps);
-/// Null if rows lie side by side (refuses_across) and their chunks are not too many to count, else why not.
+/// Null if rows are plain, lie side by side (refuses_across) and their chunks are not too many to count, else why not.
 const char* refuses_columns(const RowProblem& p);
 /// The roots of the trees of p's rows, as refuses_columns takes them, in `memory`, where there is room for
 /// state_bytes().

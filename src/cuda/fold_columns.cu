@@ -42,9 +42,8 @@ void run(const RowProblem& p, const Context& context) {
 }  // namespace
 
 const char* refuses_columns(const RowProblem& p) {
-  if (const char* why = refuses_across(p)) return why;
-  if (lift::chunk_count(p.n) > 0x7FFFFFFF) return "a row has more chunks than are counted";
-  return refuses_chunks(p);
+  const char* why = refuses_across(p);
+  return why != nullptr ? why : refuses_hidden_columns(p);
 }
 
 const fold::LogSumExp<float>::State* fold_columns(const RowProblem& p, char* memory, int processors, Stream stream) {

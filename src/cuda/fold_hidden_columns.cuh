@@ -39,7 +39,7 @@ struct HiddenColumnFold {
     for (int row = 0; row < kRows; ++row) {
       const std::int64_t of_inner = std::int64_t{column} * kRows + row;
       c[row] = fold::make_scale<float>(p.hidden.scale_of(outer, of_inner)).c;
-      magic[row] = guess_of_hidden(magic[row], c[row]);
+      magic[row] = guess_of_hidden(magic[row], c[row], p.hidden.hides(outer, of_inner, place.begin()));
       high[row] = 0, low[row] = Frame::kFrame;
     }
   }

@@ -59,6 +59,10 @@ struct HiddenColumns {
     if (length.data != nullptr) there = clamp(integer_at(length.dtype, length.at(outer, row)), n);
     return causal ? clamp(row + 1 + causal_first, there) : there;
   }
+  /// Whether the row's element `begin` is hidden.
+  __device__ __forceinline__ bool hides(unsigned outer, std::int64_t row, std::int64_t begin) const {
+    return mask.data != nullptr && mask.at(outer, row)[begin * mask_axis] == 0;
+  }
   __device__ __forceinline__ double scale_of(unsigned outer, std::int64_t row) const {
     if (scales.data == nullptr) return scale;
     const char* at = scales.at(outer, row);
@@ -81,10 +85,10 @@ struct ShownOfOne {
   }
 };
 
-/// kMagic less a row's even frame, guessed from an element that may be hidden: 0 where that is no number, or too large.
-__device__ __forceinline__ float guess_of_hidden(float x, float c) {
+/// kMagic less a row's even frame, guessed from an element; 0 where that is hidden, no number, or too large.
+__device__ __forceinline__ float guess_of_hidden(float x, float c, bool is_hidden) {
   const float magic = AcrossFrame::guess(x, c);
-  return fold::is_nan(magic) ? fold::Real<float>::kMagic : magic;
+  return is_hidden || fold::is_nan(magic) ? fold::Real<float>::kMagic : magic;
 }
 /// Whether elements need no other factor than c, as lift::Factor has it.
 __device__ __forceinline__ bool is_plain_factor(float c) { return c != 0.F && fabsf(c) < fold::infinity<float>(); }

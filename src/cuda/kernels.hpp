@@ -34,6 +34,8 @@ extern const RowKernel softmax_lengths_warp_kernel, softmax_lengths_pairs_kernel
 /// …_short: of what others take too.
 extern const RowKernel softmax_any_short_kernel, softmax_any_rows_kernel, softmax_any_cluster_kernel,
     backward_any_short_kernel, backward_any_rows_kernel, backward_any_cluster_kernel;
+/// The same of rows that no cluster holds, with two reads.
+extern const RowKernel softmax_any_long_kernel, backward_any_long_kernel, backward_long_kernel;
 /// float64: a group of lanes a row, a cluster a row, of plain rows one that stays for many, two reads; states that are
 /// known.
 extern const RowKernel softmax_double_rows_kernel, softmax_double_stays_kernel, softmax_double_cluster_kernel,

@@ -47,6 +47,7 @@ struct RaggedListOf {
     return {first, static_cast<int>(min(lift::chunk_count(n) - first, std::int64_t{kGroup}))};
   }
   __device__ __forceinline__ long long count() const { return min(static_cast<long long>(*taken), capacity); }
+  __device__ __forceinline__ Group group(long long at) const { return groups[at]; }
 
   /// By all threads of a block. False if there is no room, as with offsets that lie.
   __device__ __forceinline__ bool append(std::int64_t row, std::int64_t n) const {

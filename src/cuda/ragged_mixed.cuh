@@ -5,8 +5,8 @@
 #include "cuda/backward_ragged.cuh"
 #include "cuda/launch.hpp"
 #include "cuda/levels.cuh"
+#include "cuda/long_parts.cuh"
 #include "cuda/outside.cuh"
-#include "cuda/ragged_parts.cuh"
 #include "cuda/states.hpp"
 
 #include <algorithm>
@@ -16,7 +16,6 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-inline constexpr int kMixedThreads = 256, kMixedWarps = kMixedThreads / 32;  ///< of blocks whose warps have rows
 /// Chunks up to which a block has a row to itself. Measured of others: what it reads again is still in the L2 cache.
 inline constexpr int kMixedChunks = 64;
 /// The same of few rows; the list has room for longer ones.
@@ -153,89 +152,10 @@ __global__ void __launch_bounds__(Part::kBlockThreads, Part::kThreads / Part::kB
         // From the end: what the first read has left in the caches is that.
 #pragma unroll 1
         for (int i = chunks - 1 - warp; i >= 0; i -= warps)
-          part.rewrite(p, r, std::int64_t{i} * lift::kChunk, length(i), row);
+          part.rewrite(p, r, std::int64_t{i} * lift::kChunk, length(i), length(i), row);
       }
     }
     __syncthreads();
-  }
-}
-
-/// A group of chunks of a row from the list.
-template <class Part>
-struct MixedGroup {
-  using List = RaggedListOf<typename Part::State>;
-  RaggedRow of;
-  typename List::Chunks chunks;
-  PartedRow r;
-
-  __device__ __forceinline__ MixedGroup(const RowProblem& p, const List& list, long long at)
-      : of(ragged_row(p, list.groups[at].row)), chunks(List::chunks_of(list.groups[at].first, at, of.n)), r(p, of) {}
-  __device__ __forceinline__ std::int64_t begin(int i) const { return (chunks.first + i) * lift::kChunk; }
-  __device__ __forceinline__ int length(int i) const {
-    return static_cast<int>(min(of.n - begin(i), std::int64_t{lift::kChunk}));
-  }
-};
-
-/// From elements to the states of groups.
-template <class Part>
-__global__ void __launch_bounds__(kMixedThreads, Part::kThreads / kMixedThreads)
-    ragged_mixed_groups(const __grid_constant__ RowProblem p,
-                        const __grid_constant__ RaggedListOf<typename Part::State> list) {
-  begin_in_order();
-  using State = typename Part::State;
-  __shared__ State states[RaggedListOf<State>::kGroup];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-#pragma unroll 1
-  for (long long at = blockIdx.x; at < list.count(); at += gridDim.x) {
-    if (list.groups[at].row < 0) continue;
-    const MixedGroup<Part> group(p, list, at);
-    Part part(p, group.r);
-#pragma unroll 1
-    for (int i = warp; i < group.chunks.count; i += kMixedWarps) {
-      part.load(p, group.r, group.begin(i), group.length(i));
-      if (threadIdx.x % 32 == 0) states[i] = part.state();
-    }
-    __syncthreads();
-    if (warp == 0) {
-      const State all = Part::merge([&](int i) { return states[i]; }, group.chunks.count);
-      if (threadIdx.x == 0) list.states[at] = all;
-    }
-    __syncthreads();
-  }
-}
-
-/// From the states to results, from the end.
-template <class Part>
-__global__ void __launch_bounds__(kMixedThreads, Part::kThreads / kMixedThreads)
-    ragged_mixed_results(const __grid_constant__ RowProblem p,
-                         const __grid_constant__ RaggedListOf<typename Part::State> list) {
-  begin_in_order();
-  using State = typename Part::State;
-  __shared__ State row;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  std::int64_t known = -1;  // whose state is in `row`
-#pragma unroll 1
-  for (long long at = list.count() - 1 - blockIdx.x; at >= 0; at -= gridDim.x) {
-    const auto its = list.groups[at];
-    if (its.row < 0 || (Part::kOfRow && at != its.first)) continue;
-    const MixedGroup<Part> group(p, list, at);
-    if (its.row != known) {
-      __syncthreads();
-      if (warp == 0) {
-        const State all = Part::merge_groups(list.states + its.first, RaggedListOf<State>::groups_of(group.of.n));
-        if (threadIdx.x == 0) row = all;
-      }
-      __syncthreads();
-      known = its.row;
-    }
-    if constexpr (Part::kOfRow) {
-      if (threadIdx.x == 0) write_row<float>(p, its.row, row);
-    } else {
-      Part part(p, group.r);
-#pragma unroll 1
-      for (int i = group.chunks.count - 1 - warp; i >= 0; i -= kMixedWarps)
-        part.rewrite(p, group.r, group.begin(i), group.length(i), row);
-    }
   }
 }
 
@@ -292,9 +212,7 @@ void launch_mixed(const RowProblem& p, const Context& context) {
          {std::min<std::int64_t>(kThreads / threads * processors, memory.queue.capacity), threads}, stream, p,
          memory.queue, memory.list);
   if (memory.list.capacity == 0) return;
-  const Grid grid{std::min<std::int64_t>(memory.list.capacity, kThreads / kMixedThreads * processors), kMixedThreads};
-  launch("ragged_mixed_groups", ragged_mixed_groups<Chunk>, grid, stream, p, memory.list);
-  launch("ragged_mixed_results", ragged_mixed_results<Chunk>, grid, stream, p, memory.list);
+  launch_long_parts<Chunk>(p, memory.list, memory.list.capacity, stream);
 }
 
 }  // namespace cuda

@@ -1,5 +1,6 @@
-// What a group of lanes holds of a ragged row with a mask, a scale of its own, or operands of several dtypes, strides
-// and alignments: elements one at a time, as AnyElements has them. A part is a chunk, or a row that is shorter.
+// What a group of lanes holds of a row, most often a ragged one, with a mask, a scale of its own, or operands of
+// several dtypes, strides and alignments: elements one at a time, as AnyElements has them. A part is a chunk, or a row
+// that is shorter.
 #pragma once
 
 #include "cuda/any_elements.cuh"
@@ -11,10 +12,14 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Where a ragged row's elements lie.
+/// Where a row's elements lie.
 struct PartedRow : Row {
   const char* dy;
 
+  /// Of rows of one length.
+  __device__ __forceinline__ PartedRow(const RowProblem& p, const RowPlace& place)
+      : Row(row_at(p, place)), dy(p[Slot::dy].data + place.offset(p[Slot::dy])) {}
+  /// Of ragged ones.
   __device__ __forceinline__ PartedRow(const RowProblem& p, const RaggedRow& r)
       : Row{p[Slot::x].data, p[Slot::y].data, nullptr, r.n, r.n, p.scale, r.begin} {
     const Operand &dy_of = p[Slot::dy], &mask_of = p[Slot::mask], &scales = p[Slot::scales];
@@ -140,18 +145,18 @@ struct SoftmaxPart {
   __device__ __forceinline__ void write(const RowProblem& p, const PartedRow& r, std::int64_t begin, int n,
                                         const State& row) {
     const fold::Normaliser<float> norm(row);
-    if (!norm.regular) return fill(p, r, begin, n, row);
+    if (!norm.regular) return fill(p, r, begin, n, n, row);
     float multiplier = 1.F;
     if (!kLog) multiplier = kWhole ? norm.reciprocal : norm.multiplier(own.state.m);
     finish<kLog>(v, own.dense, factor, fold::Scalar<float>::mul(multiplier, own.unit), row, scale);
     tile.store(p, r, begin, n, v);
   }
-  /// The same of what was not.
-  __device__ __forceinline__ void rewrite(const RowProblem& p, const PartedRow& r, std::int64_t begin, int n,
-                                          const State& row) {
+  /// The same of what was not: of n elements, of which the first `length` exist.
+  __device__ __forceinline__ void rewrite(const RowProblem& p, const PartedRow& r, std::int64_t begin, int length,
+                                          int n, const State& row) {
     const fold::Normaliser<float> norm(row);
-    if (!norm.regular) return fill(p, r, begin, n, row);
-    tile.load(p, r, begin, n, [] {});
+    if (!norm.regular) return fill(p, r, begin, length, n, row);
+    tile.load(p, r, begin, length, [] {});
     Elements::widen(v, tile.raw, tile.dtype);
     const float missing = lift::absent(factor.c), times = factor.plain ? 1.F : factor.times;
 #pragma unroll
@@ -177,9 +182,9 @@ struct SoftmaxPart {
     if (p[Slot::scales].given) return fold::make_scale<float>(r.scale);
     return fold::make_scale<float>(p.scale);
   }
-  __device__ __forceinline__ void fill(const RowProblem& p, const PartedRow& r, std::int64_t begin, int n,
+  __device__ __forceinline__ void fill(const RowProblem& p, const PartedRow& r, std::int64_t begin, int length, int n,
                                        const State& row) const {
-    tile.template fill<kLog>(p, r, begin, n, n, constant_of<kLog>(row, p.empty));
+    tile.template fill<kLog>(p, r, begin, length, n, constant_of<kLog>(row, p.empty));
   }
 };
 
@@ -209,9 +214,9 @@ struct GradientPart : GradientSlots<Gradient, Elements::kWidth, Elements::kLanes
     this->finish({row.sum, row.any}, static_cast<float>(r.scale));
     tile.template store<true>(p, r, begin, n, this->dy);
   }
-  __device__ __forceinline__ void rewrite(const RowProblem& p, const PartedRow& r, std::int64_t begin, int n,
-                                          const State& row) {
-    fetch(p, r, begin, n);
+  __device__ __forceinline__ void rewrite(const RowProblem& p, const PartedRow& r, std::int64_t begin, int length,
+                                          int n, const State& row) {
+    fetch(p, r, begin, length);
     write<true>(p, r, begin, n, row);
   }
 

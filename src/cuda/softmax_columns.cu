@@ -10,20 +10,9 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// As many neighbouring rows a lane as lie in words of up to 8 bytes and let a cluster hold a row; none if none does.
-ColumnCut cut_of(const RowProblem& p) {
-  const int size = static_cast<int>(size_of(p[Slot::x].dtype)), most = most_column_blocks(p);
-  for (int rows = 8 / size; rows >= 1; rows /= 2) {
-    if (!lies_in_words(p, rows)) continue;
-    const ColumnCut cut = cut_columns(p, rows, terms_of_lane(rows) / rows, kSoftmaxColumnWarps);
-    if (cut.blocks <= most) return cut;
-  }
-  return {};
-}
-
 const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_across(p)) return why;
-  return cut_of(p).rows == 0 ? "a row is longer than a cluster's registers hold" : nullptr;
+  return softmax_cut(p).rows == 0 ? "a row is longer than a cluster's registers hold" : nullptr;
 }
 
 template <class E, bool kLog, int kRows>
@@ -38,7 +27,7 @@ void launch_columns(const RowProblem& p, const ColumnCut& cut, Stream stream) {
 
 template <class E, bool kLog>
 void launch_cut(const RowProblem& p, Stream stream) {
-  const ColumnCut cut = cut_of(p);
+  const ColumnCut cut = softmax_cut(p);
   with_word_rows<E>(cut.rows, [&]<int kRows>() { launch_columns<E, kLog, kRows>(p, cut, stream); });
 }
 

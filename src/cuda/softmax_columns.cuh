@@ -12,10 +12,6 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// That a lane has in registers. Measured: of four rows 64, so that what is done once for each is less; else 32.
-constexpr int terms_of_lane(int rows) { return rows == 4 ? 64 : 32; }
-inline constexpr int kSoftmaxColumnWarps = 8;  ///< of a block
-
 struct SoftmaxColumns {
   const char* x;
   char* y;

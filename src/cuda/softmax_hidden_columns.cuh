@@ -42,8 +42,9 @@ struct SoftmaxHiddenColumn {
     Words::unpack(first, x);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      c[row] = fold::make_scale<float>(h.scale_of(at.outer, std::int64_t{at.column} * kRows + row)).c;
-      magic[row] = guess_of_hidden(x[row], c[row]);
+      const std::int64_t of_inner = std::int64_t{at.column} * kRows + row;
+      c[row] = fold::make_scale<float>(h.scale_of(at.outer, of_inner)).c;
+      magic[row] = guess_of_hidden(x[row], c[row], h.hides(at.outer, of_inner, 0));
     }
   }
   /// A row's sum is 0 if all of it is hidden.
@@ -82,6 +83,7 @@ struct SoftmaxHiddenColumn {
 #pragma unroll
       for (int row = 0; row < kRows; ++row) v[row][j] = x[row];
     }
+    bool all_nan = false;  // whether some row is
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       const bool any = part.sum[row] > 0.F;
@@ -95,16 +97,30 @@ struct SoftmaxHiddenColumn {
             return fold::LogNormaliser<float>(state, fold::make_scale<float>(scale));
           },
           [](int) {});
+      all_nan = all_nan || (!any && p.of.empty == Empty::nan);
 #pragma unroll
       for (int j = 0; j < kCount && kLog; ++j)
         if (!shown(row, j)) v[row][j] = nothing<kLog>();
     }
+    if (all_nan) return write_any(y, step, there, part);
 #pragma unroll
     for (int j = 0; j < kCount; ++j, y += step) {
       float word[kRows];
 #pragma unroll
       for (int row = 0; row < kRows; ++row) word[row] = v[row][j];
       if (j < there) *reinterpret_cast<typename AcrossWord<Y, kRows>::Word*>(y) = AcrossWord<Y, kRows>::pack(word);
+    }
+  }
+
+ private:
+  /// The same where rows of which all is hidden are to be NaN.
+  __device__ __forceinline__ void write_any(char* y, std::int64_t step, int there, const Part& part) const {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j, y += step) {
+      if (j >= there) continue;
+#pragma unroll
+      for (int row = 0; row < kRows; ++row)
+        reinterpret_cast<Y*>(y)[row] = fold::narrow<Y>(part.sum[row] > 0.F ? v[row][j] : fold::canonical_nan<float>());
     }
   }
 };
@@ -139,8 +155,7 @@ __global__ void __launch_bounds__(kSoftmaxColumnWarps * 32, kRows == 4          
   part = meet<kWarps>(part, parts, shares, mail, at);
   bool close = true;
 #pragma unroll
-  for (int row = 0; row < kRows; ++row)
-    close = close && !fold::is_nan(part.sum[row]) && (part.sum[row] > 0.F || of.empty == Empty::zero);
+  for (int row = 0; row < kRows; ++row) close = close && !fold::is_nan(part.sum[row]);
   const bool exists = at.asked < of.share.words;
   if (exists && close)
     own.write(of.y + at.outer * of.y_outer + at.begin * of.y_axis + std::int64_t{at.column} * (kRows * kSizeY),

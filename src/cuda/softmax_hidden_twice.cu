@@ -11,12 +11,6 @@ namespace {
 
 using State = fold::LogSumExp<float>::State;
 
-/// Of words of up to 8 bytes of x and of y.
-int rows_of(const RowProblem& p) {
-  if (size_of(p[Slot::x].dtype) == 2 && size_of(p[Slot::y].dtype) == 2 && lies_in_words(p, 4)) return 4;
-  return lies_in_words(p, 2) ? 2 : 1;
-}
-
 const char* refuses(const RowProblem& p, const Context&) {
   if (p.n <= lift::kChunk) return "a block holds a row";
   if (!may_be_apart(p[Slot::x].dtype, p[Slot::y].dtype)) return "no kernel for these dtypes";
@@ -51,7 +45,7 @@ void run(const RowProblem& p, const Context& context) {
   const State* roots = fold_hidden_columns(p, scratch.data(), processors, stream);
   with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class Y>() {
     using Wider = std::conditional_t<sizeof(E) < sizeof(Y), Y, E>;
-    with_word_rows<Wider>(rows_of(p), [&]<int kRows>() {
+    with_word_rows<Wider>(rows_of_word(p), [&]<int kRows>() {
       p.op == Op::softmax ? launch_columns<E, Y, Given::softmax, kRows>(p, processors, roots, stream.following())
                           : launch_columns<E, Y, Given::log_softmax, kRows>(p, processors, roots, stream.following());
     });

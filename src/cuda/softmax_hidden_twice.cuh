@@ -71,12 +71,13 @@ __global__ void __launch_bounds__(kGivenWarps * 32, 2) given_across_hidden(const
       }
     });
   };
+  bool all_nan = false;  // whether rows without elements are among these, and are to be that
   const auto write_run = [&](const Row(&rows)[kRows], const float(&c)[kRows], const Word(&raw)[kRun],
                              const Shown& shown, int begin) {
     const int there = min(at.there - begin, kRun);
     char* to = y + begin * p.y_axis;
     // No shown element is above its row's frame, and none a NaN, nor is any row's state special that has some.
-    bool near = true;
+    bool near = !all_nan;
 #pragma unroll
     for (int j = 0; j < kRun; ++j) {
       float v[kRows];
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kGivenWarps * 32, 2) given_across_hidden(const
       for (int row = 0; row < kRows; ++row)
         near = near && (!shown(row, j) || S::sub(S::fma(v[row], c[row], kMagic), kMagic) <= rows[row].top);
     }
-    if (!near || p.empty == Empty::nan) {
+    if (!near) {
 #pragma unroll 1
       for (int row = 0; row < kRows; ++row) {
         const ShownOfOne alone(p.hidden, at.outer, first + row, at.begin + begin);
@@ -107,10 +108,15 @@ __global__ void __launch_bounds__(kGivenWarps * 32, 2) given_across_hidden(const
       *reinterpret_cast<typename AcrossWord<Y, kRows>::Word*>(to) = AcrossWord<Y, kRows>::pack(v);
     }
   };
-  const auto write_rows = [&](const Row(&rows)[kRows]) {
+  [&]<int... kRow>(std::integer_sequence<int, kRow...>) {
+    const HiddenScale scales[] = {HiddenScale(p.hidden, at.outer, first + kRow)...};
+    const Row rows[] = {Row(scales[kRow], state(kRow), 0.F)...};
     float c[kRows];
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) c[row] = HiddenScale(p.hidden, at.outer, first + row).factor.c;
+    for (int row = 0; row < kRows; ++row) {
+      c[row] = scales[row].factor.c;
+      all_nan = all_nan || (p.empty == Empty::nan && state(row).m == -fold::infinity<double>());
+    }
     Word raw[kRun], next[kRun];
     Shown shown = load(raw, 0);
 #pragma unroll 1
@@ -121,10 +127,6 @@ __global__ void __launch_bounds__(kGivenWarps * 32, 2) given_across_hidden(const
 #pragma unroll
       for (int j = 0; j < kRun; ++j) raw[j] = next[j];
     }
-  };
-  [&]<int... kRow>(std::integer_sequence<int, kRow...>) {
-    const Row rows[] = {Row(HiddenScale(p.hidden, at.outer, first + kRow), state(kRow), 0.F)...};
-    write_rows(rows);
   }
   (std::make_integer_sequence<int, kRows>{});
 }

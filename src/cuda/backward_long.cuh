@@ -1,26 +1,28 @@
-// Gradients of ragged rows that are too long for a block: all blocks share the groups of their chunks, for the sums,
-// and once more for the results.
+// Gradients of rows that are too long for a block, or a cluster: all blocks share the groups of their chunks, for the
+// sums, and once more for the results.
 #pragma once
 
 #include "cuda/backward_ragged_blocks.cuh"
+#include "cuda/even_groups.cuh"
 #include "cuda/ragged_chunks.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// A group of chunks of a row from the list; of none no chunks.
+/// A group of chunks of a row from the list, or of all; of none no chunks.
+template <class List>
 struct GradientGroup {
   RaggedRow r{-1, 0, 0};
   std::int64_t first = 0;  ///< of its chunks
   int count = 0;
 
-  __device__ __forceinline__ GradientGroup(const RowProblem& p, const GradientList& list, long long at) {
+  __device__ __forceinline__ GradientGroup(const RowProblem& p, const List& list, long long at) {
     if (at < 0 || at >= list.count()) return;
-    const GradientList::Group its = list.groups[at];
+    const auto its = list.group(at);
     if (its.row < 0) return;
-    r = ragged_row(p, its.row);
-    const GradientList::Chunks chunks = GradientList::chunks_of(its.first, at, r.n);
+    r = row_of(p, list, its.row);
+    const auto chunks = List::chunks_of(its.first, at, r.n);
     first = chunks.first, count = chunks.count;
   }
   __device__ __forceinline__ GradientChunk chunk(int i) const {
@@ -29,21 +31,21 @@ struct GradientGroup {
 };
 
 /// A group's sum.
-template <class E, template <class> class Gradient>
+template <class E, template <class> class Gradient, class List>
 __global__ void __launch_bounds__(32 * kHeldWarps, 1)
-    backward_ragged_long_sum(const __grid_constant__ RowProblem p, const __grid_constant__ GradientList list) {
+    backward_long_sum(const __grid_constant__ RowProblem p, const __grid_constant__ List list) {
   begin_in_order();
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kHeldWarps];
-  __shared__ lift::SumNode sums[GradientList::kGroup];
+  __shared__ lift::SumNode sums[List::kGroup];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const RaggedGradient<E> of{p};
   GradientWarp<E, Gradient> own(of, landed[warp], landing_memory);
-  GradientGroup group(p, list, blockIdx.x);
+  GradientGroup<List> group(p, list, blockIdx.x);
   own.fetch(group.chunk(warp));
 #pragma unroll 1
   for (long long at = blockIdx.x; at < list.count(); at += gridDim.x) {
-    const GradientGroup behind(p, list, at + gridDim.x);
+    const GradientGroup<List> behind(p, list, at + gridDim.x);
     if (warp >= group.count) own.fetch(behind.chunk(warp));
 #pragma unroll 1
     for (int i = warp; i < group.count; i += kHeldWarps) {
@@ -63,9 +65,9 @@ __global__ void __launch_bounds__(32 * kHeldWarps, 1)
 }
 
 /// From the end: what the first read has left in the caches is that.
-template <class E, template <class> class Gradient>
+template <class E, template <class> class Gradient, class List>
 __global__ void __launch_bounds__(32 * kHeldWarps, 1)
-    backward_ragged_long_write(const __grid_constant__ RowProblem p, const __grid_constant__ GradientList list) {
+    backward_long_write(const __grid_constant__ RowProblem p, const __grid_constant__ List list) {
   begin_in_order();
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kHeldWarps];
@@ -74,17 +76,17 @@ __global__ void __launch_bounds__(32 * kHeldWarps, 1)
   const RaggedGradient<E> of{p};
   GradientWarp<E, Gradient> own(of, landed[warp], landing_memory);
   const long long last = list.count() - 1 - blockIdx.x;
-  GradientGroup group(p, list, last);
+  GradientGroup<List> group(p, list, last);
   own.fetch(group.chunk(group.count - 1 - warp));
   std::int64_t known = -1;  // whose sum is in `row`
 #pragma unroll 1
   for (long long at = last; at >= 0; at -= gridDim.x) {
-    const GradientGroup behind(p, list, at - gridDim.x);
+    const GradientGroup<List> behind(p, list, at - gridDim.x);
     if (group.count > 0 && group.r.index != known) {
       __syncthreads();
       if (warp == 0) {
-        const auto* states = list.states + (at - (group.first >> GradientList::kLevel));
-        const auto all = merge_by_lanes<GradientFold<float>>(states, GradientList::groups_of(group.r.n));
+        const auto* states = list.states + (at - (group.first >> List::kLevel));
+        const auto all = merge_by_lanes<GradientFold<float>>(states, List::groups_of(group.r.n));
         if (threadIdx.x == 0) row = {all.sum, all.any};
       }
       __syncthreads();
@@ -100,6 +102,16 @@ __global__ void __launch_bounds__(32 * kHeldWarps, 1)
     }
     group = behind;
   }
+}
+
+/// Both kernels.
+template <class E, template <class> class Gradient, class List>
+void launch_long_gradients(const RowProblem& p, const List& list, std::int64_t groups, Stream stream) {
+  const int processors = traits_of(DeviceOf(p[Slot::x].data).device()).processors;
+  const Grid grid{std::min<std::int64_t>(groups, processors), 32 * kHeldWarps, 1,
+                  kHeldWarps * GradientPlace<E>::kBytes};
+  launch("backward_long_sum", backward_long_sum<E, Gradient, List>, grid, stream, p, list);
+  launch("backward_long_write", backward_long_write<E, Gradient, List>, grid, stream.following(), p, list);
 }
 
 }  // namespace cuda

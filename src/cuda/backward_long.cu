@@ -1,0 +1,62 @@
+// backward_long: gradients of plain rows that no cluster holds, with two reads.
+#include "cuda/backward_long.cuh"
+
+#include "cuda/choose.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/plain_gradient.hpp"
+#include "cuda/states.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+using Groups = EvenGroups<GradientState<float>>;
+
+const char* refuses(const RowProblem& p, const Context&) {
+  if (const char* why = refuses_plain_gradient(p)) return why;
+  if (refuses_one_cluster(p) == nullptr) return "a cluster holds a row";
+  const auto bytes = p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
+  for (const Slot slot : {Slot::x, Slot::y, Slot::dy})
+    if (p.rows > 1 && p[slot].strides[0] != bytes) return "rows do not lie end to end";
+  const bool fits = with_element(p[Slot::x].dtype, [&]<class E>() {
+    return kHeldBytes<E> <= traits_of(DeviceOf(p[Slot::x].data).device()).shared_bytes;
+  });
+  return fits ? nullptr : "blocks have too little shared memory";
+}
+
+Groups groups_of(const RowProblem& p, Parts& parts) {
+  Groups groups{nullptr, p.n, p.rows};
+  groups.states = parts.take<Groups::State>(groups.count());
+  return groups;
+}
+
+std::size_t workspace(const RowProblem& p, const Context&) {
+  Parts parts(nullptr);
+  (void)groups_of(p, parts);
+  return parts.used();
+}
+
+void run(const RowProblem& p, const Context& context) {
+  if (p.rows == 0) return;
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(workspace(p, context), context);
+  Parts parts(scratch.data());
+  const Groups groups = groups_of(p, parts);
+  RowProblem all = p;
+  all.ragged_elements = p.rows * p.n;  // how far memory reaches
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    p.op == Op::softmax_backward
+        ? launch_long_gradients<E, fold::SoftmaxGradient>(all, groups, groups.count(), stream_of(context))
+        : launch_long_gradients<E, fold::LogSoftmaxGradient>(all, groups, groups.count(), stream_of(context));
+  });
+}
+
+}  // namespace
+
+const RowKernel backward_long_kernel{"backward_long", refuses, run, workspace};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,47 @@
+// Rows of one length that are too long for a cluster: all blocks share the groups of their chunks, as they share those
+// of ragged rows from a list.
+#pragma once
+
+#include "cuda/ragged_long.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+
+/// The groups of all rows, one row's behind the other's, as RaggedListOf has them.
+template <class State_>
+struct EvenGroups {
+  using State = State_;
+  using List = RaggedListOf<State>;
+  using Group = typename List::Group;
+  using Chunks = typename List::Chunks;
+  static constexpr int kLevel = List::kLevel, kGroup = List::kGroup;
+
+  State* states;  ///< a group
+  std::int64_t n, rows;
+
+  static SOFTFOLD_HD std::int64_t groups_of(std::int64_t n) { return (lift::chunk_count(n) + kGroup - 1) >> kLevel; }
+  static __device__ __forceinline__ Chunks chunks_of(std::int64_t first_group, long long at, std::int64_t n) {
+    return List::chunks_of(first_group, at, n);
+  }
+  SOFTFOLD_HD long long count() const { return rows * groups_of(n); }
+  __device__ __forceinline__ Group group(long long at) const {
+    const std::int64_t row = at / groups_of(n);
+    return {row, row * groups_of(n)};
+  }
+};
+
+/// Where the group's row is: of a list's.
+template <class State>
+__device__ __forceinline__ RaggedRow row_of(const RowProblem& p, const RaggedListOf<State>&, std::int64_t row) {
+  return ragged_row(p, row);
+}
+/// Of rows that lie end to end.
+template <class State>
+__device__ __forceinline__ RaggedRow row_of(const RowProblem&, const EvenGroups<State>& all, std::int64_t row) {
+  return {row, row * all.n, all.n};
+}
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold
