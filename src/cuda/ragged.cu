@@ -38,6 +38,8 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p.rung)) return why;
   if (!p[Slot::offsets].given) return "rows are not ragged";
   if (p.rows >= 0x3FFFFFFF) return "more rows than a grid has";
+  if (p[Slot::mask].given) return "some elements are hidden";
+  if (p[Slot::scales].given) return "rows have scales of their own";
   return refuses_vectors(p);
 }
 
@@ -51,8 +53,7 @@ bool has_packs(const RowProblem& p) { return mean_of(p) < kMeanOfPacks; }
 /// Whether most rows can be taken by kernels for plain ones, which leave the others marked. Few elements are not worth
 /// the launches.
 bool has_marks(const RowProblem& p, const RaggedStay& stay) {
-  if (p[Slot::mask].given || p[Slot::scales].given || !lift::Factor(fold::make_scale<float>(p.scale).c).plain)
-    return false;
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return false;
   if (stay.of_all > 0) return false;
   const bool of_row = p.op != Op::softmax && p.op != Op::log_softmax;
   if (p.ragged_elements <= (of_row ? kFewForStates : kBlockElements)) return false;

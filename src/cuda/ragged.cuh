@@ -89,7 +89,7 @@ struct WarpRows {
     for (; i < stop; i += kRows) {
       const int own = i + lane / kLanes;
       const RaggedRow r = at(min(own, stop - 1));
-      const lift::Node node = ragged_group<E, kLeaves, kLanes>(p, r, RaggedView<E>{p, r}.factor(common), own < stop);
+      const lift::Node node = ragged_group<E, kLeaves, kLanes>(p, r, common, own < stop);
       const unsigned far = __ballot_sync(lift::kWholeWarp, node.z == lift::kFar && own < stop);
 #pragma unroll
       for (int g = 0; g < kRows; ++g)
@@ -107,7 +107,7 @@ struct WarpRows {
     Results results{0U, fold::LogSumExp<float>::identity()};
     int i = up_to(0);
     const int stop = up_to(kWarpElements);
-    if (p[Slot::mask].given || !common.plain) {
+    if (!common.plain) {
       for (; i < stop; ++i) results.left |= 1U << i;
     } else {
       groups<4>(i, results);
@@ -117,9 +117,7 @@ struct WarpRows {
         const RaggedRow r = at(i);
         const RaggedRow next = at(min(i + 1, stop - 1));
         if (lane == 0) fetch_ahead<E>(p, next, 0);
-        const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
-        lift::Node node{lift::kFar, 0.F};
-        if (factor.plain) node = RaggedTeam<E, kLeaves, 1>(p, r, factor.c, storage, parking).run();
+        const lift::Node node = RaggedTeam<E, kLeaves, 1>(p, r, common.c, storage, parking).run();
         if (node.z == lift::kFar) {
           results.left |= 1U << i;
         } else if (lane == i) {
@@ -224,10 +222,9 @@ __device__ __forceinline__ void long_rows(const RowProblem& p, const RaggedSprea
     if (following >= 0) fetch(ragged_row(p, following));
     const RaggedRow r = ragged_row(p, row);
     if (r.n > longest && spread.list.append(row, r.n)) continue;
-    const lift::Factor factor = RaggedView<E>{p, r}.factor(common);
     lift::Node node{lift::kFar, 0.F};
     // Between what this row leaves in `storage` and what the next one puts there lies a barrier of the loop's.
-    if (factor.plain && !p[Slot::mask].given) node = Team(p, r, factor.c, storage, parking).run();
+    if (common.plain) node = Team(p, r, common.c, storage, parking).run();
     fold::LogSumExp<float>::State state;
     if (node.z == lift::kFar) {
       __syncthreads();

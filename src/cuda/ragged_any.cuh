@@ -1,4 +1,4 @@
-// Ragged rows of any kind: masked ones, those with NaN or infinities, with elements far apart or a scale of 0.
+// Ragged rows of any kind: those with NaN or infinities, with elements far apart or a scale of 0.
 #pragma once
 
 #include "cuda/generic.cuh"
@@ -63,13 +63,10 @@ struct AnyRow {
   __device__ __forceinline__ int length_of(std::int64_t chunk) const {
     return static_cast<int>(clamp(r.length - chunk * lift::kChunk, lift::kChunk));
   }
-  __device__ __forceinline__ const char* mask_of(std::int64_t chunk) const {
-    return r.mask == nullptr ? nullptr : r.mask + chunk * lift::kChunk * p[Slot::mask].axis_stride;
-  }
   __device__ __forceinline__ void load(float (&v)[lift::kPerLane], std::int64_t chunk) const {
     const char* x = r.x + chunk * (lift::kChunk * kSize);
     const Elements tile(x);
-    tile.load(v, x, mask_of(chunk), p[Slot::mask].axis_stride, length_of(chunk), factor);
+    tile.load(v, x, nullptr, 0, length_of(chunk), factor);
   }
 
   /// The node of this round's chunks: every thread gets it.
@@ -123,8 +120,7 @@ struct AnyRow {
     char* y = r.y + chunk * (lift::kChunk * kSize);
     const Elements tile(y);
     if (row.m == fold::infinity<double>() || !(row.d > 0.F)) {
-      fill<E, kLog>(y, mask_of(chunk), p[Slot::mask].axis_stride, lane, 32, length_of(chunk), n,
-                    constant_of<kLog>(row, p.empty));
+      fill<E, kLog>(y, nullptr, 0, lane, 32, length_of(chunk), n, constant_of<kLog>(row, p.empty));
       return;
     }
     finish<kLog>(v, dense, factor, multiplier, row, scale);

@@ -89,7 +89,7 @@ struct RaggedGroup {
   /// Whether a chunk's elements can be read as vectors, and none of them is hidden.
   __device__ __forceinline__ bool is_plain(std::int64_t chunk, const lift::Factor& factor) const {
     const char* x = view().x(chunk * lift::kChunk);
-    return factor.plain && !p[Slot::mask].given && Tile(x, length_of(chunk)).inside(x, extent_of<E>(p));
+    return factor.plain && Tile(x, length_of(chunk)).inside(x, extent_of<E>(p));
   }
 
   __device__ __forceinline__ State state(std::int64_t chunk, const lift::Factor& factor) const {
@@ -108,11 +108,8 @@ struct RaggedGroup {
   /// The elements of a chunk of any kind, or its terms and state.
   __device__ __noinline__ State load_any(float (&v)[lift::kPerLane], std::int64_t chunk, const lift::Factor& factor,
                                          bool terms) const {
-    const Row row = row_at(p, RowPlace(p, r.index));
-    const std::int64_t stride = p[Slot::mask].axis_stride;
     const char* x = view().x(chunk * lift::kChunk);
-    cuda::Tile<E, 32>(x).load(v, x, row.mask == nullptr ? nullptr : row.mask + chunk * lift::kChunk * stride, stride,
-                              length_of(chunk), factor);
+    cuda::Tile<E, 32>(x).load(v, x, nullptr, 0, length_of(chunk), factor);
     if (!terms) return {};
     return Tile::Fold::terms(v, factor.c).state;
   }
@@ -147,11 +144,8 @@ struct RaggedGroup {
     const int n = length_of(chunk), lane = static_cast<int>(threadIdx.x) % 32;
     const bool log = p.op == Op::log_softmax;
     if (!norm.regular) {
-      const Row of = row_at(p, RowPlace(p, r.index));
-      const std::int64_t stride = p[Slot::mask].axis_stride;
-      const char* mask = of.mask == nullptr ? nullptr : of.mask + chunk * lift::kChunk * stride;
-      if (log) return fill<E, true>(y, mask, stride, lane, 32, n, n, constant_of<true>(row, p.empty));
-      return fill<E, false>(y, mask, stride, lane, 32, n, n, constant_of<false>(row, p.empty));
+      if (log) return fill<E, true>(y, nullptr, 0, lane, 32, n, n, constant_of<true>(row, p.empty));
+      return fill<E, false>(y, nullptr, 0, lane, 32, n, n, constant_of<false>(row, p.empty));
     }
     float v[lift::kPerLane];
     load_any(v, chunk, factor, false);
@@ -178,10 +172,9 @@ __global__ void __launch_bounds__(32 * kRaggedWarps, 3)
   for (long long at = blockIdx.x; at < list.count(); at += gridDim.x) {
     if (list.groups[at].row < 0) continue;
     const RaggedGroup<E> group(p, list, at);
-    const lift::Factor factor = group.view().factor(common);
 #pragma unroll 1
     for (int i = warp; i < group.count; i += kRaggedWarps) {
-      const State own = group.state(group.first + i, factor);
+      const State own = group.state(group.first + i, common);
       if (lane == 0) states[i] = own;
     }
     __syncthreads();
@@ -237,9 +230,8 @@ __global__ void __launch_bounds__(32 * kRaggedWarps, 3)
       if (threadIdx.x == 0) write_row<float>(p, its.row, row);
       continue;
     }
-    const lift::Factor factor = group.view().factor(common);
 #pragma unroll 1
-    for (int i = group.count - 1 - warp; i >= 0; i -= kRaggedWarps) group.write(group.first + i, factor, row);
+    for (int i = group.count - 1 - warp; i >= 0; i -= kRaggedWarps) group.write(group.first + i, common, row);
   }
 }
 

@@ -96,18 +96,7 @@ struct RaggedView {
 
   __device__ __forceinline__ const char* x(std::int64_t i) const { return p[Slot::x].data + (r.begin + i) * kSize; }
   __device__ __forceinline__ char* y(std::int64_t i) const { return p[Slot::y].data + (r.begin + i) * kSize; }
-  __device__ __forceinline__ fold::Scale<float> scale() const {
-    const Operand& o = p[Slot::scales];
-    if (!o.given) return fold::make_scale<float>(p.scale);
-    const char* at = o.data + r.index * o.strides[0];
-    const double own = o.dtype == DType::float64 ? *reinterpret_cast<const double*>(at)
-                                                 : static_cast<double>(*reinterpret_cast<const float*>(at));
-    return fold::make_scale<float>(p.scale * own);
-  }
-  /// common: of rows without a scale of their own.
-  __device__ __forceinline__ lift::Factor factor(const lift::Factor& common) const {
-    return p[Slot::scales].given ? lift::Factor(scale().c) : common;
-  }
+  __device__ __forceinline__ fold::Scale<float> scale() const { return fold::make_scale<float>(p.scale); }
 };
 
 /// By one lane: asks for whole vectors to be brought to the L2 cache.
