@@ -63,14 +63,15 @@ class Softfold:
         r.keep = (shape, strides, t)
         return r
 
-    def plan(self, op, inputs, output, stream, axis=-1, rung="automatic", mask=None, length=None, offsets=None):
+    def plan(self, op, inputs, output, stream, axis=-1, rung="automatic", mask=None, length=None, offsets=None,
+             scales=None):
         ins = (Tensor * len(inputs))(*[self.tensor(t) for t in inputs])
         outs = (Tensor * 1)(self.tensor(output))
         o = RowOptions()
         self.lib.softfold_row_options_init(C.byref(o))
         o.axis, o.rung = axis, RUNGS[rung]
         keep = [ins, outs, o, inputs, output]
-        for name, value in (("mask", mask), ("length", length), ("offsets", offsets)):
+        for name, value in (("mask", mask), ("length", length), ("offsets", offsets), ("scales", scales)):
             if value is not None:
                 view = self.tensor(value)
                 keep.append(view)
@@ -245,7 +246,7 @@ class Bench:
     def ragged(self, dtype, n, case, op="softmax"):
         """Rows of a mean length n. The bytes are those that they need, the offsets' too."""
         rows = (1 << 27) // n
-        if case == "ragged":
+        if case == "ragged" or case.startswith("ragged, "):  # these of operands that are not plain
             sizes = torch.randint(0, 2 * n + 1, (rows,), device="cuda")
         elif case == "ragged zipf":  # most rows short, a few a thousand times longer
             sizes = torch.rand(rows, device="cuda", dtype=torch.float64).pow_(-1 / 1.2).clamp_(max=4096)
@@ -257,11 +258,42 @@ class Bench:
         offsets[1:] = sizes.cumsum(0)
         x = torch.randn(int(offsets[-1]), device="cuda").mul_(3).to(dtype)
         read_only = op == "logsumexp"
-        y = torch.empty(rows, device="cuda") if read_only else torch.empty_like(x)
+        other = {torch.float32: torch.bfloat16}.get(dtype, torch.float32) if "dtype" in case else dtype
+        y = torch.empty(rows, device="cuda") if read_only else torch.empty_like(x, dtype=other)
         inputs = [x, torch.randn_like(x)] if op.endswith("backward") else [x]
-        run = self.softfold.plan(op, inputs, y, self.stream, offsets=offsets)
-        need = (len(inputs) + (0 if read_only else 1)) * x.numel() * x.element_size() + 8 * rows
+        given, need = {"offsets": offsets}, len(inputs) * x.numel() * x.element_size() + 8 * rows
+        need += 0 if read_only else y.numel() * y.element_size()
+        if "mask" in case:
+            given["mask"] = torch.rand(x.numel(), device="cuda") < 0.75
+            need += x.numel()
+        if "scales" in case:
+            given["scales"] = torch.rand(rows, device="cuda") + 0.5
+        run = self.softfold.plan(op, inputs, y, self.stream, **given)
         self.point(op, dtype, (rows, n), case, {f"softfold:{run.kernel}": run}, need, read_only=read_only)
+
+    def outer_options(self, dtype, batch, n, inner, case, op="softmax"):
+        """The same along the middle axis: a mask of all elements or a length for each of the batch; the bytes that they
+        need."""
+        x, given = torch.randn(batch, n, inner, device="cuda").to(dtype), {}
+        inputs = [x, torch.randn_like(x)] if op.endswith("backward") else [x]
+        y = torch.empty(batch, inner, device="cuda") if op == "logsumexp" else torch.empty_like(x)
+        need = len(inputs) * x.numel() * x.element_size()
+        if case == "axis 1, mask":
+            given["mask"] = torch.rand(batch, n, inner, device="cuda") < 0.75
+            need += x.numel()
+        elif case == "axis 1, length":
+            given["length"] = torch.linspace(0, n, batch, device="cuda").long()[:, None, None]
+            need = need * int(given["length"].sum()) // (batch * n)
+        elif case == "axis 1, other dtype":
+            y = torch.empty_like(x, dtype=torch.bfloat16 if dtype == torch.float32 else torch.float32)
+        run = self.softfold.plan(op, inputs, y, self.stream, axis=1, **given)
+        candidates = {f"softfold:{run.kernel}": run}
+        if op == "softmax" and case == "axis 1, mask" and "torch" in self.args.peers:
+            keep = given["mask"]
+            candidates[label("torch") + " masked_fill"] = lambda: torch.softmax(x.masked_fill(~keep, -torch.inf), 1)
+        read_only = op == "logsumexp"
+        need += 0 if read_only else y.numel() * y.element_size()
+        self.point(op, dtype, (batch, n, inner), case, candidates, need, read_only=read_only)
 
     def outer_axis(self, dtype, batch, n, inner):
         x = torch.randn(batch, n, inner, device="cuda", dtype=torch.float32).mul_(3).to(dtype)
@@ -362,6 +394,37 @@ def measure(b, only):
                 b.ragged(dtype, n, "ragged", "softmax_backward")
             for n in (64, 1024, 4096, 32768):
                 b.ragged(dtype, n, "ragged", "log_softmax_backward")
+    if "outer_options" in only:
+        for dtype in (torch.float32, torch.bfloat16):
+            for n in (64, 1000, 4096, 20000):
+                shape = (max((1 << 17) // n, 1), n, 1024)
+                for op in ("softmax", "log_softmax", "logsumexp", "softmax_backward"):
+                    b.outer_options(dtype, *shape, "axis 1, mask", op)
+                for op in ("softmax", "softmax_backward"):
+                    b.outer_options(dtype, *shape, "axis 1, length", op)
+                    b.outer_options(dtype, *shape, "axis 1, other dtype", op)
+        for n in (8, 64, 128, 256, 1000):
+            b.outer_options(torch.float64, (1 << 16) // n, n, 1024, "axis 1")
+            b.outer_options(torch.float64, (1 << 16) // n, n, 1024, "axis 1", "logsumexp")
+        for n in (8, 64, 256):
+            b.outer_options(torch.float64, (1 << 16) // n, n, 1024, "axis 1", "softmax_backward")
+    if "ragged_mixed" in only:
+        for dtype in (torch.float32, torch.bfloat16):
+            for n in (8, 64, 300, 2000, 32768):
+                for op in ("softmax", "logsumexp", "softmax_backward"):
+                    b.ragged(dtype, n, "ragged, mask", op)
+            for n in (64, 2000):
+                for op in ("softmax", "softmax_backward"):
+                    b.ragged(dtype, n, "ragged, scales", op)
+                    b.ragged(dtype, n, "ragged, other dtype", op)
+    if "beyond_clusters" in only:
+        for dtype in (torch.float32, torch.bfloat16):
+            for n in (300000, 1 << 21):
+                b.backward(dtype, (1 << 27) // n, n)
+                b.backward(dtype, (1 << 27) // n, n, "log_softmax_backward")
+                for op in ("softmax", "softmax_backward"):
+                    b.options(dtype, (1 << 27) // n, n, "mask", op)
+                    b.options(dtype, (1 << 27) // n, n, "length", op)
     if "float64" in only:
         for n in (64, 1024, 32768):
             b.ragged(torch.float64, n, "ragged")
@@ -387,7 +450,9 @@ def main():
     add_options(parser)
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
     parser.add_argument("--peers", type=peer_names(PEERS), default="torch", help=",".join(PEERS))
-    parser.add_argument("--only", default="softmax,short,between,log_softmax,long,few,logsumexp,backward,options,hidden_gradients,ragged,ragged_gradients,float64,outer,elsewhere")
+    parser.add_argument("--only", default="softmax,short,between,log_softmax,long,few,logsumexp,backward,options,"
+                        "hidden_gradients,ragged,ragged_gradients,ragged_mixed,beyond_clusters,float64,outer,"
+                        "outer_options,elsewhere")
     args = parser.parse_args()
     bench = Bench(args, Records(args.out, args.commit, args.limit, args.resume))
     run_points(lambda: measure(bench, args.only.split(",")))
