@@ -88,7 +88,7 @@ struct HiddenColumnFold {
       const int bits = __float_as_int(z);
       high[row] = max(high[row], shown(row, j) ? bits : 0);
       low[row] = min(low[row], shown(row, j) ? bits : Frame::kFrame);
-      s[row] = shown(row, j) ? Frame::term(s[row], z, magic[row], c[row]) : 0.F;
+      s[row] = shown.kept(row, j, Frame::term(s[row], z, magic[row], c[row]));
     }
   }
 };

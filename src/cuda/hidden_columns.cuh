@@ -110,6 +110,17 @@ struct ShownColumn {
     return (word >> (kSide * row + j % kSide) & 1U) != 0;
   }
 
+  /// A number of the row's j-th element, or 0 if that is hidden. By a select: the compiler would branch around what
+  /// finds the number.
+  __device__ __forceinline__ float kept(int row, int j, float number) const {
+    const unsigned bit = words[j / kSide] & 1U << (kSide * row + j % kSide);
+    float kept;
+    asm("{\n .reg .pred p;\n setp.ne.u32 p, %2, 0;\n selp.f32 %0, %1, 0f00000000, p;\n}"
+        : "=f"(kept)
+        : "f"(number), "r"(bit));
+    return kept;
+  }
+
   /// What lengths say, by which a row has count(row) elements.
   template <class Count>
   __device__ __forceinline__ explicit ShownColumn(const Count& count) : reach(0) {

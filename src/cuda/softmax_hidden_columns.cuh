@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/hidden_columns.cuh"
+#include "cuda/reciprocal.cuh"
 #include "cuda/softmax_columns.cuh"
 
 namespace softfold {
@@ -63,8 +64,8 @@ struct SoftmaxHiddenColumn {
         const int a = __float_as_int(za), b = __float_as_int(zb);
         high[row] = __vimax3_s32(high[row], has_i ? a : kNone, has_j ? b : kNone);
         low[row] = __vimin3_s32(low[row], has_i ? a : Frame::kFrame, has_j ? b : Frame::kFrame);
-        v[row][i] = s[row] = has_i ? Frame::term(s[row], za, magic[row], c[row]) : 0.F;
-        v[row][j] = t[row] = has_j ? Frame::term(t[row], zb, magic[row], c[row]) : 0.F;
+        v[row][i] = s[row] = shown.kept(row, i, Frame::term(s[row], za, magic[row], c[row]));
+        v[row][j] = t[row] = shown.kept(row, j, Frame::term(t[row], zb, magic[row], c[row]));
       }
     });
 #pragma unroll
@@ -91,7 +92,7 @@ struct SoftmaxHiddenColumn {
       if constexpr (kLog)
         if (any) state = Frame::state(part.sum[row], part.high[row], magic[row]);
       finish<kLog, kCount>(
-          v[row], true, any ? S::div(1.F, state.d) : 0.F,
+          v[row], true, any ? reciprocal_of_normal(state.d) : 0.F,
           [&] {
             const double scale = p.hidden.scale_of(at.outer, std::int64_t{at.column} * kRows + row);
             return fold::LogNormaliser<float>(state, fold::make_scale<float>(scale));
