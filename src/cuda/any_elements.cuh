@@ -199,8 +199,9 @@ inline bool is_of_fours(const RowProblem& p) {
   return p.n % 4 == 0 && fours(Slot::x) && fours(Slot::y) && fours(Slot::dy) && fours(Slot::mask);
 }
 
-inline const char* refuses_any(const RowProblem& p) {
-  if (const char* why = refuses_rung(p.rung, p[Slot::dy].given ? Rung::automatic : Rung::fused)) return why;
+/// forward: the rung of softmax and log_softmax.
+inline const char* refuses_any(const RowProblem& p, Rung forward = Rung::fused) {
+  if (const char* why = refuses_rung(p.rung, p[Slot::dy].given ? Rung::automatic : forward)) return why;
   if (p[Slot::offsets].given) return "ragged rows have no common length";
   if (p.is_double() || p[Slot::y].dtype == DType::float64) return "float64 is not among what a tile may be of";
   return is_across(p) ? "rows lie side by side" : nullptr;

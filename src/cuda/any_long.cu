@@ -12,9 +12,9 @@ namespace {
 using Elements = RaggedElements<32, 32>;
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (refuses_one_cluster(p) == nullptr) return "a cluster holds a row";
+  if (p.n <= lift::kChunk || refuses_one_cluster(p) == nullptr) return "a cluster holds a row";
   if (p[Slot::dy].given && p[Slot::dy].dtype == DType::float64) return "float64 is not among what a part may be of";
-  return refuses_any(p);
+  return refuses_any(p, Rung::tiled);
 }
 
 template <class State>

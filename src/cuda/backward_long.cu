@@ -16,12 +16,14 @@ using Groups = EvenGroups<GradientState<float>>;
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_plain_gradient(p)) return why;
-  if (refuses_one_cluster(p) == nullptr) return "a cluster holds a row";
+  if (p.n <= lift::kChunk || refuses_one_cluster(p) == nullptr) return "a cluster holds a row";
   const auto bytes = p.n * static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
   for (const Slot slot : {Slot::x, Slot::y, Slot::dy})
     if (p.rows > 1 && p[slot].strides[0] != bytes) return "rows do not lie end to end";
   const bool fits = with_element(p[Slot::x].dtype, [&]<class E>() {
-    return kHeldBytes<E> <= traits_of(DeviceOf(p[Slot::x].data).device()).shared_bytes;
+    constexpr int kOfBarriers = 1024;
+    return kHeldWarps * GradientPlace<E>::kBytes + kOfBarriers <=
+           traits_of(DeviceOf(p[Slot::x].data).device()).shared_bytes;
   });
   return fits ? nullptr : "blocks have too little shared memory";
 }

@@ -10,6 +10,17 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// Where the group's row is: of a list's.
+template <class State>
+__device__ __forceinline__ RaggedRow row_of(const RowProblem& p, const RaggedListOf<State>&, std::int64_t row) {
+  return ragged_row(p, row);
+}
+/// Of rows that lie end to end.
+template <class State>
+__device__ __forceinline__ RaggedRow row_of(const RowProblem&, const EvenGroups<State>& all, std::int64_t row) {
+  return {row, row * all.n, all.n};
+}
+
 /// A group of chunks of a row from the list, or of all; of none no chunks.
 template <class List>
 struct GradientGroup {

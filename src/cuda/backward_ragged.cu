@@ -1,6 +1,6 @@
 // Gradients of ragged rows: what their kernels take, and how they are launched.
-#include "cuda/backward_ragged_blocks.cuh"
 #include "cuda/backward_long.cuh"
+#include "cuda/backward_ragged_blocks.cuh"
 #include "cuda/backward_ragged_rows.cuh"
 
 #include "cuda/choose.hpp"

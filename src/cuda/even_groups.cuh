@@ -31,17 +31,6 @@ struct EvenGroups {
   }
 };
 
-/// Where the group's row is: of a list's.
-template <class State>
-__device__ __forceinline__ RaggedRow row_of(const RowProblem& p, const RaggedListOf<State>&, std::int64_t row) {
-  return ragged_row(p, row);
-}
-/// Of rows that lie end to end.
-template <class State>
-__device__ __forceinline__ RaggedRow row_of(const RowProblem&, const EvenGroups<State>& all, std::int64_t row) {
-  return {row, row * all.n, all.n};
-}
-
 }  // namespace cuda
 }  // namespace v0
 }  // namespace softfold

@@ -86,7 +86,7 @@ struct RaggedGroup {
   __device__ __forceinline__ int length_of(std::int64_t chunk) const {
     return static_cast<int>(min(r.n - chunk * lift::kChunk, std::int64_t{lift::kChunk}));
   }
-  /// Whether a chunk's elements can be read as vectors, and none of them is hidden.
+  /// Whether a chunk's elements can be read as vectors.
   __device__ __forceinline__ bool is_plain(std::int64_t chunk, const lift::Factor& factor) const {
     const char* x = view().x(chunk * lift::kChunk);
     return factor.plain && Tile(x, length_of(chunk)).inside(x, extent_of<E>(p));

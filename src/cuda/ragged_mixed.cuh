@@ -183,7 +183,8 @@ template <template <int, int> class Part>
 void launch_mixed(const RowProblem& p, const Context& context) {
   using Chunk = Part<32, 32>;
   using State = typename Chunk::State;
-  constexpr int kThreads = Chunk::kThreads, kNone = Chunk::kOfRow ? -1 : 0;
+  using Shorter = Part<8, 16>;  // the last of the first launch
+  constexpr int kOfProcessor = Chunk::kThreads, kNone = Chunk::kOfRow ? -1 : 0;
   const int processors = traits_of(DeviceOf(p[Slot::x].data).device()).processors;
   const Scratch scratch(mixed_workspace<State>(p), context);
   Parts parts(scratch.data());
@@ -203,13 +204,13 @@ void launch_mixed(const RowProblem& p, const Context& context) {
            stream, p, memory.queue, neighbours);
   };
   constexpr int kShortBlocks = Chunk::kShortThreads / kMixedThreads;
-  mean <= kMeanOfLaneRows ? rows(ragged_mixed_rows<true, kNone, kShortBlocks, Part<1, 8>, Part<4, 8>, Part<8, 16>>)
-                          : rows(ragged_mixed_rows<true, kNone, kShortBlocks, Part<4, 8>, Part<8, 8>, Part<8, 16>>);
-  rows(ragged_mixed_rows<false, 128, kThreads / kMixedThreads, Part<8, 32>, Part<16, 32>, Chunk>);
+  mean <= kMeanOfLaneRows ? rows(ragged_mixed_rows<true, kNone, kShortBlocks, Part<1, 8>, Part<4, 8>, Shorter>)
+                          : rows(ragged_mixed_rows<true, kNone, kShortBlocks, Part<4, 8>, Part<8, 8>, Shorter>);
+  rows(ragged_mixed_rows<false, Shorter::kSlots, kOfProcessor / kMixedThreads, Part<8, 32>, Part<16, 32>, Chunk>);
   if (memory.queue.capacity == 0) return;
   const int threads = 32 * warps_of_mixed_blocks(mean, Chunk::kBlockThreads / 32);
   launch("ragged_mixed_blocks", ragged_mixed_blocks<Chunk>,
-         {std::min<std::int64_t>(kThreads / threads * processors, memory.queue.capacity), threads}, stream, p,
+         {std::min<std::int64_t>(kOfProcessor / threads * processors, memory.queue.capacity), threads}, stream, p,
          memory.queue, memory.list);
   if (memory.list.capacity == 0) return;
   launch_long_parts<Chunk>(p, memory.list, memory.list.capacity, stream);

@@ -31,7 +31,8 @@ void CudaRaggedGradient::compare(const std::vector<std::int64_t>& sizes, DType t
   for (const Op op : {Op::softmax_backward, Op::log_softmax_backward}) {
     expect_same(op, {&y, &dy}, {&dx}, cpu, cuda, what);
     const softfold::View inputs[] = {y.cuda(), dy.cuda()}, out = dx.cuda();
-    EXPECT_EQ(softfold::plan(op, inputs, {&out, 1}, cuda).kernel(), scales ? "backward_ragged_mixed" : "backward_ragged");
+    EXPECT_EQ(softfold::plan(op, inputs, {&out, 1}, cuda).kernel(),
+              scales ? "backward_ragged_mixed" : "backward_ragged");
   }
 }
 
