@@ -29,6 +29,7 @@ struct RowValues {
   }
 };
 
+/// What is hidden of all rows, and their scales.
 struct HiddenColumns {
   RowValues mask, length, scales;
   std::int64_t mask_axis;  ///< bytes between neighbours
@@ -59,7 +60,7 @@ struct HiddenColumns {
     if (length.data != nullptr) there = clamp(integer_at(length.dtype, length.at(outer, row)), n);
     return causal ? clamp(row + 1 + causal_first, there) : there;
   }
-  /// Whether the row's element `begin` is hidden.
+  /// Whether the mask hides the row's element `begin`.
   __device__ __forceinline__ bool hides(unsigned outer, std::int64_t row, std::int64_t begin) const {
     return mask.data != nullptr && mask.at(outer, row)[begin * mask_axis] == 0;
   }
@@ -70,6 +71,7 @@ struct HiddenColumns {
                                                    : static_cast<double>(*reinterpret_cast<const float*>(at)));
   }
 };
+
 /// What is shown of a row that a warp takes alone, from the element `begin` on.
 struct ShownOfOne {
   static constexpr bool kHides = true;
@@ -85,7 +87,8 @@ struct ShownOfOne {
   }
 };
 
-/// kMagic less a row's even frame, guessed from an element; 0 where that is hidden, no number, or too large.
+/// kMagic less a row's even frame, guessed from an element; the frame is 0 where that is hidden, no number, or too
+/// large.
 __device__ __forceinline__ float guess_of_hidden(float x, float c, bool is_hidden) {
   const float magic = AcrossFrame::guess(x, c);
   return is_hidden || fold::is_nan(magic) ? fold::Real<float>::kMagic : magic;

@@ -37,7 +37,7 @@ struct SoftmaxHiddenColumn {
       if (j < reach) raw[j] = *reinterpret_cast<const Word*>(x);
     }
   }
-  /// first: of the rows.
+  /// The frames. first: the rows' first elements.
   __device__ __forceinline__ void guess(const Word& first, const HiddenColumns& h, const ColumnPlace& at) {
     float x[kRows];
     Words::unpack(first, x);
@@ -50,8 +50,8 @@ struct SoftmaxHiddenColumn {
   }
   /// A row's sum is 0 if all of it is hidden.
   __device__ __forceinline__ void fold(Part& part, const Shown& shown) {
-    constexpr int kNone =
-        kLog ? 0 : Frame::kFrame;  // what is hidden among the highest: softmax need not know the row's
+    // What is hidden among the highest: log_softmax asks for the highest of what is shown.
+    constexpr int kNone = kLog ? 0 : Frame::kFrame;
     int high[kRows], low[kRows];
 #pragma unroll
     for (int row = 0; row < kRows; ++row) high[row] = kNone, low[row] = Frame::kFrame;
