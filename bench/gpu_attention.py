@@ -23,7 +23,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
 from flash4_kernels import Kernel  # noqa: E402
 from gpu_records import driver  # noqa: E402
-from gpu_softmax import Context, Softfold, Tensor, time_together  # noqa: E402
+from gpu_plan import Context, Softfold, Tensor  # noqa: E402
+from gpu_softmax import time_together  # noqa: E402
 
 try:
     import fa3_fwd_interface as fa3

@@ -17,7 +17,8 @@ from consumer_options import (CrossEntropyOptions, EntropyOptions, KlDivergenceO
 import gpu_consumer_peers as peers  # noqa: E402
 from gpu_peers import checked, peer_names  # noqa: E402
 from gpu_records import Records, add_options, run_points  # noqa: E402
-from gpu_softmax import Bench, Context, Softfold  # noqa: E402
+from gpu_plan import Context, Softfold  # noqa: E402
+from gpu_softmax import Bench  # noqa: E402
 
 
 class Consumers(Softfold):

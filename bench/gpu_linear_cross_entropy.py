@@ -22,7 +22,7 @@ sys.path.insert(0, __file__.rsplit("/", 1)[0])
 from consumer_options import LinearCrossEntropyOptions  # noqa: E402
 from gpu_peers import compiled, label, peer_names, reason  # noqa: E402
 from gpu_records import Records, add_options, run_points  # noqa: E402
-from gpu_softmax import Context, Softfold  # noqa: E402
+from gpu_plan import Context, Softfold  # noqa: E402
 
 
 class Linear(Softfold):

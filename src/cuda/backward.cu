@@ -50,8 +50,7 @@ void warp_rows(const RowProblem& p, Stream stream) {
 void run_warp_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::softmax_backward) return warp_rows<E, fold::SoftmaxGradient>(p, stream_of(context));
-    warp_rows<E, fold::LogSoftmaxGradient>(p, stream_of(context));
+    with_gradient(p.op, [&]<template <class> class Gradient>() { warp_rows<E, Gradient>(p, stream_of(context)); });
   });
 }
 
@@ -60,9 +59,9 @@ void run_cluster_row(const RowProblem& p, const Context& context) {
   // y and dy fill the registers: blocks of 8 warps leave room for another.
   const Grid grid = cluster_grid(p.rows, lift::chunk_count(p.n), traits_of(device.device()), kWarpsPerBlock / 2);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    const auto by = [&](auto kernel) { launch("backward_cluster_row", kernel, grid, stream_of(context), p); };
-    p.op == Op::softmax_backward ? by(backward_cluster_row<GradientTile<E, 32, fold::SoftmaxGradient>>)
-                                 : by(backward_cluster_row<GradientTile<E, 32, fold::LogSoftmaxGradient>>);
+    with_gradient(p.op, [&]<template <class> class Gradient>() {
+      launch("backward_cluster_row", backward_cluster_row<GradientTile<E, 32, Gradient>>, grid, stream_of(context), p);
+    });
   });
 }
 

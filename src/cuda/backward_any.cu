@@ -2,6 +2,7 @@
 // aligned, or with elements that lie apart.
 #include "cuda/any_elements.cuh"
 #include "cuda/backward.cuh"
+#include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/plain_gradient.hpp"
 
@@ -49,9 +50,9 @@ void run_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   with_any_rows(p, [&]<class Elements>() {
     const Grid grid = grid_of_rows<Elements>(p);
-    const auto by = [&](auto kernel) { launch("backward_any_rows", kernel, grid, stream_of(context), p); };
-    p.op == Op::softmax_backward ? by(backward_warp_rows<AnyGradient<Elements, fold::SoftmaxGradient>>)
-                                 : by(backward_warp_rows<AnyGradient<Elements, fold::LogSoftmaxGradient>>);
+    with_gradient(p.op, [&]<template <class> class Gradient>() {
+      launch("backward_any_rows", backward_warp_rows<AnyGradient<Elements, Gradient>>, grid, stream_of(context), p);
+    });
   });
 }
 
@@ -60,9 +61,10 @@ void run_cluster(const RowProblem& p, const Context& context) {
   // y and dy fill the registers: blocks of 8 warps leave room for another.
   const Grid grid = cluster_grid(p.rows, lift::chunk_count(p.n), traits_of(device.device()), kWarpsPerBlock / 2);
   with_any_chunks(p, [&]<class Elements>() {
-    const auto by = [&](auto kernel) { launch("backward_any_cluster", kernel, grid, stream_of(context), p); };
-    p.op == Op::softmax_backward ? by(backward_cluster_row<AnyGradient<Elements, fold::SoftmaxGradient>>)
-                                 : by(backward_cluster_row<AnyGradient<Elements, fold::LogSoftmaxGradient>>);
+    with_gradient(p.op, [&]<template <class> class Gradient>() {
+      launch("backward_any_cluster", backward_cluster_row<AnyGradient<Elements, Gradient>>, grid, stream_of(context),
+             p);
+    });
   });
 }
 

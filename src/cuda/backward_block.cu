@@ -42,8 +42,7 @@ void launch_blocks(const RowProblem& p, Stream stream) {
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::softmax_backward) return launch_blocks<E, fold::SoftmaxGradient>(p, stream_of(context));
-    launch_blocks<E, fold::LogSoftmaxGradient>(p, stream_of(context));
+    with_gradient(p.op, [&]<template <class> class Gradient>() { launch_blocks<E, Gradient>(p, stream_of(context)); });
   });
 }
 

@@ -38,8 +38,7 @@ void run(const RowProblem& p, const Context& context) {
   if (p.rows == 0) return;
   const DeviceOf device(p[Slot::x].data);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::softmax_backward) return launch_cut<E, fold::SoftmaxGradient>(p, stream_of(context));
-    launch_cut<E, fold::LogSoftmaxGradient>(p, stream_of(context));
+    with_gradient(p.op, [&]<template <class> class Gradient>() { launch_cut<E, Gradient>(p, stream_of(context)); });
   });
 }
 

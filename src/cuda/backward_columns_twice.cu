@@ -37,12 +37,10 @@ void run(const RowProblem& p, const Context& context) {
   const int processors = traits_of(device.device()).processors;
   const bool pairs = lies_in_words(p, 2);  // of 16 bit, too: four rows a lane take more registers than it has
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    const auto by = [&]<template <class> class Gradient>() {
+    with_gradient(p.op, [&]<template <class> class Gradient>() {
       pairs ? launch_columns<E, Gradient, 2>(p, processors, scratch.data(), stream_of(context))
             : launch_columns<E, Gradient, 1>(p, processors, scratch.data(), stream_of(context));
-    };
-    if (p.op == Op::softmax_backward) return by.template operator()<fold::SoftmaxGradient>();
-    by.template operator()<fold::LogSoftmaxGradient>();
+    });
   });
 }
 

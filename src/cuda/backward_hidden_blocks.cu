@@ -60,12 +60,10 @@ void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   const DeviceTraits& traits = traits_of(device.device());
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    const auto go = [&]<template <class> class Gradient>() {
+    with_gradient(p.op, [&]<template <class> class Gradient>() {
       p[Slot::mask].given ? launch_blocks<E, Gradient, true>(p, traits, stream_of(context))
                           : launch_blocks<E, Gradient, false>(p, traits, stream_of(context));
-    };
-    p.op == Op::softmax_backward ? go.template operator()<fold::SoftmaxGradient>()
-                                 : go.template operator()<fold::LogSoftmaxGradient>();
+    });
   });
 }
 

@@ -42,8 +42,7 @@ void run(const RowProblem& p, const Context& context) {
   if (p.rows == 0) return;
   const DeviceOf device(p[Slot::x].data);
   with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class Y>() {
-    if (p.op == Op::softmax_backward) return launch_cut<E, Y, fold::SoftmaxGradient>(p, stream_of(context));
-    launch_cut<E, Y, fold::LogSoftmaxGradient>(p, stream_of(context));
+    with_gradient(p.op, [&]<template <class> class Gradient>() { launch_cut<E, Y, Gradient>(p, stream_of(context)); });
   });
 }
 

@@ -27,8 +27,7 @@ void launch_rows(const RowProblem& p, Stream stream) {
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::softmax_backward) return launch_rows<E, fold::SoftmaxGradient>(p, stream_of(context));
-    launch_rows<E, fold::LogSoftmaxGradient>(p, stream_of(context));
+    with_gradient(p.op, [&]<template <class> class Gradient>() { launch_rows<E, Gradient>(p, stream_of(context)); });
   });
 }
 

@@ -36,12 +36,10 @@ void run(const RowProblem& p, const Context& context) {
   const int processors = traits_of(device.device()).processors;
   const bool pairs = lies_in_words(p, 2);
   with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class Y>() {
-    const auto by = [&]<template <class> class Gradient>() {
+    with_gradient(p.op, [&]<template <class> class Gradient>() {
       pairs ? launch_columns<E, Y, Gradient, 2>(p, processors, scratch.data(), stream_of(context))
             : launch_columns<E, Y, Gradient, 1>(p, processors, scratch.data(), stream_of(context));
-    };
-    if (p.op == Op::softmax_backward) return by.template operator()<fold::SoftmaxGradient>();
-    by.template operator()<fold::LogSoftmaxGradient>();
+    });
   });
 }
 

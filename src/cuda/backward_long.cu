@@ -5,14 +5,13 @@
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/plain_gradient.hpp"
-#include "cuda/states.hpp"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 namespace {
 
-using Groups = EvenGroups<GradientState<float>>;
+using State = GradientState<float>;
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_plain_gradient(p)) return why;
@@ -28,36 +27,24 @@ const char* refuses(const RowProblem& p, const Context&) {
   return fits ? nullptr : "blocks have too little shared memory";
 }
 
-Groups groups_of(const RowProblem& p, Parts& parts) {
-  Groups groups{nullptr, p.n, p.rows};
-  groups.states = parts.take<Groups::State>(groups.count());
-  return groups;
-}
-
-std::size_t workspace(const RowProblem& p, const Context&) {
-  Parts parts(nullptr);
-  (void)groups_of(p, parts);
-  return parts.used();
-}
-
 void run(const RowProblem& p, const Context& context) {
   if (p.rows == 0) return;
   const DeviceOf device(p[Slot::x].data);
-  const Scratch scratch(workspace(p, context), context);
+  const Scratch scratch(even_workspace<State>(p, context), context);
   Parts parts(scratch.data());
-  const Groups groups = groups_of(p, parts);
+  const auto groups = even_groups<State>(p, parts);
   RowProblem all = p;
   all.ragged_elements = p.rows * p.n;  // how far memory reaches
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    p.op == Op::softmax_backward
-        ? launch_long_gradients<E, fold::SoftmaxGradient>(all, groups, groups.count(), stream_of(context))
-        : launch_long_gradients<E, fold::LogSoftmaxGradient>(all, groups, groups.count(), stream_of(context));
+    with_gradient(p.op, [&]<template <class> class Gradient>() {
+      launch_long_gradients<E, Gradient>(all, groups, groups.count(), stream_of(context));
+    });
   });
 }
 
 }  // namespace
 
-const RowKernel backward_long_kernel{"backward_long", refuses, run, workspace};
+const RowKernel backward_long_kernel{"backward_long", refuses, run, even_workspace<State>};
 
 }  // namespace cuda
 }  // namespace v0

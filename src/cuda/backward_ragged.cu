@@ -97,8 +97,8 @@ void run(const RowProblem& p, const Context& context) {
            stream, p, memory.queue.counters, outside);
   });
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::softmax_backward) return launch_all<E, fold::SoftmaxGradient>(p, memory, stream.following());
-    launch_all<E, fold::LogSoftmaxGradient>(p, memory, stream.following());
+    with_gradient(p.op,
+                  [&]<template <class> class Gradient>() { launch_all<E, Gradient>(p, memory, stream.following()); });
   });
 }
 

@@ -60,15 +60,13 @@ void launch_odd(const RowProblem& p, Stream stream) {
 
 void run_lane(const RowProblem& p, const Context& context) {
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::softmax_backward) return launch_lane<E, fold::SoftmaxGradient>(p, stream_of(context));
-    launch_lane<E, fold::LogSoftmaxGradient>(p, stream_of(context));
+    with_gradient(p.op, [&]<template <class> class Gradient>() { launch_lane<E, Gradient>(p, stream_of(context)); });
   });
 }
 
 void run_odd(const RowProblem& p, const Context& context) {
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::softmax_backward) return launch_odd<E, fold::SoftmaxGradient>(p, stream_of(context));
-    launch_odd<E, fold::LogSoftmaxGradient>(p, stream_of(context));
+    with_gradient(p.op, [&]<template <class> class Gradient>() { launch_odd<E, Gradient>(p, stream_of(context)); });
   });
 }
 

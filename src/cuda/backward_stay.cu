@@ -67,8 +67,7 @@ template <class Problem>
 void run_problem(const char* name, const RowProblem& p, const Problem& rows, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   with_element(p[Slot::x].dtype, [&]<class E>() {
-    if (p.op == Op::softmax_backward) return launch_stays<E, fold::SoftmaxGradient>(name, p, rows, context);
-    launch_stays<E, fold::LogSoftmaxGradient>(name, p, rows, context);
+    with_gradient(p.op, [&]<template <class> class Gradient>() { launch_stays<E, Gradient>(name, p, rows, context); });
   });
 }
 

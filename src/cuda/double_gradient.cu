@@ -2,6 +2,7 @@
 #include "cuda/double_gradient.cuh"
 
 #include "cuda/double_rows.hpp"
+#include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
 
 namespace softfold {
@@ -18,9 +19,9 @@ const char* refuses_gradient(const RowProblem& p) {
 
 template <int kLanes, int kCount, class By>
 void by_gradient(const RowProblem& p, const By& by) {
-  if (p.op == Op::softmax_backward)
-    return by.template operator()<DoubleGradient<kLanes, kCount, fold::SoftmaxGradient>>();
-  by.template operator()<DoubleGradient<kLanes, kCount, fold::LogSoftmaxGradient>>();
+  with_gradient(p.op, [&]<template <class> class Gradient>() {
+    by.template operator()<DoubleGradient<kLanes, kCount, Gradient>>();
+  });
 }
 
 void run_backward_rows(const RowProblem& p, const Context& context) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "softfold/fold/float16.hpp"
+#include "softfold/fold/gradient.hpp"
+#include "softfold/options.hpp"
 #include "softfold/tensor.hpp"
 
 namespace softfold {
@@ -33,6 +35,13 @@ void with_apart(DType x, DType y, F&& f) {
   }
   if (x == DType::bfloat16) return f.template operator()<fold::BFloat16, float>();
   f.template operator()<fold::Float16, float>();
+}
+
+/// Calls f.template operator()<Gradient>() for softmax_backward or log_softmax_backward.
+template <class F>
+void with_gradient(Op op, F&& f) {
+  op == Op::softmax_backward ? f.template operator()<fold::SoftmaxGradient>()
+                             : f.template operator()<fold::LogSoftmaxGradient>();
 }
 
 /// Calls f with how many neighbouring rows a lane has as a word: 1, 2, or of 16-bit elements 4.

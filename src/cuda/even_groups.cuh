@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/ragged_long.cuh"
+#include "cuda/states.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -30,6 +31,20 @@ struct EvenGroups {
     return {row, row * groups_of(n)};
   }
 };
+
+/// Those of p's rows, with the states' place.
+template <class State>
+EvenGroups<State> even_groups(const RowProblem& p, Parts& parts) {
+  EvenGroups<State> groups{nullptr, p.n, p.rows};
+  groups.states = parts.take<State>(groups.count());
+  return groups;
+}
+template <class State>
+std::size_t even_workspace(const RowProblem& p, const Context&) {
+  Parts parts(nullptr);
+  (void)even_groups<State>(p, parts);
+  return parts.used();
+}
 
 }  // namespace cuda
 }  // namespace v0

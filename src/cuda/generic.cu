@@ -1,6 +1,7 @@
 // The general kernels: how their three steps follow each other on a stream.
 #include "cuda/generic_items.cuh"
 
+#include "cuda/elements.hpp"
 #include "cuda/in_order.cuh"
 #include "cuda/kernels.hpp"
 
@@ -116,11 +117,8 @@ void run_backward(const RowProblem& p, const Context& context) {
   const Scratch scratch(backward_workspace(p, context), context);
   Parts parts(scratch.data());
   with_fold_type(p, [&]<class T>(T) {
-    if (p.op == Op::softmax_backward) {
-      backward<T, fold::SoftmaxGradient>(p, parts, stream_of(context));
-    } else {
-      backward<T, fold::LogSoftmaxGradient>(p, parts, stream_of(context));
-    }
+    with_gradient(p.op,
+                  [&]<template <class> class Gradient>() { backward<T, Gradient>(p, parts, stream_of(context)); });
   });
 }
 

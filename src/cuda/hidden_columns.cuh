@@ -67,8 +67,7 @@ struct HiddenColumns {
   __device__ __forceinline__ double scale_of(unsigned outer, std::int64_t row) const {
     if (scales.data == nullptr) return scale;
     const char* at = scales.at(outer, row);
-    return scale * (scales.dtype == DType::float64 ? *reinterpret_cast<const double*>(at)
-                                                   : static_cast<double>(*reinterpret_cast<const float*>(at)));
+    return scale * real_at(scales.dtype, at);
   }
 };
 

@@ -34,12 +34,6 @@ __device__ inline std::int64_t row_offset(const MergeProblem& p, const Operand& 
   return RowOffsets<1>(p, row, {&o}).at[0];
 }
 
-/// Statistics are float32 or float64.
-__device__ inline double statistic_at(DType t, const char* at) {
-  return t == DType::float64 ? *reinterpret_cast<const double*>(at)
-                             : static_cast<double>(*reinterpret_cast<const float*>(at));
-}
-
 /// A row's parts: `log` has their first numbers, the second ones are read from memory each time.
 template <class Log>
 struct PartsOfRow {
@@ -49,7 +43,7 @@ struct PartsOfRow {
   __device__ fold::PartSum operator[](int i) const {
     if (p.statistics == Statistics::lse) return {log[i], 1.};
     const DType t = p.statistic.view.dtype;
-    return {log[i], statistic_at(t, p.statistic.data[static_cast<std::size_t>(i)] + at + size_of(t))};
+    return {log[i], real_at(t, p.statistic.data[static_cast<std::size_t>(i)] + at + size_of(t))};
   }
 };
 
@@ -73,7 +67,7 @@ struct Shares {
     // All are asked for before the first is looked at. join_parts() has read a part when it writes its share.
 #pragma unroll 4
     for (int i = 0; i < p.parts; ++i)
-      share[i] = statistic_at(p.statistic.view.dtype, p.statistic.data[static_cast<std::size_t>(i)] + at);
+      share[i] = real_at(p.statistic.view.dtype, p.statistic.data[static_cast<std::size_t>(i)] + at);
     joint = fold::join_parts(PartsOfRow<Share>{p, at, share}, p.parts, p.base == LogBase::two, share);
     const double least = p.value.view.dtype == DType::float64 ? fold::Real<double>::kSmallest
                                                               : static_cast<double>(fold::Real<float>::kSmallest);

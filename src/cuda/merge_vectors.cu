@@ -152,7 +152,7 @@ struct LogsOfRow {
   __device__ LogsOfRow(const MergeProblem& p, std::int64_t at) {
 #pragma unroll
     for (int k = 0; k < kParts; ++k)
-      log[k] = k < p.parts ? statistic_at(p.statistic.view.dtype, p.statistic.data[static_cast<std::size_t>(k)] + at)
+      log[k] = k < p.parts ? real_at(p.statistic.view.dtype, p.statistic.data[static_cast<std::size_t>(k)] + at)
                            : -fold::infinity<double>();
   }
   __device__ fold::PartSum operator[](int i) const { return {log[i], 1.}; }

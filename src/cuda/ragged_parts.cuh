@@ -27,10 +27,7 @@ struct PartedRow : Row {
     y += begin * p[Slot::y].axis_stride;
     dy = dy_of.data + begin * dy_of.axis_stride;
     if (mask_of.given) mask = mask_of.data + begin * mask_of.axis_stride;
-    if (!scales.given) return;
-    const char* at = scales.data + r.index * scales.strides[0];
-    scale *= scales.dtype == DType::float64 ? *reinterpret_cast<const double*>(at)
-                                            : static_cast<double>(*reinterpret_cast<const float*>(at));
+    if (scales.given) scale *= real_at(scales.dtype, scales.data + r.index * scales.strides[0]);
   }
 };
 

@@ -24,6 +24,12 @@ __device__ __forceinline__ std::int64_t integer_at(DType t, const char* at) {
   return t == DType::int32 ? *reinterpret_cast<const std::int32_t*>(at) : *reinterpret_cast<const std::int64_t*>(at);
 }
 
+/// A scale, or a statistic, of float32 or float64.
+__device__ __forceinline__ double real_at(DType t, const char* at) {
+  return t == DType::float64 ? *reinterpret_cast<const double*>(at)
+                             : static_cast<double>(*reinterpret_cast<const float*>(at));
+}
+
 /// Byte offsets of a row in its operands.
 class RowPlace {
  public:
@@ -81,8 +87,7 @@ __device__ __forceinline__ Row row_at(const RowProblem& p, const RowPlace& place
     r.length = clamp(place.last() + 1 + p.n - p.outer[static_cast<std::size_t>(p.outer_rank - 1)], r.length);
   if (p[Slot::scales].given) {
     const char* at = p[Slot::scales].data + place.offset(p[Slot::scales]);
-    r.scale *= p[Slot::scales].dtype == DType::float64 ? *reinterpret_cast<const double*>(at)
-                                                       : static_cast<double>(*reinterpret_cast<const float*>(at));
+    r.scale *= real_at(p[Slot::scales].dtype, at);
   }
   return r;
 }

@@ -34,6 +34,29 @@ struct SoftmaxColumns {
         two_kappa(fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa) {}
 };
 
+/// A lane's words as numbers of each row, and back: the first `there`, `step` bytes apart, to y.
+template <class E, int kRows, int kCount>
+__device__ __forceinline__ void unpack_column(float (&v)[kRows][kCount],
+                                              const typename AcrossWord<E, kRows>::Word (&words)[kCount]) {
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    float x[kRows];
+    AcrossWord<E, kRows>::unpack(words[j], x);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) v[row][j] = x[row];
+  }
+}
+template <class Y, int kRows, int kCount>
+__device__ __forceinline__ void put_column(char* y, std::int64_t step, int there, const float (&v)[kRows][kCount]) {
+#pragma unroll
+  for (int j = 0; j < kCount; ++j, y += step) {
+    float word[kRows];
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) word[row] = v[row][j];
+    if (j < there) *reinterpret_cast<typename AcrossWord<Y, kRows>::Word*>(y) = AcrossWord<Y, kRows>::pack(word);
+  }
+}
+
 /// A lane's elements of its rows.
 template <class E, bool kLog, int kRows>
 struct SoftmaxColumn {
@@ -75,13 +98,7 @@ struct SoftmaxColumn {
   }
   __device__ __forceinline__ void write(char* y, std::int64_t step, int there, const Part& part,
                                         const SoftmaxColumns& p) {
-#pragma unroll
-    for (int j = 0; j < kCount && kLog; ++j) {
-      float x[kRows];
-      Words::unpack(raw[j], x);
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) v[row][j] = x[row];
-    }
+    if constexpr (kLog) unpack_column<E>(v, raw);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       fold::LogSumExp<float>::State state{0., part.sum[row]};
@@ -95,13 +112,7 @@ struct SoftmaxColumn {
           },
           [](int) {});
     }
-#pragma unroll
-    for (int j = 0; j < kCount; ++j, y += step) {
-      float word[kRows];
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) word[row] = v[row][j];
-      if (j < there) *reinterpret_cast<Word*>(y) = Words::pack(word);
-    }
+    put_column<E>(y, step, there, v);
   }
 
  private:

@@ -77,13 +77,7 @@ struct SoftmaxHiddenColumn {
   }
   __device__ __forceinline__ void write(char* y, std::int64_t step, int there, const Part& part, const Shown& shown,
                                         const SoftmaxHiddenColumns& p, const ColumnPlace& at) {
-#pragma unroll
-    for (int j = 0; j < kCount && kLog; ++j) {
-      float x[kRows];
-      Words::unpack(raw[j], x);
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) v[row][j] = x[row];
-    }
+    if constexpr (kLog) unpack_column<E>(v, raw);
     bool all_nan = false;  // whether some row is
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
@@ -104,13 +98,7 @@ struct SoftmaxHiddenColumn {
         if (!shown(row, j)) v[row][j] = nothing<kLog>();
     }
     if (all_nan) return write_any(y, step, there, part);
-#pragma unroll
-    for (int j = 0; j < kCount; ++j, y += step) {
-      float word[kRows];
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) word[row] = v[row][j];
-      if (j < there) *reinterpret_cast<typename AcrossWord<Y, kRows>::Word*>(y) = AcrossWord<Y, kRows>::pack(word);
-    }
+    put_column<Y>(y, step, there, v);
   }
 
  private:
