@@ -65,17 +65,10 @@ void compare_gradients(DType t, std::int64_t n, std::size_t at) {
   softfold::plan(log ? Op::log_softmax : Op::softmax, {&forward, 1}, {&forward, 1}, options(false)).run();
   y.upload();
   dy.fill([&](std::int64_t i) { return i / n == 2 && i % 9999 == 77 ? double(INFINITY) : gradient_of(i / n, i % n); });
-  std::string kernel;
-  for (const bool gpu : {false, true}) {
-    const softfold::View in[] = {y.view(gpu), dy.view(gpu)};
-    const softfold::View out = to == 0 ? dy.view(gpu) : to == 1 ? y.view(gpu) : dx.view(gpu);
-    const auto plan =
-        softfold::plan(log ? Op::log_softmax_backward : Op::softmax_backward, in, {&out, 1}, options(gpu));
-    plan.run();
-    kernel = plan.kernel();
-  }
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   Tensor& result = to == 0 ? dy : to == 1 ? y : dx;
+  const std::string kernel =
+      run_on_both(log ? Op::log_softmax_backward : Op::softmax_backward, {&y, &dy}, result, options);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
       << n << " " << name_of(t) << " at " << at << " by " << kernel;
   EXPECT_EQ(kernel, plain ? "backward_long" : "backward_any_long") << at;

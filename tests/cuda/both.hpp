@@ -8,6 +8,7 @@
 
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
+#include <initializer_list>
 
 #include <cstring>
 #include <memory>
@@ -179,6 +180,21 @@ inline std::string difference(const std::vector<unsigned char>& cpu, const std::
 
 /// What the elements of a row look like.
 enum class Values { normal, wide, huge, specials, uniform, ramp, tiny, masked_tail, bits, apart, drift, count };
+
+/// An operation of rows on both backends, with options(whether on the GPU). The CUDA backend's kernel.
+template <class Options>
+std::string run_on_both(softfold::Op op, std::initializer_list<Tensor*> in, Tensor& out, const Options& options) {
+  std::string kernel;
+  for (const bool gpu : {false, true}) {
+    std::vector<softfold::View> views;
+    for (Tensor* tensor : in) views.push_back(tensor->view(gpu));
+    const softfold::View to = out.view(gpu);
+    const auto plan = softfold::plan(op, views, {&to, 1}, options(gpu));
+    plan.run();
+    kernel = plan.kernel();
+  }
+  return kernel;
+}
 
 inline double value_of(Values kind, std::int64_t row, std::int64_t i, std::int64_t n) {
   const std::uint64_t h = Random(static_cast<std::uint64_t>(row) * 0x9E3779B97F4A7C15ULL +

@@ -125,15 +125,10 @@ void compare(DType t, std::int64_t inner, std::int64_t n, std::size_t at) {
   const bool log = pick(at, 3, 2) == 1, in_place = pick(at, 4, 4) == 0;
   Tensor x = rows.tensor(t, 0), y = rows.tensor(in_place ? t : other_of(t, at), 1);
   x.fill([&](std::int64_t i) { return value_of(v, rows.row_of(i), rows.index_of(i), n); });
-  std::string kernel;
-  for (const bool gpu : {false, true}) {
-    const softfold::View in = x.view(gpu), out = in_place ? x.view(gpu) : y.view(gpu);
-    const auto plan = softfold::plan(log ? Op::log_softmax : Op::softmax, {&in, 1}, {&out, 1}, rows.options(gpu));
-    plan.run();
-    kernel = plan.kernel();
-  }
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   Tensor& result = in_place ? x : y;
+  const std::string kernel =
+      run_on_both(log ? Op::log_softmax : Op::softmax, {&x}, result, [&](bool gpu) { return rows.options(gpu); });
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
       << rows.describe() << " " << name_of(t) << " to " << name_of(result.dtype()) << (log ? " log" : "") << " values "
       << static_cast<int>(v) << " by " << kernel;
@@ -152,13 +147,8 @@ void compare_states(DType t, std::int64_t inner, std::int64_t n, std::size_t at)
   const std::int64_t outer = rows.shape()[0];
   Tensor y = state ? Tensor(DType::float64, {outer, inner, 4}) : Tensor(other_of(t, at), {outer, inner});
   x.fill([&](std::int64_t i) { return value_of(v, rows.row_of(i), rows.index_of(i), n); });
-  std::string kernel;
-  for (const bool gpu : {false, true}) {
-    const softfold::View in = x.view(gpu), out = y.view(gpu);
-    const auto plan = softfold::plan(state ? Op::state : Op::logsumexp, {&in, 1}, {&out, 1}, rows.options(gpu));
-    plan.run();
-    kernel = plan.kernel();
-  }
+  const std::string kernel =
+      run_on_both(state ? Op::state : Op::logsumexp, {&x}, y, [&](bool gpu) { return rows.options(gpu); });
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_EQ(difference(y.host(), y.download(), y.size()), "")
       << rows.describe() << " " << name_of(t) << (state ? " state" : " logsumexp") << " values " << static_cast<int>(v)
@@ -180,17 +170,10 @@ void compare_gradients(DType t, std::int64_t inner, std::int64_t n, std::size_t 
   dy.fill([&](std::int64_t i) {
     return rows.is_shown(i) ? gradient_of(rows.row_of(i), rows.index_of(i)) : planted(rows.row_of(i), i);
   });
-  std::string kernel;
-  for (const bool gpu : {false, true}) {
-    const softfold::View in[] = {y.view(gpu), dy.view(gpu)};
-    const softfold::View out = to == 0 ? dy.view(gpu) : to == 1 ? y.view(gpu) : dx.view(gpu);
-    const auto plan =
-        softfold::plan(log ? Op::log_softmax_backward : Op::softmax_backward, in, {&out, 1}, rows.options(gpu));
-    plan.run();
-    kernel = plan.kernel();
-  }
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   Tensor& result = to == 0 ? dy : to == 1 ? y : dx;
+  const std::string kernel = run_on_both(log ? Op::log_softmax_backward : Op::softmax_backward, {&y, &dy}, result,
+                                         [&](bool gpu) { return rows.options(gpu); });
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
       << rows.describe() << " " << name_of(t) << " to " << name_of(result.dtype()) << (log ? " log" : "") << " values "
       << static_cast<int>(v) << " to " << to << " by " << kernel;
@@ -260,10 +243,7 @@ TEST_F(CudaHiddenAcross, PlantedInHiddenPlaces) {
         cpu.mask = mask.cpu(), cuda.mask = mask.cuda();
         expect_same(x, cpu, cuda, std::to_string(n));
         Tensor lse(DType::float32, {2, inner});
-        for (const bool gpu : {false, true}) {
-          const softfold::View in = x.view(gpu), out = lse.view(gpu);
-          softfold::plan(Op::logsumexp, {&in, 1}, {&out, 1}, gpu ? cuda : cpu).run();
-        }
+        run_on_both(Op::logsumexp, {&x}, lse, [&](bool gpu) { return gpu ? cuda : cpu; });
         ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
         ASSERT_EQ(difference(lse.host(), lse.download(), lse.size()), "") << n << " " << name_of(t);
       }
@@ -312,11 +292,8 @@ TEST_F(CudaHiddenAcross, OtherDtypes) {
     dy.fill([&](std::int64_t i) { return value_of(Values::normal, i % 32 + 5, i / 32 % n, n); });
     softfold::RowOptions o;
     o.axis = 1;
-    for (const bool gpu : {false, true}) {
-      const softfold::View in = x.view(gpu), out = y.view(gpu), both[] = {in, dy.view(gpu)}, to = dx.view(gpu);
-      softfold::plan(Op::softmax, {&in, 1}, {&out, 1}, o).run();
-      softfold::plan(Op::softmax_backward, both, {&to, 1}, o).run();
-    }
+    run_on_both(Op::softmax, {&x}, y, [&](bool) { return o; });
+    run_on_both(Op::softmax_backward, {&x, &dy}, dx, [&](bool) { return o; });
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     EXPECT_EQ(difference(y.host(), y.download(), y.size()), "") << name_of(t);
     EXPECT_EQ(difference(dx.host(), dx.download(), dx.size()), "") << name_of(t);
