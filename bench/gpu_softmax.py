@@ -152,6 +152,8 @@ class Bench:
         if case == "mask":
             given["mask"] = torch.rand(rows, n, device="cuda") < 0.75
             need += x.numel()
+        elif case == "scales":
+            given["scales"] = torch.rand(rows, device="cuda") + 0.5
         elif case == "length":
             given["length"] = torch.randint(0, n + 1, (rows,), device="cuda", dtype=torch.int32)
             need = (x.numel() + len(inputs) * int(given["length"].sum())) * x.element_size() + 4 * rows
@@ -161,6 +163,23 @@ class Bench:
             keep = given["mask"]
             candidates[label("torch") + " masked_fill"] = lambda: torch.softmax(x.masked_fill(~keep, -torch.inf), -1)
         self.point(op, dtype, (rows, n), case, candidates, need)
+
+    def scores(self, dtype, n, case, op="softmax"):
+        """Scores of 16 heads, n steps by n keys. The bytes are those that they need; a mask's once."""
+        shape = (max(1, (1 << 27) // (16 * n * n)), 16, n, n)
+        x = torch.randn(shape, device="cuda").mul_(3).to(dtype)
+        inputs = [torch.rand_like(x), x] if op.endswith("backward") else [x]
+        y, need = torch.empty_like(x), (len(inputs) + 1) * x.numel() * x.element_size()
+        if case == "mask of keys":
+            ends = torch.randint(n // 2, n + 1, (shape[0], 1), device="cuda")
+            keep = (torch.arange(n, device="cuda") < ends)[:, None, None, :]
+        else:
+            keep = torch.ones(n, n, device="cuda", dtype=torch.bool).tril_()[None, None]
+        run = self.softfold.plan(op, inputs, y, self.stream, mask=keep.expand(shape))
+        candidates = {f"softfold:{run.kernel}": run}
+        if op == "softmax" and "torch" in self.args.peers:
+            candidates[label("torch") + " masked_fill"] = lambda: torch.softmax(x.masked_fill(~keep, -torch.inf), -1)
+        self.point(op, dtype, (shape[0] * 16 * n, n), case, candidates, need + keep.numel())
 
     def ragged(self, dtype, n, case, op="softmax"):
         """Rows of a mean length n. The bytes are those that they need, the offsets' too."""
@@ -281,14 +300,24 @@ def measure(b, only):
                 b.backward(dtype, max(1, (1 << 28) // n), n)
         b.backward(torch.bfloat16, 8192, 32768, op="log_softmax_backward")
     if "options" in only:
-        lengths = {"mask": (16, 50, 128, 250, 600, 1024, 4096, 32768, 131072, 50257, 128256, 1001, 1280, 1500, 2001, 3001),
-                   "length": (128, 1024, 4096, 32768, 131072, 1001, 1500, 2051, 4099, 16383, 50257)}
+        lengths = {"mask": (16, 20, 50, 77, 100, 128, 250, 600, 1024, 4096, 32768, 131072, 50257, 128256, 1001, 1280, 1500, 2001, 3001),
+                   "length": (20, 50, 77, 128, 250, 333, 1024, 4096, 32768, 131072, 1001, 1500, 2051, 4099, 16383, 50257)}
         for case, ns in lengths.items():
             for dtype in (torch.float32, torch.bfloat16):
                 for n in ns:
                     b.options(dtype, max(1, (1 << 27) // n), n, case)
-        for n in (50, 128, 250, 512, 1001):
-            b.options(torch.float32, (1 << 27) // n, n, "mask", "log_softmax")
+        for dtype in (torch.float32, torch.bfloat16):
+            for n in (50, 128, 250, 512, 1001):
+                b.options(dtype, (1 << 27) // n, n, "mask", "log_softmax")
+    if "scores" in only:
+        for dtype in (torch.float32, torch.bfloat16):
+            for case in ("mask of keys", "mask of steps"):
+                for n in (77, 128, 197, 512, 1000, 1024, 2048):
+                    b.scores(dtype, n, case)
+                for n in (77, 197, 1024):
+                    b.scores(dtype, n, case, "softmax_backward")
+            for n in (20, 77, 1000):
+                b.options(dtype, (1 << 27) // n, n, "scales")
     if "hidden_gradients" in only:
         for dtype in (torch.float32, torch.bfloat16):
             for case in ("mask", "length"):
@@ -371,7 +400,7 @@ def main():
     parser.add_argument("--peers", type=peer_names(PEERS), default="torch", help=",".join(PEERS))
     parser.add_argument("--only", default="softmax,short,between,log_softmax,long,few,logsumexp,backward,options,"
                         "hidden_gradients,ragged,ragged_gradients,ragged_mixed,beyond_clusters,float64,outer,"
-                        "outer_options,elsewhere")
+                        "outer_options,scores,elsewhere")
     args = parser.parse_args()
     bench = Bench(args, Records(args.out, args.commit, args.limit, args.resume))
     run_points(lambda: measure(bench, args.only.split(",")))

@@ -19,9 +19,10 @@ const char* refuses(const RowProblem& p, const Context&) {
 
 template <class E, template <class> class Gradient>
 void launch_rows(const RowProblem& p, Stream stream) {
-  launch_hidden_rows<E, 2>(p, [&]<class Tile, int kVectors>(const HiddenRows& rows, const Grid& grid) {
-    launch("backward_hidden_rows", backward_hidden_rows<E, Tile, kVectors, Gradient>, grid, stream, rows);
-  });
+  launch_hidden_rows<E, 2, kHiddenVectors<E>>(
+      p, [&]<class Tile, int kVectors>(const HiddenRows& rows, const Grid& grid) {
+        launch("backward_hidden_rows", backward_hidden_rows<E, Tile, kVectors, Gradient>, grid, stream, rows);
+      });
 }
 
 void run(const RowProblem& p, const Context& context) {

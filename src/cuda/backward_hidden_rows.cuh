@@ -9,6 +9,12 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// Lanes with fewer vectors leave registers for more of them: 16 bit is bound by instructions, not by memory.
+template <class E>
+inline constexpr int kHiddenVectors = sizeof(E) == 2 ? 4 : 8;
+template <class E>
+inline constexpr int kHiddenBlocks = sizeof(E) == 2 ? 4 : 3;
+
 /// A group of lanes a row.
 template <class E, class Tile, int kVectors, template <class> class Gradient>
 __global__ void __launch_bounds__(32 * kOddWarps, kHiddenBlocks<E>)
@@ -36,11 +42,9 @@ __global__ void __launch_bounds__(32 * kOddWarps, kHiddenBlocks<E>)
     tile.gather_only(y, at_y, Packed<E>::narrow(Gradient<float>::nothing()));
     tile.gather_only(dy, at_dy, Packed<E>::narrow(-0.F));
     typename Vectors::Shown shown;
-    if (sets.masked()) {
-      shown.template find<true>(sets.mask(run, some, row.mask), tile.shift, row.length, tile.turn);
-    } else {
-      shown.template find<false>(nullptr, tile.shift, row.length, tile.turn);
-    }
+    sets.find_shown(run, some, row, tile, [&]<bool kMask, int kWhole, bool kCut>(const char* mask, int n) {
+      shown.template find<kMask, kWhole, kCut>(mask, tile.shift, n, row.length, tile.turn);
+    });
     Vectors::hide(y, dy, shown);
     const lift::SumNode sum = Vectors::sum(y, dy);
     Vectors::stay_packed(y), Vectors::stay_packed(dy);

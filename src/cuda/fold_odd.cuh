@@ -9,11 +9,6 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Called, not copied: it is half as long as all else.
-__device__ __noinline__ void put_result(const RowResults& to, std::int64_t row, fold::LogSumExp<float>::State state) {
-  to.put_state(row, state);
-}
-
 /// The states of a warp's first `count` rows, of any elements, which lie in shared memory.
 template <class E, int kSlots>
 __device__ __noinline__ void fold_any_rows(const PlainRows& p, const RowResults& to, OddPlace<E> place,

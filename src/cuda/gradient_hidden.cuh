@@ -17,10 +17,15 @@ class ShownElements {
 
  public:
   /// As find_shown() has it.
+  template <bool kMask, int kWhole, bool kCut>
+  __device__ __forceinline__ void find(const char* mask, int shift, int n, int length, int turn) {
+    find_shown<E, kLanes, kVectors, kMask, kWhole, kCut>(
+        mask, shift, n, length, turn, [&](int i, unsigned flags) { words_[i / 8] |= flags >> i % 8; });
+  }
+  /// Where more than the row's masks may be read.
   template <bool kMask>
   __device__ __forceinline__ void find(const char* mask, int shift, int length, int turn) {
-    find_shown<E, kLanes, kVectors, kMask>(mask, shift, length, turn,
-                                           [&](int i, unsigned flags) { words_[i / 8] |= flags >> i % 8; });
+    find<kMask, kVectors, true>(mask, shift, length, length, turn);
   }
   /// 0, but known only once all bits are.
   __device__ __forceinline__ int found() const {

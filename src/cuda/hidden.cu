@@ -3,14 +3,9 @@
 
 #include "cuda/choose.hpp"
 
-#include <optional>
-
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
-namespace {
-
-/// Bytes between neighbouring rows, if they are the same between all.
 std::optional<std::int64_t> one_stride(const RowProblem& p, const Operand& o) {
   std::optional<std::int64_t> stride;
   std::int64_t rows = 1;
@@ -23,6 +18,11 @@ std::optional<std::int64_t> one_stride(const RowProblem& p, const Operand& o) {
   }
   return stride.value_or(0);
 }
+
+namespace {
+
+/// Of masks for all rows, up to which the L1 cache should have them. Measured.
+constexpr std::ptrdiff_t kFewMaskBytes = 8192;
 
 PlainRows rows_of(const RowProblem& p, const Operand& from) {
   PlainRows rows = plain_rows(p);
@@ -43,6 +43,17 @@ HiddenProblem hidden_problem(const RowProblem& p) {
 bool masks_end_to_end(const RowProblem& p) {
   const Operand& mask = p[Slot::mask];
   return mask.given && one_stride(p, mask) == p.n;
+}
+
+bool masks_are_shared(const RowProblem& p) {
+  const Operand& mask = p[Slot::mask];
+  if (!mask.given) return false;
+  int d = p.outer_rank - 1;
+  while (d >= 0 && p.outer[static_cast<std::size_t>(d)] == 1) --d;
+  if (d < 0) return false;
+  const std::int64_t stride = mask.strides[static_cast<std::size_t>(d)];
+  const Extent memory = memory_of(p, mask);
+  return stride == 0 || (stride == p.n && memory.end - memory.begin <= kFewMaskBytes);
 }
 
 const char* refuses_hidden_problem(const RowProblem& p) {

@@ -5,6 +5,8 @@
 #include "cuda/masked.cuh"
 #include "cuda/sm90.cuh"
 
+#include <optional>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -17,8 +19,12 @@ struct HiddenProblem {
   Extent mask;
 };
 HiddenProblem hidden_problem(const RowProblem& p);
+/// Bytes between neighbouring rows of an operand, if they are the same between all.
+std::optional<std::int64_t> one_stride(const RowProblem& p, const Operand& o);
 /// Whether the masks of neighbouring rows lie end to end.
 bool masks_end_to_end(const RowProblem& p);
+/// Whether many rows, neighbouring ones among them, have their masks from the same few lines of memory.
+bool masks_are_shared(const RowProblem& p);
 /// Null if it is one.
 const char* refuses_hidden_problem(const RowProblem& p);
 
@@ -28,9 +34,25 @@ struct HiddenRow {
   int length;
   double scale;
 
-  __device__ __forceinline__ HiddenRow(const RowProblem& p, std::int64_t row) {
-    const Row r = row_at(p, RowPlace(p, row));
-    mask = r.mask, length = static_cast<int>(r.length), scale = r.scale;
+  __device__ __forceinline__ HiddenRow(const RowProblem& p, std::int64_t row)
+      : mask(p[Slot::mask].data), length(static_cast<int>(p.n)), scale(p.scale) {
+    const Operand &masks = p[Slot::mask], &lengths = p[Slot::length], &scales = p[Slot::scales];
+    const char *length_at = lengths.data, *scale_at = scales.data;
+    std::int64_t last = 0;
+    // The row's place along each axis, as RowPlace has them, of no more operands than there are.
+#pragma unroll 1
+    for (int d = p.outer_rank - 1; d >= 0; --d) {
+      const auto axis = static_cast<std::size_t>(d);
+      const std::int64_t next = d > 0 ? quotient(row, p.outer[axis]) : 0, at = row - next * p.outer[axis];
+      if (d == p.outer_rank - 1) last = at;
+      mask += at * masks.strides[axis], length_at += at * lengths.strides[axis], scale_at += at * scales.strides[axis];
+      row = next;
+    }
+    if (lengths.given) length = static_cast<int>(clamp(integer_at(lengths.dtype, length_at), p.n));
+    if (p.causal)
+      length = static_cast<int>(
+          clamp(last + 1 + p.n - p.outer[static_cast<std::size_t>(p.outer_rank - 1)], std::int64_t{length}));
+    if (scales.given) scale *= real_at(scales.dtype, scale_at);
   }
 };
 
@@ -50,32 +72,34 @@ __device__ __forceinline__ unsigned lowest_bits(int count) {
 }
 
 /// put(i, flags) for each four elements of a lane's kVectors vectors of E: the highest bit of each byte says whether
-/// the element is shown. Of a row's first `length` elements, the first of which is the shift-th of its vector, those
-/// are that the mask shows; without kMask all. Elements for which there is no place behind the last slot lie in front
-/// of the first one. mask: the byte of the first element, in shared memory, where those of all slots may be read,
-/// whatever they are where no element is. The j-th vector is that of the lane's slots (j ^ turn).
-template <class E, int kLanes, int kVectors, bool kMask, class Put>
-__device__ __forceinline__ void find_shown(const char* mask, int shift, int length, int turn, const Put& put) {
+/// the element is shown. Of a row's n elements, the first of which is the shift-th of its vector, those of the first
+/// `length` are that the mask shows; without kMask all. Elements for which there is no place behind the last slot lie
+/// in front of the first one. mask: the byte of the first element, in shared memory. The j-th vector is that of the
+/// lane's slots (j ^ turn). kWhole: of the first so many vectors masks may be read as if the row had no end, and,
+/// unless kCut, there is none in them.
+template <class E, int kLanes, int kVectors, bool kMask, int kWhole, bool kCut, class Put>
+__device__ __forceinline__ void find_shown(const char* mask, int shift, int n, int length, int turn, const Put& put) {
   constexpr int kWidth = 16 / static_cast<int>(sizeof(E)), kFours = kWidth / 4, kSlots = kLanes * kVectors * kWidth;
   const int lane = static_cast<int>(threadIdx.x) % kLanes, before = kWidth * lane - shift;
   const unsigned skew = static_cast<unsigned>((reinterpret_cast<std::uintptr_t>(mask) + before) % 4);
   const auto* words = kMask ? reinterpret_cast<const unsigned*>(mask + before - skew) : nullptr;
-  const int left = 8 * (length - before);
+  const int left = 8 * (length - before), last = (n - 1 - before + static_cast<int>(skew)) >> 2;
   // Of four elements from the i-th slot behind the lane's first on.
-  const auto flags = [&](int i) {
+  const auto flags = [&](int i, bool whole) {
     unsigned all = 0x80808080U;
-    if (kMask) all = flags_of(__funnelshift_r(words[i / 4], words[i / 4 + 1], 8 * skew));
-    return all & lowest_bits(left - 8 * i);
+    const int at = whole ? i / 4 : min(i / 4, last);
+    if (kMask) all = flags_of(__funnelshift_r(words[at], words[at + 1], 8 * skew));
+    return whole && !kCut ? all : all & lowest_bits(left - 8 * i);
   };
 #pragma unroll
   for (int j = 0; j < kVectors; ++j)
 #pragma unroll
     for (int k = 0; k < kFours; ++k) {
-      unsigned own_flags = flags(kLanes * kWidth * (j ^ turn) + 4 * k);
+      unsigned own_flags = flags(kLanes * kWidth * (j ^ turn) + 4 * k, j < kWhole);
       if (j == 0 && lane == 0 && shift > 0) {
         const unsigned in_front = lowest_bits(8 * shift - 32 * k);
         own_flags &= ~in_front;
-        if (kSlots == lift::kChunk) own_flags |= flags(kSlots + 4 * k) & in_front;
+        if (kSlots == lift::kChunk) own_flags |= flags(kSlots + 4 * k, kWhole == kVectors) & in_front;
       }
       put(j * kFours + k, own_flags);
     }

@@ -15,7 +15,7 @@ namespace cuda {
 
 /// Rows, their masks' memory, and where in shared memory a block's rows lie: so many, `pitch` bytes apart, a mask
 /// `mask_at` bytes behind its row.
-struct HiddenRows {
+struct PairedRows {
   ShortRows rows;
   Extent masks;
   float two_kappa;  ///< LogNormaliser's, which takes a division in double
@@ -38,14 +38,14 @@ struct HiddenRows {
 };
 
 /// A row, and how much of it exists but for its mask.
-struct alignas(16) HiddenRow {
+struct alignas(16) PairedRow {
   const char* x;
   char* y;
   const char* mask;
   int n;
 
-  HiddenRow() = default;
-  __device__ __forceinline__ HiddenRow(const RowProblem& p, std::int64_t row) {
+  PairedRow() = default;
+  __device__ __forceinline__ PairedRow(const RowProblem& p, std::int64_t row) {
     const Row r = row_at(p, RowPlace(p, row));
     x = r.x, y = r.y, mask = r.mask, n = static_cast<int>(r.length);
   }
@@ -59,14 +59,14 @@ struct HiddenPair {
   using Frame = RaisedFrame<E>;
   using Chunk = typename Part::Chunk;
 
-  const HiddenRow& row;
+  const PairedRow& row;
   const E* x;  ///< its first element
   PairMask<E, kOnVectors> mask;
   int first, full;  ///< first: that exists, of row.n; full: whether the first of two chunks with elements is
   Part part;
   unsigned mask_at;  ///< VectorMasks' address
 
-  __device__ __forceinline__ HiddenPair(const HiddenRows& given, char* memory, int run, const HiddenRow& row_,
+  __device__ __forceinline__ HiddenPair(const PairedRows& given, char* memory, int run, const PairedRow& row_,
                                         unsigned mask_at_)
       : row(row_),
         x(reinterpret_cast<const E*>(landed_at(given.place(memory, run, row_.x), row_.x))),
@@ -196,15 +196,15 @@ struct HiddenPair {
 
 /// A block's rows, a bit each, of any values, by its warp.
 template <class E, bool kOnVectors, bool kMasked, bool kLog>
-__device__ __noinline__ void put_any_hidden(const HiddenRows& given, char* memory, const HiddenRow* found,
-                                            unsigned rows, unsigned mask_at, BlockChunks& chunks) {
+__device__ __noinline__ void put_any_pairs(const PairedRows& given, char* memory, const PairedRow* found, unsigned rows,
+                                           unsigned mask_at, BlockChunks& chunks) {
   using Pair = HiddenPair<E, kOnVectors, kMasked>;
   const RowProblem& p = given.rows.p;
   const auto all = static_cast<int>(p.n);
 #pragma unroll 1
   for (int run = 0; rows >> run != 0; ++run) {
     if ((rows >> run & 1U) == 0) continue;
-    const HiddenRow row = found[run];
+    const PairedRow row = found[run];
     const Pair pair(given, memory, run, row, mask_at);
     typename Pair::Chunk front, back;
     const auto root = pair.template fold_any<kLog>(front, back, given.rows.factor.c, chunks);
@@ -229,11 +229,11 @@ __device__ __noinline__ void put_any_hidden(const HiddenRows& given, char* memor
 
 /// A block's rows on their way, and all else that its warp needs; by all threads.
 template <class E, bool kMasked>
-__device__ __forceinline__ void begin_hidden(const HiddenRows& given, char* memory, CopyBarrier (&landed)[kPairRuns],
-                                             HiddenRow (&found)[kPairRuns], VectorMasks<E>& masks) {
+__device__ __forceinline__ void begin_hidden(const PairedRows& given, char* memory, CopyBarrier (&landed)[kPairRuns],
+                                             PairedRow (&found)[kPairRuns], VectorMasks<E>& masks) {
   const RowProblem& p = given.rows.p;
   if (const auto run = static_cast<int>(threadIdx.x); run < given.runs && given.row(run) < p.rows) {
-    const HiddenRow own(p, given.row(run));
+    const PairedRow own(p, given.row(run));
     found[run] = own;
     landed[run].init(kMasked ? 2 : 1);
     CopyBarrier::publish();
@@ -246,12 +246,12 @@ __device__ __forceinline__ void begin_hidden(const HiddenRows& given, char* memo
 
 template <class E, bool kOnVectors, bool kMasked>
 __global__ void __maxnreg__(sizeof(E) == 4 || kMasked ? 128 : 112)
-    softmax_hidden_pairs(const __grid_constant__ HiddenRows given) {
+    softmax_hidden_pairs(const __grid_constant__ PairedRows given) {
   begin_in_order();
   using Pair = HiddenPair<E, kOnVectors, kMasked>;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kPairRuns];
-  __shared__ HiddenRow found[kPairRuns];
+  __shared__ PairedRow found[kPairRuns];
   __shared__ VectorMasks<E> masks;
   __shared__ BlockChunks any;
   begin_hidden<E, kMasked>(given, landing_memory, landed, found, masks);
@@ -261,7 +261,7 @@ __global__ void __maxnreg__(sizeof(E) == 4 || kMasked ? 128 : 112)
   unsigned left = 0;
 #pragma unroll 1
   for (int run = 0; run < given.runs && given.row(run) < p.rows; ++run) {
-    const HiddenRow row = found[run];
+    const PairedRow row = found[run];
     landed[run].wait(0);
     const Pair pair(given, landing_memory, run, row, mask_at);
     typename Pair::Chunk front, back;
@@ -284,19 +284,19 @@ __global__ void __maxnreg__(sizeof(E) == 4 || kMasked ? 128 : 112)
       Pair::Part::template to_results<kMasked>(v, multiplier, vanishes);
     });
   }
-  if (left != 0) put_any_hidden<E, kOnVectors, kMasked, false>(given, landing_memory, found, left, mask_at, any);
+  if (left != 0) put_any_pairs<E, kOnVectors, kMasked, false>(given, landing_memory, found, left, mask_at, any);
 }
 
 /// Sums of all of a block's rows, then their logarithms, a row a thread, then their results.
 template <class E, bool kOnVectors, bool kMasked>
 __global__ void __maxnreg__(kMasked || (sizeof(E) == 2 && !kOnVectors) ? 96 : 80)
-    log_softmax_hidden_pairs(const __grid_constant__ HiddenRows given) {
+    log_softmax_hidden_pairs(const __grid_constant__ PairedRows given) {
   begin_in_order();
   using S = fold::Scalar<float>;
   using Pair = HiddenPair<E, kOnVectors, kMasked>;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kPairRuns];
-  __shared__ HiddenRow found[kPairRuns];
+  __shared__ PairedRow found[kPairRuns];
   __shared__ VectorMasks<E> masks;
   __shared__ float sums[kPairRuns], frames[kPairRuns];
   __shared__ __align__(8) char norm_memory[kPairRuns * sizeof(fold::LogNormaliser<float>)];
@@ -309,7 +309,7 @@ __global__ void __maxnreg__(kMasked || (sizeof(E) == 2 && !kOnVectors) ? 96 : 80
   const auto has_row = [&](int run) { return run < given.runs && given.row(run) < p.rows; };
 #pragma unroll 1
   for (int run = 0; has_row(run); ++run) {
-    const HiddenRow row = found[run];
+    const PairedRow row = found[run];
     landed[run].wait(0);
     const Pair pair(given, landing_memory, run, row, mask_at);
     float sum = 1.F, m = 0.F;
@@ -335,7 +335,7 @@ __global__ void __maxnreg__(kMasked || (sizeof(E) == 2 && !kOnVectors) ? 96 : 80
       left |= 1U << run;
       continue;
     }
-    const HiddenRow row = found[run];
+    const PairedRow row = found[run];
     const Pair pair(given, landing_memory, run, row, mask_at);
     const float half_c = norms[run].half_c, half_frame = norms[run].half_frame, half_log2_d = norms[run].half_log2_d,
                 two_kappa = norms[run].two_kappa;
@@ -347,7 +347,7 @@ __global__ void __maxnreg__(kMasked || (sizeof(E) == 2 && !kOnVectors) ? 96 : 80
       for (float& e : v) e = S::add(e < 0.F ? e : 0.F, 0.F);  // a result may be 0
     });
   }
-  if (left != 0) put_any_hidden<E, kOnVectors, kMasked, true>(given, landing_memory, found, left, mask_at, any);
+  if (left != 0) put_any_pairs<E, kOnVectors, kMasked, true>(given, landing_memory, found, left, mask_at, any);
 }
 
 }  // namespace cuda

@@ -13,23 +13,19 @@ namespace cuda {
 struct HiddenRows : HiddenProblem {
   int mask_pitch;    ///< bytes between landing places of masks
   bool mask_joined;  ///< a warp's masks lie end to end, and land as one run
+  bool mask_shared;  ///< neighbouring rows have the same mask
+  bool lengths;      ///< rows may be cut short
   bool cut;          ///< of rows that are not joined only what lengths leave is read
   bool alike;        ///< all rows are of one length and scale, and their masks, if any, joined
 
   SOFTFOLD_HD int mask_bytes(int rows) const { return p[Slot::mask].given ? mask_room(rows * mask_pitch) : 0; }
 };
 
-/// Lanes with fewer vectors leave registers for more of them: 16 bit is bound by instructions, not by memory.
-template <class E>
-inline constexpr int kHiddenVectors = sizeof(E) == 2 ? 4 : 8;
-template <class E>
-inline constexpr int kHiddenBlocks = sizeof(E) == 2 ? 4 : 3;
-
 /// Rows that fill the slots of their lanes, on vectors.
 template <class E, int kLanes_, int kVectors>
 struct FilledTile {
   static constexpr int kLanes = kLanes_, kRows = 32 / kLanes, kBytes = kLanes * kVectors * 16;
-  static constexpr int shift = 0;
+  static constexpr int shift = 0, kFull = kVectors;
   int lane, turn;
 
   /// Rows end to end meet in banks: as LaneRow has it, each begins with another vector, of which the tree sees nothing.
@@ -38,6 +34,9 @@ struct FilledTile {
         turn(kLanes < 8 && joined ? row / (kBytes < 128 ? 128 / kBytes : 1) % kVectors : 0) {}
   __device__ __forceinline__ int place(int j) const { return lane + kLanes * (j ^ turn); }
   __device__ __forceinline__ void gather_only(uint4 (&raw)[kVectors], const char* first, E) const {
+    gather_any(raw, first);
+  }
+  __device__ __forceinline__ void gather_any(uint4 (&raw)[kVectors], const char* first) const {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) raw[j] = reinterpret_cast<const uint4*>(first)[place(j)];
   }
@@ -48,14 +47,27 @@ struct FilledTile {
   }
 };
 /// Others.
-template <class E, int kLanes, int kVectors, int kFull>
-struct HiddenTile : OddTile<E, kLanes, kVectors, kFull> {
-  static constexpr int turn = 0;
-  __device__ __forceinline__ HiddenTile(const char* first, int n, int, bool)
-      : OddTile<E, kLanes, kVectors, kFull>(first, n) {}
+template <class E, int kLanes, int kVectors, int kFull_>
+struct HiddenTile : OddTile<E, kLanes, kVectors, kFull_> {
+  using Base = OddTile<E, kLanes, kVectors, kFull_>;
+  static constexpr int turn = 0, kFull = kFull_;
+  __device__ __forceinline__ HiddenTile(const char* first, int n, int, bool) : Base(first, n) {}
+
+  /// In slots without an element stands anything.
+  __device__ __forceinline__ void gather_any(uint4 (&raw)[kVectors], const char* first) const {
+    const auto* at = reinterpret_cast<const uint4*>(first - Base::shift * Base::kSize);
+    const int last = (Base::end - 1) / Base::kWidth;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      const int place = Base::lane + kLanes * j;
+      raw[j] = at[j < kFull ? place : min(place, last)];
+    }
+    if (Base::wrapped() > 0 && Base::lane == 0)
+      raw[0] = joined(raw[0], at[kLanes * kVectors], Base::shift * Base::kSize);
+  }
 };
 
-/// A row that is on its way; mask: in which of 16 bytes its mask begins.
+/// A row that is on its way; mask: where its mask begins, behind the landing places of its run's masks.
 struct ComingRow {
   int length, mask;
   double scale;
@@ -98,22 +110,31 @@ class HiddenSets {
     if (p_.alike) return {static_cast<int>(p_.rows.n), 0, p_.p.scale};
     return coming_[run * kRows + row];
   }
-  /// A row's mask, which begins so far into its vector of bytes.
-  __device__ __forceinline__ const char* mask(int run, int row, int low) const {
+  /// A row's mask; begins: as ComingRow has it.
+  __device__ __forceinline__ const char* mask(int run, int row, int begins) const {
     char* room = masks(run);
-    if (!p_.mask_joined) return room + kCopyLine + row * p_.mask_pitch + low;
+    if (!p_.mask_joined) return room + kCopyLine + begins;
     const char* first = first_mask(run);
     return mask_place(room, first) + reinterpret_cast<std::uintptr_t>(first) % 16 + row * p_.mask_pitch;
   }
   __device__ __forceinline__ void wait(int run) const { landed_[run].wait(0); }
+  /// find.operator()<kMask, kWhole, kCut>(mask, n), of which find_shown() makes what a row's elements are.
+  template <class Tile, class Find>
+  __device__ __forceinline__ void find_shown(int run, int row, const ComingRow& its, const Tile&,
+                                             const Find& find) const {
+    const auto n = static_cast<int>(p_.rows.n);
+    if (!masked()) return find.template operator()<false, Tile::kFull, true>(nullptr, n);
+    const char* own = mask(run, row, its.mask);
+    p_.lengths ? find.template operator()<true, Tile::kFull, true>(own, n)
+               : find.template operator()<true, Tile::kFull, false>(own, n);
+  }
 
   /// Sends all on its way.
   __device__ __forceinline__ void fetch() const {
-    if (lane_ < kOddRuns)
-      landed_[lane_].init(kOperands * (p_.rows.joined ? 1 : kRows) + (masked() ? p_.mask_joined ? 1 : kRows : 0));
+    if (lane_ < kOddRuns) landed_[lane_].init(kOperands * (p_.rows.joined ? 1 : kRows) + mask_copies());
     CopyBarrier::publish();
     __syncwarp();
-    if (!p_.alike) fetch_each();
+    if (p_.cut) fetch_each();
     const int n = static_cast<int>(p_.rows.n), each = p_.rows.joined ? 1 : kRows;
 #pragma unroll 1
     for (int i = lane_; i < kOperands * kOddRuns * each; i += 32) {
@@ -125,6 +146,7 @@ class HiddenSets {
       fetch_bytes(run, to.place + row * rows.pitch, to.first + row * rows.x_stride,
                   (p_.rows.joined ? count(run) * n : own) * static_cast<int>(sizeof(E)), {rows.x_begin, rows.x_end});
     }
+    if (!p_.alike && !p_.cut) fetch_each();
     if (masked() && p_.mask_joined && lane_ < kOddRuns && has(lane_))
       fetch_bytes(lane_, mask_place(masks(lane_), first_mask(lane_)), first_mask(lane_), count(lane_) * n, p_.mask);
     __syncwarp();  // bytes that no copy brings are there
@@ -145,6 +167,11 @@ class HiddenSets {
   }
 
  private:
+  /// Of a run.
+  __device__ __forceinline__ int mask_copies() const {
+    if (!masked() || (p_.mask_shared && !p_.mask_joined)) return 0;
+    return p_.mask_joined ? 1 : kRows;
+  }
   __device__ __forceinline__ char* masks(int run) const {
     return memory_ + kOperands * kOddWarps * kOddRuns * Place::bytes(p_.rows, kRows) +
            (run * kOddWarps + warp_) * p_.mask_bytes(kRows);
@@ -156,20 +183,59 @@ class HiddenSets {
   __device__ __forceinline__ void fetch_bytes(int run, char* to, const char* from, int bytes, const Extent& all) const {
     fetch_run<std::uint8_t>(to, landed_[run], from, bytes, all);
   }
-  /// What there is of each row, and its mask, where masks do not lie end to end.
+  /// What there is of each row, and its mask, where masks do not lie end to end: rows of one mask, or whose masks lie
+  /// so, are a run. By all lanes.
   __device__ __forceinline__ void fetch_each() const {
+    const int n = static_cast<int>(p_.rows.n);
 #pragma unroll 1
-    for (int i = lane_; i < kOddRuns * kRows; i += 32) {
+    for (int i = lane_; i < whole_warps(kOddRuns * kRows); i += 32) {
       const int run = i / kRows, row = i % kRows;
-      if (!has(run)) break;
-      const bool is_row = row < count(run);
-      const HiddenRow own(p_.p, base(run) + (is_row ? row : 0));
-      coming_[i] = {own.length, static_cast<int>(reinterpret_cast<std::uintptr_t>(own.mask) % 16), own.scale};
-      if (masked() && !p_.mask_joined)
-        fetch_bytes(run, masks(run) + kCopyLine + row * p_.mask_pitch, own.mask,
-                    is_row ? p_.cut ? own.length : static_cast<int>(p_.rows.n) : 0, p_.mask);
+      const bool is_row = run < kOddRuns && has(run) && row < count(run);
+      const HiddenRow own(p_.p, is_row ? base(run) + row : 0);
+      const std::int64_t step = own.mask - shuffled(own.mask, lane_ - 1);
+      const bool leads = !is_row || row == 0 || p_.cut || (step != 0 && step != n);
+      const unsigned leaders = __ballot_sync(lift::kWholeWarp, leads), behind = leaders >> lane_ >> 1;
+      const int leader = 31 - __clz(static_cast<int>(leaders & lift::kWholeWarp >> (31 - lane_)));
+      const int last = behind == 0 ? 31 : lane_ + __ffs(static_cast<int>(behind)) - 1;
+      const char *first = shuffled(own.mask, leader), *end = shuffled(own.mask, last) + n;
+      if (is_row)
+        coming_[i] = {own.length,
+                      (row + leader - lane_) * p_.mask_pitch +
+                          static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16 + (own.mask - first)),
+                      own.scale};
+      if (!masked() || p_.mask_joined) continue;
+      char* to = masks(run) + kCopyLine + row * p_.mask_pitch;
+      const int bytes = !is_row || !leads ? 0 : p_.cut ? own.length : static_cast<int>(end - own.mask);
+      if (p_.mask_shared) {
+        share_masks(to, own.mask, bytes);
+      } else if (run < kOddRuns && has(run)) {
+        fetch_bytes(run, to, own.mask, bytes, p_.mask);
+      }
     }
     __syncwarp();
+  }
+  /// What each lane has, by all of them: by way of the L1 cache, as many blocks at a time ask for the same few lines.
+  __device__ __forceinline__ void share_masks(char* to, const char* from, int bytes) const {
+    for (unsigned left = __ballot_sync(lift::kWholeWarp, bytes > 0); left != 0; left &= left - 1) {
+      const int lane = __ffs(static_cast<int>(left)) - 1;
+      const char* first = shuffled(from, lane);
+      const int before = static_cast<int>(reinterpret_cast<std::uintptr_t>(first) % 16);
+      const int end = before + __shfl_sync(lift::kWholeWarp, bytes, lane);
+      char* place = const_cast<char*>(shuffled(to, lane));
+      for (int i = 16 * lane_; i < end; i += 16 * 32) {
+        const char* at = first - before + i;
+        if (at >= p_.mask.begin && at + 16 <= p_.mask.end) {
+          *reinterpret_cast<uint4*>(place + i) = *reinterpret_cast<const uint4*>(at);
+        } else {
+          for (int k = max(before - i, 0); k < min(end - i, 16); ++k) place[i + k] = at[k];
+        }
+      }
+    }
+  }
+  static constexpr int whole_warps(int threads) { return (threads + 31) / 32 * 32; }
+  static __device__ __forceinline__ const char* shuffled(const char* of, int lane) {
+    return reinterpret_cast<const char*>(
+        __shfl_sync(lift::kWholeWarp, reinterpret_cast<std::uintptr_t>(of), max(lane, 0)));
   }
 };
 
@@ -178,56 +244,64 @@ inline constexpr int kFewestCutBytes = 512;
 
 template <class E>
 HiddenRows hidden_rows(const RowProblem& p) {
-  HiddenRows h{hidden_problem(p), 0, false, false, false};
+  HiddenRows h{hidden_problem(p), 0, false, false, p[Slot::length].given || p.causal, false, false};
   const auto n = static_cast<int>(p.n), size = static_cast<int>(sizeof(E));
-  const bool lengths = p[Slot::length].given || p.causal;
-  const bool end_to_end_rows = end_to_end(h.rows, size) && end_to_end(h.dy, size);
-  h.cut = lengths && (!end_to_end_rows || n * size >= kFewestCutBytes);
+  const auto side_by_side = [&](const PlainRows& rows) {
+    return rows.x_stride == std::int64_t{n} * size && (!p[Slot::y].given || rows.y_stride == rows.x_stride);
+  };
+  const bool end_to_end_rows = side_by_side(h.rows) && side_by_side(h.dy);
+  h.cut = h.lengths && (!end_to_end_rows || n * size >= kFewestCutBytes);
   h.rows.joined = h.dy.joined = end_to_end_rows && !h.cut;
   h.rows.pitch = h.dy.pitch = OddPlace<E>::pitch(h.rows);
   h.mask_joined = h.rows.joined && masks_end_to_end(p);
+  h.mask_shared = masks_are_shared(p);
   h.mask_pitch = h.mask_joined ? n : (n + 15) / 16 * 16 + 16;
-  h.alike = !lengths && !p[Slot::scales].given && (!p[Slot::mask].given || h.mask_joined);
+  h.alike = !h.lengths && !p[Slot::scales].given && (!p[Slot::mask].given || h.mask_joined);
   return h;
 }
 
-/// go.operator()<Tile, vectors of a lane>(), with the fewest lanes that hold a row; whole: it begins and ends with
-/// vectors.
-template <class E, int kLanes = 1, class Go>
+/// go.operator()<Tile, vectors of a lane>(), with the fewest lanes that hold a row by up to `most` vectors each; whole:
+/// it begins and ends with vectors.
+template <class E, int most, int kLanes = 1, class Go>
 void with_hidden_shape(int n, bool whole, const Go& go) {
-  constexpr int most = kHiddenVectors<E>;
   constexpr int width = 16 / static_cast<int>(sizeof(E));
   const int vectors = whole ? n / width : std::min<int>(n + 2 * (width - 1), lift::kChunk) / width;
-  // Five for each lane: twice as many lanes would have three, not all of them full.
-  constexpr bool holds_all = kLanes * most * width == lift::kChunk, fifth = most == 4 && !holds_all;
+  // Of few for each lane one more: twice as many lanes would have half of them, not all full. Of many a ninth, for what
+  // is in a row's first and last vector beside it.
+  constexpr bool holds_all = kLanes * most * width == lift::kChunk, more = width == 8 && !holds_all;
+  constexpr int at_most = most + (more ? 1 : 0);
   if constexpr (!holds_all)
-    if (vectors > kLanes * (fifth ? 5 : most)) return with_hidden_shape<E, 2 * kLanes>(n, whole, go);
+    if (vectors > kLanes * at_most) return with_hidden_shape<E, most, 2 * kLanes>(n, whole, go);
   const int each = (vectors + kLanes - 1) / kLanes;
   if (vectors == kLanes * most && whole) return go.template operator()<FilledTile<E, kLanes, most>, most>();
+  const auto tile = [&]<int kVectors, int kFull>() {
+    go.template operator()<HiddenTile<E, kLanes, kVectors, kFull>, kVectors>();
+  };
   if constexpr (kLanes == 1) {
-    if (each <= 2) return go.template operator()<HiddenTile<E, kLanes, 2, 0>, 2>();
+    if (each <= 2) return tile.template operator()<2, 0>();
     if constexpr (most > 4)
-      if (each <= 4) return go.template operator()<HiddenTile<E, kLanes, 4, 1>, 4>();
+      if (each <= 4) return tile.template operator()<4, 1>();
   }
-  if constexpr (most > 4 || fifth)
-    if (each == 5) return go.template operator()<HiddenTile<E, kLanes, 5, 3>, 5>();
   constexpr int some = most * 3 / 4;
-  if (each <= some) return go.template operator()<HiddenTile<E, kLanes, some, most / 2 - 1>, some>();
-  go.template operator()<HiddenTile<E, kLanes, most, some - 1>, most>();
+  if constexpr (more)
+    if (each == at_most) return tile.template operator()<at_most, at_most - 2>();
+  if constexpr (most > 4)
+    if (each == 5) return tile.template operator()<5, 3>();
+  if (each <= some) return tile.template operator()<some, most / 2 - 1>();
+  if constexpr (most > 4 && width == 8)
+    if (each == 7) return tile.template operator()<7, 5>();
+  tile.template operator()<most, some - 1>();
 }
 
 /// go.operator()<Tile, vectors of a lane>(rows, grid), for a kernel of kOperands.
-template <class E, int kOperands, class Go>
+template <class E, int kOperands, int kMost, class Go>
 void launch_hidden_rows(const RowProblem& p, const Go& go) {
   const HiddenRows h = hidden_rows<E>(p);
   const bool whole = on_whole_vectors(p) && (!p[Slot::dy].given || on_vectors(p, p[Slot::dy]));
-  with_hidden_shape<E>(static_cast<int>(p.n), whole, [&]<class Tile, int kVectors>() {
+  with_hidden_shape<E, kMost>(static_cast<int>(p.n), whole, [&]<class Tile, int kVectors>() {
     constexpr int each = Tile::kRows, all = each * kOddWarps * kOddRuns;
-    // Behind the last mask slots without an element are looked at, too.
-    constexpr int slots = 32 / each * kVectors * 16 / static_cast<int>(sizeof(E));
-    const int behind = p[Slot::mask].given ? std::max(slots - static_cast<int>(p.n), 0) + 16 : 0;
     const int sets = kOddWarps * kOddRuns * (kOperands * OddPlace<E>::bytes(h.rows, each) + h.mask_bytes(each));
-    go.template operator()<Tile, kVectors>(h, Grid{(p.rows + all - 1) / all, 32 * kOddWarps, 1, sets + behind});
+    go.template operator()<Tile, kVectors>(h, Grid{(p.rows + all - 1) / all, 32 * kOddWarps, 1, sets});
   });
 }
 

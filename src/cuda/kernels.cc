@@ -56,11 +56,12 @@ const RowKernel kSoftmax[] = {by_outer_index_kernel,
                               softmax_naive_kernel,
                               softmax_safe_kernel,
                               softmax_online_kernel};
-const RowKernel kFold[] = {
-    by_outer_index_kernel,     fold_lane_rows_kernel,    fold_any_short_kernel,   fold_odd_rows_kernel,
-    fold_tiles_kernel,         fold_masked_stays_kernel, fold_listed_rows_kernel, fold_ragged_mixed_kernel,
-    fold_ragged_rows_kernel,   fold_lengths_warp_kernel, fold_any_rows_kernel,    fold_across_columns_kernel,
-    fold_across_hidden_kernel, fold_across_rows_kernel,  fold_double_rows_kernel, fold_generic_kernel};
+const RowKernel kFold[] = {by_outer_index_kernel,      fold_lane_rows_kernel,     fold_any_short_kernel,
+                           fold_odd_rows_kernel,       fold_hidden_rows_kernel,   fold_tiles_kernel,
+                           fold_masked_stays_kernel,   fold_listed_rows_kernel,   fold_ragged_mixed_kernel,
+                           fold_ragged_rows_kernel,    fold_lengths_warp_kernel,  fold_any_rows_kernel,
+                           fold_across_columns_kernel, fold_across_hidden_kernel, fold_across_rows_kernel,
+                           fold_double_rows_kernel,    fold_generic_kernel};
 const RowKernel kFinish[] = {by_outer_index_kernel, given_rows_kernel, given_across_columns_kernel,
                              given_double_rows_kernel, finish_generic_kernel};
 const RowKernel kBackward[] = {by_outer_index_kernel,

@@ -24,7 +24,7 @@ extern const RowKernel softmax_lane_rows_kernel, softmax_odd_rows_kernel, softma
 extern const RowKernel softmax_apart_rows_kernel, softmax_apart_stays_kernel, softmax_apart_cluster_kernel;
 /// The same with two reads; logsumexp and state of plain problems.
 extern const RowKernel softmax_long_rows_kernel, softmax_two_reads_kernel, fold_lane_rows_kernel, fold_odd_rows_kernel,
-    fold_tiles_kernel;
+    fold_hidden_rows_kernel, fold_tiles_kernel;
 /// The same with masks, lengths and scales a row.
 extern const RowKernel softmax_lengths_warp_kernel, softmax_lengths_pairs_kernel, softmax_masked_pairs_kernel,
     softmax_masked_chunks_kernel, softmax_lengths_tiles_kernel, softmax_lengths_stay_kernel,

@@ -41,6 +41,10 @@ struct PartedGroup {
   __device__ __forceinline__ int length(int i) const {
     return static_cast<int>(clamp(r.length - begin(i), lift::kChunk));
   }
+  /// Chunks with elements that exist, or one.
+  __device__ __forceinline__ int filled() const {
+    return max(static_cast<int>(min(lift::chunk_count(r.length) - chunks.first, std::int64_t{chunks.count})), 1);
+  }
 };
 
 /// From elements to the states of groups.
@@ -55,15 +59,16 @@ __global__ void __launch_bounds__(kMixedThreads, Part::kThreads / kMixedThreads)
   for (long long at = blockIdx.x; at < list.count(); at += gridDim.x) {
     if (list.group(at).row < 0) continue;
     const PartedGroup<List> group(p, list, at);
+    const int filled = group.filled();
     Part part(p, group.r);
 #pragma unroll 1
-    for (int i = warp; i < group.chunks.count; i += kMixedWarps) {
+    for (int i = warp; i < filled; i += kMixedWarps) {
       part.load(p, group.r, group.begin(i), group.length(i));
       if (threadIdx.x % 32 == 0) states[i] = part.state();
     }
     __syncthreads();
     if (warp == 0) {
-      const State all = Part::merge([&](int i) { return states[i]; }, group.chunks.count);
+      const State all = Part::merge([&](int i) { return states[i]; }, filled);
       if (threadIdx.x == 0) list.states[at] = all;
     }
     __syncthreads();

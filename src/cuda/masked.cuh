@@ -74,18 +74,27 @@ struct MaskedFold {
   using Lse = fold::LogSumExp<float>;
   static constexpr int kWidth = kCount / Fold::kVectors;
 
+  /// Between which z a group's elements lie.
+  struct Range {
+    float top;        ///< kMagic where there are none
+    bool none, near;  ///< there are none; they are so near each other that no term is nothing
+  };
   /// own: the extremes of what is present, +inf and -inf where nothing is.
-  static __device__ __forceinline__ Folded fold(float (&v)[kCount], float c, lift::Extremes own,
-                                                const Present<kCount>& present) {
+  static __device__ __forceinline__ Range range(float c, lift::Extremes own) {
     constexpr float kMagic = fold::Real<float>::kMagic;
     // As integers positive floats order by value, and what is negative or NaN is not in the fast range: see WarpFold.
     const float top = __int_as_float(Fold::largest(__float_as_int(S::fma(c > 0.F ? own.high : own.low, c, kMagic))));
     const float bottom =
         __int_as_float(Fold::smallest(__float_as_int(S::fma(c > 0.F ? own.low : own.high, c, kMagic))));
     const bool fast = top >= kMagic + fold::Real<float>::kFastLowest && top <= kMagic + fold::Real<float>::kFastHighest;
-    const bool none = top == -fold::infinity<float>() && bottom == fold::infinity<float>();  // nothing is present
-    if (__all_sync(lift::kWholeWarp, none || (fast && bottom >= top - 60.F)))
-      return fold_dense(v, c, none ? kMagic : top, none, present);
+    const bool none = top == -fold::infinity<float>() && bottom == fold::infinity<float>();
+    return {none ? kMagic : top, none, fast && bottom >= top - 60.F};
+  }
+  /// own: as above.
+  static __device__ __forceinline__ Folded fold(float (&v)[kCount], float c, lift::Extremes own,
+                                                const Present<kCount>& present) {
+    const Range all = range(c, own);
+    if (__all_sync(lift::kWholeWarp, all.none || all.near)) return fold_dense(v, c, all.top, all.none, present);
     hide(v, c, present);
     return kReduce ? Fold::reduce(v, c) : Fold::terms(v, c);
   }

@@ -209,8 +209,8 @@ void launch_mixed(const RowProblem& p, const Context& context) {
   rows(ragged_mixed_rows<false, Shorter::kSlots, kOfProcessor / kMixedThreads, Part<8, 32>, Part<16, 32>, Chunk>);
   if (memory.queue.capacity == 0) return;
   const int threads = 32 * warps_of_mixed_blocks(mean, Chunk::kBlockThreads / 32);
-  launch("ragged_mixed_blocks", ragged_mixed_blocks<Chunk>,
-         {std::min<std::int64_t>(kOfProcessor / threads * processors, memory.queue.capacity), threads}, stream, p,
+  // However few rows there are: a row knows by the grid whether blocks are without one.
+  launch("ragged_mixed_blocks", ragged_mixed_blocks<Chunk>, {kOfProcessor / threads * processors, threads}, stream, p,
          memory.queue, memory.list);
   if (memory.list.capacity == 0) return;
   launch_long_parts<Chunk>(p, memory.list, memory.list.capacity, stream);

@@ -49,7 +49,7 @@ void launch_rows(const char* name, const RowProblem& p, int processors, Stream s
   const int runs = runs_that_fill(p.n <= (sizeof(E) == 4 ? 700 : 1600) ? 4 : 2, p.rows, 1, processors);
   const int row = PairPlace<E>::bytes(p.n), mask = kMasked ? PairPlace<char>::bytes(p.n) : 0;
   const auto rows = short_rows(p);
-  const HiddenRows given{rows,
+  const PairedRows given{rows,
                          kMasked ? memory_of(p, p[Slot::mask]) : Extent{},
                          fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), rows.scale).two_kappa,
                          row + mask,

@@ -1,18 +1,29 @@
 // softmax_hidden_rows: what it takes, and how it is launched.
 #include "cuda/softmax_hidden_rows.cuh"
 
+#include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
+
+#include <bit>
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 namespace {
 
-/// Measured: float32 with masks, but for the shortest rows; with lengths the shortest of the others.
+/// Measured.
 bool is_faster(const RowProblem& p) {
-  if (size_of(p[Slot::x].dtype) != 4) return false;
-  if (p[Slot::mask].given) return p.n >= (p.op == Op::softmax ? 12 : 24);
-  return refuses_uncut(p) == nullptr && p.n >= 12 && p.n < 60;
+  const bool wide = size_of(p[Slot::x].dtype) == 4, log = p.op == Op::log_softmax;
+  const bool cut = refuses_uncut(p) == nullptr, on_vectors = on_whole_vectors(p);
+  if (p[Slot::mask].given) {
+    if (wide) return p.n >= (log ? 13 : 12);
+    // Those that fill groups of lanes, with masks that come from memory, by ordinary loads.
+    const bool fills = !log && on_vectors && p.n >= 128 && std::has_single_bit(static_cast<std::uint64_t>(p.n));
+    return p.n >= 14 && !(p.n == 16 && on_vectors) && !(fills && masks_end_to_end(p));
+  }
+  if (!cut) return true;  // scales alone
+  if (log) return wide ? p.n >= 12 && p.n < 600 : p.n >= 14;
+  return p.n >= (wide ? 12 : 14) && p.n < (on_vectors ? 60 : wide ? 900 : 1025);
 }
 
 const char* refuses(const RowProblem& p, const Context&) {
@@ -23,16 +34,9 @@ const char* refuses(const RowProblem& p, const Context&) {
   return refuses_hidden_problem(p);
 }
 
-template <bool kLog>
-void launch_rows(const RowProblem& p, Stream stream) {
-  launch_hidden_rows<float, 1>(p, [&]<class Tile, int kVectors>(const HiddenRows& rows, const Grid& grid) {
-    launch("softmax_hidden_rows", softmax_hidden_rows<Tile, kVectors, kLog>, grid, stream, rows);
-  });
-}
-
 void run(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
-  p.op == Op::log_softmax ? launch_rows<true>(p, stream_of(context)) : launch_rows<false>(p, stream_of(context));
+  with_element(p[Slot::x].dtype, [&]<class E>() { launch_softmax_hidden_rows<E>(p, stream_of(context)); });
 }
 
 }  // namespace

@@ -1,21 +1,40 @@
-// softmax and log_softmax of float32 rows up to 1024 of which a mask, lengths or a causal limit hide elements.
+// softmax and log_softmax of rows up to 1024 of which a mask, lengths or a causal limit hide elements.
 #pragma once
 
-#include "cuda/hidden_rows.cuh"
+#include "cuda/hidden_fold.cuh"
 #include "cuda/in_order.cuh"
+#include "cuda/reciprocal.cuh"
 #include "cuda/softmax_rows.cuh"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// Rows of a run that hold elements far apart, +inf or NaN, or whose scales are 0 or not finite, from where they
+/// lie in x: none has been written.
+template <class E, int kLanes, bool kLog>
+__device__ __noinline__ void put_any_hidden(const RowProblem& p, std::int64_t base, int count) {
+  constexpr int kAtOnce = 32 / kLanes;
+#pragma unroll 1
+  for (int i = 0; i < count; i += kAtOnce) {
+    const int own = i + static_cast<int>(threadIdx.x) % 32 / kLanes;
+    const Row r = row_at(p, RowPlace(p, base + min(own, count - 1)));
+    if (p[Slot::mask].given) {
+      softmax_group<VectorElements<E, kLanes, lift::kPerLane>, kLog>(p, r, own < count);
+    } else {
+      short_rows_of_any<E, kLanes>(p, r.x, r.y, static_cast<int>(r.length), r.scale, own < count);
+    }
+  }
+}
+
 /// A group of lanes a row.
-template <class Tile, int kVectors, bool kLog>
-__global__ void __launch_bounds__(32 * kOddWarps, 4) softmax_hidden_rows(const __grid_constant__ HiddenRows p) {
+template <class E, class Tile, int kVectors, bool kLog>
+__global__ void __launch_bounds__(32 * kOddWarps, (kVectors > (kLog ? 6 : 7) ? 4 : 5))
+    softmax_hidden_rows(const __grid_constant__ HiddenRows p) {
   begin_in_order();
-  using E = float;
-  constexpr int kLanes = Tile::kLanes, kRows = Tile::kRows, kWidth = 4, kCount = kVectors * kWidth;
-  using Fold = lift::WarpFold<kWidth, kLanes, kCount>;
+  using Shown = ShownRow<E, Tile, kVectors>;
+  constexpr int kRows = Tile::kRows;
+  using S = fold::Scalar<float>;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kOddWarps][kOddRuns];
   __shared__ ComingRow coming[kOddWarps][kOddRuns * kRows];
@@ -25,47 +44,52 @@ __global__ void __launch_bounds__(32 * kOddWarps, 4) softmax_hidden_rows(const _
   const bool own_scales = p.p[Slot::scales].given;
 #pragma unroll 1
   for (int run = 0; run < kOddRuns && sets.has(run); ++run) {
-    const int own = lane / kLanes, count = sets.count(run);
+    const int own = lane / Tile::kLanes, count = sets.count(run);
     // Groups without a row of their own take part with the last one and write nothing.
     const int some = min(own, count - 1);
-    const OddPlace<E> place = sets.place(run, p.rows, 0);
-    const char* x = place.row(p.rows, some);
+    const char* x = sets.place(run, p.rows, 0).row(p.rows, some);
     const ComingRow row = sets.coming(run, some);
     const Tile tile(x, static_cast<int>(p.rows.n), some, p.rows.joined);
     const auto scale = own_scales ? fold::make_scale<float>(row.scale) : p.rows.scale;
     const auto factor = own_scales ? lift::Factor(scale.c) : p.rows.factor;
     sets.wait(run);
-    MaskedTile<E, kLanes, kCount> elements(x);
-    tile.gather_only(elements.raw, x, Packed<E>::narrow(0.F));
-    const auto put = [&](int i, unsigned flags) { elements.flags[i] = flags; };
-    if (sets.masked()) {
-      find_shown<E, kLanes, kVectors, true>(sets.mask(run, some, row.mask), tile.shift, row.length, tile.turn, put);
-    } else {
-      find_shown<E, kLanes, kVectors, false>(nullptr, tile.shift, row.length, tile.turn, put);
+    const Shown shown(sets, run, some, row, tile, x, factor.c);
+    const bool hidden = shown.range.none && p.rows.empty == Empty::zero;  // all of it
+    if (!__all_sync(lift::kWholeWarp, factor.plain && factor.c > 0.F && (shown.range.near || hidden))) {
+      put_any_hidden<E, Shown::kAnyLanes, kLog>(p.p, sets.base(run), count);
+      continue;
     }
-    float v[kCount];
-    const auto folded = elements.template fold<Fold, kLog>(v, factor);
-    const fold::Normaliser<float> norm(folded.state);
-    if (norm.regular) {
-      const auto log_norm = [&] {
-        if (!own_scales) return p.rows.log_normaliser(folded.state);
-        fold::LogNormaliser<float> of(folded.state, scale);
-        of.set_c(factor.c);
-        return of;
-      };
-      finish<kLog, kCount>(v, folded.dense, fold::Scalar<float>::mul(norm.reciprocal, folded.unit), log_norm,
-                           [](int) {});
-    } else {
-      const Constant constant = constant_of<kLog>(folded.state, p.rows.empty);
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const bool shown = (elements.flags[i / 4] & 0x80U << 8 * (i % 4)) != 0;
-        v[i] = constant.everywhere || shown ? constant.value : nothing<kLog>();
-      }
-    }
-    sets.put(run, tile, [&](int j) { return Packed<E>::pack(v + j * kWidth); });
+    float v[Shown::kCount], unit;
+    const float d = shown.template sum<kLog>(v, factor.c, unit);
+    // A row that is hidden is nothing times any state.
+    const fold::LogSumExp<float>::State state{static_cast<double>(shown.m()), hidden ? 1.F : S::mul(d, unit)};
+    finish<kLog, Shown::kCount>(
+        v, true, S::mul(reciprocal_of_normal(state.d), unit),
+        [&] {
+          if (!own_scales) return p.rows.log_normaliser(state);
+          fold::LogNormaliser<float> of(state, scale);
+          of.set_c(factor.c);
+          return of;
+        },
+        [](int) {});
+    sets.put(run, tile, [&](int j) { return Packed<E>::pack(v + j * Shown::kWidth); });
   }
   bulk_drain();
+}
+
+/// p's rows, of elements E.
+template <class E>
+void launch_softmax_hidden_rows(const RowProblem& p, Stream stream);
+extern template void launch_softmax_hidden_rows<fold::BFloat16>(const RowProblem&, Stream);
+extern template void launch_softmax_hidden_rows<fold::Float16>(const RowProblem&, Stream);
+
+template <class E>
+void launch_softmax_hidden_rows(const RowProblem& p, Stream stream) {
+  launch_hidden_rows<E, 1, 8>(p, [&]<class Tile, int kVectors>(const HiddenRows& rows, const Grid& grid) {
+    p.op == Op::log_softmax
+        ? launch("softmax_hidden_rows", softmax_hidden_rows<E, Tile, kVectors, true>, grid, stream, rows)
+        : launch("softmax_hidden_rows", softmax_hidden_rows<E, Tile, kVectors, false>, grid, stream, rows);
+  });
 }
 
 }  // namespace cuda

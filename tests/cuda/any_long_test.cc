@@ -36,8 +36,7 @@ TEST_F(CudaAnyLong, Softmax) {
 }
 
 /// Plain ones end to end, others apart, with a mask, lengths, scales or operands that are not alike.
-void compare_gradients(DType t, std::int64_t n, std::size_t at) {
-  const std::int64_t rows = 3;
+void compare_gradients(DType t, std::int64_t n, std::size_t at, std::int64_t rows = 3) {
   const bool plain = at % 2 == 0, log = pick(at, 0, 2) == 0, mixed = !plain && pick(at, 1, 3) == 0;
   const bool has_mask = !plain && pick(at, 2, 2) == 0, has_length = !plain && pick(at, 3, 2) == 0,
              has_scales = !plain && !has_mask && !has_length && !mixed;
@@ -49,7 +48,7 @@ void compare_gradients(DType t, std::int64_t n, std::size_t at) {
                                   : DType::float32,
             {rows, n}, {n, 1}, plain ? offset : offset + 1);
   Tensor mask(DType::boolean, {rows, n}), length(DType::int64, {rows, 1}), scales(DType::float32, {rows, 1});
-  mask.fill([&](std::int64_t i) { return i / n == 1 ? 0. : i % 3 != 0 ? 1. : 0.; });
+  mask.fill([&](std::int64_t i) { return i / n % 9 == 1 ? 0. : i % 3 != 0 ? 1. : 0.; });
   length.fill([&](std::int64_t i) { return i == 0 ? 0. : i == 1 ? double(n) : double(n - 2000); });
   scales.fill([](std::int64_t i) { return i == 1 ? 0. : -1.25; });
   const auto options = [&](bool gpu) {
@@ -82,6 +81,75 @@ TEST_F(CudaAnyLong, Gradients) {
         if (HasFailure()) return;
         compare_gradients(t, n, at++);
       }
+}
+
+/// Blocks have several groups of chunks, of several rows.
+TEST_F(CudaAnyLong, ManyRows) {
+  CudaCase c;
+  c.dtype = c.out = DType::bfloat16;
+  c.rows = 40, c.n = 524289, c.mask = c.length = true;
+  std::string kernel;
+  expect_same(c, &kernel);
+  EXPECT_EQ(kernel, "softmax_any_long");
+  for (const std::size_t at : {0, 1, 7}) compare_gradients(DType::bfloat16, 524289, at, 40);
+}
+
+/// How three by two rows lie: elements and where the axes' neighbours are, from the outer axis on.
+struct Lies {
+  std::vector<std::int64_t> strides;
+  bool causal;
+};
+constexpr std::int64_t kN = 262150;
+const Lies kLies[] = {{{6 * kN, 2 * kN, 2}, false},    {{0, kN, 1}, false},
+                      {{kN, 3 * kN, 1}, false},        {{2 * kN, kN, -1}, false},
+                      {{3 * kN + 9, kN + 3, 1}, true}, {{2 * kN + 6, kN + 3, 1}, false}};
+
+/// Elements that lie apart or backwards, one row for all of an axis, axes in another order, rows with gaps, a causal
+/// limit; y and dy of another dtype than each other.
+TEST_F(CudaAnyLong, Layouts) {
+  const std::vector<std::int64_t> shape{3, 2, kN};
+  for (const DType t : {DType::float32, DType::bfloat16})
+    for (const Lies& lies : kLies) {
+      const bool rows_with_gaps = &lies == &kLies[5];
+      const auto options = [&](bool) {
+        softfold::RowOptions o;
+        o.causal = lies.causal;
+        return o;
+      };
+      Tensor x(t, shape, lies.strides), y(t, shape), dy(t == DType::float32 ? DType::bfloat16 : t, shape, {}, 1);
+      x.fill([&](std::int64_t i) { return value_of(Values::normal, i / kN, i % kN, kN); });
+      dy.fill([&](std::int64_t i) { return gradient_of(i / kN, i % kN); });
+      for (const Op op : {Op::softmax, Op::log_softmax}) {
+        const std::string kernel = run_on_both(op, {&x}, y, options);
+        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << &lies - kLies << " by " << kernel;
+        if (!rows_with_gaps) EXPECT_EQ(kernel, "softmax_any_long") << &lies - kLies;
+      }
+      const std::string kernel = run_on_both(Op::softmax_backward, {&x, &dy}, y, options);
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      ASSERT_EQ(difference(y.host(), y.download(), y.size()), "") << &lies - kLies << " by " << kernel;
+      EXPECT_EQ(kernel, "backward_any_long") << &lies - kLies;
+    }
+}
+
+/// Which kernel takes plain gradients, and rows for which a rung is asked.
+TEST_F(CudaAnyLong, Kernels) {
+  const auto gradient = [](std::int64_t rows, std::int64_t stride) {
+    Tensor y(DType::float32, {rows, kN}, {stride, 1});
+    const softfold::View in[] = {y.cuda(), y.cuda()}, out = y.cuda();
+    return std::string(softfold::plan(Op::softmax_backward, in, {&out, 1}, softfold::RowOptions{}).kernel());
+  };
+  EXPECT_EQ(gradient(2, kN), "backward_long");
+  EXPECT_EQ(gradient(2, kN + 4), "backward_any_long");
+  EXPECT_EQ(gradient(1, kN + 4), "backward_long");
+  Tensor x(DType::float32, {2, kN}), mask(DType::boolean, {2, kN});
+  for (const auto& [rung, kernel] :
+       {std::pair{softfold::Rung::tiled, "softmax_any_long"}, {softfold::Rung::automatic, "softmax_any_long"}}) {
+    softfold::RowOptions o;
+    o.mask = mask.cuda(), o.rung = rung;
+    const softfold::View all = x.cuda();
+    EXPECT_EQ(softfold::plan(Op::softmax, {&all, 1}, {&all, 1}, o).kernel(), kernel);
+  }
 }
 
 }  // namespace

@@ -197,15 +197,17 @@ TEST_F(CudaHiddenGradient, RowsThatClustersStayFor) {
     }
 }
 
-/// One mask for all heads, as attention has it, and a causal limit of each head's rows.
+/// One mask for all heads, as attention has it, of keys or of steps and keys, and a causal limit of each head's rows.
 TEST_F(CudaHiddenGradient, SeveralOuterAxes) {
   for (const DType t : {DType::float32, DType::bfloat16})
     for (const std::int64_t n : {24, 130, 1000, 3000})
-      for (const bool causal : {false, true}) {
+      for (const int lies : {0, 1, 2, 3}) {
+        const bool causal = lies % 2 == 1;
         const std::int64_t batch = 2, heads = 3, steps = 21;
         Tensor y(t, {batch, heads, steps, n}), dy(t, {batch, heads, steps, n}), dx(t, {batch, heads, steps, n}),
-            mask(DType::boolean, {batch, 1, 1, n}), length(DType::int32, {batch, heads, steps});
-        mask.fill([&](std::int64_t i) { return i % n < n / 2 + 5 * (i / n) ? 1. : 0.; });
+            mask(DType::boolean, {lies == 2 ? 1 : batch, 1, lies < 2 ? 1 : steps, n}),
+            length(DType::int32, {batch, heads, steps});
+        mask.fill([&](std::int64_t i) { return i % n < n / 2 + 5 * (i / n % 9) ? 1. : 0.; });
         y.fill([&](std::int64_t i) { return value_of(Values::uniform, i / n, i % n, n); });
         dy.fill([&](std::int64_t i) { return gradient_of(i / n, i % n); });
         softfold::RowOptions cpu, cuda;

@@ -242,10 +242,10 @@ TEST_F(CudaHiddenPairs, EdgesOfMemory) {
           }
           ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
           const bool stays = t == DType::float32 && n == 4104;  // on vectors
-          EXPECT_EQ(kernel, stays                             ? "softmax_masked_stays"
-                            : n > 2048                        ? "softmax_masked_chunks"
-                            : n < 1025 && t == DType::float32 ? "softmax_hidden_rows"
-                                                              : "softmax_masked_pairs")
+          EXPECT_EQ(kernel, stays      ? "softmax_masked_stays"
+                            : n > 2048 ? "softmax_masked_chunks"
+                            : n < 1025 ? "softmax_hidden_rows"
+                                       : "softmax_masked_pairs")
               << rows << "x" << n << " " << name_of(t);
           ASSERT_EQ(difference(y.host(), y.download(), y.size()), "")
               << rows << "x" << n << " " << name_of(t) << " offset " << offset << (one_mask ? " one mask" : "");

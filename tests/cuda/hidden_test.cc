@@ -76,12 +76,14 @@ TEST_F(CudaHidden, ManyShortRows) {
   std::size_t at = 0;
   for (const std::int64_t n : {1,   11,  12,  16,  17,  31,  32,  33,  50,  64,  65,  77,  100, 127,  128, 129,
                                160, 200, 250, 256, 257, 310, 400, 511, 512, 513, 630, 777, 999, 1023, 1024})
-    for (int h = 0; h < 3; ++h) {
+    for (std::size_t i = 0; i < 9; ++i) {
+      const DType t = kNarrow[i / 3];
+      const std::size_t h = i % 3;
       const auto hides = static_cast<Hides>(h);
       const At& lies = kAt[at++ % std::size(kAt)];
       const std::int64_t rows = 90 + 4000 / n;
       Tensor mask(DType::boolean, {rows, n}, {n + lies.mask_gap, 1}, lies.mask_offset), length(DType::int32, {rows});
-      Tensor x(DType::float32, {rows, n}, {n + lies.gap, 1}, lies.offset), scale(DType::float64, {rows});
+      Tensor x(t, {rows, n}, {n + lies.gap, 1}, lies.offset), scale(DType::float64, {rows});
       constexpr double kScales[] = {1., 0.5, 0., -2., 1e30, 3.};
       scale.fill([&](std::int64_t row) { return kScales[row % 6]; });
       mask.fill([&](std::int64_t i) { return is_masked_in(i / n % 37, i % n, n) ? 1. : 0.; });
@@ -102,8 +104,44 @@ TEST_F(CudaHidden, ManyShortRows) {
       if (HasFatalFailure()) return;
       if (!lies.in_place) continue;
       const std::string kernel = expect_same_in_place(x, cpu, cuda, "short rows of " + std::to_string(n));
-      if (has_mask(hides) && n >= 12) EXPECT_EQ(kernel, "softmax_hidden_rows");
+      if (has_mask(hides) && n >= 20) EXPECT_EQ(kernel, "softmax_hidden_rows");
     }
+}
+
+/// Masks of a batch's keys, of its rows, or of all batches, which rows of a warp share or which lie end to end or
+/// apart, up to the ends of their memory.
+TEST_F(CudaHidden, MasksOfSeveralAxes) {
+  std::size_t at = 0;
+  for (const std::int64_t n : {1, 7, 16, 20, 33, 64, 77, 128, 197, 250, 512, 777, 1000, 1024})
+    for (const DType t : kNarrow)
+      for (int lie = 0; lie < 7; ++lie, ++at) {
+        constexpr std::int64_t kBatches = 3, kHeads = 4, kRows = 37;
+        const std::vector<std::int64_t> strides[] = {{n, 0, 0, 1},         {0, 0, n, 1},     {kRows * n, 0, n, 1},
+                                                     {0, 0, 0, 1},         {0, n + 3, 0, 1}, {0, 0, n + 5, 1},
+                                                     {kHeads * n, n, 0, 1}};
+        const std::vector<std::int64_t> shape{kBatches, kHeads, kRows, n};
+        Tensor mask(DType::boolean, shape, strides[lie], static_cast<std::int64_t>(at % 7), 0);
+        Tensor length(DType::int32, {kBatches, kHeads, kRows}, {kRows, 0, 1}),
+            x(t, shape, {}, static_cast<std::int64_t>(at % 3), 0);
+        // Elements of a mask's memory, whichever rows they are of, but for a row without any.
+        mask.fill([&](std::int64_t i) {
+          std::int64_t place = i % n;
+          for (std::size_t d = 3, left = static_cast<std::size_t>(i / n); d-- > 0;
+               left /= static_cast<std::size_t>(shape[d]))
+            place += static_cast<std::int64_t>(left % static_cast<std::size_t>(shape[d])) * strides[lie][d];
+          return place / n % 11 == 7 ? 0. : Random(static_cast<std::uint64_t>(place)).next() % 3 != 0 ? 1. : 0.;
+        });
+        length.fill([&](std::int64_t i) { return static_cast<double>(length_in(i, n)); });
+        x.fill(
+            [&](std::int64_t i) { return value_of(at % 5 == 4 ? Values::specials : Values::normal, i / n, i % n, n); });
+        softfold::RowOptions cpu, cuda;
+        cpu.mask = mask.cpu(), cuda.mask = mask.cuda();
+        if (at % 4 == 3) cpu.length = length.cpu(), cuda.length = length.cuda();
+        cpu.empty = cuda.empty = at % 6 == 5 ? softfold::Empty::nan : softfold::Empty::zero;
+        expect_same(x, cpu, cuda, "masks " + std::to_string(lie) + " of rows of " + std::to_string(n),
+                    static_cast<std::int64_t>(at % 3));
+        if (HasFatalFailure()) return;
+      }
 }
 
 /// Rows enough for clusters to stay.

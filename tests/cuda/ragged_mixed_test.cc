@@ -69,6 +69,7 @@ void CudaRaggedMixed::compare(const std::vector<std::int64_t>& sizes, DType t, s
   }
   if (!kind.in_place) return;
   expect_same(Op::softmax_backward, {&x, &dy}, {&dy}, cpu, cuda, what + " in place");
+  expect_same(Op::log_softmax_backward, {&x, &dy}, {&x}, cpu, cuda, what + " in place of y");
   expect_same(Op::log_softmax, {&x}, {&x}, cpu, cuda, what + " in place");
 }
 
@@ -128,33 +129,43 @@ TEST_F(CudaRaggedMixed, Few) {
   std::vector<std::int64_t> empty(200000);
   for (std::size_t i = 0; i < 300; ++i) empty[5 + 600 * i] = static_cast<std::int64_t>(i * i % 3001);
   compare_all(empty, 300001);
-  compare({70000, 9000000, 65536, 65537}, DType::bfloat16, 301001);
-  compare({70000, 9000000, 65536, 65537}, DType::float32, 301002);
+  compare({65000}, DType::float32, 301000);
+  compare({70000, 9000000, 65000, 65537}, DType::bfloat16, 301001);
+  compare({70000, 14000000, 70001, 70002, 69999, 70000}, DType::float32, 301002);
 }
 
 /// Rows that lie over each other are more than the queue and the list have room for.
 TEST_F(CudaRaggedMixed, OffsetsThatLie) {
-  for (const std::int64_t longest : {900, 9000, 90000, 700000}) {
-    const std::int64_t n = 800000, regular = 100, rows = 3000;
-    Tensor offsets(DType::int64, {rows + 1}), x(DType::float32, {n}), y(DType::bfloat16, {n});
-    offsets.fill([&](std::int64_t i) {
-      if (i <= regular) return static_cast<double>(1000 * i);
-      const std::int64_t far = 1000 * regular + longest;
-      return static_cast<double>(i % 7 == 0 ? n + i : i % 2 == 0 ? far : 1000 * regular + 1);
-    });
-    x.fill_by_threads([](std::int64_t i) { return value_of(Values::normal, 0, i, 1000); });
-    softfold::RowOptions cuda, straight;
-    cuda.offsets = offsets.cuda();
-    softfold::plan(Op::softmax, std::vector{x.cuda()}, std::vector{y.cuda()}, cuda).run();
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << longest;
-    const std::vector<unsigned char> got = y.download();
-    offsets.fill([&](std::int64_t i) { return static_cast<double>(i <= regular ? 1000 * i : n); });
-    straight.offsets = offsets.cpu();
-    softfold::plan(Op::softmax, std::vector{x.cpu()}, std::vector{y.cpu()}, straight).run();
-    const auto end = static_cast<std::ptrdiff_t>(1000 * regular * static_cast<std::int64_t>(y.size()));
-    const std::vector<unsigned char> expected = y.host();
-    ASSERT_TRUE(std::equal(expected.begin(), expected.begin() + end, got.begin())) << longest;
-  }
+  for (const std::int64_t longest : {900, 9000, 90000, 700000})
+    for (const Op op : {Op::softmax, Op::softmax_backward, Op::logsumexp}) {
+      const std::int64_t n = 800000, regular = 100, rows = 3000;
+      Tensor offsets(DType::int64, {rows + 1}), x(DType::float32, {n}), dy(DType::float32, {n});
+      Tensor y(DType::bfloat16, {op == Op::logsumexp ? rows : n});
+      offsets.fill([&](std::int64_t i) {
+        if (i <= regular) return static_cast<double>(1000 * i);
+        const std::int64_t far = 1000 * regular + longest;
+        return static_cast<double>(i % 7 == 0 ? n + i : i % 2 == 0 ? far : 1000 * regular + 1);
+      });
+      x.fill_by_threads([](std::int64_t i) { return value_of(Values::normal, 0, i, 1000); });
+      dy.fill_by_threads([](std::int64_t i) { return gradient_of(i / 1000, i % 1000); });
+      const auto run = [&](bool gpu) {
+        softfold::RowOptions o;
+        o.offsets = offsets.view(gpu);
+        std::vector<softfold::View> in{x.view(gpu)};
+        if (op == Op::softmax_backward) in.push_back(dy.view(gpu));
+        const softfold::View out = y.view(gpu);
+        softfold::plan(op, in, {&out, 1}, o).run();
+      };
+      run(true);
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << longest;
+      const std::vector<unsigned char> got = y.download();
+      offsets.fill([&](std::int64_t i) { return static_cast<double>(i <= regular ? 1000 * i : n); });
+      run(false);
+      const std::int64_t results = op == Op::logsumexp ? regular : 1000 * regular;
+      const auto end = static_cast<std::ptrdiff_t>(results * static_cast<std::int64_t>(y.size()));
+      const std::vector<unsigned char> expected = y.host();
+      ASSERT_TRUE(std::equal(expected.begin(), expected.begin() + end, got.begin())) << longest;
+    }
 }
 
 /// Which kernel takes them.
@@ -179,6 +190,13 @@ TEST_F(CudaRaggedMixed, Kernels) {
   EXPECT_EQ(of(Op::softmax_backward, {&x, &y}, y, nullptr, nullptr), "backward_ragged");
   EXPECT_EQ(of(Op::softmax_backward, {&x, &y}, y, &mask, nullptr), "backward_ragged_mixed");
   EXPECT_EQ(of(Op::softmax_backward, {&x, &half}, y, nullptr, nullptr), "backward_ragged_mixed");
+  Tensor apart(DType::float32, {2012}, {2}), lse(DType::float32, {3}), states(DType::float64, {3, 4}),
+      wide(DType::float64, {2012});
+  EXPECT_EQ(of(Op::softmax, {&apart}, y, nullptr, nullptr), "softmax_ragged_mixed");
+  EXPECT_EQ(of(Op::logsumexp, {&x}, lse, nullptr, nullptr), "fold_ragged_rows");
+  EXPECT_EQ(of(Op::logsumexp, {&x}, lse, &mask, nullptr), "fold_ragged_mixed");
+  EXPECT_EQ(of(Op::state, {&apart}, states, nullptr, nullptr), "fold_ragged_mixed");
+  EXPECT_EQ(of(Op::softmax, {&wide}, wide, &mask, nullptr).substr(0, 12), "fold_generic");
 }
 
 }  // namespace

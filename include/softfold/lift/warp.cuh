@@ -138,6 +138,18 @@ struct FrameTerms {
     const float t = __int_as_float(__float_as_int(p) + (__float_as_int(z) << 23));
     return kFlush && !(z >= lowest) ? 0.F : t;
   }
+  /// Half of it, and 0 of -inf, for c > 0: there the polynomial is NaN, of which saturation makes 0, and z's low bits
+  /// are 0. Halves of all coefficients make halves of all that is rounded in between.
+  __device__ __forceinline__ float half_term(float x) const {
+    struct Halves : S {
+      static __device__ __forceinline__ float set(double a) { return S::set(a) * 0.5F; }
+    };
+    const float z = S::fma(x, c, magic);
+    const float f = S::fma(x, c, -S::sub(z, magic));
+    float p;
+    asm("fma.rn.sat.f32 %0, %1, %2, 0f3F000000;" : "=f"(p) : "f"(fold::exp2_slope<Halves>(f)), "f"(f));
+    return __int_as_float(__float_as_int(p) + (__float_as_int(z) << 23));
+  }
 
  private:
   __device__ __forceinline__ FrameTerms(float c_, float magic_, float lowest_, float unit_)
