@@ -40,6 +40,23 @@ HiddenProblem hidden_problem(const RowProblem& p) {
   return {rows_of(p, p[Slot::x]), rows_of(p, dy), p, mask.given ? memory_of(p, mask) : Extent{}};
 }
 
+std::optional<RowSteps> row_steps(const RowProblem& p, const Operand& o) {
+  std::int64_t sizes[2] = {1, 1}, strides[2] = {0, 0};
+  int axes = 0;
+  for (int d = p.outer_rank - 1; d >= 0 && o.given; --d) {
+    const auto at = static_cast<std::size_t>(d);
+    if (p.outer[at] == 1) continue;
+    if (axes > 0 && o.strides[at] == sizes[axes - 1] * strides[axes - 1]) {
+      sizes[axes - 1] *= p.outer[at];
+      continue;
+    }
+    if (axes == 2) return std::nullopt;
+    sizes[axes] = p.outer[at], strides[axes] = o.strides[at];
+    ++axes;
+  }
+  return RowSteps{Divisor(sizes[0]), strides[0], strides[1]};
+}
+
 bool masks_end_to_end(const RowProblem& p) {
   const Operand& mask = p[Slot::mask];
   return mask.given && one_stride(p, mask) == p.n;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/cut_tile.cuh"
+#include "cuda/divisor.hpp"
 #include "cuda/masked.cuh"
 #include "cuda/sm90.cuh"
 
@@ -28,11 +29,41 @@ bool masks_are_shared(const RowProblem& p);
 /// Null if it is one.
 const char* refuses_hidden_problem(const RowProblem& p);
 
+/// Where an operand's rows are that have at most two steps between neighbours: most masks and lengths.
+struct RowSteps {
+  Divisor run;  ///< rows `inner` bytes apart; from one run to the next `outer`
+  std::int64_t inner = 0, outer = 0;
+
+  /// Of rows below 2^31.
+  __device__ __forceinline__ std::int64_t offset(std::uint32_t row) const {
+    const std::uint32_t of = run.quotient(row);
+    return of * outer + (row - of * run.value) * inner;
+  }
+};
+/// Nothing if there are more.
+std::optional<RowSteps> row_steps(const RowProblem& p, const Operand& o);
+
+/// Those of all that says what of a row is there.
+struct HiddenSteps {
+  RowSteps mask, length, scale;
+  Divisor steps;  ///< rows of the last outer axis, which a causal limit goes by
+};
+
 /// What of a row is there.
 struct HiddenRow {
   const char* mask;
   int length;
   double scale;
+
+  /// Of a row whose place is known by steps.
+  __device__ __forceinline__ HiddenRow(const RowProblem& p, const HiddenSteps& at, std::uint32_t row)
+      : mask(p[Slot::mask].data + at.mask.offset(row)), length(static_cast<int>(p.n)), scale(p.scale) {
+    const Operand &lengths = p[Slot::length], &scales = p[Slot::scales];
+    if (lengths.given)
+      length = static_cast<int>(clamp(integer_at(lengths.dtype, lengths.data + at.length.offset(row)), p.n));
+    if (p.causal) cut(p, row - at.steps.quotient(row) * at.steps.value);
+    if (scales.given) scale *= real_at(scales.dtype, scales.data + at.scale.offset(row));
+  }
 
   __device__ __forceinline__ HiddenRow(const RowProblem& p, std::int64_t row)
       : mask(p[Slot::mask].data), length(static_cast<int>(p.n)), scale(p.scale) {
@@ -49,10 +80,15 @@ struct HiddenRow {
       row = next;
     }
     if (lengths.given) length = static_cast<int>(clamp(integer_at(lengths.dtype, length_at), p.n));
-    if (p.causal)
-      length = static_cast<int>(
-          clamp(last + 1 + p.n - p.outer[static_cast<std::size_t>(p.outer_rank - 1)], std::int64_t{length}));
+    if (p.causal) cut(p, last);
     if (scales.given) scale *= real_at(scales.dtype, scale_at);
+  }
+
+ private:
+  /// To what a causal limit leaves of the `at`-th row of the last outer axis.
+  __device__ __forceinline__ void cut(const RowProblem& p, std::int64_t at) {
+    const std::int64_t steps = p.outer[static_cast<std::size_t>(p.outer_rank - 1)];
+    length = static_cast<int>(clamp(at + 1 + p.n - steps, std::int64_t{length}));
   }
 };
 

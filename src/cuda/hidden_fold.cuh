@@ -74,6 +74,7 @@ struct ShownRow {
 
   uint4 raw[kVectors];
   typename Masked::Range range;
+  int reach = kVectors;  ///< vectors of a lane that hold something, at most
 
   /// The `row`-th of a run that has landed, at x.
   template <class Sets>
@@ -89,6 +90,9 @@ struct ShownRow {
     // An element that is -inf is as good as hidden.
     if (__any_sync(lift::kWholeWarp, extremes.low == -fold::infinity<float>())) extremes.low = least_above_none<E>(raw);
     range = Masked::range(c, extremes);
+    // Measured: a warp of few rows.
+    if (kLanes >= 8 && sets.cut_short())
+      reach = (__reduce_max_sync(lift::kWholeWarp, its.length + tile.shift) + kWidth * kLanes - 1) / (kWidth * kLanes);
   }
   /// Of elements that are near each other, or of none, for c > 0: v becomes their terms, or with kElements themselves;
   /// the sum of the terms, which times `unit` is in the frame m().
@@ -98,12 +102,22 @@ struct ShownRow {
     for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(raw[j], v + j * kWidth);
     const lift::FrameTerms terms(c, m());
     unit = 2.F * terms.unit;
-    return lift::add_tree<kWidth, kLanes, float, kCount>([&](int j, int k) {
-      float& at = v[j * kWidth + k];
-      const float t = terms.half_term(at);
-      if (!kElements) at = t;
-      return t;
-    });
+    if constexpr (kElements) {
+      return lift::add_tree<kWidth, kLanes, float, kCount>(
+          [&](int j, int k) { return terms.half_term(v[j * kWidth + k]); });
+    }
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      float* const own = v + j * kWidth;
+      if (kLanes >= 8 && j >= reach) {
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) own[k] = 0.F;
+      } else {
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) own[k] = terms.half_term(own[k]);
+      }
+    }
+    return lift::add_tree<kWidth, kLanes, float, kCount>([&](int j, int k) { return v[j * kWidth + k]; });
   }
   __device__ __forceinline__ float m() const { return S::sub(range.top, fold::Real<float>::kMagic); }
 };

@@ -11,12 +11,14 @@ inline namespace v0 {
 namespace cuda {
 
 struct HiddenRows : HiddenProblem {
-  int mask_pitch;    ///< bytes between landing places of masks
-  bool mask_joined;  ///< a warp's masks lie end to end, and land as one run
-  bool mask_shared;  ///< neighbouring rows have the same mask
-  bool lengths;      ///< rows may be cut short
-  bool cut;          ///< of rows that are not joined only what lengths leave is read
-  bool alike;        ///< all rows are of one length and scale, and their masks, if any, joined
+  int mask_pitch = 0;        ///< bytes between landing places of masks
+  bool mask_joined = false;  ///< a warp's masks lie end to end, and land as one run
+  bool mask_shared = false;  ///< neighbouring rows have the same mask
+  bool lengths = false;      ///< rows may be cut short
+  bool cut = false;          ///< of rows that are not joined only what lengths leave is read
+  bool alike = false;        ///< all rows are of one length and scale, and their masks, if any, joined
+  bool stepped = false;      ///< `steps` say where what a row has lies
+  HiddenSteps steps{};
 
   SOFTFOLD_HD int mask_bytes(int rows) const { return p[Slot::mask].given ? mask_room(rows * mask_pitch) : 0; }
 };
@@ -93,6 +95,7 @@ class HiddenSets {
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32) {}
 
+  __device__ __forceinline__ bool cut_short() const { return p_.lengths; }
   __device__ __forceinline__ bool masked() const { return p_.p[Slot::mask].given; }
   __device__ __forceinline__ bool has(int run) const { return base(run) < p_.rows.rows; }
   __device__ __forceinline__ std::int64_t base(int run) const {
@@ -191,7 +194,9 @@ class HiddenSets {
     for (int i = lane_; i < whole_warps(kOddRuns * kRows); i += 32) {
       const int run = i / kRows, row = i % kRows;
       const bool is_row = run < kOddRuns && has(run) && row < count(run);
-      const HiddenRow own(p_.p, is_row ? base(run) + row : 0);
+      const std::int64_t at = is_row ? base(run) + row : 0;
+      const HiddenRow own =
+          p_.stepped ? HiddenRow(p_.p, p_.steps, static_cast<std::uint32_t>(at)) : HiddenRow(p_.p, at);
       const std::int64_t step = own.mask - shuffled(own.mask, lane_ - 1);
       const bool leads = !is_row || row == 0 || p_.cut || (step != 0 && step != n);
       const unsigned leaders = __ballot_sync(lift::kWholeWarp, leads), behind = leaders >> lane_ >> 1;
@@ -244,7 +249,8 @@ inline constexpr int kFewestCutBytes = 512;
 
 template <class E>
 HiddenRows hidden_rows(const RowProblem& p) {
-  HiddenRows h{hidden_problem(p), 0, false, false, p[Slot::length].given || p.causal, false, false};
+  HiddenRows h{hidden_problem(p)};
+  h.lengths = p[Slot::length].given || p.causal;
   const auto n = static_cast<int>(p.n), size = static_cast<int>(sizeof(E));
   const auto side_by_side = [&](const PlainRows& rows) {
     return rows.x_stride == std::int64_t{n} * size && (!p[Slot::y].given || rows.y_stride == rows.x_stride);
@@ -255,6 +261,14 @@ HiddenRows hidden_rows(const RowProblem& p) {
   h.rows.pitch = h.dy.pitch = OddPlace<E>::pitch(h.rows);
   h.mask_joined = h.rows.joined && masks_end_to_end(p);
   h.mask_shared = masks_are_shared(p);
+  h.stepped = p.rows <= 0x7FFFFFFF;
+  if (h.stepped) {
+    const auto mask = row_steps(p, p[Slot::mask]), length = row_steps(p, p[Slot::length]),
+               scale = row_steps(p, p[Slot::scales]);
+    h.stepped = mask && length && scale;
+    if (h.stepped)
+      h.steps = {*mask, *length, *scale, Divisor(p.causal ? p.outer[static_cast<std::size_t>(p.outer_rank - 1)] : 1)};
+  }
   h.mask_pitch = h.mask_joined ? n : (n + 15) / 16 * 16 + 16;
   h.alike = !h.lengths && !p[Slot::scales].given && (!p[Slot::mask].given || h.mask_joined);
   return h;
