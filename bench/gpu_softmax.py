@@ -148,7 +148,10 @@ class Bench:
             x = torch.log_softmax(x, -1) if op.startswith("log") else torch.softmax(x, -1)
         x = x.to(dtype)
         inputs = [x, torch.randn_like(x)] if op.endswith("backward") else [x]
-        y, need = torch.empty_like(x), (len(inputs) + 1) * x.numel() * x.element_size()
+        y, read_only = torch.empty_like(x), op == "logsumexp"
+        if read_only:
+            y = torch.empty(rows, device="cuda")
+        need = len(inputs) * x.numel() * x.element_size() + y.numel() * y.element_size()
         if case == "mask":
             given["mask"] = torch.rand(rows, n, device="cuda") < 0.75
             need += x.numel()
@@ -156,13 +159,13 @@ class Bench:
             given["scales"] = torch.rand(rows, device="cuda") + 0.5
         elif case == "length":
             given["length"] = torch.randint(0, n + 1, (rows,), device="cuda", dtype=torch.int32)
-            need = (x.numel() + len(inputs) * int(given["length"].sum())) * x.element_size() + 4 * rows
+            need = len(inputs) * int(given["length"].sum()) * x.element_size() + y.numel() * y.element_size() + 4 * rows
         run = self.softfold.plan(op, inputs, y, self.stream, **given)
         candidates = {f"softfold:{run.kernel}": run}
         if case == "mask" and op == "softmax" and "torch" in self.args.peers:
             keep = given["mask"]
             candidates[label("torch") + " masked_fill"] = lambda: torch.softmax(x.masked_fill(~keep, -torch.inf), -1)
-        self.point(op, dtype, (rows, n), case, candidates, need)
+        self.point(op, dtype, (rows, n), case, candidates, need, read_only=read_only)
 
     def scores(self, dtype, n, case, op="softmax"):
         """Scores of 16 heads, n steps by n keys. The bytes are those that they need; a mask's once."""
@@ -309,6 +312,10 @@ def measure(b, only):
         for dtype in (torch.float32, torch.bfloat16):
             for n in (50, 128, 250, 512, 1001):
                 b.options(dtype, (1 << 27) // n, n, "mask", "log_softmax")
+            for n in (20, 50, 77, 100, 250, 333, 1001):
+                b.options(dtype, (1 << 27) // n, n, "mask", "logsumexp")
+            for n in (33, 77, 250):
+                b.options(dtype, (1 << 27) // n, n, "length", "logsumexp")
     if "scores" in only:
         for dtype in (torch.float32, torch.bfloat16):
             for case in ("mask of keys", "mask of steps"):
