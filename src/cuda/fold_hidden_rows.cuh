@@ -37,7 +37,7 @@ template <class E, class Tile, int kVectors>
 __global__ void __launch_bounds__(32 * kOddWarps, (kVectors > 7 ? 4 : 5))
     fold_hidden_rows(const __grid_constant__ HiddenRows p, const __grid_constant__ RowResults to) {
   begin_in_order();
-  using Shown = ShownRow<E, Tile, kVectors>;
+  using Shown = ShownRow<E, Tile, kVectors, false>;
   using State = fold::LogSumExp<float>::State;
   constexpr int kLanes = Tile::kLanes, kRows = Tile::kRows;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kVectors > 7 ? 4 : 5))
       continue;
     }
     float v[Shown::kCount], unit;
-    const float d = shown.template sum<false>(v, factor.c, unit);
+    const float d = shown.sum(v, factor.c, unit);
     const State state = none ? fold::LogSumExp<float>::identity()
                              : State{static_cast<double>(shown.m()), fold::Scalar<float>::mul(d, unit)};
     if (kLanes == 1 && own < count) {

@@ -62,8 +62,8 @@ __device__ __forceinline__ float least_above_none(const uint4 (&raw)[kVectors]) 
   return least;
 }
 
-/// The group's row in registers.
-template <class E, class Tile, int kVectors>
+/// The group's row in registers. kElements: its elements are wanted again, not its terms.
+template <class E, class Tile, int kVectors, bool kElements>
 struct ShownRow {
   using S = fold::Scalar<float>;
   static constexpr int kLanes = Tile::kLanes, kWidth = 16 / static_cast<int>(sizeof(E)), kCount = kVectors * kWidth;
@@ -91,12 +91,11 @@ struct ShownRow {
     if (__any_sync(lift::kWholeWarp, extremes.low == -fold::infinity<float>())) extremes.low = least_above_none<E>(raw);
     range = Masked::range(c, extremes);
     // Measured: a warp of few rows.
-    if (kLanes >= 8 && sets.cut_short())
+    if (!kElements && kLanes >= 8 && sets.cut_short())
       reach = (__reduce_max_sync(lift::kWholeWarp, its.length + tile.shift) + kWidth * kLanes - 1) / (kWidth * kLanes);
   }
-  /// Of elements that are near each other, or of none, for c > 0: v becomes their terms, or with kElements themselves;
+  /// Of elements that are near each other, or of none, for c > 0: v becomes their terms, or themselves;
   /// the sum of the terms, which times `unit` is in the frame m().
-  template <bool kElements>
   __device__ __forceinline__ float sum(float (&v)[kCount], float c, float& unit) const {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) Packed<E>::unpack(raw[j], v + j * kWidth);
@@ -105,19 +104,20 @@ struct ShownRow {
     if constexpr (kElements) {
       return lift::add_tree<kWidth, kLanes, float, kCount>(
           [&](int j, int k) { return terms.half_term(v[j * kWidth + k]); });
-    }
+    } else {
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      float* const own = v + j * kWidth;
-      if (kLanes >= 8 && j >= reach) {
+      for (int j = 0; j < kVectors; ++j) {
+        float* const own = v + j * kWidth;
+        if (kLanes >= 8 && j >= reach) {
 #pragma unroll
-        for (int k = 0; k < kWidth; ++k) own[k] = 0.F;
-      } else {
+          for (int k = 0; k < kWidth; ++k) own[k] = 0.F;
+        } else {
 #pragma unroll
-        for (int k = 0; k < kWidth; ++k) own[k] = terms.half_term(own[k]);
+          for (int k = 0; k < kWidth; ++k) own[k] = terms.half_term(own[k]);
+        }
       }
+      return lift::add_tree<kWidth, kLanes, float, kCount>([&](int j, int k) { return v[j * kWidth + k]; });
     }
-    return lift::add_tree<kWidth, kLanes, float, kCount>([&](int j, int k) { return v[j * kWidth + k]; });
   }
   __device__ __forceinline__ float m() const { return S::sub(range.top, fold::Real<float>::kMagic); }
 };

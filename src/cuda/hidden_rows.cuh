@@ -13,7 +13,7 @@ namespace cuda {
 struct HiddenRows : HiddenProblem {
   int mask_pitch = 0;        ///< bytes between landing places of masks
   bool mask_joined = false;  ///< a warp's masks lie end to end, and land as one run
-  bool mask_shared = false;  ///< neighbouring rows have the same mask
+  bool mask_shared = false;  ///< many rows have theirs from the same few lines of memory
   bool lengths = false;      ///< rows may be cut short
   bool cut = false;          ///< of rows that are not joined only what lengths leave is read
   bool alike = false;        ///< all rows are of one length and scale, and their masks, if any, joined
@@ -69,7 +69,8 @@ struct HiddenTile : OddTile<E, kLanes, kVectors, kFull_> {
   }
 };
 
-/// A row that is on its way; mask: where its mask begins, behind the landing places of its run's masks.
+/// A row that is on its way; mask: where its mask begins, from the first landing place of its run's
+/// masks on.
 struct ComingRow {
   int length, mask;
   double scale;

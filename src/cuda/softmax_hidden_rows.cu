@@ -28,10 +28,10 @@ bool is_faster(const RowProblem& p) {
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p.rung, Rung::fused)) return why;
-  if (!is_faster(p)) return "other kernels are faster";
   if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
   if (p.rows / 8 >= 0x7FFFFFFF) return "more rows than a grid has";
-  return refuses_hidden_problem(p);
+  if (const char* why = refuses_hidden_problem(p)) return why;
+  return is_faster(p) ? nullptr : "other kernels are faster";
 }
 
 void run(const RowProblem& p, const Context& context) {

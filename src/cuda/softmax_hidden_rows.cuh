@@ -1,4 +1,5 @@
-// softmax and log_softmax of rows up to 1024 of which a mask, lengths or a causal limit hide elements.
+// softmax and log_softmax of rows up to 1024 of which a mask, lengths or a causal limit hide elements, or that have
+// scales of their own.
 #pragma once
 
 #include "cuda/hidden_fold.cuh"
@@ -10,8 +11,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Rows of a run that hold elements far apart, +inf or NaN, or whose scales are 0 or not finite, from where they
-/// lie in x: none has been written.
+/// Rows of a run of which one holds elements far apart, +inf or NaN, has a scale that is negative, 0 or not finite, or
+/// nothing where that is to become NaN; from where they lie in x: none has been written.
 template <class E, int kLanes, bool kLog>
 __device__ __noinline__ void put_any_hidden(const RowProblem& p, std::int64_t base, int count) {
   constexpr int kAtOnce = 32 / kLanes;
@@ -32,7 +33,7 @@ template <class E, class Tile, int kVectors, bool kLog>
 __global__ void __launch_bounds__(32 * kOddWarps, (kVectors > (kLog ? 6 : 7) ? 4 : 5))
     softmax_hidden_rows(const __grid_constant__ HiddenRows p) {
   begin_in_order();
-  using Shown = ShownRow<E, Tile, kVectors>;
+  using Shown = ShownRow<E, Tile, kVectors, kLog>;
   constexpr int kRows = Tile::kRows;
   using S = fold::Scalar<float>;
   extern __shared__ __align__(kCopyLine) char landing_memory[];
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kVectors > (kLog ? 6 : 7) ? 4
       continue;
     }
     float v[Shown::kCount], unit;
-    const float d = shown.template sum<kLog>(v, factor.c, unit);
+    const float d = shown.sum(v, factor.c, unit);
     // A row that is hidden is nothing times any state.
     const fold::LogSumExp<float>::State state{static_cast<double>(shown.m()), hidden ? 1.F : S::mul(d, unit)};
     finish<kLog, Shown::kCount>(

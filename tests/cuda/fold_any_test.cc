@@ -2,6 +2,8 @@
 // more than one stride, with elements apart, or along an outer axis, of many lengths and any content.
 #include "cuda/both.hpp"
 
+#include <map>
+
 namespace softfold_test {
 namespace {
 
@@ -62,7 +64,7 @@ std::string compare(Op op, DType t, Form form, std::int64_t outer, std::int64_t 
 
 TEST_F(CudaFoldAny, Rows) {
   std::size_t at = 0;
-  int hidden = 0;
+  std::map<std::pair<DType, Form>, int> hidden;  // how many fold_hidden_rows took
   for (const std::int64_t n : {1,   7,   8,   31,  32,  33,   64,   65,   100,  127,  128,  129,  250,   256,
                                300, 511, 512, 513, 777, 1000, 1023, 1024, 1025, 2047, 2048, 5000, 33000, 70001})
     for (const DType t : {DType::float32, DType::bfloat16, DType::float16, DType::float64})
@@ -79,12 +81,16 @@ TEST_F(CudaFoldAny, Rows) {
         } else if (cut && n >= 60 && n * size % 16 == 0 && shift * size % 16 == 0) {
           EXPECT_EQ(kernel, "fold_lengths_warp");
         } else if (n > 1 && kernel == "fold_hidden_rows") {  // one element alone is nowhere apart
-          ++hidden;
+          ++hidden[{t, static_cast<Form>(form)}];
         } else if (n > 1) {
           EXPECT_EQ(kernel, "fold_any_rows");
         }
       }
-  EXPECT_GT(hidden, 100);
+  for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+    for (const Form form : {Form::mask, Form::length, Form::both, Form::causal})
+      EXPECT_GE((hidden[{t, form}]), 3) << name_of(t) << " form " << static_cast<int>(form);
+  for (const auto& [what, count] : hidden)
+    EXPECT_TRUE(what.second != Form::scales && what.second != Form::far_mask) << count;
 }
 
 TEST_F(CudaFoldAny, Lengths) {

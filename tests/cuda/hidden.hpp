@@ -4,11 +4,21 @@
 #include "cuda/both.hpp"
 
 #include <cmath>
+#include <map>
 
 namespace softfold_test {
 
 class CudaHidden : public Cuda {
  protected:
+  void SetUp() override {
+    taken().clear();
+    Cuda::SetUp();
+  }
+  /// How often expect_same() has met a kernel in this test.
+  static std::map<std::pair<softfold::Op, std::string>, int>& taken() {
+    static std::map<std::pair<softfold::Op, std::string>, int> of_kernels;
+    return of_kernels;
+  }
   /// softmax and log_softmax of x on both backends, to results that lie as x does, `offset` elements from a boundary;
   /// of few elements, for the CPU's sake, logsumexp and states, too.
   static void expect_same(Tensor& x, const softfold::RowOptions& cpu, const softfold::RowOptions& cuda,
@@ -16,6 +26,7 @@ class CudaHidden : public Cuda {
     for (const softfold::Op op : {softfold::Op::softmax, softfold::Op::log_softmax}) {
       Tensor y(x.dtype(), x.shape(), x.strides(), offset);
       const std::string kernel = run_on_both(op, {&x}, y, [&](bool gpu) { return gpu ? cuda : cpu; });
+      ++taken()[{op, kernel}];
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what << " by " << kernel;
       ASSERT_EQ(difference(y.host(), y.download(), y.size()), "")
           << what << " " << name_of(op) << " " << name_of(x.dtype()) << " by " << kernel;
@@ -29,6 +40,7 @@ class CudaHidden : public Cuda {
     for (const softfold::Op op : {softfold::Op::logsumexp, softfold::Op::state}) {
       Tensor& result = op == softfold::Op::state ? state : lse;
       const std::string kernel = run_on_both(op, {&x}, result, [&](bool gpu) { return gpu ? cuda : cpu; });
+      ++taken()[{op, kernel}];
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what << " by " << kernel;
       ASSERT_EQ(difference(result.host(), result.download(), result.size()), "")
           << what << " " << name_of(op) << " " << name_of(x.dtype()) << " by " << kernel;

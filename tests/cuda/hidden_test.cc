@@ -81,7 +81,7 @@ TEST_F(CudaHidden, ManyShortRows) {
       const std::size_t h = i % 3;
       const auto hides = static_cast<Hides>(h);
       const At& lies = kAt[at++ % std::size(kAt)];
-      const std::int64_t rows = 90 + 4000 / n;
+      const std::int64_t rows = n <= 64 ? 420 : 90 + 4000 / n;
       Tensor mask(DType::boolean, {rows, n}, {n + lies.mask_gap, 1}, lies.mask_offset), length(DType::int32, {rows});
       Tensor x(t, {rows, n}, {n + lies.gap, 1}, lies.offset), scale(DType::float64, {rows});
       constexpr double kScales[] = {1., 0.5, 0., -2., 1e30, 3.};
@@ -114,11 +114,11 @@ TEST_F(CudaHidden, MasksOfSeveralAxes) {
   std::size_t at = 0;
   for (const std::int64_t n : {1, 7, 16, 20, 33, 64, 77, 128, 197, 250, 512, 777, 1000, 1024})
     for (const DType t : kNarrow)
-      for (int lie = 0; lie < 7; ++lie, ++at) {
+      for (int lie = 0; lie < 9; ++lie, ++at) {
         constexpr std::int64_t kBatches = 3, kHeads = 4, kRows = 37;
-        const std::vector<std::int64_t> strides[] = {{n, 0, 0, 1},         {0, 0, n, 1},     {kRows * n, 0, n, 1},
-                                                     {0, 0, 0, 1},         {0, n + 3, 0, 1}, {0, 0, n + 5, 1},
-                                                     {kHeads * n, n, 0, 1}};
+        const std::vector<std::int64_t> strides[] = {{n, 0, 0, 1},          {0, 0, n, 1},     {kRows * n, 0, n, 1},
+                                                     {0, 0, 0, 1},          {0, n + 3, 0, 1}, {0, 0, n + 5, 1},
+                                                     {kHeads * n, n, 0, 1}, {0, 0, -n, 1},    {0, n, 1, 1}};
         const std::vector<std::int64_t> shape{kBatches, kHeads, kRows, n};
         Tensor mask(DType::boolean, shape, strides[lie], static_cast<std::int64_t>(at % 7), 0);
         Tensor length(DType::int32, {kBatches, kHeads, kRows}, {kRows, 0, 1}),
@@ -129,6 +129,7 @@ TEST_F(CudaHidden, MasksOfSeveralAxes) {
           for (std::size_t d = 3, left = static_cast<std::size_t>(i / n); d-- > 0;
                left /= static_cast<std::size_t>(shape[d]))
             place += static_cast<std::int64_t>(left % static_cast<std::size_t>(shape[d])) * strides[lie][d];
+          place += kRows * n;  // of masks that run backwards, too
           return place / n % 11 == 7 ? 0. : Random(static_cast<std::uint64_t>(place)).next() % 3 != 0 ? 1. : 0.;
         });
         length.fill([&](std::int64_t i) { return static_cast<double>(length_in(i, n)); });
@@ -142,6 +143,28 @@ TEST_F(CudaHidden, MasksOfSeveralAxes) {
                     static_cast<std::int64_t>(at % 3));
         if (HasFatalFailure()) return;
       }
+  for (const Op op : {Op::softmax, Op::log_softmax}) EXPECT_GT((taken()[{op, "softmax_hidden_rows"}]), 250);
+  for (const Op op : {Op::logsumexp, Op::state}) EXPECT_GT((taken()[{op, "fold_hidden_rows"}]), 150);
+}
+
+/// Rows with a scale each, of a batch or of all, and nothing hidden.
+TEST_F(CudaHidden, ScalesAlone) {
+  int count = 0;
+  for (const std::int64_t n : {1, 3, 8, 20, 77, 197, 512, 1000, 1024})
+    for (const DType t : kNarrow)
+      for (const bool of_batch : {false, true}) {
+        Tensor x(t, {3, 70, n}, {}, n % 3), scales(DType::float32, {3, 70}, {of_batch ? 1 : 70, of_batch ? 0 : 1});
+        constexpr double kScales[] = {1., 0.5, 3., 0.25, 0., -2., 1e30};
+        const std::int64_t tame = n % 2 == 0 ? 4 : 7;
+        scales.fill([&](std::int64_t i) { return kScales[(of_batch ? i / 70 : i) % tame]; });
+        x.fill([&](std::int64_t i) { return value_of(Values::normal, i / n, i % n, n); });
+        softfold::RowOptions cpu, cuda;
+        cpu.scales = scales.cpu(), cuda.scales = scales.cuda();
+        expect_same(x, cpu, cuda, "scales of rows of " + std::to_string(n), n % 3);
+        if (HasFatalFailure()) return;
+        ++count;
+      }
+  for (const Op op : {Op::softmax, Op::log_softmax}) EXPECT_EQ((taken()[{op, "softmax_hidden_rows"}]), count);
 }
 
 /// Rows enough for clusters to stay.
