@@ -60,12 +60,12 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kVectors > 7 ? 4 : 5))
     sets.wait(run);
     const Shown shown(sets, run, some, row, tile, x, factor.c);
     const bool none = shown.range.none;
-    if (!__all_sync(lift::kWholeWarp, factor.plain && factor.c > 0.F && (shown.range.near || none))) {
+    if (!__all_sync(lift::kWholeWarp, factor.plain && (shown.range.near || none))) {
       fold_any_hidden<E, Shown::kAnyLanes>(p.p, to, sets.base(run), count);
       continue;
     }
     float v[Shown::kCount], unit;
-    const float d = shown.sum(v, factor.c, unit);
+    const float d = shown.sum(v, fabsf(factor.c), unit);
     const State state = none ? fold::LogSumExp<float>::identity()
                              : State{static_cast<double>(shown.m()), fold::Scalar<float>::mul(d, unit)};
     if (kLanes == 1 && own < count) {

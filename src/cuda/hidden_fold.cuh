@@ -48,6 +48,14 @@ __device__ __forceinline__ lift::Extremes hide_elements(uint4 (&raw)[kVectors], 
   }
 }
 
+/// Elements change their sign.
+template <class E, int kVectors>
+__device__ __forceinline__ void negate(uint4 (&raw)[kVectors]) {
+  constexpr unsigned kSigns = sizeof(E) == 2 ? 0x80008000U : 0x80000000U;
+#pragma unroll
+  for (uint4& own : raw) own = {own.x ^ kSigns, own.y ^ kSigns, own.z ^ kSigns, own.w ^ kSigns};
+}
+
 /// The least element that is not -inf; +inf if there is none.
 template <class E, int kVectors>
 __device__ __forceinline__ float least_above_none(const uint4 (&raw)[kVectors]) {
@@ -76,12 +84,15 @@ struct ShownRow {
   typename Masked::Range range;
   int reach = kVectors;  ///< vectors of a lane that hold something, at most
 
-  /// The `row`-th of a run that has landed, at x.
+  /// The `row`-th of a run that has landed, at x. c: of elements that are wanted again positive; of others -c, from
+  /// here on, stands for it where it is negative, as then do -x for them.
   template <class Sets>
   __device__ __forceinline__ ShownRow(const Sets& sets, int run, int row, const ComingRow& its, const Tile& tile,
                                       const char* x, float c) {
     unsigned flags[kCount / 4];
     tile.gather_any(raw, x);
+    if (!kElements && __any_sync(lift::kWholeWarp, c < 0.F))
+      if (c < 0.F) negate<E>(raw);
     sets.find_shown(run, row, its, tile, [&]<bool kMask, int kWhole, bool kCut>(const char* mask, int n) {
       find_shown<E, kLanes, kVectors, kMask, kWhole, kCut>(mask, tile.shift, n, its.length, tile.turn,
                                                            [&](int i, unsigned f) { flags[i] = f; });
@@ -89,7 +100,7 @@ struct ShownRow {
     lift::Extremes extremes = hide_elements<E>(raw, flags);
     // An element that is -inf is as good as hidden.
     if (__any_sync(lift::kWholeWarp, extremes.low == -fold::infinity<float>())) extremes.low = least_above_none<E>(raw);
-    range = Masked::range(c, extremes);
+    range = Masked::range(kElements ? c : fabsf(c), extremes);
     // Measured: a warp of few rows.
     if (!kElements && kLanes >= 8 && sets.cut_short())
       reach = (__reduce_max_sync(lift::kWholeWarp, its.length + tile.shift) + kWidth * kLanes - 1) / (kWidth * kLanes);

@@ -11,8 +11,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Rows of a run of which one holds elements far apart, +inf or NaN, has a scale that is negative, 0 or not finite, or
-/// nothing where that is to become NaN; from where they lie in x: none has been written.
+/// Rows of a run of which one holds elements far apart, +inf or NaN, has a scale that is 0, not finite, or for
+/// log_softmax negative, or nothing where that is to become NaN; from where they lie in x: none has been written.
 template <class E, int kLanes, bool kLog>
 __device__ __noinline__ void put_any_hidden(const RowProblem& p, std::int64_t base, int count) {
   constexpr int kAtOnce = 32 / kLanes;
@@ -56,12 +56,12 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kVectors > (kLog ? 6 : 7) ? 4
     sets.wait(run);
     const Shown shown(sets, run, some, row, tile, x, factor.c);
     const bool hidden = shown.range.none && p.rows.empty == Empty::zero;  // all of it
-    if (!__all_sync(lift::kWholeWarp, factor.plain && factor.c > 0.F && (shown.range.near || hidden))) {
+    if (!__all_sync(lift::kWholeWarp, factor.plain && (!kLog || factor.c > 0.F) && (shown.range.near || hidden))) {
       put_any_hidden<E, Shown::kAnyLanes, kLog>(p.p, sets.base(run), count);
       continue;
     }
     float v[Shown::kCount], unit;
-    const float d = shown.sum(v, factor.c, unit);
+    const float d = shown.sum(v, fabsf(factor.c), unit);
     // A row that is hidden is nothing times any state.
     const fold::LogSumExp<float>::State state{static_cast<double>(shown.m()), hidden ? 1.F : S::mul(d, unit)};
     finish<kLog, Shown::kCount>(
