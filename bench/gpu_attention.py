@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
 from flash4_kernels import Kernel  # noqa: E402
 from gpu_records import driver  # noqa: E402
-from gpu_plan import Context, Softfold, Tensor  # noqa: E402
+from gpu_plan import Softfold  # noqa: E402
 from gpu_softmax import time_together  # noqa: E402
 
 try:
@@ -54,45 +54,19 @@ class Attention(Softfold):
         o = Options()
         self.lib.softfold_attention_options_init(C.byref(o))
         o.layout = 1
-        keep = [given]
+        keep = []
         for name, value in given.items():
             if name in Options.TENSORS:
-                view = self.tensor(value)
-                keep.append(view)
-                value = C.addressof(view)
-            setattr(o, name, value)
-        return self.plan(self.lib.softfold_plan_attention, [], [q, k, v], [out], o, stream, keep)
+                self.view(o, name, value, keep)
+            else:
+                setattr(o, name, value)
+        return self.bound(self.lib.softfold_plan_attention, [], [q, k, v], [out], o, stream, keep)
 
     def merge(self, parts, merged, stream):
         """parts: out, lse, out, lse, ...; merged: out, lse."""
         o = MergeOptions()
         self.lib.softfold_merge_options_init(C.byref(o))
-        return self.plan(self.lib.softfold_plan_merge, [MERGE_ATTENTION], parts, merged, o, stream, [])
-
-    def plan(self, make_plan, operation, inputs, outputs, o, stream, keep):
-        ins, outs = ((Tensor * len(tensors))(*[self.tensor(t) for t in tensors]) for tensors in (inputs, outputs))
-        context = Context()
-        self.lib.softfold_context_init(C.byref(context))
-        context.stream = stream.cuda_stream
-        storage = C.create_string_buffer(4096 + 16)
-        at = (C.addressof(storage) + 15) & ~15
-
-        def make():
-            if make_plan(C.c_void_p(at), *operation, ins, len(ins), outs, len(outs), C.byref(o), C.byref(context)) != 0:
-                raise RuntimeError(self.lib.softfold_last_error().decode())
-
-        make()
-        need = self.lib.softfold_plan_workspace_bytes(C.c_void_p(at))
-        workspace = torch.empty(max(need, 1), dtype=torch.uint8, device="cuda")
-        context.workspace, context.workspace_bytes = workspace.data_ptr(), need
-        make()
-
-        def run(lib=self.lib, keep=(keep, ins, outs, o, storage, context, workspace)):
-            if lib.softfold_plan_run(C.c_void_p(at)) != 0:
-                raise RuntimeError(lib.softfold_last_error().decode())
-
-        run.kernel = self.lib.softfold_plan_kernel(C.c_void_p(at)).decode()
-        return run
+        return self.bound(self.lib.softfold_plan_merge, [MERGE_ATTENTION], parts, merged, o, stream, [])
 
 
 def visible(T, S, causal, left, right):

@@ -17,7 +17,7 @@ from consumer_options import (CrossEntropyOptions, EntropyOptions, KlDivergenceO
 import gpu_consumer_peers as peers  # noqa: E402
 from gpu_peers import checked, peer_names  # noqa: E402
 from gpu_records import Records, add_options, run_points  # noqa: E402
-from gpu_plan import Context, Softfold  # noqa: E402
+from gpu_plan import Softfold  # noqa: E402
 from gpu_softmax import Bench  # noqa: E402
 
 
@@ -26,45 +26,15 @@ class Consumers(Softfold):
 
     def plan_of(self, name, ins, outs, options, views, stream):
         """name: of the C function behind softfold_plan_; views: the tensors among the options."""
-        keep = [ins, outs, options, list(views.values())]
+        keep = []
         for field, tensor in views.items():
-            view = self.tensor(tensor)
-            keep.append(view)
-            setattr(options, field, C.addressof(view))
-        inputs, outputs = ((type(self.tensor(ts[0])) * len(ts))(*[self.tensor(t) for t in ts]) for ts in (ins, outs))
-        context = Context()
-        self.lib.softfold_context_init(C.byref(context))
-        context.stream = stream.cuda_stream
-        storage = C.create_string_buffer(4096 + 16)
-        at = C.c_void_p((C.addressof(storage) + 15) & ~15)
+            self.view(options, field, tensor, keep)
         op = {"cross_entropy": (16,), "entropy": (15,), "kl_divergence": (21,), "topk": (), "sample": ()}[name]
-
-        def make():
-            call = getattr(self.lib, "softfold_plan_" + name)
-            if call(at, *op, inputs, C.c_size_t(len(ins)), outputs, C.c_size_t(len(outs)), C.byref(options),
-                    C.byref(context)) != 0:
-                raise RuntimeError(self.lib.softfold_last_error().decode())
-
-        make()
-        need = self.lib.softfold_plan_workspace_bytes(at)
-        if need:
-            workspace = torch.empty(need, dtype=torch.uint8, device="cuda")
-            context.workspace, context.workspace_bytes = workspace.data_ptr(), need
-            keep.append(workspace)
-            make()
-
-        def run(lib=self.lib, keep=(keep, inputs, outputs, storage, context)):
-            if lib.softfold_plan_run(at) != 0:
-                raise RuntimeError(lib.softfold_last_error().decode())
-
-        run.kernel = self.lib.softfold_plan_kernel(at).decode()
-        return run
+        return self.bound(getattr(self.lib, "softfold_plan_" + name), op, ins, outs, options, stream, keep)
 
     def call_of(self, name, arguments, stream, workspace):
         """A call that has no plan: of tensors, option structs and numbers."""
-        context = Context()
-        self.lib.softfold_context_init(C.byref(context))
-        context.stream = stream.cuda_stream
+        context = self.context(stream)
         context.workspace, context.workspace_bytes = workspace.data_ptr(), workspace.numel()
         given = [self.tensor(a) if isinstance(a, torch.Tensor) else a for a in arguments]
         passed = [C.byref(a) if isinstance(a, C.Structure) else a for a in given]

@@ -22,7 +22,7 @@ sys.path.insert(0, __file__.rsplit("/", 1)[0])
 from consumer_options import LinearCrossEntropyOptions  # noqa: E402
 from gpu_peers import compiled, label, peer_names, reason  # noqa: E402
 from gpu_records import Records, add_options, run_points  # noqa: E402
-from gpu_plan import Context, Softfold  # noqa: E402
+from gpu_plan import Softfold  # noqa: E402
 
 
 class Linear(Softfold):
@@ -30,38 +30,15 @@ class Linear(Softfold):
 
     def plan(self, x, weight, target, loss, mode, dx=None, dweight=None):
         """The call, and the bytes of its workspace."""
-        keep = [self.tensor(t) for t in (x, weight, target, loss)]
-        inputs, outputs = (type(keep[0]) * 3)(*keep[:3]), (type(keep[0]) * 1)(keep[3])
-        o = LinearCrossEntropyOptions()
+        o, keep = LinearCrossEntropyOptions(), []
         self.lib.softfold_linear_cross_entropy_options_init(C.byref(o))
         o.mode = self.MODES[mode]
         for field, tensor in (("dx", dx), ("dweight", dweight)):
             if tensor is not None:
-                keep.append(self.tensor(tensor))
-                setattr(o, field, C.addressof(keep[-1]))
-        context = Context()
-        self.lib.softfold_context_init(C.byref(context))
-        context.stream = torch.cuda.current_stream().cuda_stream
-        storage = C.create_string_buffer(4096 + 16)
-        at = C.c_void_p((C.addressof(storage) + 15) & ~15)
-
-        def make():
-            if self.lib.softfold_plan_linear_cross_entropy(at, inputs, C.c_size_t(3), outputs, C.c_size_t(1),
-                                                           C.byref(o), C.byref(context)) != 0:
-                raise RuntimeError(self.lib.softfold_last_error().decode())
-
-        make()
-        need = self.lib.softfold_plan_workspace_bytes(at)
-        workspace = torch.empty(need, dtype=torch.uint8, device="cuda")
-        context.workspace, context.workspace_bytes = workspace.data_ptr(), need
-        make()
-
-        def run(lib=self.lib, keep=(keep, inputs, outputs, o, storage, context, workspace)):
-            if lib.softfold_plan_run(at) != 0:
-                raise RuntimeError(lib.softfold_last_error().decode())
-
-        run.kernel = self.lib.softfold_plan_kernel(at).decode()
-        return run, need
+                self.view(o, field, tensor, keep)
+        run = self.bound(self.lib.softfold_plan_linear_cross_entropy, [], [x, weight, target], [loss], o,
+                         torch.cuda.current_stream(), keep)
+        return run, run.workspace_bytes
 
 
 def torch_loss(x, weight, target):

@@ -45,41 +45,54 @@ class Softfold:
         r.keep = (shape, strides, t)
         return r
 
-    def plan(self, op, inputs, output, stream, axis=-1, rung="automatic", mask=None, length=None, offsets=None,
-             scales=None):
-        ins = (Tensor * len(inputs))(*[self.tensor(t) for t in inputs])
-        outs = (Tensor * 1)(self.tensor(output))
-        o = RowOptions()
-        self.lib.softfold_row_options_init(C.byref(o))
-        o.axis, o.rung = axis, RUNGS[rung]
-        keep = [ins, outs, o, inputs, output]
-        for name, value in (("mask", mask), ("length", length), ("offsets", offsets), ("scales", scales)):
-            if value is not None:
-                view = self.tensor(value)
-                keep.append(view)
-                setattr(o, name, C.addressof(view))
+    def tensors(self, all):
+        return (Tensor * len(all))(*[self.tensor(t) for t in all])
+
+    def view(self, options, name, tensor, keep):
+        """A tensor among the options."""
+        keep.append(self.tensor(tensor))
+        setattr(options, name, C.addressof(keep[-1]))
+
+    def context(self, stream):
         context = Context()
         self.lib.softfold_context_init(C.byref(context))
         context.stream = stream.cuda_stream
+        return context
+
+    def bound(self, make_plan, operation, inputs, outputs, options, stream, keep):
+        """The call of a plan with a workspace of its own. make_plan: the C function; operation: what it takes in front of
+        the tensors; keep: what has to live as long."""
+        ins, outs, context = self.tensors(inputs), self.tensors(outputs), self.context(stream)
         storage = C.create_string_buffer(4096 + 16)
-        at = (C.addressof(storage) + 15) & ~15
+        at = C.c_void_p((C.addressof(storage) + 15) & ~15)
 
         def make():
-            if self.lib.softfold_plan_rows(C.c_void_p(at), OPS[op], ins, len(inputs), outs, 1, C.byref(o),
-                                           C.byref(context)) != 0:
+            if make_plan(at, *operation, ins, C.c_size_t(len(ins)), outs, C.c_size_t(len(outs)), C.byref(options),
+                         C.byref(context)) != 0:
                 raise RuntimeError(self.lib.softfold_last_error().decode())
 
         make()
-        need = self.lib.softfold_plan_workspace_bytes(C.c_void_p(at))
+        need = self.lib.softfold_plan_workspace_bytes(at)
         if need:
             workspace = torch.empty(need, dtype=torch.uint8, device="cuda")
             context.workspace, context.workspace_bytes = workspace.data_ptr(), need
             keep.append(workspace)
             make()
 
-        def run(lib=self.lib, keep=(keep, storage, context)):
-            if lib.softfold_plan_run(C.c_void_p(at)) != 0:
+        def run(lib=self.lib, keep=(keep, inputs, outputs, ins, outs, options, storage, context)):
+            if lib.softfold_plan_run(at) != 0:
                 raise RuntimeError(lib.softfold_last_error().decode())
 
-        run.kernel = self.lib.softfold_plan_kernel(C.c_void_p(at)).decode()
+        run.kernel = self.lib.softfold_plan_kernel(at).decode()
+        run.workspace_bytes = need
         return run
+
+    def plan(self, op, inputs, output, stream, axis=-1, rung="automatic", mask=None, length=None, offsets=None,
+             scales=None):
+        o, keep = RowOptions(), []
+        self.lib.softfold_row_options_init(C.byref(o))
+        o.axis, o.rung = axis, RUNGS[rung]
+        for name, value in (("mask", mask), ("length", length), ("offsets", offsets), ("scales", scales)):
+            if value is not None:
+                self.view(o, name, value, keep)
+        return self.bound(self.lib.softfold_plan_rows, [OPS[op]], inputs, [output], o, stream, keep)

@@ -141,6 +141,10 @@ class Bench:
                 "out" if op.startswith("log") else "grad_input": torch.empty_like(dx)})
         self.point(op, dtype, (rows, n), "three streams", candidates, 3 * y.numel() * y.element_size())
 
+    def add_masked_fill(self, candidates, x, keep, axis=-1):
+        if "torch" in self.args.peers:
+            candidates[label("torch") + " masked_fill"] = lambda: torch.softmax(x.masked_fill(~keep, -torch.inf), axis)
+
     def options(self, dtype, rows, n, case, op="softmax"):
         """Rows of which something is missing. The bytes are those that they need, the mask's and lengths' too."""
         x, given = torch.randn(rows, n, device="cuda", dtype=torch.float32).mul_(3), {}
@@ -162,9 +166,8 @@ class Bench:
             need = len(inputs) * int(given["length"].sum()) * x.element_size() + y.numel() * y.element_size() + 4 * rows
         run = self.softfold.plan(op, inputs, y, self.stream, **given)
         candidates = {f"softfold:{run.kernel}": run}
-        if case == "mask" and op == "softmax" and "torch" in self.args.peers:
-            keep = given["mask"]
-            candidates[label("torch") + " masked_fill"] = lambda: torch.softmax(x.masked_fill(~keep, -torch.inf), -1)
+        if case == "mask" and op == "softmax":
+            self.add_masked_fill(candidates, x, given["mask"])
         self.point(op, dtype, (rows, n), case, candidates, need, read_only=read_only)
 
     def scores(self, dtype, n, case, op="softmax"):
@@ -180,8 +183,8 @@ class Bench:
             keep = torch.ones(n, n, device="cuda", dtype=torch.bool).tril_()[None, None]
         run = self.softfold.plan(op, inputs, y, self.stream, mask=keep.expand(shape))
         candidates = {f"softfold:{run.kernel}": run}
-        if op == "softmax" and "torch" in self.args.peers:
-            candidates[label("torch") + " masked_fill"] = lambda: torch.softmax(x.masked_fill(~keep, -torch.inf), -1)
+        if op == "softmax":
+            self.add_masked_fill(candidates, x, keep)
         self.point(op, dtype, (shape[0] * 16 * n, n), case, candidates, need + keep.numel())
 
     def ragged(self, dtype, n, case, op="softmax"):
@@ -229,9 +232,8 @@ class Bench:
             y = torch.empty_like(x, dtype=torch.bfloat16 if dtype == torch.float32 else torch.float32)
         run = self.softfold.plan(op, inputs, y, self.stream, axis=1, **given)
         candidates = {f"softfold:{run.kernel}": run}
-        if op == "softmax" and case == "axis 1, mask" and "torch" in self.args.peers:
-            keep = given["mask"]
-            candidates[label("torch") + " masked_fill"] = lambda: torch.softmax(x.masked_fill(~keep, -torch.inf), 1)
+        if op == "softmax" and case == "axis 1, mask":
+            self.add_masked_fill(candidates, x, given["mask"], 1)
         read_only = op == "logsumexp"
         need += 0 if read_only else y.numel() * y.element_size()
         self.point(op, dtype, (batch, n, inner), case, candidates, need, read_only=read_only)
