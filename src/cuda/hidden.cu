@@ -3,26 +3,35 @@
 
 #include "cuda/choose.hpp"
 
+#include <array>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
-std::optional<std::int64_t> one_stride(const RowProblem& p, const Operand& o) {
-  std::optional<std::int64_t> stride;
-  std::int64_t rows = 1;
-  for (int d = p.outer_rank - 1; d >= 0; --d) {
-    const auto at = static_cast<std::size_t>(d);
-    if (p.outer[at] == 1) continue;
-    if (!stride) stride = o.strides[at];
-    if (o.strides[at] != rows * *stride) return std::nullopt;
-    rows *= p.outer[at];
-  }
-  return stride.value_or(0);
-}
-
 namespace {
 
 /// Of masks for all rows, up to which the L1 cache should have them. Measured.
 constexpr std::ptrdiff_t kFewMaskBytes = 8192;
+
+/// The outer axes of one operand, from the last on, with those of one step as one, and those of one row left out.
+struct MergedAxes {
+  int count = 0;
+  std::array<std::int64_t, kMaxRank> sizes{1}, strides{};
+
+  MergedAxes(const RowProblem& p, const Operand& o) {
+    for (int d = p.outer_rank - 1; d >= 0; --d) {
+      const std::int64_t size = p.outer[static_cast<std::size_t>(d)], stride = o.strides[static_cast<std::size_t>(d)];
+      const auto next = static_cast<std::size_t>(count);
+      if (size == 1) continue;
+      if (count > 0 && stride == sizes[next - 1] * strides[next - 1]) {
+        sizes[next - 1] *= size;
+      } else {
+        sizes[next] = size, strides[next] = stride;
+        ++count;
+      }
+    }
+  }
+};
 
 PlainRows rows_of(const RowProblem& p, const Operand& from) {
   PlainRows rows = plain_rows(p);
@@ -40,21 +49,16 @@ HiddenProblem hidden_problem(const RowProblem& p) {
   return {rows_of(p, p[Slot::x]), rows_of(p, dy), p, mask.given ? memory_of(p, mask) : Extent{}};
 }
 
+std::optional<std::int64_t> one_stride(const RowProblem& p, const Operand& o) {
+  const MergedAxes axes(p, o);
+  if (axes.count > 1) return std::nullopt;
+  return axes.strides[0];
+}
+
 std::optional<RowSteps> row_steps(const RowProblem& p, const Operand& o) {
-  std::int64_t sizes[2] = {1, 1}, strides[2] = {0, 0};
-  int axes = 0;
-  for (int d = p.outer_rank - 1; d >= 0 && o.given; --d) {
-    const auto at = static_cast<std::size_t>(d);
-    if (p.outer[at] == 1) continue;
-    if (axes > 0 && o.strides[at] == sizes[axes - 1] * strides[axes - 1]) {
-      sizes[axes - 1] *= p.outer[at];
-      continue;
-    }
-    if (axes == 2) return std::nullopt;
-    sizes[axes] = p.outer[at], strides[axes] = o.strides[at];
-    ++axes;
-  }
-  return RowSteps{Divisor(sizes[0]), strides[0], strides[1]};
+  const MergedAxes axes(p, o);
+  if (axes.count > 2) return std::nullopt;
+  return RowSteps{Divisor(axes.sizes[0]), axes.strides[0], axes.strides[1]};
 }
 
 bool masks_end_to_end(const RowProblem& p) {
@@ -64,13 +68,10 @@ bool masks_end_to_end(const RowProblem& p) {
 
 bool masks_are_shared(const RowProblem& p) {
   const Operand& mask = p[Slot::mask];
-  if (!mask.given) return false;
-  int d = p.outer_rank - 1;
-  while (d >= 0 && p.outer[static_cast<std::size_t>(d)] == 1) --d;
-  if (d < 0) return false;
-  const std::int64_t stride = mask.strides[static_cast<std::size_t>(d)];
+  const MergedAxes axes(p, mask);
+  if (!mask.given || axes.count == 0) return false;
   const Extent memory = memory_of(p, mask);
-  return stride == 0 || (stride == p.n && memory.end - memory.begin <= kFewMaskBytes);
+  return axes.strides[0] == 0 || (axes.strides[0] == p.n && memory.end - memory.begin <= kFewMaskBytes);
 }
 
 const char* refuses_hidden_problem(const RowProblem& p) {
