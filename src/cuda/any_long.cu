@@ -17,26 +17,18 @@ const char* refuses(const RowProblem& p, const Context&) {
   return refuses_any(p, Rung::tiled);
 }
 
-template <class Part>
-void launch_part(const RowProblem& p, const Context& context) {
-  using State = typename Part::State;
-  const Scratch scratch(even_workspace<State>(p, context), context);
-  Parts parts(scratch.data());
-  const auto groups = even_groups<State>(p, parts);
-  launch_long_parts<Part>(p, groups, groups.count(), stream_of(context));
-}
-
 void run_softmax(const RowProblem& p, const Context& context) {
   if (p.rows == 0) return;
   const DeviceOf device(p[Slot::x].data);
-  p.op == Op::softmax ? launch_part<SoftmaxPart<Elements, RaggedLeaves::softmax>>(p, context)
-                      : launch_part<SoftmaxPart<Elements, RaggedLeaves::log_softmax>>(p, context);
+  p.op == Op::softmax ? launch_even_parts<SoftmaxPart<Elements, RaggedLeaves::softmax>>(p, context)
+                      : launch_even_parts<SoftmaxPart<Elements, RaggedLeaves::log_softmax>>(p, context);
 }
 void run_gradient(const RowProblem& p, const Context& context) {
   if (p.rows == 0) return;
   const DeviceOf device(p[Slot::x].data);
-  with_gradient(p.op,
-                [&]<template <class> class Gradient>() { launch_part<GradientPart<Elements, Gradient>>(p, context); });
+  with_gradient(p.op, [&]<template <class> class Gradient>() {
+    launch_even_parts<GradientPart<Elements, Gradient>>(p, context);
+  });
 }
 
 }  // namespace

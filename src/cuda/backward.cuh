@@ -14,8 +14,9 @@ namespace cuda {
 struct BackwardRow : Row {
   const char* dy;
 
+  __device__ __forceinline__ BackwardRow(const Row& row, const char* dy_) : Row(row), dy(dy_) {}
   __device__ __forceinline__ BackwardRow(const RowProblem& p, const RowPlace& place)
-      : Row(row_at(p, place)), dy(p[Slot::dy].data + place.offset(p[Slot::dy])) {}
+      : BackwardRow(row_at(p, place), p[Slot::dy].data + place.offset(p[Slot::dy])) {}
 };
 
 /// y and dy of a lane, and which slots hold an element that is there. What is not there is `nothing` and -0, whose leaf

@@ -13,7 +13,7 @@ template <int kLanes, int kCount>
 using LogSoftmax = GradientPart<RaggedElements<kLanes, kCount>, fold::LogSoftmaxGradient>;
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (const char* why = refuses_mixed(p)) return why;
+  if (const char* why = refuses_single_mixed(p)) return why;
   return p[Slot::dy].dtype == DType::float64 ? "float64 is not among what a part may be of" : nullptr;
 }
 

@@ -43,6 +43,8 @@ inline const char* refuses_double_cluster(const RowProblem& p, Rung rung) {
 /// fewer times, many of them ask for whole lines of memory at once.
 template <class Go>
 void with_double_shape(std::int64_t n, const Go& go) {
+  if (n <= 2) return go.template operator()<1, 2>();
+  if (n <= 4) return go.template operator()<1, 4>();
   if (n <= 8) return go.template operator()<2, 4>();
   if (n <= 16) return go.template operator()<4, 4>();
   if (n <= 32) return go.template operator()<4, 8>();

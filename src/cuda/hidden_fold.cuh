@@ -84,14 +84,14 @@ struct ShownRow {
   typename Masked::Range range;
   int reach = kVectors;  ///< vectors of a lane that hold something, at most
 
-  /// The `row`-th of a run that has landed, at x. c: of elements that are wanted again positive; of others -c, from
-  /// here on, stands for it where it is negative, as then do -x for them.
+  /// The `row`-th of a run that has landed, at x. Where c is negative, from here on -c stands for it, and -x for the
+  /// elements.
   template <class Sets>
   __device__ __forceinline__ ShownRow(const Sets& sets, int run, int row, const ComingRow& its, const Tile& tile,
                                       const char* x, float c) {
     unsigned flags[kCount / 4];
     tile.gather_any(raw, x);
-    if (!kElements && __any_sync(lift::kWholeWarp, c < 0.F))
+    if (__any_sync(lift::kWholeWarp, c < 0.F))
       if (c < 0.F) negate<E>(raw);
     sets.find_shown(run, row, its, tile, [&]<bool kMask, int kWhole, bool kCut>(const char* mask, int n) {
       find_shown<E, kLanes, kVectors, kMask, kWhole, kCut>(mask, tile.shift, n, its.length, tile.turn,
@@ -100,7 +100,7 @@ struct ShownRow {
     lift::Extremes extremes = hide_elements<E>(raw, flags);
     // An element that is -inf is as good as hidden.
     if (__any_sync(lift::kWholeWarp, extremes.low == -fold::infinity<float>())) extremes.low = least_above_none<E>(raw);
-    range = Masked::range(kElements ? c : fabsf(c), extremes);
+    range = Masked::range(fabsf(c), extremes);
     // Measured: a warp of few rows.
     if (!kElements && kLanes >= 8 && sets.cut_short())
       reach = (__reduce_max_sync(lift::kWholeWarp, its.length + tile.shift) + kWidth * kLanes - 1) / (kWidth * kLanes);

@@ -15,6 +15,8 @@ using AttentionKernel = Kernel<AttentionProblem>;
 
 /// Rows of several outer axes by the kernels of rows one stride apart, where these are faster.
 extern const RowKernel by_outer_index_kernel;
+/// Few short rows, plain or not: softmax and log_softmax, and their gradients.
+extern const RowKernel softmax_small_rows_kernel, backward_small_rows_kernel;
 /// softmax and log_softmax of plain problems, with one read.
 extern const RowKernel softmax_lane_rows_kernel, softmax_odd_rows_kernel, softmax_warp_rows_kernel,
     softmax_chunk_pairs_kernel, softmax_block_rows_kernel, softmax_ring_kernel, softmax_cluster_stays_kernel,
@@ -40,7 +42,9 @@ extern const RowKernel softmax_any_long_kernel, backward_any_long_kernel, backwa
 /// known.
 extern const RowKernel softmax_double_rows_kernel, softmax_double_stays_kernel, softmax_double_cluster_kernel,
     softmax_double_twice_kernel, fold_double_rows_kernel, given_double_rows_kernel, backward_double_rows_kernel,
-    backward_double_cluster_kernel;
+    backward_double_cluster_kernel, backward_double_long_kernel;
+/// Ragged rows of it.
+extern const RowKernel softmax_double_ragged_kernel, fold_double_ragged_kernel, backward_double_ragged_kernel;
 /// softmax and log_softmax, logsumexp and state, and gradients along an outer axis.
 extern const RowKernel softmax_across_rows_kernel, fold_across_rows_kernel;
 /// logsumexp and state of rows that are not plain.

@@ -30,6 +30,8 @@ struct LengthsWarp {
   /// A lane's elements in four steps, which are left out where no row of a set reaches so far.
   static constexpr int kSteps = 4, kEach = lift::kPerLane / kSteps, kOfStep = kVectors / kSteps;
   static constexpr int kElements = kEach * kLanes;  ///< of a row, in a step
+  /// From one of a warp's rows to its next: where they are chunks, each warp of a block has some at a row's end.
+  static constexpr int kStride = kFold && kLanes == 32 ? kWarps : 1;
 };
 
 /// A row, or a chunk of one: bytes from the beginnings of x and y (or its number), and how much of it exists;
@@ -52,13 +54,14 @@ __device__ __forceinline__ int place_by_steps(int length, int step) {
   return 32 - __popc(at_least) + __popc(at_least & ~beyond & before);
 }
 
-/// The rows of a warp from `base` on, or chunks of them, of which there are `all`; where groups of lanes are to have
-/// similar ones, in order of length. By all lanes.
+/// The rows of a warp from `base` on, kStride apart, or chunks of them, of which there are `all`; where groups of lanes
+/// are to have similar ones, in order of length. By all lanes.
 template <class Shape>
 __device__ __forceinline__ void find_rows(const RowProblem& p, std::int64_t base, std::int64_t all, CutRow* found) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool has_row = lane < Shape::kPlaces && base + lane < all;
-  const std::int64_t item = has_row ? base + lane : base;
+  const std::int64_t wanted = base + lane * Shape::kStride;
+  const bool has_row = lane < Shape::kPlaces && wanted < all;
+  const std::int64_t item = has_row ? wanted : base;
   std::int64_t begin = 0, own = item;
   if (Shape::kFold && all != p.rows) {
     const std::int64_t chunks = lift::chunk_count(p.n);
@@ -112,7 +115,8 @@ __global__ void __launch_bounds__(32 * Shape::kWarps, Shape::kBlocks)
   __shared__ VectorMasks<E> masks;
   const RowProblem& p = rows.p;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, place = lane % kLanes;
-  const std::int64_t base = (static_cast<std::int64_t>(blockIdx.x) * Shape::kWarps + warp) * kPlaces;
+  const std::int64_t base =
+      static_cast<std::int64_t>(blockIdx.x) * Shape::kWarps * kPlaces + (Shape::kStride == 1 ? warp * kPlaces : warp);
   masks.make();
   __syncthreads();
   if (base >= all) return;

@@ -24,7 +24,7 @@ __device__ __forceinline__ PartedRow parted_row(const RowProblem& p, const Ragge
 }
 template <class State>
 __device__ __forceinline__ PartedRow parted_row(const RowProblem& p, const EvenGroups<State>&, std::int64_t row) {
-  return {p, RowPlace(p, row)};
+  return {p, row};
 }
 
 /// A group of chunks of a row from the list, or of all.
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kMixedThreads, Part::kThreads / kMixedThreads)
       known = its.row;
     }
     if constexpr (Part::kOfRow) {
-      if (threadIdx.x == 0) write_row<float>(p, its.row, row);
+      if (threadIdx.x == 0) write_row<typename Part::Real>(p, its.row, row);
     } else {
       Part part(p, group.r);
 #pragma unroll 1
@@ -116,6 +116,15 @@ void launch_long_parts(const RowProblem& p, const List& list, std::int64_t group
   const Grid grid{std::min<std::int64_t>(groups, Part::kThreads / kMixedThreads * processors), kMixedThreads};
   launch("fold_long_parts", fold_long_parts<Part, List>, grid, stream, p, list);
   launch("write_long_parts", write_long_parts<Part, List>, grid, stream.following(), p, list);
+}
+/// The same of rows of one length, in a workspace of even_workspace().
+template <class Part>
+void launch_even_parts(const RowProblem& p, const Context& context) {
+  using State = typename Part::State;
+  const Scratch scratch(even_workspace<State>(p, context), context);
+  Parts parts(scratch.data());
+  const auto groups = even_groups<State>(p, parts);
+  launch_long_parts<Part>(p, groups, groups.count(), stream_of(context));
 }
 
 }  // namespace cuda

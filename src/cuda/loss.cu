@@ -75,6 +75,11 @@ bool finishes_merged(const LossProblem& p) {
          refuses_plain(p) == nullptr;
 }
 
+/// Whether a thread finishes a row, which has so many nodes, and the same launch adds the losses up.
+bool finishes_by_threads(const LossProblem& p, std::int64_t count) {
+  return count == 1 || merges_by_threads(p.rows, count);
+}
+
 /// A cluster that has a chunk of rows for each block, or for two if `shared` and there are enough, and then is never
 /// one block (ClusterMail::send); of no blocks if the rows are too many for one.
 Grid cluster_of_rows(const LossProblem& p, bool shared) {
@@ -105,7 +110,7 @@ struct LossMemory {
     if (divides(p)) weights = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
     if (adds_rows(p)) losses = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
     // By finish_short_losses in any case; perhaps also where a row's chunks, merged, have fewer nodes.
-    const bool in_one_launch = finishes_merged(p) ? merges_by_threads(p.rows, lift::chunk_count(p.n)) : puts_targets(p);
+    const bool in_one_launch = finishes_merged(p) ? finishes_by_threads(p, lift::chunk_count(p.n)) : puts_targets(p);
     if (finishes_merged(p) || reads_once(p)) {
       taken = parts.take<CounterWord>(1);
       if (adds_rows(p) && !in_one_launch) alone.losses = parts.take<double>(p.rows);
@@ -219,7 +224,7 @@ class LossRun {
     const bool alone = !stream_.overlaps;  // all before the call has ended when the fold begins
     const RowNodes nodes = fold_plain_nodes(p_, memory_.states, stream_);
     stream_ = stream_.following();
-    if (merges_by_threads(p_.rows, nodes.all()))
+    if (finishes_by_threads(p_, nodes.all()))
       return finish_short(plain_rows(p_), nodes, {.targets = memory_.weights}, alone);
     launch("finish_losses", finish_losses, warps_for(p_.rows), stream_, p_, plain_rows(p_), nodes, memory_.alone,
            alone);

@@ -20,7 +20,7 @@ template <int kLanes, int kCount>
 using OfRow = SoftmaxPart<RaggedElements<kLanes, kCount>, RaggedLeaves::row>;
 
 const char* refuses(const RowProblem& p, const Context&) {
-  if (const char* why = refuses_mixed(p)) return why;
+  if (const char* why = refuses_single_mixed(p)) return why;
   if (p[Slot::mask].given || p[Slot::scales].given || refuses_vectors(p) != nullptr) return nullptr;
   return "plain rows are faster by vectors";
 }

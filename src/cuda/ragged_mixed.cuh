@@ -92,7 +92,8 @@ __global__ void __launch_bounds__(kMixedThreads, kMinBlocks)
     ragged_mixed_rows(const __grid_constant__ RowProblem p, const __grid_constant__ GradientQueue queue,
                       int neighbours) {
   begin_in_order();
-  using State = typename std::tuple_element_t<0, std::tuple<Parts...>>::State;
+  using Shortest = std::tuple_element_t<0, std::tuple<Parts...>>;
+  using State = typename Shortest::State;
   constexpr bool kOfRow = (Parts::kOfRow && ...);
   __shared__ State states[kOfRow ? kMixedWarps : 1][kOfRow ? 32 : 1];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(kMixedThreads, kMinBlocks)
   ((take_rows<Parts>(p, own, behind, of_rows), behind = Parts::kSlots), ...);
   if constexpr (kOfRow) {
     __syncwarp();
-    if (own.n > kBehind && own.n <= behind) write_row<float>(p, row, of_rows[lane]);
+    if (own.n > kBehind && own.n <= behind) write_row<typename Shortest::Real>(p, row, of_rows[lane]);
   }
 }
 
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(Part::kBlockThreads, Part::kThreads / Part::kB
     if (warp < chunks) {
       const State row = Part::merge([&](int i) { return states[i]; }, chunks);
       if constexpr (Part::kOfRow) {
-        if (threadIdx.x == 0) write_row<float>(p, of.index, row);
+        if (threadIdx.x == 0) write_row<typename Part::Real>(p, of.index, row);
       } else if (chunks <= warps) {
         part.template write<false>(p, r, std::int64_t{warp} * lift::kChunk, length(warp), row);
       } else {
@@ -163,9 +164,15 @@ __global__ void __launch_bounds__(Part::kBlockThreads, Part::kThreads / Part::kB
 inline const char* refuses_mixed(const RowProblem& p) {
   if (const char* why = refuses_rung(p.rung)) return why;
   if (!p[Slot::offsets].given) return "rows are not ragged";
-  if (p.rows >= 0x3FFFFFFF) return "more rows than a grid has";
-  if (p.is_double() || p[Slot::y].dtype == DType::float64) return "float64 is not among what a part may be of";
-  return nullptr;
+  return p.rows < 0x3FFFFFFF ? nullptr : "more rows than a grid has";
+}
+/// Null if, further, parts of float64 take them, or those of the other dtypes.
+inline const char* refuses_double_mixed(const RowProblem& p) {
+  return p.is_double() ? refuses_mixed(p) : "elements are not float64";
+}
+inline const char* refuses_single_mixed(const RowProblem& p) {
+  const bool wide = p.is_double() || p[Slot::y].dtype == DType::float64;
+  return wide ? "float64 is not among what a part may be of" : refuses_mixed(p);
 }
 
 template <class State>

@@ -13,19 +13,20 @@ inline namespace v0 {
 namespace cuda {
 
 /// Where a row's elements lie.
-struct PartedRow : Row {
-  const char* dy;
+struct PartedRow : BackwardRow {
+  std::int64_t index;
 
   /// Of rows of one length.
-  __device__ __forceinline__ PartedRow(const RowProblem& p, const RowPlace& place)
-      : Row(row_at(p, place)), dy(p[Slot::dy].data + place.offset(p[Slot::dy])) {}
+  __device__ __forceinline__ PartedRow(const RowProblem& p, std::int64_t row)
+      : BackwardRow(p, RowPlace(p, row)), index(row) {}
   /// Of ragged ones.
   __device__ __forceinline__ PartedRow(const RowProblem& p, const RaggedRow& r)
-      : Row{p[Slot::x].data, p[Slot::y].data, nullptr, r.n, r.n, p.scale, r.begin} {
+      : BackwardRow({p[Slot::x].data, p[Slot::y].data, nullptr, r.n, r.n, p.scale, r.begin}, p[Slot::dy].data),
+        index(r.index) {
     const Operand &dy_of = p[Slot::dy], &mask_of = p[Slot::mask], &scales = p[Slot::scales];
     x += begin * p[Slot::x].axis_stride;
     y += begin * p[Slot::y].axis_stride;
-    dy = dy_of.data + begin * dy_of.axis_stride;
+    dy += begin * dy_of.axis_stride;
     if (mask_of.given) mask = mask_of.data + begin * mask_of.axis_stride;
     if (scales.given) scale *= real_at(scales.dtype, scales.data + r.index * scales.strides[0]);
   }
@@ -113,7 +114,8 @@ struct RaggedElements : AnyElements<kLanes_, kCount_, 1> {
 /// Of softmax and log_softmax, or of what leaves one result a row.
 template <class Elements, RaggedLeaves kLeaves>
 struct SoftmaxPart {
-  using Lse = fold::LogSumExp<float>;
+  using Real = float;
+  using Lse = fold::LogSumExp<Real>;
   using State = Lse::State;
   static constexpr int kLanes = Elements::kLanes, kCount = Elements::kCount, kSlots = Elements::kSlots;
   static constexpr bool kOfRow = kLeaves == RaggedLeaves::row, kLog = kLeaves == RaggedLeaves::log_softmax;

@@ -15,7 +15,6 @@ namespace {
 bool is_faster(const RowProblem& p) {
   const bool wide = size_of(p[Slot::x].dtype) == 4, log = p.op == Op::log_softmax;
   const bool cut = refuses_uncut(p) == nullptr, on_vectors = on_whole_vectors(p);
-  if (log && p.scale < 0.) return false;
   if (p[Slot::mask].given) {
     if (wide) return p.n >= (log ? 13 : 12);
     // Those that fill groups of lanes, with masks that come from memory, by ordinary loads.

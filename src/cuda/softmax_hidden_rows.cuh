@@ -11,8 +11,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Rows of a run of which one holds elements far apart, +inf or NaN, has a scale that is 0, not finite, or for
-/// log_softmax negative, or nothing where that is to become NaN; from where they lie in x: none has been written.
+/// Rows of a run of which one holds elements far apart, +inf or NaN, has a scale that is 0 or not
+/// finite, or nothing where that is to become NaN; from where they lie in x: none has been written.
 template <class E, int kLanes, bool kLog>
 __device__ __noinline__ void put_any_hidden(const RowProblem& p, std::int64_t base, int count) {
   constexpr int kAtOnce = 32 / kLanes;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kVectors > (kLog ? 6 : 7) ? 4
     sets.wait(run);
     const Shown shown(sets, run, some, row, tile, x, factor.c);
     const bool hidden = shown.range.none && p.rows.empty == Empty::zero;  // all of it
-    if (!__all_sync(lift::kWholeWarp, factor.plain && (!kLog || factor.c > 0.F) && (shown.range.near || hidden))) {
+    if (!__all_sync(lift::kWholeWarp, factor.plain && (shown.range.near || hidden))) {
       put_any_hidden<E, Shown::kAnyLanes, kLog>(p.p, sets.base(run), count);
       continue;
     }
@@ -67,9 +67,8 @@ __global__ void __launch_bounds__(32 * kOddWarps, (kVectors > (kLog ? 6 : 7) ? 4
     finish<kLog, Shown::kCount>(
         v, true, S::mul(reciprocal_of_normal(state.d), unit),
         [&] {
-          if (!own_scales) return p.rows.log_normaliser(state);
-          fold::LogNormaliser<float> of(state, scale);
-          of.set_c(factor.c);
+          auto of = own_scales ? fold::LogNormaliser<float>(state, scale) : p.rows.log_normaliser(state);
+          of.set_c(fabsf(factor.c));
           return of;
         },
         [](int) {});

@@ -99,7 +99,7 @@ template <class Problem>
 Error no_kernel(const Bound<Problem>& b, std::span<const Kernel<Problem>> all) {
   std::string reasons;
   for (const auto& k : all)
-    reasons += (reasons.empty() ? "" : "; ") + std::string(k.name) + ": " + k.refuses(b.problem, b.context);
+    reasons += (reasons.empty() ? "" : "; ") + std::string(k.name) + ": " + why_not(k, b.problem, b.context);
   if (reasons.empty()) reasons = "no kernel of this backend";
   std::string fix;
   if constexpr (requires { b.problem.rung; }) {
@@ -123,7 +123,7 @@ void choose(Bound<Problem>& b) {
   if (!verbose) return;
   for (const auto& k : all) {
     if (&k == b.kernel) break;
-    std::fprintf(stderr, "softfold: %s: not %s: %s\n", name_of(b.op).data(), k.name, k.refuses(b.problem, b.context));
+    std::fprintf(stderr, "softfold: %s: not %s: %s\n", name_of(b.op).data(), k.name, why_not(k, b.problem, b.context));
   }
   std::fprintf(stderr, "softfold: %s: %s\n", name_of(b.op).data(), b.kernel->name);
 }
@@ -159,6 +159,14 @@ void check_executor(const Context& context) {
 }
 
 }  // namespace
+
+bool is_left_out(const char* kernel) {
+  static const std::string names = [] {
+    const char* v = std::getenv("SOFTFOLD_WITHOUT");
+    return v == nullptr ? std::string() : "," + std::string(v) + ",";
+  }();
+  return !names.empty() && names.find("," + std::string(kernel) + ",") != std::string::npos;
+}
 
 bool is_on_cuda(Device device) {
   if (device.kind == DeviceKind::cpu) return false;
@@ -327,7 +335,7 @@ std::vector<std::pair<std::string, std::string>> Plan::rejected() const {
     std::vector<std::pair<std::string, std::string>> out;
     for (const auto& k : kernels_for<std::remove_cvref_t<decltype(b.problem)>>(b.op, b.device)) {
       if (&k == b.kernel) continue;
-      const char* reason = k.refuses(b.problem, b.context);
+      const char* reason = why_not(k, b.problem, b.context);
       out.emplace_back(k.name,
                        reason != nullptr ? reason : "able, but " + std::string(b.kernel->name) + " is preferred");
     }

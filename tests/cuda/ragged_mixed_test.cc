@@ -38,7 +38,7 @@ void CudaRaggedMixed::compare(const std::vector<std::int64_t>& sizes, DType t, s
   };
   Offsets offsets(sizes, pick(at, 6, 2) == 0 ? DType::int32 : DType::int64, before);
   Tensor x(t, {n}, stride(10), shift(11)), y(other(12), {n}, stride(13), shift(14)),
-      dy(other(15), {n}, stride(16), shift(17)), mask(DType::boolean, {n}, stride(18), shift(19)),
+      dy(t == DType::float64 ? t : other(15), {n}, stride(16), shift(17)), mask(DType::boolean, {n}, stride(18), shift(19)),
       scales(pick(at, 20, 3) == 0 ? DType::float64 : DType::float32, {rows}, stride(21)), lse(other(22), {rows}),
       states(DType::float64, {rows, 4});
   const Values values = kAnyValues[pick(at, 23, std::size(kAnyValues))];
@@ -74,7 +74,7 @@ void CudaRaggedMixed::compare(const std::vector<std::int64_t>& sizes, DType t, s
 }
 
 void CudaRaggedMixed::compare_all(const std::vector<std::int64_t>& sizes, std::size_t at) {
-  for (const DType t : kFloats) {
+  for (const DType t : {DType::float32, DType::bfloat16, DType::float16, DType::float64}) {
     for (std::size_t kind = 0; kind < (total_of(sizes) < 60000 ? 12 : 4); ++kind) {
       compare(sizes, t, at++ * 101 + kind);
       if (testing::Test::HasFatalFailure()) return;
@@ -131,15 +131,18 @@ TEST_F(CudaRaggedMixed, Few) {
   compare_all(empty, 300001);
   compare({65000}, DType::float32, 301000);
   compare({70000, 9000000, 65000, 65537}, DType::bfloat16, 301001);
+  compare({70000, 3000000, 65000, 65537}, DType::float64, 301003);
   compare({70000, 14000000, 70001, 70002, 69999, 70000}, DType::float32, 301002);
 }
 
 /// Rows that lie over each other are more than the queue and the list have room for.
 TEST_F(CudaRaggedMixed, OffsetsThatLie) {
   for (const std::int64_t longest : {900, 9000, 90000, 700000})
-    for (const Op op : {Op::softmax, Op::softmax_backward, Op::logsumexp}) {
+    for (int at = 0; at < 6; ++at) {
+      const Op op = at % 3 == 0 ? Op::softmax : at % 3 == 1 ? Op::softmax_backward : Op::logsumexp;
+      const DType t = at < 3 ? DType::float32 : DType::float64;
       const std::int64_t n = 800000, regular = 100, rows = 3000;
-      Tensor offsets(DType::int64, {rows + 1}), x(DType::float32, {n}), dy(DType::float32, {n});
+      Tensor offsets(DType::int64, {rows + 1}), x(t, {n}), dy(t, {n});
       Tensor y(DType::bfloat16, {op == Op::logsumexp ? rows : n});
       offsets.fill([&](std::int64_t i) {
         if (i <= regular) return static_cast<double>(1000 * i);
@@ -196,7 +199,9 @@ TEST_F(CudaRaggedMixed, Kernels) {
   EXPECT_EQ(of(Op::logsumexp, {&x}, lse, nullptr, nullptr), "fold_ragged_rows");
   EXPECT_EQ(of(Op::logsumexp, {&x}, lse, &mask, nullptr), "fold_ragged_mixed");
   EXPECT_EQ(of(Op::state, {&apart}, states, nullptr, nullptr), "fold_ragged_mixed");
-  EXPECT_EQ(of(Op::softmax, {&wide}, wide, &mask, nullptr).substr(0, 12), "fold_generic");
+  EXPECT_EQ(of(Op::softmax, {&wide}, wide, &mask, nullptr), "softmax_double_ragged");
+  EXPECT_EQ(of(Op::logsumexp, {&wide}, lse, nullptr, &scales), "fold_double_ragged");
+  EXPECT_EQ(of(Op::log_softmax_backward, {&wide, &wide}, wide, nullptr, nullptr), "backward_double_ragged");
 }
 
 }  // namespace

@@ -1,0 +1,41 @@
+// Ragged rows of float64: softmax, log_softmax, logsumexp and state.
+#include "cuda/double_parts.cuh"
+#include "cuda/kernels.hpp"
+#include "cuda/ragged_mixed.cuh"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+template <int kLanes, int kCount>
+using Softmax = DoubleSoftmaxPart<kLanes, kCount, RaggedLeaves::softmax>;
+template <int kLanes, int kCount>
+using LogSoftmax = DoubleSoftmaxPart<kLanes, kCount, RaggedLeaves::log_softmax>;
+template <int kLanes, int kCount>
+using OfRow = DoubleSoftmaxPart<kLanes, kCount, RaggedLeaves::row>;
+
+const char* refuses(const RowProblem& p, const Context&) { return refuses_double_mixed(p); }
+
+std::size_t workspace(const RowProblem& p, const Context&) {
+  return mixed_workspace<fold::LogSumExp<double>::State>(p);
+}
+
+void run(const RowProblem& p, const Context& context) {
+  if (p.rows == 0) return;
+  const DeviceOf device(p[Slot::x].data);
+  switch (p.op) {
+    case Op::softmax: return launch_mixed<Softmax>(p, context);
+    case Op::log_softmax: return launch_mixed<LogSoftmax>(p, context);
+    default: return launch_mixed<OfRow>(p, context);
+  }
+}
+
+}  // namespace
+
+const RowKernel softmax_double_ragged_kernel{"softmax_double_ragged", refuses, run, workspace, true};
+const RowKernel fold_double_ragged_kernel{"fold_double_ragged", refuses, run, workspace};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,91 @@
+// softmax_small_rows, and what it and backward_small_rows take.
+#include "cuda/small_rows.hpp"
+
+#include "cuda/kernels.hpp"
+
+namespace softfold {
+inline namespace v0 {
+namespace cuda {
+namespace {
+
+bool hides(const RowProblem& p) { return p[Slot::mask].given || p[Slot::length].given || p.causal; }
+
+/// Measured: elements up to which these are faster than others, which want rows enough for all processors, or rows of
+/// more than a few elements.
+std::int64_t most_elements(const RowProblem& p) {
+  constexpr std::int64_t any = std::int64_t{1} << 62, some = 1 << 19;
+  const bool backward = p[Slot::dy].given, wide = size_of(p[Slot::x].dtype) == 4;
+  if (is_across(p)) return p.n <= 8 ? any : p.n <= 16 ? some / 2 : backward ? some / 16 : some / 4;
+  if (is_plain_small(p)) {
+    if (p.n < 8 && !(wide && (p.n == 4 || p.n == 5))) return any;
+    return p.n <= 32 ? some : 2 * some;
+  }
+  if (!hides(p)) return p.n <= 64 ? any : some;
+  if (p.n < 8) return any;
+  return backward && p[Slot::mask].given && p.n > 700 ? 0 : some;
+}
+
+}  // namespace
+
+const char* refuses_small(const RowProblem& p, const Context&) {
+  if (const char* why = refuses_rung(p.rung, p[Slot::dy].given ? Rung::automatic : Rung::fused)) return why;
+  if (p[Slot::offsets].given) return "ragged rows have no common length";
+  if (p[Slot::scales].given) return "rows have scales of their own";
+  if (p.n == 0 || p.n > lift::kChunk) return "a row is empty, or longer than a warp holds (1024)";
+  if (p.outer_rank > 2) return "rows lie along more than two axes";
+  if (p.is_double() || p[Slot::y].dtype == DType::float64) return "float64 is not among what a tile may be of";
+  if (p.rows >= 0x7FFFFFFF / 32) return "more rows than a grid has";
+  return p.rows * p.n <= most_elements(p) ? nullptr : "so many rows are faster by other kernels";
+}
+
+bool is_plain_small(const RowProblem& p) {
+  const DType t = p[Slot::x].dtype;
+  const auto is_plain = [&](Slot slot) {
+    const Operand& o = p[slot];
+    return !o.given || (o.dtype == t && o.axis_stride == static_cast<std::int64_t>(size_of(t)));
+  };
+  return p.outer_rank <= 1 && !hides(p) && is_plain(Slot::x) && is_plain(Slot::y) && is_plain(Slot::dy);
+}
+
+SmallRows small_rows(const RowProblem& p) {
+  const auto of = [&](Slot slot) -> SmallOperand {
+    const Operand& o = p[slot];
+    const auto stride = [&](int axis) { return axis < 0 ? 0 : o.strides[static_cast<std::size_t>(axis)]; };
+    if (!o.given) return {nullptr, 0, 0, 0, DType::float32};
+    return {o.data, stride(p.outer_rank - 2), stride(p.outer_rank - 1), o.axis_stride, o.dtype};
+  };
+  const auto scale = fold::make_scale<float>(p.scale);
+  const std::int64_t inner = p.outer_rank == 0 ? 1 : p.outer[static_cast<std::size_t>(p.outer_rank - 1)];
+  return {static_cast<int>(p.rows),
+          static_cast<int>(p.n),
+          Divisor(inner),
+          p.causal,
+          p.empty,
+          lift::Factor(scale.c),
+          fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa,
+          static_cast<float>(p.scale),
+          of(Slot::x),
+          of(Slot::y),
+          of(Slot::dy),
+          of(Slot::mask),
+          of(Slot::length),
+          scale};
+}
+
+namespace {
+
+void run(const RowProblem& p, const Context& context) {
+  launch_small_rows(p, [&]<class Access, int kLanes, int kCount>(const Grid& grid) {
+    const auto by = [&](auto kernel) { launch("softmax_small_rows", kernel, grid, stream_of(context), small_rows(p)); };
+    p.op == Op::log_softmax ? by(softmax_small_rows<Access, kLanes, kCount, true>)
+                            : by(softmax_small_rows<Access, kLanes, kCount, false>);
+  });
+}
+
+}  // namespace
+
+const RowKernel softmax_small_rows_kernel{"softmax_small_rows", refuses_small, run, nullptr};
+
+}  // namespace cuda
+}  // namespace v0
+}  // namespace softfold

@@ -1,0 +1,117 @@
+// cpu == cuda, bit for bit: rows that are so few that small_rows.cuh takes them, along any of three axes, of any
+// dtypes, strides and alignments, with masks, lengths and a causal limit.
+#include "cuda/both.hpp"
+
+#include <map>
+
+namespace softfold_test {
+namespace {
+
+using softfold::DType;
+using softfold::Op;
+using Sizes = std::vector<std::int64_t>;
+
+/// Every other test does without these kernels: see Cuda.
+const int kTaken = setenv("SOFTFOLD_WITHOUT", "", 1);
+
+constexpr DType kFloats[] = {DType::float32, DType::bfloat16, DType::float16};
+constexpr Op kOps[] = {Op::softmax, Op::log_softmax, Op::softmax_backward, Op::log_softmax_backward};
+
+class CudaSmall : public Cuda {
+ protected:
+  static void SetUpTestSuite() { ASSERT_EQ(kTaken, 0); }
+
+  /// Of any layout, chosen by `at` and `what`. tight: elements end to end, between ends of memory.
+  static Tensor tensor(DType t, const Sizes& shape, std::size_t at, std::size_t what, bool tight = false) {
+    if (tight) return Tensor(t, shape, {}, 0, 0);
+    constexpr std::int64_t kSteps[] = {1, 1, 1, 2, -1};
+    const std::int64_t step = kSteps[pick(at, what, std::size(kSteps))];
+    const std::int64_t row = shape[2] * std::abs(step) + static_cast<std::int64_t>(pick(at, what + 1, 3));
+    Sizes strides{shape[1] * row, row, step};
+    if (pick(at, what + 2, 4) == 0) strides = {row, shape[0] * row, step};
+    return Tensor(t, shape, strides, static_cast<std::int64_t>(pick(at, what + 3, 9)));
+  }
+  /// The kernel that took rows along an axis of three.
+  static std::string compare(Op op, const Sizes& shape, std::size_t axis, std::size_t at, bool tight = false) {
+    const bool backward = op == Op::softmax_backward || op == Op::log_softmax_backward;
+    const Values v = kAnyValues[pick(at, 0, std::size(kAnyValues))];
+    const auto dtype = [&](std::size_t i) { return kFloats[pick(at, i, 3)]; };
+    Sizes of_rows = shape, of_mask = shape;
+    of_rows[axis] = 1;
+    if (pick(at, 40, 6) == 0) of_mask[axis] = 1;
+    Tensor x = tensor(dtype(1), shape, at, 10, tight), y = tensor(dtype(2), shape, at, 14, tight),
+           dy = tensor(dtype(3), shape, at, 18, tight), mask = tensor(DType::boolean, of_mask, at, 22, tight);
+    Tensor length(pick(at, 41, 2) == 0 ? DType::int32 : DType::int64, of_rows);
+    const std::int64_t n = shape[axis], behind = axis == 2 ? 1 : axis == 1 ? shape[2] : shape[1] * shape[2];
+    // An element's place in its row, and some number of the row.
+    const auto place = [&](std::int64_t i) { return i / behind % n; };
+    const auto row = [&](std::int64_t i) { return i / behind / n * behind + i % behind; };
+    x.fill([&](std::int64_t i) { return value_of(v, row(i), place(i), n); });
+    dy.fill([&](std::int64_t i) { return gradient_of(row(i), place(i)); });
+    mask.fill(
+        [&](std::int64_t i) { return Random(static_cast<std::uint64_t>(i) * 77 + at).uniform() < 0.7 ? 1. : 0.; });
+    length.fill([&](std::int64_t i) { return static_cast<double>(i * 7919 % (n + 1)); });
+    softfold::RowOptions o;
+    o.axis = static_cast<int>(axis) - (pick(at, 42, 2) == 0 ? 3 : 0);
+    constexpr double kScales[] = {1., -0.75, 0.125, 0., 3e7};
+    o.scale = pick(at, 43, 2) == 0 ? kScales[pick(at, 44, std::size(kScales))] : 1.;
+    if (!backward) o.empty = pick(at, 45, 4) == 0 ? softfold::Empty::nan : softfold::Empty::zero;
+    o.causal = axis == 2 && pick(at, 46, 6) == 0;
+    Tensor& result = pick(at, 47, 4) != 0 ? y : backward && pick(at, 48, 2) == 0 ? dy : x;
+    const auto options = [&](bool gpu) {
+      softfold::RowOptions own = o;
+      if (pick(at, 49, 3) == 0) own.mask = mask.view(gpu);
+      if (pick(at, 50, 4) == 0) own.length = length.view(gpu);
+      return own;
+    };
+    const std::string kernel =
+        backward ? run_on_both(op, {&x, &dy}, result, options) : run_on_both(op, {&x}, result, options);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
+        << shape[0] << "x" << shape[1] << "x" << shape[2] << " axis " << axis << " " << name_of(x.dtype()) << " to "
+        << name_of(result.dtype()) << " op " << static_cast<int>(op) << " values " << static_cast<int>(v) << " at "
+        << at << " by " << kernel;
+    return kernel;
+  }
+};
+
+TEST_F(CudaSmall, Rows) {
+  std::size_t at = 0;
+  std::map<std::string, int> taken;
+  for (std::int64_t n = 1; n <= 512; n += n < 35 || (n + 1) % 32 < 3 ? 1 : 6)
+    for (const Op op : kOps)
+      for (std::size_t axis = 0; axis < 3 && !HasFailure(); ++axis, ++at) {
+        const std::int64_t most = std::max<std::int64_t>(1, 20000 / n);
+        const auto some = [&](std::size_t i, std::int64_t up_to) {
+          return 1 + static_cast<std::int64_t>(pick(at, i, static_cast<std::size_t>(up_to)));
+        };
+        Sizes shape{some(60, std::min<std::int64_t>(most, 9)), some(61, std::min<std::int64_t>(most, 50)), some(62, 9)};
+        shape[axis] = n;
+        ++taken[compare(op, shape, axis, at)];
+      }
+  EXPECT_GT(taken["softmax_small_rows"], 550);
+  EXPECT_GT(taken["backward_small_rows"], 550);
+}
+
+/// Rows of up to a chunk, 16 bit by these, too.
+TEST_F(CudaSmall, Chunks) {
+  std::size_t at = 5000;
+  for (const std::int64_t n : {513, 700, 1000, 1023, 1024})
+    for (const Op op : kOps)
+      for (int repeat = 0; repeat < 6 && !HasFailure(); ++repeat, ++at) compare(op, {3, 4, n}, 2, at);
+}
+
+/// Operands that begin and end where their memory does: what lies around is not read (which compute-sanitizer sees).
+TEST_F(CudaSmall, EdgesOfMemory) {
+  std::size_t at = 9000;
+  for (const std::int64_t n : {1, 2, 3, 4, 5, 8, 9, 16, 31, 64, 65, 127, 200, 256, 300, 512})
+    for (const Op op : kOps)
+      for (std::size_t axis = 0; axis < 3 && !HasFailure(); ++axis, ++at) {
+        Sizes shape{3, 5, 7};
+        shape[axis] = n;
+        compare(op, shape, axis, at, true);
+      }
+}
+
+}  // namespace
+}  // namespace softfold_test
