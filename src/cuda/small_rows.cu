@@ -15,14 +15,16 @@ bool hides(const RowProblem& p) { return p[Slot::mask].given || p[Slot::length].
 std::int64_t most_elements(const RowProblem& p) {
   constexpr std::int64_t any = std::int64_t{1} << 62, some = 1 << 19;
   const bool backward = p[Slot::dy].given, wide = size_of(p[Slot::x].dtype) == 4;
-  if (is_across(p)) return p.n <= 8 ? any : p.n <= 16 ? some / 2 : backward ? some / 16 : some / 4;
+  if (is_across(p)) {
+    if (p.n <= 16) return p.n <= 8 ? any : some / 2;
+    return p.n > lift::kChunk ? some / 8 : backward ? some / 16 : some / 4;
+  }
+  if (p.n > lift::kChunk) return p.n * (backward ? 256 : 128);
   if (is_plain_small(p)) {
     if (p.n < 8 && !(wide && (p.n == 4 || p.n == 5))) return any;
     return p.n <= 32 ? some : 2 * some;
   }
-  if (!hides(p)) return p.n <= 64 ? any : some;
-  if (p.n < 8) return any;
-  return backward && p[Slot::mask].given && p.n > 700 ? 0 : some;
+  return p.n < 8 || (p.n <= 64 && !hides(p)) ? any : some;
 }
 
 }  // namespace
@@ -31,7 +33,7 @@ const char* refuses_small(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p.rung, p[Slot::dy].given ? Rung::automatic : Rung::fused)) return why;
   if (p[Slot::offsets].given) return "ragged rows have no common length";
   if (p[Slot::scales].given) return "rows have scales of their own";
-  if (p.n == 0 || p.n > lift::kChunk) return "a row is empty, or longer than a warp holds (1024)";
+  if (p.n == 0 || p.n > 2 * lift::kChunk) return "a row is empty, or longer than a small block holds (2048)";
   if (p.outer_rank > 2) return "rows lie along more than two axes";
   if (p.is_double() || p[Slot::y].dtype == DType::float64) return "float64 is not among what a tile may be of";
   if (p.rows >= 0x7FFFFFFF / 32) return "more rows than a grid has";
@@ -75,11 +77,18 @@ SmallRows small_rows(const RowProblem& p) {
 namespace {
 
 void run(const RowProblem& p, const Context& context) {
-  launch_small_rows(p, [&]<class Access, int kLanes, int kCount>(const Grid& grid) {
-    const auto by = [&](auto kernel) { launch("softmax_small_rows", kernel, grid, stream_of(context), small_rows(p)); };
-    p.op == Op::log_softmax ? by(softmax_small_rows<Access, kLanes, kCount, true>)
-                            : by(softmax_small_rows<Access, kLanes, kCount, false>);
-  });
+  const auto by = [&](const Grid& grid, auto softmax, auto log_softmax) {
+    const auto kernel = p.op == Op::log_softmax ? log_softmax : softmax;
+    launch("softmax_small_rows", kernel, grid, stream_of(context), small_rows(p));
+  };
+  launch_small<lift::kPerLane>(
+      p,
+      [&]<class Access, int kLanes, int kCount>(const Grid& grid) {
+        by(grid, softmax_small_rows<Access, kLanes, kCount, false>, softmax_small_rows<Access, kLanes, kCount, true>);
+      },
+      [&]<class Access, int kChunks>(const Grid& grid) {
+        by(grid, softmax_small_blocks<Access, kChunks, false>, softmax_small_blocks<Access, kChunks, true>);
+      });
 }
 
 }  // namespace

@@ -56,11 +56,13 @@ struct SmallRow {
   int lane, n, length;
   bool writes;
 
+  /// The row of the thread's group.
   __device__ __forceinline__ explicit SmallRow(const SmallRows& p)
-      : lane(static_cast<int>(threadIdx.x) % kLanes), n(p.n), length(p.n) {
-    const unsigned group = (blockIdx.x * kSmallThreads + threadIdx.x) / kLanes, rows = static_cast<unsigned>(p.rows);
-    writes = group < rows;
-    inner = min(group, rows - 1);
+      : SmallRow(p, (blockIdx.x * kSmallThreads + threadIdx.x) / kLanes, static_cast<int>(threadIdx.x) % kLanes) {}
+  /// A row by its number, of which the lane has the elements `first`, first + kLanes, ...
+  __device__ __forceinline__ SmallRow(const SmallRows& p, unsigned row, int first) : lane(first), n(p.n), length(p.n) {
+    writes = row < static_cast<unsigned>(p.rows);
+    inner = min(row, static_cast<unsigned>(p.rows) - 1);
     if constexpr (kAny) {
       outer = p.inner.quotient(inner), inner -= outer * p.inner.value;
       if (p.length.data != nullptr) length = static_cast<int>(clamp(integer_at(p.length.dtype, of(p.length)), n));
@@ -155,34 +157,83 @@ struct SmallRow {
   }
 };
 
+/// Elements of any values, and any scale.
+template <class Access, int kLanes, int kCount, bool kLog>
+struct AnySmallRow {
+  using Row = SmallRow<Access, kLanes, kCount>;
+  using Fold = lift::WarpFold<1, kLanes, kCount>;
+  using State = fold::LogSumExp<float>::State;
+
+  Row row;
+  unsigned shown;
+  float v[kCount];
+  typename Fold::Folded folded;
+
+  /// By all lanes of a warp.
+  __device__ __forceinline__ AnySmallRow(const SmallRows& p, const Row& row_) : row(row_), shown(row.shown(p.mask)) {
+    typename Row::Words words;
+    row.fetch(words, p.x);
+    row.widen(v, words, p.x.dtype);
+    const float times = p.factor.plain ? 1.F : p.factor.times;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) v[j] = (shown >> j & 1U) != 0 ? v[j] * times : lift::absent(p.factor.c);
+    folded = kLog ? Fold::reduce(v, p.factor.c) : Fold::terms(v, p.factor.c);
+  }
+  /// The results of a row of this state.
+  __device__ __forceinline__ void put(const SmallRows& p, const State& whole) {
+    const fold::Normaliser<float> norm(whole);
+    if (norm.regular) {
+      const float multiplier = fold::Scalar<float>::mul(norm.multiplier(folded.state.m), folded.unit);
+      finish<kLog>(v, folded.dense, p.factor, multiplier, whole, p.scale);
+    } else {
+      const Constant constant = constant_of<kLog>(whole, p.empty);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j)
+        v[j] = constant.everywhere || (shown >> j & 1U) != 0 ? constant.value : nothing<kLog>();
+    }
+    row.template store<true>(p.y, v);
+  }
+};
+
 /// Rows of which one holds elements far apart, +inf or NaN, or has nothing where that is to become NaN; any scale. By
 /// all lanes of a warp.
 template <class Access, int kLanes, int kCount, bool kLog>
 __device__ __noinline__ void put_any_small_rows(const SmallRows& p) {
-  using Fold = lift::WarpFold<1, kLanes, kCount>;
-  using Row = SmallRow<Access, kLanes, kCount>;
-  const Row row(p);
-  typename Row::Words words;
-  float v[kCount];
-  row.fetch(words, p.x);
-  row.widen(v, words, p.x.dtype);
-  const unsigned shown = row.shown(p.mask);
-  const float times = p.factor.plain ? 1.F : p.factor.times;
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) v[j] = (shown >> j & 1U) != 0 ? v[j] * times : lift::absent(p.factor.c);
-  const auto folded = kLog ? Fold::reduce(v, p.factor.c) : Fold::terms(v, p.factor.c);
-  const fold::Normaliser<float> norm(folded.state);
-  if (norm.regular) {
-    finish<kLog>(v, folded.dense, p.factor, fold::Scalar<float>::mul(norm.reciprocal, folded.unit), folded.state,
-                 p.scale);
-  } else {
-    const Constant constant = constant_of<kLog>(folded.state, p.empty);
-#pragma unroll
-    for (int j = 0; j < kCount; ++j)
-      v[j] = constant.everywhere || (shown >> j & 1U) != 0 ? constant.value : nothing<kLog>();
-  }
-  row.template store<true>(p.y, v);
+  AnySmallRow<Access, kLanes, kCount, kLog> own(p, SmallRow<Access, kLanes, kCount>(p));
+  own.put(p, own.folded.state);
 }
+
+/// A lane's elements in a row's order, those of softmax and log_softmax: c is positive from here on, what is hidden
+/// -inf, and an element that is -inf as good as hidden.
+template <class Access, int kLanes, int kCount>
+struct ShownElements {
+  using Row = SmallRow<Access, kLanes, kCount>;
+
+  float v[kCount], c;
+  lift::Extremes extremes{fold::infinity<float>(), -fold::infinity<float>()};  ///< of those that are not -inf
+
+  __device__ __forceinline__ ShownElements(const SmallRows& p, const Row& row) : c(fabsf(p.factor.c)) {
+    typename Row::Words words;
+    row.fetch(words, p.x);
+    const unsigned shown = row.shown(p.mask);
+    row.widen(v, words, p.x.dtype);
+    const float sign = p.factor.c < 0.F ? -1.F : 1.F;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      v[j] = (shown >> j & 1U) != 0 ? v[j] * sign : -fold::infinity<float>();
+      extremes.low = lift::least(extremes.low, v[j] == -fold::infinity<float>() ? fold::infinity<float>() : v[j]);
+      extremes.high = lift::most(extremes.high, v[j]);
+    }
+  }
+  /// The row's normaliser.
+  __device__ __forceinline__ fold::LogNormaliser<float> log_normaliser(
+      const SmallRows& p, const fold::LogSumExp<float>::State& state) const {
+    fold::LogNormaliser<float> norm(state, p.scale, true);
+    norm.set_c(c);
+    norm.two_kappa = p.two_kappa;
+    return norm;
+  }
+};
 
 template <class Access, int kLanes, int kCount, bool kLog>
 __global__ void __launch_bounds__(kSmallThreads) softmax_small_rows(const __grid_constant__ SmallRows p) {
@@ -191,26 +242,14 @@ __global__ void __launch_bounds__(kSmallThreads) softmax_small_rows(const __grid
   using Fold = lift::WarpFold<1, kLanes, kCount>;
   using Row = SmallRow<Access, kLanes, kCount>;
   const Row row(p);
-  typename Row::Words words;
-  float v[kCount];
-  row.fetch(words, p.x);
-  const unsigned shown = row.shown(p.mask);
-  row.widen(v, words, p.x.dtype);
-  // Elements to |c|; what is hidden becomes -inf, and an element that is -inf is as good as hidden.
-  const float c = fabsf(p.factor.c), sign = p.factor.c < 0.F ? -1.F : 1.F;
-  lift::Extremes e{fold::infinity<float>(), -fold::infinity<float>()};
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) {
-    v[j] = (shown >> j & 1U) != 0 ? v[j] * sign : -fold::infinity<float>();
-    e.low = lift::least(e.low, v[j] == -fold::infinity<float>() ? fold::infinity<float>() : v[j]);
-    e.high = lift::most(e.high, v[j]);
-  }
-  const auto range = MaskedFold<Fold, kLog, kLanes, kCount>::range(c, e);
+  ShownElements<Access, kLanes, kCount> own(p, row);
+  auto& v = own.v;
+  const auto range = MaskedFold<Fold, kLog, kLanes, kCount>::range(own.c, own.extremes);
   const bool hidden = range.none && p.empty == Empty::zero;  // all of it
   if (!__all_sync(lift::kWholeWarp, p.factor.plain && (range.near || hidden)))
     return put_any_small_rows<Access, kLanes, kCount, kLog>(p);
   const float m = S::sub(range.top, fold::Real<float>::kMagic);
-  const lift::FrameTerms terms(c, m);
+  const lift::FrameTerms terms(own.c, m);
   const float unit = 2.F * terms.unit;
   const float d = lift::add_tree<1, kLanes, float, kCount>([&](int j, int) {
     const float t = terms.half_term(v[j]);
@@ -220,29 +259,27 @@ __global__ void __launch_bounds__(kSmallThreads) softmax_small_rows(const __grid
   // A row that is hidden is nothing times any state.
   const fold::LogSumExp<float>::State state{static_cast<double>(m), hidden ? 1.F : S::mul(d, unit)};
   finish<kLog, kCount>(
-      v, true, S::mul(reciprocal_of_normal(state.d), unit),
-      [&] {
-        fold::LogNormaliser<float> norm(state, p.scale, true);
-        norm.set_c(c);
-        norm.two_kappa = p.two_kappa;
-        return norm;
-      },
-      [](int) {});
+      v, true, S::mul(reciprocal_of_normal(state.d), unit), [&] { return own.log_normaliser(p, state); }, [](int) {});
   row.template store<false>(p.y, v);
 }
 
-/// Of y (p.x) and dy the gradients of softmax or log_softmax.
-template <class Access, int kLanes, int kCount, template <class> class Gradient>
-__global__ void __launch_bounds__(kSmallThreads) backward_small_rows(const __grid_constant__ SmallRows p) {
-  begin_in_order();
-  using Row = SmallRow<Access, kLanes, kCount>;
-  const Row row(p);
+/// A lane's y (p.x) and dy.
+template <class Row, class Slots>
+__device__ __forceinline__ void load_gradients(const SmallRows& p, const Row& row, Slots& slots) {
   typename Row::Words y, dy;
   row.fetch(y, p.x), row.fetch(dy, p.dy);
-  GradientSlots<Gradient, 1, kLanes, kCount> slots;
   slots.present = row.shown(p.mask);
   row.widen(slots.y, y, p.x.dtype), row.widen(slots.dy, dy, p.dy.dtype);
   slots.hide();
+}
+
+/// The gradients of softmax or log_softmax.
+template <class Access, int kLanes, int kCount, template <class> class Gradient>
+__global__ void __launch_bounds__(kSmallThreads) backward_small_rows(const __grid_constant__ SmallRows p) {
+  begin_in_order();
+  const SmallRow<Access, kLanes, kCount> row(p);
+  GradientSlots<Gradient, 1, kLanes, kCount> slots;
+  load_gradients(p, row, slots);
   lift::SumNode sum = slots.sum();
   const unsigned lanes = (lift::kWholeWarp >> (32 - kLanes)) << (threadIdx.x % 32 / kLanes * kLanes);
   sum.any = __ballot_sync(lift::kWholeWarp, sum.any != 0) & lanes;

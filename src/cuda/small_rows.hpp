@@ -4,7 +4,7 @@
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/levels.cuh"
-#include "cuda/small_rows.cuh"
+#include "cuda/small_blocks.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -16,8 +16,8 @@ SmallRows small_rows(const RowProblem& p);
 /// Whether PlainAccess serves.
 bool is_plain_small(const RowProblem& p);
 
-/// go.operator()<lanes a row, elements a lane>(). Few elements a lane: a warp has no other to wait for.
-template <class Go>
+/// go.operator()<lanes a row, elements a lane, at most kMost>(). Few elements a lane: a warp has no other to wait for.
+template <int kMost, class Go>
 void with_small_shape(const RowProblem& p, const Go& go) {
   if (p.n <= 2) return go.template operator()<1, 2>();
   if (p.n <= 4) return go.template operator()<1, 4>();
@@ -30,20 +30,43 @@ void with_small_shape(const RowProblem& p, const Go& go) {
   if (p.n <= 128) return go.template operator()<32, 4>();
   if (p.n <= 256) return go.template operator()<32, 8>();
   if (p.n <= 512) return go.template operator()<32, 16>();
-  go.template operator()<32, 32>();
+  if constexpr (kMost > 16) go.template operator()<32, kMost>();
 }
 
-/// Launches launch_one.operator()<Access, lanes, elements a lane>(grid) for p's rows.
+/// go.operator()<Access>() of what p's rows want.
 template <class Go>
-void launch_small_rows(const RowProblem& p, const Go& launch_one) {
+void with_small_access(const RowProblem& p, const Go& go) {
+  if (!is_plain_small(p)) return go.template operator()<AnyAccess>();
+  with_element(p[Slot::x].dtype, [&]<class E>() { go.template operator()<PlainAccess<E>>(); });
+}
+
+/// Measured: whether a row is a block's (small_blocks.cuh). Of many rows groups of lanes are faster, but with more than
+/// 16 elements a lane those of gradients wait for each other.
+inline bool is_small_block(const RowProblem& p) {
+  if (p.n > lift::kChunk) return true;
+  if (p[Slot::dy].given) return p.n > 512 || (p.n > 128 && p.rows <= 256);
+  return p.n > 512 && p.rows <= 256;
+}
+
+/// Launches p's rows: by_groups.operator()<Access, lanes a row, elements a lane, at most kMost>(grid), or
+/// by_blocks.operator()<Access, chunks of a row>(grid).
+template <int kMost, class ByGroups, class ByBlocks>
+void launch_small(const RowProblem& p, const ByGroups& by_groups, const ByBlocks& by_blocks) {
   if (p.rows == 0) return;
   const DeviceOf device(p[Slot::x].data);
-  with_small_shape(p, [&]<int kLanes, int kCount>() {
-    const Grid grid{ceil_div(p.rows, kSmallThreads / kLanes), kSmallThreads};
-    if (!is_plain_small(p)) return launch_one.template operator()<AnyAccess, kLanes, kCount>(grid);
-    if constexpr (kLanes * kCount != 8 || kLanes != 1)
-      with_element(p[Slot::x].dtype,
-                   [&]<class E>() { launch_one.template operator()<PlainAccess<E>, kLanes, kCount>(grid); });
+  with_small_access(p, [&]<class Access>() {
+    if (!is_small_block(p)) {
+      return with_small_shape<kMost>(p, [&]<int kLanes, int kCount>() {
+        // Rows that lie side by side are not plain.
+        if constexpr (Access::kAny || kLanes > 1 || kCount < 8)
+          by_groups.template operator()<Access, kLanes, kCount>(
+              {ceil_div(p.rows, kSmallThreads / kLanes), kSmallThreads});
+      });
+    }
+    const auto blocks = [&]<int kChunks>() {
+      by_blocks.template operator()<Access, kChunks>({p.rows, kChunks * kChunkThreads});
+    };
+    p.n <= lift::kChunk ? blocks.template operator()<1>() : blocks.template operator()<2>();
   });
 }
 

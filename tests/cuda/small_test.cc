@@ -93,18 +93,26 @@ TEST_F(CudaSmall, Rows) {
   EXPECT_GT(taken["backward_small_rows"], 550);
 }
 
-/// Rows of up to a chunk, 16 bit by these, too.
+/// Rows that are a block's.
 TEST_F(CudaSmall, Chunks) {
   std::size_t at = 5000;
-  for (const std::int64_t n : {513, 700, 1000, 1023, 1024})
+  std::map<std::string, int> taken;
+  for (const std::int64_t n : {513, 600, 767, 1000, 1023, 1024, 1025, 1300, 1700, 2047, 2048})
     for (const Op op : kOps)
-      for (int repeat = 0; repeat < 6 && !HasFailure(); ++repeat, ++at) compare(op, {3, 4, n}, 2, at);
+      for (int repeat = 0; repeat < 6 && !HasFailure(); ++repeat, ++at) {
+        Sizes shape{1 + static_cast<std::int64_t>(pick(at, 60, 3)), 4, 1 + static_cast<std::int64_t>(pick(at, 61, 2))};
+        const std::size_t axis = repeat < 3 ? 2 : pick(at, 62, 3);
+        shape[axis] = n;
+        ++taken[compare(op, shape, axis, at)];
+      }
+  EXPECT_GT(taken["softmax_small_rows"], 90);
+  EXPECT_GT(taken["backward_small_rows"], 80);
 }
 
 /// Operands that begin and end where their memory does: what lies around is not read (which compute-sanitizer sees).
 TEST_F(CudaSmall, EdgesOfMemory) {
   std::size_t at = 9000;
-  for (const std::int64_t n : {1, 2, 3, 4, 5, 8, 9, 16, 31, 64, 65, 127, 200, 256, 300, 512})
+  for (const std::int64_t n : {1, 2, 3, 4, 5, 8, 9, 16, 31, 64, 65, 127, 200, 256, 300, 512, 1000, 1500, 2047})
     for (const Op op : kOps)
       for (std::size_t axis = 0; axis < 3 && !HasFailure(); ++axis, ++at) {
         Sizes shape{3, 5, 7};
