@@ -5,6 +5,7 @@
 """
 import math
 import pathlib
+import statistics
 
 from readme_tables import HERE, put, records
 
@@ -47,11 +48,33 @@ def beside_peers(file):
             f"peer in {len(behind)} of {len(points)} shapes: {slower}."]
 
 
+SIZES = ((14, "16 thousand"), (17, "131 thousand"), (20, "a million"), (23, "8 million"), (64, "67 million"))
+
+
+def race():
+    """Of each operation and size of bench/gpu_race.py's problems: the geometric mean of softfold's time by torch's, and
+    how many take it 1.1 times as long or longer."""
+    every = records("h200", "race", None)
+    lines = ["| operation | " + " | ".join(f"to {name} elements" for _, name in SIZES) + " |", "|" + "---|" * (len(SIZES) + 1)]
+    for op in dict.fromkeys(r["op"] for r in sorted(every, key=lambda r: (r["op"].count("_"), r["op"]))):
+        for name, wide in (("float32 and 16 bit", False), ("float64", True)):
+            cells, least = [], 0
+            for most, _ in SIZES:
+                some = [r["ms"] / r["torch_ms"] for r in every if r["op"] == op and (r["dtype"] == "float64") == wide
+                        and least <= math.log2(math.prod(r["shape"])) < most]
+                cells.append(f"{statistics.geometric_mean(some):.2f} ({sum(s > 1.1 for s in some)} of {len(some)})" if some else "–")
+                least = most
+            lines.append(f"| {op}, {name} | " + " | ".join(cells) + " |")
+    about = every[-1]
+    return lines + ["", f"{len(every)} problems, {about['device']}, driver {about['driver']}, commit {about['commit']}."]
+
+
 def main():
     page = pathlib.Path(HERE).parent / "docs" / "cuda.md"
     for name, machine, file in (("gpu-rows", "h200", "rows"), ("gpu-peers", "h200", "softmax"), ("gpu-consumers", "h200", "consumers"),
                                 ("gpu-consumers-h100", "h100", "consumers")):
         put(page, name, table(machine, file) + (beside_peers(file) if name == "gpu-peers" else []))
+    put(page, "gpu-race", race())
 
 
 if __name__ == "__main__":

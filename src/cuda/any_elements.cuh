@@ -199,12 +199,15 @@ inline bool is_of_fours(const RowProblem& p) {
   return p.n % 4 == 0 && fours(Slot::x) && fours(Slot::y) && fours(Slot::dy) && fours(Slot::mask);
 }
 
-/// forward: the rung of softmax and log_softmax.
-inline const char* refuses_any(const RowProblem& p, Rung forward = Rung::fused) {
+/// Null if tiles of any elements can be of these rows. forward: the rung of softmax and log_softmax.
+inline const char* refuses_tiles(const RowProblem& p, Rung forward) {
   if (const char* why = refuses_rung(p.rung, p[Slot::dy].given ? Rung::automatic : forward)) return why;
   if (p[Slot::offsets].given) return "ragged rows have no common length";
-  if (p.is_double() || p[Slot::y].dtype == DType::float64) return "float64 is not among what a tile may be of";
-  return is_across(p) ? "rows lie side by side" : nullptr;
+  const bool wide = p.is_double() || p[Slot::y].dtype == DType::float64;
+  return wide ? "float64 is not among what a tile may be of" : nullptr;
+}
+inline const char* refuses_any(const RowProblem& p, Rung forward = Rung::fused) {
+  return is_across(p) ? "rows lie side by side" : refuses_tiles(p, forward);
 }
 /// Null if tiles of any elements take these rows, a tile a row, else why not.
 inline const char* refuses_any_rows(const RowProblem& p, const Context&) {
@@ -215,6 +218,13 @@ inline const char* refuses_any_rows(const RowProblem& p, const Context&) {
 /// The same of a tile a chunk, a cluster a row.
 inline const char* refuses_any_cluster(const RowProblem& p, const Context&) {
   const char* why = refuses_any(p);
+  return why != nullptr ? why : refuses_one_cluster(p);
+}
+
+/// The same of few elements whose rows lie side by side, longer ones than small_blocks.cuh takes.
+inline const char* refuses_any_few(const RowProblem& p, const Context&) {
+  if (p.n <= 2 * lift::kChunk || !are_few_across(p)) return "rows do not lie side by side, few and long";
+  const char* why = refuses_tiles(p, Rung::fused);
   return why != nullptr ? why : refuses_one_cluster(p);
 }
 

@@ -105,9 +105,7 @@ __global__ void __launch_bounds__(256, Elements::kMinBlocks) backward_warp_rows(
   Elements tile(p, r.x);
   tile.load(p, r, 0, static_cast<int>(r.length));
   typename Elements::Node row = tile.sum();
-  const unsigned lanes =
-      kLanes == 32 ? lift::kWholeWarp : ((1U << (kLanes % 32)) - 1U) << (threadIdx.x % 32 / kLanes * kLanes);
-  row.any = __ballot_sync(lift::kWholeWarp, row.any != 0) & lanes;
+  row.any = __ballot_sync(lift::kWholeWarp, row.any != 0) & lift::lanes_of_group<kLanes>();
   if (writes) tile.write(p, r, 0, static_cast<int>(r.n), row);
 }
 

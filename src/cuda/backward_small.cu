@@ -8,17 +8,17 @@ namespace cuda {
 namespace {
 
 void run(const RowProblem& p, const Context& context) {
-  const auto by = [&](const Grid& grid, auto kernel) {
-    launch("backward_small_rows", kernel, grid, stream_of(context), small_rows(p));
+  const auto by = [&](const char* name, const Grid& grid, auto kernel) {
+    launch(name, kernel, grid, stream_of(context), small_rows(p));
   };
   with_gradient(p.op, [&]<template <class> class Gradient>() {
     launch_small<16>(
         p,
         [&]<class Access, int kLanes, int kCount>(const Grid& grid) {
-          by(grid, backward_small_rows<Access, kLanes, kCount, Gradient>);
+          by("backward_small_rows", grid, backward_small_rows<Access, kLanes, kCount, Gradient>);
         },
         [&]<class Access, int kChunks>(const Grid& grid) {
-          by(grid, backward_small_blocks<Access, kChunks, Gradient>);
+          by("backward_small_blocks", grid, backward_small_blocks<Access, kChunks, Gradient>);
         });
   });
 }

@@ -2,8 +2,10 @@
 // once for each index of all outer axes but the last.
 #include "cuda/kernels.hpp"
 #include "front/choice.hpp"
+#include "softfold/error.hpp"
 
 #include <algorithm>
+#include <string>
 
 namespace softfold {
 inline namespace v0 {
@@ -47,14 +49,18 @@ const char* refuses(const RowProblem& p, const Context& context) {
   return nullptr;
 }
 
-/// visit(rows, kernel) for each index: which kernel takes them depends on where they begin. One does: the general
-/// kernels take rows by their number and length alone.
+/// visit(rows, kernel) for each index: which kernel takes them depends on where they begin. One does, unless it is left
+/// out: the general kernels take rows by their number and length alone.
 template <class Visit>
 void for_each_index(const RowProblem& p, const Context& context, const Visit& visit) {
   const std::int64_t count = p.rows / p.outer[static_cast<std::size_t>(p.outer_rank - 1)];
   for (std::int64_t i = 0; i < count; ++i) {
     const RowProblem q = rows_at(p, i);
-    visit(q, *kernel_for(q, context));
+    const RowKernel* kernel = kernel_for(q, context);
+    if (kernel == nullptr)
+      throw Error(Code::unsupported, "rows of outer index " + std::to_string(i) + " by themselves", "a kernel that can",
+                  "let SOFTFOLD_WITHOUT leave by_outer_index out, too");
+    visit(q, *kernel);
   }
 }
 

@@ -54,6 +54,7 @@ struct DoubleElements : AnyElements<kLanes_, kCount_, 1> {
     const std::int64_t stride = p[Slot::x].axis_stride;
     fetch(v, r.x + begin * stride, stride, length);
     Base::look(p, r, begin, length);
+    kept = true;
   }
   __device__ __forceinline__ void fetch(double (&to)[kCount], const char* first, std::int64_t stride, int n) const {
     if (n == kLanes * kCount && stride == 8) {

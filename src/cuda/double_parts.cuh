@@ -71,8 +71,7 @@ struct DoubleGradientPart : DoubleGradient<kLanes_, kCount, Gradient> {
   __device__ __forceinline__ void load(const RowProblem& p, const PartedRow& r, std::int64_t begin, int n) {
     Base::load(p, r, begin, n);
     own = this->sum();
-    const unsigned lanes = (lift::kWholeWarp >> (32 - kLanes)) << (threadIdx.x % 32 / kLanes * kLanes);
-    own.any = __ballot_sync(lift::kWholeWarp, own.any != 0) & lanes;
+    own.any = __ballot_sync(lift::kWholeWarp, own.any != 0) & lift::lanes_of_group<kLanes>();
   }
   __device__ __forceinline__ State state() const { return own; }
   template <bool>

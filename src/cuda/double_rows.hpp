@@ -22,9 +22,9 @@ inline const char* refuses_double(const RowProblem& p, Rung rung) {
   return refuses_chunks(p);
 }
 /// The same of longer rows, with results of their elements: so few of these lie together that the general kernels are
-/// faster where rows lie side by side.
+/// faster where many rows lie side by side.
 inline const char* refuses_double_apart(const RowProblem& p, Rung rung) {
-  return is_across(p) ? "rows lie side by side" : refuses_double(p, rung);
+  return is_across(p) && !are_few_across(p) ? "rows lie side by side" : refuses_double(p, rung);
 }
 
 /// Null if, further, a group holds a row. Measured: gradients of rows side by side over 512 elements.

@@ -17,6 +17,8 @@ using AttentionKernel = Kernel<AttentionProblem>;
 extern const RowKernel by_outer_index_kernel;
 /// Few short rows, plain or not: softmax and log_softmax, and their gradients.
 extern const RowKernel softmax_small_rows_kernel, backward_small_rows_kernel;
+/// The same of longer ones that lie side by side.
+extern const RowKernel softmax_any_few_kernel, backward_any_few_kernel;
 /// softmax and log_softmax of plain problems, with one read.
 extern const RowKernel softmax_lane_rows_kernel, softmax_odd_rows_kernel, softmax_warp_rows_kernel,
     softmax_chunk_pairs_kernel, softmax_block_rows_kernel, softmax_ring_kernel, softmax_cluster_stays_kernel,

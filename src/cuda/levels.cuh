@@ -24,6 +24,11 @@ inline bool is_across(const RowProblem& p, Slot slot = Slot::y) {
   const auto stride = std::abs(o.strides[static_cast<std::size_t>(p.outer_rank - 1)]);
   return p.rows > 1 && stride != 0 && stride < std::abs(o.axis_stride);
 }
+/// Whether rows side by side are so few elements that neighbouring lanes need not have neighbouring rows. Measured.
+inline bool are_few_across(const RowProblem& p) {
+  constexpr std::int64_t most = 1 << 17;
+  return is_across(p) && p.rows * p.n <= most;
+}
 
 inline std::int64_t write_items(const RowProblem& p, bool across) {
   return across ? ceil_div(p.rows, 32) * ceil_div(p.n, 32) : p.rows * lift::chunk_count(p.n);

@@ -4,6 +4,7 @@
 
 #include "cuda/linear_lean.hpp"
 #include "cuda/states.hpp"
+#include "front/choice.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -11,9 +12,7 @@ namespace cuda {
 namespace {
 
 const LossKernel* loss_kernel(const LossProblem& p, const Context& context) {
-  for (const LossKernel& k : cuda_loss_kernels(Op::cross_entropy))
-    if (k.refuses(p, context) == nullptr) return &k;
-  return nullptr;
+  return first_able(p, cuda_loss_kernels(Op::cross_entropy), context);
 }
 
 class FastRun {

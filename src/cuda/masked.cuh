@@ -65,20 +65,6 @@ struct Present {
   __device__ __forceinline__ bool operator()(int i) const { return (words[i / 32] & (1U << i % 32)) != 0; }
 };
 
-/// Between which z the elements lie that are present.
-struct ShownRange {
-  float top;        ///< kMagic where there are none
-  bool none, near;  ///< there are none; they are so near each other that no term is nothing
-
-  /// Of the largest and the least z, -inf and +inf where there are none.
-  static __device__ __forceinline__ ShownRange between(float top, float bottom) {
-    constexpr float kMagic = fold::Real<float>::kMagic;
-    const bool fast = top >= kMagic + fold::Real<float>::kFastLowest && top <= kMagic + fold::Real<float>::kFastHighest;
-    const bool none = top == -fold::infinity<float>() && bottom == fold::infinity<float>();
-    return {none ? kMagic : top, none, fast && bottom >= top - 60.F};
-  }
-};
-
 /// lift::WarpFold of the slots that are present. kReduce: v stays, and becomes lift::absent where nothing is; else it
 /// becomes the terms, 0 where nothing is.
 template <class Fold, bool kReduce, int kLanes, int kCount>
@@ -88,7 +74,11 @@ struct MaskedFold {
   using Lse = fold::LogSumExp<float>;
   static constexpr int kWidth = kCount / Fold::kVectors;
 
-  using Range = ShownRange;
+  /// Between which z a group's elements lie.
+  struct Range {
+    float top;        ///< kMagic where there are none
+    bool none, near;  ///< there are none; they are so near each other that no term is nothing
+  };
   /// own: the extremes of what is present, +inf and -inf where nothing is.
   static __device__ __forceinline__ Range range(float c, lift::Extremes own) {
     constexpr float kMagic = fold::Real<float>::kMagic;
@@ -96,7 +86,9 @@ struct MaskedFold {
     const float top = __int_as_float(Fold::largest(__float_as_int(S::fma(c > 0.F ? own.high : own.low, c, kMagic))));
     const float bottom =
         __int_as_float(Fold::smallest(__float_as_int(S::fma(c > 0.F ? own.low : own.high, c, kMagic))));
-    return Range::between(top, bottom);
+    const bool fast = top >= kMagic + fold::Real<float>::kFastLowest && top <= kMagic + fold::Real<float>::kFastHighest;
+    const bool none = top == -fold::infinity<float>() && bottom == fold::infinity<float>();
+    return {none ? kMagic : top, none, fast && bottom >= top - 60.F};
   }
   /// own: as above.
   static __device__ __forceinline__ Folded fold(float (&v)[kCount], float c, lift::Extremes own,

@@ -203,8 +203,7 @@ struct GradientPart : GradientSlots<Gradient, Elements::kWidth, Elements::kLanes
   __device__ __forceinline__ void load(const RowProblem& p, const PartedRow& r, std::int64_t begin, int n) {
     fetch(p, r, begin, n);
     const lift::SumNode node = this->sum();
-    const unsigned lanes = (lift::kWholeWarp >> (32 - kLanes)) << (threadIdx.x % 32 / kLanes * kLanes);
-    own = {node.sum, __ballot_sync(lift::kWholeWarp, node.any != 0) & lanes};
+    own = {node.sum, __ballot_sync(lift::kWholeWarp, node.any != 0) & lift::lanes_of_group<kLanes>()};
   }
   __device__ __forceinline__ State state() const { return own; }
   template <bool>

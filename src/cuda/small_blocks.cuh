@@ -72,23 +72,18 @@ __global__ void __launch_bounds__(kChunks* kChunkThreads) softmax_small_blocks(c
   using Lse = fold::LogSumExp<float>;
   constexpr float kMagic = fold::Real<float>::kMagic;
   constexpr int kWarps = kChunks * kChunkWarps;
-  __shared__ int2 ranges[kWarps];  // of z, as integers: see lift::WarpFold
+  __shared__ lift::Extremes extremes[kWarps];  // of elements times c, rounded: what is near enough is exact
   __shared__ SmallSums<kChunks> sums;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const SmallBlockRow<Access> row = small_block_row<Access>(p);
   ShownElements<Access, kChunkThreads, kChunkEach> own(p, row);
   const int high = __reduce_max_sync(lift::kWholeWarp, __float_as_int(S::fma(own.extremes.high, own.c, kMagic)));
   const int low = __reduce_min_sync(lift::kWholeWarp, __float_as_int(S::fma(own.extremes.low, own.c, kMagic)));
-  if (lane == 0) ranges[warp] = {high, low};
+  if (lane == 0) extremes[warp] = {S::sub(__int_as_float(low), kMagic), S::sub(__int_as_float(high), kMagic)};
   __syncthreads();
-  // Each warp looks at all of them, a lane a warp's.
-  int2 z = ranges[lane % kWarps];
-#pragma unroll
-  for (int distance = kChunkWarps / 2; distance > 0; distance /= 2) {
-    z.x = max(z.x, __shfl_xor_sync(lift::kWholeWarp, z.x, distance));
-    z.y = min(z.y, __shfl_xor_sync(lift::kWholeWarp, z.y, distance));
-  }
-  const auto range = ShownRange::between(__int_as_float(z.x), __int_as_float(z.y));
+  // Each warp looks at all of them, a lane a warp's; a group of lanes has a chunk's.
+  const auto range =
+      MaskedFold<lift::WarpFold<1, kChunkWarps, 1>, kLog, kChunkWarps, 1>::range(1.F, extremes[lane % kWarps]);
   const bool hidden = __all_sync(lift::kWholeWarp, range.none);
   if (!__all_sync(lift::kWholeWarp, p.factor.plain && (range.near || range.none)) || (hidden && p.empty == Empty::nan))
     return put_any_small_block<Access, kChunks, kLog>(p);

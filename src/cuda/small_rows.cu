@@ -27,6 +27,22 @@ std::int64_t most_elements(const RowProblem& p) {
   return p.n < 8 || (p.n <= 64 && !hides(p)) ? any : some;
 }
 
+void run(const RowProblem& p, const Context& context) {
+  const auto by = [&](const char* name, const Grid& grid, auto softmax, auto log_softmax) {
+    launch(name, p.op == Op::log_softmax ? log_softmax : softmax, grid, stream_of(context), small_rows(p));
+  };
+  launch_small<lift::kPerLane>(
+      p,
+      [&]<class Access, int kLanes, int kCount>(const Grid& grid) {
+        by("softmax_small_rows", grid, softmax_small_rows<Access, kLanes, kCount, false>,
+           softmax_small_rows<Access, kLanes, kCount, true>);
+      },
+      [&]<class Access, int kChunks>(const Grid& grid) {
+        by("softmax_small_blocks", grid, softmax_small_blocks<Access, kChunks, false>,
+           softmax_small_blocks<Access, kChunks, true>);
+      });
+}
+
 }  // namespace
 
 const char* refuses_small(const RowProblem& p, const Context&) {
@@ -73,25 +89,6 @@ SmallRows small_rows(const RowProblem& p) {
           of(Slot::length),
           scale};
 }
-
-namespace {
-
-void run(const RowProblem& p, const Context& context) {
-  const auto by = [&](const Grid& grid, auto softmax, auto log_softmax) {
-    const auto kernel = p.op == Op::log_softmax ? log_softmax : softmax;
-    launch("softmax_small_rows", kernel, grid, stream_of(context), small_rows(p));
-  };
-  launch_small<lift::kPerLane>(
-      p,
-      [&]<class Access, int kLanes, int kCount>(const Grid& grid) {
-        by(grid, softmax_small_rows<Access, kLanes, kCount, false>, softmax_small_rows<Access, kLanes, kCount, true>);
-      },
-      [&]<class Access, int kChunks>(const Grid& grid) {
-        by(grid, softmax_small_blocks<Access, kChunks, false>, softmax_small_blocks<Access, kChunks, true>);
-      });
-}
-
-}  // namespace
 
 const RowKernel softmax_small_rows_kernel{"softmax_small_rows", refuses_small, run, nullptr};
 

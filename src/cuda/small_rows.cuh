@@ -1,6 +1,6 @@
-// Rows up to 1024 that are so few that a launch takes longer than their bytes, or so short that what is done once a row
-// takes longer: lanes have few elements each, one at a time, straight from memory to registers and back, and what there
-// is to know of a problem is a few words.
+// Rows (up to 1024; small_blocks.cuh has longer ones) that are so few that a launch takes longer than their bytes, or
+// so short that what is done once a row takes longer: lanes have few elements each, one at a time, straight from memory
+// to registers and back, and what there is to know of a problem is a few words.
 #pragma once
 
 #include "cuda/backward.cuh"
@@ -281,8 +281,7 @@ __global__ void __launch_bounds__(kSmallThreads) backward_small_rows(const __gri
   GradientSlots<Gradient, 1, kLanes, kCount> slots;
   load_gradients(p, row, slots);
   lift::SumNode sum = slots.sum();
-  const unsigned lanes = (lift::kWholeWarp >> (32 - kLanes)) << (threadIdx.x % 32 / kLanes * kLanes);
-  sum.any = __ballot_sync(lift::kWholeWarp, sum.any != 0) & lanes;
+  sum.any = __ballot_sync(lift::kWholeWarp, sum.any != 0) & lift::lanes_of_group<kLanes>();
   slots.finish(sum, p.gradient_scale);
   row.template store<true>(p.y, slots.dy);
 }

@@ -70,13 +70,13 @@ void compare_gradients(DType t, std::int64_t n, std::size_t at, std::int64_t row
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
       << n << " " << name_of(t) << " at " << at << " by " << kernel;
-  EXPECT_EQ(kernel, plain ? "backward_long" : "backward_any_long") << at;
+  EXPECT_EQ(kernel, t == DType::float64 ? "backward_double_long" : plain ? "backward_long" : "backward_any_long") << at;
 }
 
 TEST_F(CudaAnyLong, Gradients) {
   std::size_t at = 0;
   for (const std::int64_t n : kLong)
-    for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16, DType::float64})
       for (int i = 0; i < 6; ++i) {
         if (HasFailure()) return;
         compare_gradients(t, n, at++);

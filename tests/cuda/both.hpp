@@ -1,6 +1,7 @@
 // One call on both backends: tensors that exist twice, and a comparison of every byte, padding included.
 #pragma once
 
+#include "cuda/small_kernels.hpp"
 #include "cuda/soil.hpp"
 #include "softfold/fold/float16.hpp"
 #include "softfold/softfold.hpp"
@@ -26,13 +27,12 @@ inline bool has_gpu() {
   return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
 }
 
-/// Skips plainly where there is no GPU. Problems are small, so that they are many: unless the environment says
-/// otherwise, the kernels for small ones leave them to the others.
+/// Skips plainly where there is no GPU.
 class Cuda : public testing::Test {
  protected:
   void SetUp() override {
     if (!has_gpu()) GTEST_SKIP() << "no CUDA device";
-    setenv("SOFTFOLD_WITHOUT", "softmax_small_rows,backward_small_rows", 0);
+    leave_out_small_kernels();
     soil_workspaces();
   }
 };

@@ -2,6 +2,7 @@
 // comes back compared, workspaces of exactly the bytes that were asked for.
 #pragma once
 
+#include "cuda/small_kernels.hpp"
 #include "cuda/soil.hpp"
 #include "own_plan.hpp"
 
@@ -150,6 +151,7 @@ class CudaConsumers : public testing::Test {
   void SetUp() override {
     int n = 0;
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) GTEST_SKIP() << "no CUDA device";
+    leave_out_small_kernels();
     soil_workspaces();
   }
   /// Under a sanitizer every so many cases.

@@ -38,7 +38,8 @@ void CudaRaggedMixed::compare(const std::vector<std::int64_t>& sizes, DType t, s
   };
   Offsets offsets(sizes, pick(at, 6, 2) == 0 ? DType::int32 : DType::int64, before);
   Tensor x(t, {n}, stride(10), shift(11)), y(other(12), {n}, stride(13), shift(14)),
-      dy(t == DType::float64 ? t : other(15), {n}, stride(16), shift(17)), mask(DType::boolean, {n}, stride(18), shift(19)),
+      dy(t == DType::float64 ? t : other(15), {n}, stride(16), shift(17)),
+      mask(DType::boolean, {n}, stride(18), shift(19)),
       scales(pick(at, 20, 3) == 0 ? DType::float64 : DType::float32, {rows}, stride(21)), lse(other(22), {rows}),
       states(DType::float64, {rows, 4});
   const Values values = kAnyValues[pick(at, 23, std::size(kAnyValues))];

@@ -11,7 +11,7 @@ using softfold::DType;
 using softfold::Op;
 using Sizes = std::vector<std::int64_t>;
 
-/// Every other test does without these kernels: see Cuda.
+/// Most other tests do without these kernels (small_kernels.hpp).
 const int kTaken = setenv("SOFTFOLD_WITHOUT", "", 1);
 
 constexpr DType kFloats[] = {DType::float32, DType::bfloat16, DType::float16};
@@ -93,6 +93,37 @@ TEST_F(CudaSmall, Rows) {
   EXPECT_GT(taken["backward_small_rows"], 550);
 }
 
+/// Rows of one dtype end to end or with gaps, nothing hidden, as most are, in every shape of groups and blocks; of few
+/// rows and of many.
+TEST_F(CudaSmall, PlainRows) {
+  std::size_t at = 3000;
+  for (const std::int64_t n : {1,   2,   3,   4,   5,   7,   8,   9,   16,  17,  31,   32,   33,   64,   65,  100,
+                               128, 130, 200, 256, 257, 300, 500, 512, 513, 777, 1000, 1024, 1025, 1500, 2048})
+    for (const DType t : kFloats)
+      for (const std::int64_t rows : {3, 300, 1000})
+        for (const Op op : kOps) {
+          if (rows > (n > 1024 ? 3 : n > 512 ? 500 : 1000) || HasFailure()) continue;
+          const bool backward = op == Op::softmax_backward || op == Op::log_softmax_backward;
+          const auto offset = static_cast<std::int64_t>(pick(++at, 0, 9));
+          const std::vector<std::int64_t> strides{n + (pick(at, 1, 2) == 0 ? 0 : 3), 1};
+          const Values v = pick(at, 2, 3) == 0 ? kAnyValues[pick(at, 3, std::size(kAnyValues))] : Values::normal;
+          Tensor x(t, {rows, n}, strides, offset), dy(t, {rows, n}, strides, offset), y(t, {rows, n});
+          x.fill([&](std::int64_t i) { return value_of(v, i / n, i % n, n); });
+          dy.fill([&](std::int64_t i) { return gradient_of(i / n, i % n); });
+          softfold::RowOptions o;
+          o.scale = pick(at, 4, 4) == 0 ? -0.75 : 1.;
+          if (!backward) o.empty = pick(at, 5, 3) == 0 ? softfold::Empty::nan : softfold::Empty::zero;
+          Tensor& result = pick(at, 6, 2) == 0 ? x : y;
+          const auto options = [&](bool) { return o; };
+          const std::string kernel =
+              backward ? run_on_both(op, {&x, &dy}, result, options) : run_on_both(op, {&x}, result, options);
+          EXPECT_EQ(kernel, backward ? "backward_small_rows" : "softmax_small_rows") << rows << "x" << n;
+          EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+          EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
+              << rows << "x" << n << " " << name_of(t) << " op " << static_cast<int>(op) << " at " << at;
+        }
+}
+
 /// Rows that are a block's.
 TEST_F(CudaSmall, Chunks) {
   std::size_t at = 5000;
@@ -109,15 +140,32 @@ TEST_F(CudaSmall, Chunks) {
   EXPECT_GT(taken["backward_small_rows"], 80);
 }
 
+/// Longer rows side by side.
+TEST_F(CudaSmall, RowsSideBySide) {
+  std::size_t at = 7000;
+  std::map<std::string, int> taken;
+  for (const std::int64_t n : {2049, 3000, 4096, 5001, 20000, 60000})
+    for (const Op op : kOps)
+      for (int repeat = 0; repeat < 4 && !HasFailure(); ++repeat, ++at) {
+        const std::size_t axis = pick(at, 62, 2);
+        Sizes shape{1, 1, 2};
+        shape[axis] = n;
+        ++taken[compare(op, shape, axis, at)];
+      }
+  EXPECT_GT(taken["softmax_any_few"], 20);
+  EXPECT_GT(taken["backward_any_few"], 20);
+}
+
 /// Operands that begin and end where their memory does: what lies around is not read (which compute-sanitizer sees).
 TEST_F(CudaSmall, EdgesOfMemory) {
   std::size_t at = 9000;
   for (const std::int64_t n : {1, 2, 3, 4, 5, 8, 9, 16, 31, 64, 65, 127, 200, 256, 300, 512, 1000, 1500, 2047})
     for (const Op op : kOps)
       for (std::size_t axis = 0; axis < 3 && !HasFailure(); ++axis, ++at) {
-        Sizes shape{3, 5, 7};
+        Sizes shape{2, 3, 5};
         shape[axis] = n;
-        compare(op, shape, axis, at, true);
+        const std::string kernel = compare(op, shape, axis, at, true);
+        EXPECT_NE(kernel.find("_small_rows"), std::string::npos) << kernel << " of " << n << " along " << axis;
       }
 }
 

@@ -23,6 +23,12 @@ inline constexpr int kPerLane = 32;
 /// What stands in a slot that holds no element. `c` is never 0 here: see WarpFold.
 SOFTFOLD_HD float absent(float c) { return c < 0.F ? fold::infinity<float>() : -fold::infinity<float>(); }
 
+/// Which lanes of its warp are of the thread's group of kLanes, a bit each.
+template <int kLanes>
+__device__ __forceinline__ unsigned lanes_of_group() {
+  return (kWholeWarp >> (32 - kLanes)) << (threadIdx.x % 32 / kLanes * kLanes);
+}
+
 /// The smallest and the largest of some elements; both NaN if one of them is.
 struct Extremes {
   float low, high;
