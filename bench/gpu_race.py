@@ -66,6 +66,7 @@ def measure(args):
         y = (torch.log_softmax if op.startswith("log_") else torch.softmax)(x, axis)
         hidden = torch.rand(shape, device="cuda") < 0.3 if layout == "mask" else None
         run, result = ours(op, x, y, axis, hidden)
+        torch.cuda.synchronize()  # what is read was made on another stream
         with torch.cuda.stream(stream):
             run()
             wanted = of_torch(op, x.double(), y.double(), axis, hidden)()

@@ -1,5 +1,5 @@
-// Few rows of a chunk or two: 256 threads a chunk, 4 elements each, as small_rows.cuh has fewer. A chunk's tree goes on
-// from lanes to warps, which exchange a number a lane. (Four chunks of 1024 threads are slower than a chunk a warp.)
+// Few rows of up to four chunks: 256 threads a chunk (128, of more than two), 4 (8) elements each, as small_rows.cuh
+// has fewer. A chunk's tree goes on from lanes to warps, which exchange a number a lane.
 #pragma once
 
 #include "cuda/small_rows.cuh"
@@ -8,28 +8,38 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-inline constexpr int kChunkThreads = 256, kChunkWarps = kChunkThreads / 32, kChunkEach = lift::kChunk / kChunkThreads;
+/// A block that has a row of so many chunks.
+template <int kChunks>
+struct SmallBlock {
+  static constexpr int kOfChunk = kChunks > 2 ? 128 : 256, kThreads = kChunks * kOfChunk;
+  static constexpr int kChunkWarps = kOfChunk / 32, kWarps = kChunks * kChunkWarps, kEach = lift::kChunk / kOfChunk;
+};
 
-/// A block's row.
-template <class Access>
-using SmallBlockRow = SmallRow<Access, kChunkThreads, kChunkEach>;
-template <class Access>
-__device__ __forceinline__ SmallBlockRow<Access> small_block_row(const SmallRows& p) {
-  const int tid = static_cast<int>(threadIdx.x);
-  return {p, blockIdx.x, tid / kChunkThreads * lift::kChunk + tid % kChunkThreads};
-}
+/// The part of a block's row that a thread has.
+template <class Access, int kChunks>
+struct SmallBlockRow : SmallRow<Access, SmallBlock<kChunks>::kOfChunk, SmallBlock<kChunks>::kEach> {
+  using Block = SmallBlock<kChunks>;
+  using Base = SmallRow<Access, Block::kOfChunk, Block::kEach>;
+  __device__ __forceinline__ explicit SmallBlockRow(const SmallRows& p)
+      : Base(p, blockIdx.x,
+             static_cast<int>(threadIdx.x) / Block::kOfChunk * lift::kChunk +
+                 static_cast<int>(threadIdx.x) % Block::kOfChunk) {}
+};
 
-/// The root of one or two states or sums.
+/// The root of one, two or four states or sums.
 template <class Fold, int kChunks>
 __device__ __forceinline__ typename Fold::State root_of(const typename Fold::State (&of)[kChunks]) {
-  static_assert(kChunks <= 2);
-  return kChunks == 1 ? of[0] : Fold::merge(of[0], of[kChunks - 1]);
+  if constexpr (kChunks == 1) return of[0];
+  if constexpr (kChunks == 2) return Fold::merge(of[0], of[1]);
+  if constexpr (kChunks == 4) return Fold::merge(Fold::merge(of[0], of[1]), Fold::merge(of[2], of[3]));
 }
 
 /// A number from every thread of a block, and from there the tree over each chunk's.
 template <int kChunks>
 struct SmallSums {
-  float of[kChunks * kChunkWarps][32];
+  static constexpr int kChunkWarps = SmallBlock<kChunks>::kChunkWarps;
+
+  float of[SmallBlock<kChunks>::kWarps][32];
 
   __device__ __forceinline__ float& own() { return of[threadIdx.x / 32][threadIdx.x % 32]; }
   /// By all lanes of a warp, once all numbers are there.
@@ -66,17 +76,19 @@ __device__ __noinline__ void put_any_small_block(const SmallRows& p) {
 }
 
 template <class Access, int kChunks, bool kLog>
-__global__ void __launch_bounds__(kChunks* kChunkThreads) softmax_small_blocks(const __grid_constant__ SmallRows p) {
+__global__ void __launch_bounds__(SmallBlock<kChunks>::kThreads)
+    softmax_small_blocks(const __grid_constant__ SmallRows p) {
   begin_in_order();
   using S = fold::Scalar<float>;
   using Lse = fold::LogSumExp<float>;
   constexpr float kMagic = fold::Real<float>::kMagic;
-  constexpr int kWarps = kChunks * kChunkWarps;
+  using Block = SmallBlock<kChunks>;
+  constexpr int kWarps = Block::kWarps, kChunkWarps = Block::kChunkWarps;
   __shared__ lift::Extremes extremes[kWarps];  // of elements times c, rounded: what is near enough is exact
   __shared__ SmallSums<kChunks> sums;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const SmallBlockRow<Access> row = small_block_row<Access>(p);
-  ShownElements<Access, kChunkThreads, kChunkEach> own(p, row);
+  const SmallBlockRow<Access, kChunks> row(p);
+  ShownElements<Access, Block::kOfChunk, Block::kEach> own(p, row);
   const int high = __reduce_max_sync(lift::kWholeWarp, __float_as_int(S::fma(own.extremes.high, own.c, kMagic)));
   const int low = __reduce_min_sync(lift::kWholeWarp, __float_as_int(S::fma(own.extremes.low, own.c, kMagic)));
   if (lane == 0) extremes[warp] = {S::sub(__int_as_float(low), kMagic), S::sub(__int_as_float(high), kMagic)};
@@ -90,7 +102,7 @@ __global__ void __launch_bounds__(kChunks* kChunkThreads) softmax_small_blocks(c
   const auto top_of = [&](int chunk) { return __shfl_sync(lift::kWholeWarp, range.top, chunk * kChunkWarps); };
   const int chunk = warp / kChunkWarps;
   const lift::FrameTerms terms(own.c, S::sub(top_of(chunk), kMagic));
-  sums.own() = lift::add_tree<1, 1, float, kChunkEach>([&](int j, int) {
+  sums.own() = lift::add_tree<1, 1, float, Block::kEach>([&](int j, int) {
     const float t = terms.half_term(own.v[j]);
     if (!kLog) own.v[j] = t;
     return t;
@@ -109,18 +121,19 @@ __global__ void __launch_bounds__(kChunks* kChunkThreads) softmax_small_blocks(c
   const fold::Normaliser<float> norm(whole);
   const bool none = __shfl_sync(lift::kWholeWarp, static_cast<int>(range.none), chunk * kChunkWarps) != 0;
   const float multiplier = none ? 0.F : norm.multiplier(static_cast<double>(S::sub(top_of(chunk), kMagic)));
-  finish<kLog, kChunkEach>(
+  finish<kLog, Block::kEach>(
       own.v, true, S::mul(multiplier, 2.F * terms.unit), [&] { return own.log_normaliser(p, whole); }, [](int) {});
   row.template store<false>(p.y, own.v);
 }
 
 /// The gradients of softmax or log_softmax.
 template <class Access, int kChunks, template <class> class Gradient>
-__global__ void __launch_bounds__(kChunks* kChunkThreads) backward_small_blocks(const __grid_constant__ SmallRows p) {
+__global__ void __launch_bounds__(SmallBlock<kChunks>::kThreads)
+    backward_small_blocks(const __grid_constant__ SmallRows p) {
   begin_in_order();
   __shared__ SmallSums<kChunks> sums;
-  const SmallBlockRow<Access> row = small_block_row<Access>(p);
-  GradientSlots<Gradient, 1, 1, kChunkEach> slots;
+  const SmallBlockRow<Access, kChunks> row(p);
+  GradientSlots<Gradient, 1, 1, SmallBlock<kChunks>::kEach> slots;
   load_gradients(p, row, slots);
   const lift::SumNode own = slots.sum();
   sums.own() = own.sum;

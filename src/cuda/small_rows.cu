@@ -15,14 +15,16 @@ bool hides(const RowProblem& p) { return p[Slot::mask].given || p[Slot::length].
 std::int64_t most_elements(const RowProblem& p) {
   constexpr std::int64_t any = std::int64_t{1} << 62, some = 1 << 19;
   const bool backward = p[Slot::dy].given, wide = size_of(p[Slot::x].dtype) == 4;
+  const bool long_leaves = backward && (wide || p.op == Op::log_softmax_backward);
   if (is_across(p)) {
     if (p.n <= 16) return p.n <= 8 ? any : some / 2;
     return p.n > lift::kChunk ? some / 8 : backward ? some / 16 : some / 4;
   }
-  if (p.n > lift::kChunk) return p.n * (backward ? 256 : 128);
+  if (p.n > lift::kChunk) return p.n * (backward ? 256 : 128) / (p.n > 2 * lift::kChunk ? 2 : 1);
   if (is_plain_small(p)) {
     if (p.n < 8 && !(wide && (p.n == 4 || p.n == 5))) return any;
-    return p.n <= 32 ? some : 2 * some;
+    if (p.n <= 32) return backward ? 2 * some : some;
+    return long_leaves ? 4 * some : 2 * some;
   }
   return p.n < 8 || (p.n <= 64 && !hides(p)) ? any : some;
 }
@@ -49,7 +51,7 @@ const char* refuses_small(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p.rung, p[Slot::dy].given ? Rung::automatic : Rung::fused)) return why;
   if (p[Slot::offsets].given) return "ragged rows have no common length";
   if (p[Slot::scales].given) return "rows have scales of their own";
-  if (p.n == 0 || p.n > 2 * lift::kChunk) return "a row is empty, or longer than a small block holds (2048)";
+  if (p.n == 0 || p.n > 4 * lift::kChunk) return "a row is empty, or longer than a small block holds (4096)";
   if (p.outer_rank > 2) return "rows lie along more than two axes";
   if (p.is_double() || p[Slot::y].dtype == DType::float64) return "float64 is not among what a tile may be of";
   if (p.rows >= 0x7FFFFFFF / 32) return "more rows than a grid has";

@@ -64,9 +64,10 @@ void launch_small(const RowProblem& p, const ByGroups& by_groups, const ByBlocks
       });
     }
     const auto blocks = [&]<int kChunks>() {
-      by_blocks.template operator()<Access, kChunks>({p.rows, kChunks * kChunkThreads});
+      by_blocks.template operator()<Access, kChunks>({p.rows, SmallBlock<kChunks>::kThreads});
     };
-    p.n <= lift::kChunk ? blocks.template operator()<1>() : blocks.template operator()<2>();
+    if (p.n <= lift::kChunk) return blocks.template operator()<1>();
+    p.n <= 2 * lift::kChunk ? blocks.template operator()<2>() : blocks.template operator()<4>();
   });
 }
 
