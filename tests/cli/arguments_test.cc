@@ -148,6 +148,25 @@ TEST_F(Arguments, ClosedStreamsAreNotMistakenForFiles) {
   EXPECT_EQ(WEXITSTATUS(std::system((call + " <&- >&- 2>&-").c_str())), static_cast<int>(Code::io));
 }
 
+/// The next kernel that can takes the call, with the same bits; if there is none, the error names those left out.
+TEST_F(Arguments, KernelsThatAreLeftOut) {
+  write_array(at("x.npy"), DType::float32, {2, 3000}, random_elements(DType::float32, 6000, 1));
+  expect_ok({"softmax", "@x.npy", "@y.npy"});
+  const auto status = [&](const std::string& without, const std::string& result) {
+    const std::string call = "SOFTFOLD_VERBOSE=dispatch SOFTFOLD_WITHOUT=" + without +
+                             " " SOFTFOLD_COMMAND " softmax " + at("x.npy") + " " + at(result) + " >/dev/null 2>" +
+                             at("err");
+    return WEXITSTATUS(std::system(call.c_str()));
+  };
+  EXPECT_EQ(status("no_kernel,softmax_fused", "z.npy"), 0);
+  EXPECT_NE(contents(at("err")).find("not softmax_fused: SOFTFOLD_WITHOUT names it\n"), std::string::npos);
+  EXPECT_NE(contents(at("err")).find("softmax: softmax_tiled\n"), std::string::npos) << contents(at("err"));
+  EXPECT_EQ(contents(at("z.npy")), contents(at("y.npy")));
+  EXPECT_EQ(status("softmax_fused,softmax_tiled", "none.npy"), static_cast<int>(Code::unsupported));
+  EXPECT_NE(contents(at("err")).find("softmax_tiled: SOFTFOLD_WITHOUT names it"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(at("none.npy")));
+}
+
 TEST_F(Arguments, TheHashIsOfTheElementsAlone) {
   const auto x = random_elements(DType::float32, 6, 1);
   write_array(at("x.npy"), DType::float32, {2, 3}, x);
