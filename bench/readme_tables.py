@@ -7,6 +7,7 @@ Each figure is a time of one run divided into another's of the same run. Nothing
 import json
 import pathlib
 import re
+import statistics
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -63,7 +64,16 @@ def gpu():
             lines.append(f"| {dtype}, {'**softfold**' if who == 'softfold' else who} | " + " | ".join(cells) + " |")
     r = largest(rows, "softfold", "float32", 1024)
     return lines + ["", f"{r['device']}, {r['bytes'] / 1e9:.1f} GB moved at each N, commit {r['commit']}, {r['date']}. "
-                    "All in one run, medians; `bench/results/h200`, [docs/cuda.md](docs/cuda.md)."]
+                    "All in one run, medians; `bench/results/h200`, [docs/cuda.md](docs/cuda.md).", "", *at_random()]
+
+
+def at_random():
+    """What the problems of bench/gpu_race.py take beside torch."""
+    ratios = [r["ms"] / r["torch_ms"] for r in records("h200", "race", None)]
+    mean, slower = statistics.geometric_mean(ratios), sum(r > 1.1 for r in ratios)
+    return [f"{len(ratios)} problems drawn at random, from a few elements to 67 million, in any axis, with masks and without, take "
+            f"{mean:.2f} of torch's time (geometric mean); {slower} of them take 1.1 times its time or longer "
+            "([which](docs/cuda.md#problems-at-random))."]
 
 
 def cpu():

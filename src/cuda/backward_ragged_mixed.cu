@@ -19,11 +19,7 @@ const char* refuses(const RowProblem& p, const Context&) {
 
 std::size_t workspace(const RowProblem& p, const Context&) { return mixed_workspace<GradientState<float>>(p); }
 
-void run(const RowProblem& p, const Context& context) {
-  if (p.rows == 0) return;
-  const DeviceOf device(p[Slot::x].data);
-  p.op == Op::softmax_backward ? launch_mixed<Softmax>(p, context) : launch_mixed<LogSoftmax>(p, context);
-}
+constexpr auto run = run_mixed_gradients<Softmax, LogSoftmax>;
 
 }  // namespace
 

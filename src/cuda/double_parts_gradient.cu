@@ -20,11 +20,7 @@ const char* refuses_ragged(const RowProblem& p, const Context&) { return refuses
 
 std::size_t ragged_workspace(const RowProblem& p, const Context&) { return mixed_workspace<State>(p); }
 
-void run_ragged(const RowProblem& p, const Context& context) {
-  if (p.rows == 0) return;
-  const DeviceOf device(p[Slot::x].data);
-  p.op == Op::softmax_backward ? launch_mixed<Softmax>(p, context) : launch_mixed<LogSoftmax>(p, context);
-}
+constexpr auto run_ragged = run_mixed_gradients<Softmax, LogSoftmax>;
 
 const char* refuses_long(const RowProblem& p, const Context&) {
   if (p.n <= lift::kChunk) return "a group of lanes holds a row";

@@ -21,15 +21,7 @@ std::size_t workspace(const RowProblem& p, const Context&) {
   return mixed_workspace<fold::LogSumExp<double>::State>(p);
 }
 
-void run(const RowProblem& p, const Context& context) {
-  if (p.rows == 0) return;
-  const DeviceOf device(p[Slot::x].data);
-  switch (p.op) {
-    case Op::softmax: return launch_mixed<Softmax>(p, context);
-    case Op::log_softmax: return launch_mixed<LogSoftmax>(p, context);
-    default: return launch_mixed<OfRow>(p, context);
-  }
-}
+constexpr auto run = run_mixed<Softmax, LogSoftmax, OfRow>;
 
 }  // namespace
 

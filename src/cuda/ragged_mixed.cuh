@@ -222,6 +222,23 @@ void launch_mixed(const RowProblem& p, const Context& context) {
   if (memory.list.capacity == 0) return;
   launch_long_parts<Chunk>(p, memory.list, memory.list.capacity, stream);
 }
+/// The same by the part that the operation asks for.
+template <template <int, int> class Softmax, template <int, int> class LogSoftmax, template <int, int> class OfRow>
+void run_mixed(const RowProblem& p, const Context& context) {
+  if (p.rows == 0) return;
+  const DeviceOf device(p[Slot::x].data);
+  switch (p.op) {
+    case Op::softmax: return launch_mixed<Softmax>(p, context);
+    case Op::log_softmax: return launch_mixed<LogSoftmax>(p, context);
+    default: return launch_mixed<OfRow>(p, context);
+  }
+}
+template <template <int, int> class Softmax, template <int, int> class LogSoftmax>
+void run_mixed_gradients(const RowProblem& p, const Context& context) {
+  if (p.rows == 0) return;
+  const DeviceOf device(p[Slot::x].data);
+  p.op == Op::softmax_backward ? launch_mixed<Softmax>(p, context) : launch_mixed<LogSoftmax>(p, context);
+}
 
 }  // namespace cuda
 }  // namespace v0
