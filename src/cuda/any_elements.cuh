@@ -221,7 +221,7 @@ inline const char* refuses_any_cluster(const RowProblem& p, const Context&) {
   return why != nullptr ? why : refuses_one_cluster(p);
 }
 
-/// The same of few elements whose rows lie side by side, longer ones than small_blocks.cuh takes.
+/// The same of few elements in rows over 2048 that lie side by side.
 inline const char* refuses_any_few(const RowProblem& p, const Context&) {
   if (p.n <= 2 * lift::kChunk || !are_few_across(p)) return "rows do not lie side by side, few and long";
   const char* why = refuses_tiles(p, Rung::fused);

@@ -17,13 +17,12 @@ const char* refuses(const RowProblem& p, const Context&) {
   return p[Slot::dy].dtype == DType::float64 ? "float64 is not among what a part may be of" : nullptr;
 }
 
-std::size_t workspace(const RowProblem& p, const Context&) { return mixed_workspace<GradientState<float>>(p); }
-
 constexpr auto run = run_mixed_gradients<Softmax, LogSoftmax>;
 
 }  // namespace
 
-const RowKernel backward_ragged_mixed_kernel{"backward_ragged_mixed", refuses, run, workspace, true};
+const RowKernel backward_ragged_mixed_kernel{"backward_ragged_mixed", refuses, run,
+                                             mixed_workspace<GradientState<float>>, true};
 
 }  // namespace cuda
 }  // namespace v0

@@ -16,10 +16,6 @@ template <int kLanes, int kCount>
 using LogSoftmax = DoubleGradientPart<kLanes, kCount, fold::LogSoftmaxGradient>;
 using State = GradientState<double>;
 
-const char* refuses_ragged(const RowProblem& p, const Context&) { return refuses_double_mixed(p); }
-
-std::size_t ragged_workspace(const RowProblem& p, const Context&) { return mixed_workspace<State>(p); }
-
 constexpr auto run_ragged = run_mixed_gradients<Softmax, LogSoftmax>;
 
 const char* refuses_long(const RowProblem& p, const Context&) {
@@ -36,8 +32,8 @@ void run_long(const RowProblem& p, const Context& context) {
 
 }  // namespace
 
-const RowKernel backward_double_ragged_kernel{"backward_double_ragged", refuses_ragged, run_ragged, ragged_workspace,
-                                              true};
+const RowKernel backward_double_ragged_kernel{"backward_double_ragged", refuses_double_mixed, run_ragged,
+                                              mixed_workspace<State>, true};
 const RowKernel backward_double_long_kernel{"backward_double_long", refuses_long, run_long, even_workspace<State>};
 
 }  // namespace cuda

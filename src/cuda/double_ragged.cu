@@ -15,18 +15,13 @@ using LogSoftmax = DoubleSoftmaxPart<kLanes, kCount, RaggedLeaves::log_softmax>;
 template <int kLanes, int kCount>
 using OfRow = DoubleSoftmaxPart<kLanes, kCount, RaggedLeaves::row>;
 
-const char* refuses(const RowProblem& p, const Context&) { return refuses_double_mixed(p); }
-
-std::size_t workspace(const RowProblem& p, const Context&) {
-  return mixed_workspace<fold::LogSumExp<double>::State>(p);
-}
-
 constexpr auto run = run_mixed<Softmax, LogSoftmax, OfRow>;
+constexpr auto workspace = mixed_workspace<fold::LogSumExp<double>::State>;
 
 }  // namespace
 
-const RowKernel softmax_double_ragged_kernel{"softmax_double_ragged", refuses, run, workspace, true};
-const RowKernel fold_double_ragged_kernel{"fold_double_ragged", refuses, run, workspace};
+const RowKernel softmax_double_ragged_kernel{"softmax_double_ragged", refuses_double_mixed, run, workspace, true};
+const RowKernel fold_double_ragged_kernel{"fold_double_ragged", refuses_double_mixed, run, workspace};
 
 }  // namespace cuda
 }  // namespace v0

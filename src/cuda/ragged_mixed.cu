@@ -25,9 +25,8 @@ const char* refuses(const RowProblem& p, const Context&) {
   return "plain rows are faster by vectors";
 }
 
-std::size_t workspace(const RowProblem& p, const Context&) { return mixed_workspace<State>(p); }
-
 constexpr auto run = run_mixed<Softmax, LogSoftmax, OfRow>;
+constexpr auto workspace = mixed_workspace<State>;
 
 }  // namespace
 

@@ -167,7 +167,7 @@ inline const char* refuses_mixed(const RowProblem& p) {
   return p.rows < 0x3FFFFFFF ? nullptr : "more rows than a grid has";
 }
 /// Null if, further, parts of float64 take them, or those of the other dtypes.
-inline const char* refuses_double_mixed(const RowProblem& p) {
+inline const char* refuses_double_mixed(const RowProblem& p, const Context&) {
   return p.is_double() ? refuses_mixed(p) : "elements are not float64";
 }
 inline const char* refuses_single_mixed(const RowProblem& p) {
@@ -176,7 +176,7 @@ inline const char* refuses_single_mixed(const RowProblem& p) {
 }
 
 template <class State>
-std::size_t mixed_workspace(const RowProblem& p) {
+std::size_t mixed_workspace(const RowProblem& p, const Context&) {
   Parts parts(nullptr);
   (void)MixedMemory<State>(p, parts);
   return parts.used();
@@ -193,7 +193,7 @@ void launch_mixed(const RowProblem& p, const Context& context) {
   using Shorter = Part<8, 16>;  // the last of the first launch
   constexpr int kOfProcessor = Chunk::kThreads, kNone = Chunk::kOfRow ? -1 : 0;
   const int processors = traits_of(DeviceOf(p[Slot::x].data).device()).processors;
-  const Scratch scratch(mixed_workspace<State>(p), context);
+  const Scratch scratch(mixed_workspace<State>(p, context), context);
   Parts parts(scratch.data());
   const MixedMemory<State> memory(p, parts);
   const Stream begins = stream_of(context), stream = begins.following();

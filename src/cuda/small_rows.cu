@@ -1,6 +1,7 @@
 // softmax_small_rows, and what it and backward_small_rows take.
 #include "cuda/small_rows.hpp"
 
+#include "cuda/any_elements.cuh"
 #include "cuda/kernels.hpp"
 
 namespace softfold {
@@ -48,12 +49,10 @@ void run(const RowProblem& p, const Context& context) {
 }  // namespace
 
 const char* refuses_small(const RowProblem& p, const Context&) {
-  if (const char* why = refuses_rung(p.rung, p[Slot::dy].given ? Rung::automatic : Rung::fused)) return why;
-  if (p[Slot::offsets].given) return "ragged rows have no common length";
+  if (const char* why = refuses_tiles(p, Rung::fused)) return why;
   if (p[Slot::scales].given) return "rows have scales of their own";
   if (p.n == 0 || p.n > 4 * lift::kChunk) return "a row is empty, or longer than a small block holds (4096)";
   if (p.outer_rank > 2) return "rows lie along more than two axes";
-  if (p.is_double() || p[Slot::y].dtype == DType::float64) return "float64 is not among what a tile may be of";
   if (p.rows >= 0x7FFFFFFF / 32) return "more rows than a grid has";
   return p.rows * p.n <= most_elements(p) ? nullptr : "so many rows are faster by other kernels";
 }
@@ -82,7 +81,7 @@ SmallRows small_rows(const RowProblem& p) {
           p.causal,
           p.empty,
           lift::Factor(scale.c),
-          fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa,
+          fold::LogNormaliser<float>::two_kappa_of(scale),
           static_cast<float>(p.scale),
           of(Slot::x),
           of(Slot::y),

@@ -17,6 +17,8 @@ const int kTaken = setenv("SOFTFOLD_WITHOUT", "", 1);
 constexpr DType kFloats[] = {DType::float32, DType::bfloat16, DType::float16};
 constexpr Op kOps[] = {Op::softmax, Op::log_softmax, Op::softmax_backward, Op::log_softmax_backward};
 
+bool is_backward(Op op) { return op == Op::softmax_backward || op == Op::log_softmax_backward; }
+
 class CudaSmall : public Cuda {
  protected:
   static void SetUpTestSuite() { ASSERT_EQ(kTaken, 0); }
@@ -31,9 +33,21 @@ class CudaSmall : public Cuda {
     if (pick(at, what + 2, 4) == 0) strides = {row, shape[0] * row, step};
     return Tensor(t, shape, strides, static_cast<std::int64_t>(pick(at, what + 3, 9)));
   }
+  /// The kernel that brought the CPU's bits. dy: of gradients.
+  template <class Options>
+  static std::string expect_same(Op op, Tensor& x, Tensor& dy, Tensor& result, const Options& options,
+                                 const std::string& what) {
+    const std::string kernel =
+        is_backward(op) ? run_on_both(op, {&x, &dy}, result, options) : run_on_both(op, {&x}, result, options);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
+        << what << " " << name_of(x.dtype()) << " to " << name_of(result.dtype()) << " op " << static_cast<int>(op)
+        << " by " << kernel;
+    return kernel;
+  }
   /// The kernel that took rows along an axis of three.
   static std::string compare(Op op, const Sizes& shape, std::size_t axis, std::size_t at, bool tight = false) {
-    const bool backward = op == Op::softmax_backward || op == Op::log_softmax_backward;
+    const bool backward = is_backward(op);
     const Values v = kAnyValues[pick(at, 0, std::size(kAnyValues))];
     const auto dtype = [&](std::size_t i) { return kFloats[pick(at, i, 3)]; };
     Sizes of_rows = shape, of_mask = shape;
@@ -64,14 +78,9 @@ class CudaSmall : public Cuda {
       if (pick(at, 50, 4) == 0) own.length = length.view(gpu);
       return own;
     };
-    const std::string kernel =
-        backward ? run_on_both(op, {&x, &dy}, result, options) : run_on_both(op, {&x}, result, options);
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
-        << shape[0] << "x" << shape[1] << "x" << shape[2] << " axis " << axis << " " << name_of(x.dtype()) << " to "
-        << name_of(result.dtype()) << " op " << static_cast<int>(op) << " values " << static_cast<int>(v) << " at "
-        << at << " by " << kernel;
-    return kernel;
+    return expect_same(op, x, dy, result, options,
+                       std::to_string(shape[0]) + "x" + std::to_string(shape[1]) + "x" + std::to_string(shape[2]) +
+                           " axis " + std::to_string(axis) + " at " + std::to_string(at));
   }
 };
 
@@ -104,7 +113,7 @@ TEST_F(CudaSmall, PlainRows) {
       for (const std::int64_t rows : {3, 300, 1000})
         for (const Op op : kOps) {
           if (rows > (n > 1024 ? 3 : n > 512 ? 500 : 1000) || HasFailure()) continue;
-          const bool backward = op == Op::softmax_backward || op == Op::log_softmax_backward;
+          const bool backward = is_backward(op);
           const auto offset = static_cast<std::int64_t>(pick(++at, 0, 9));
           const std::vector<std::int64_t> strides{n + (pick(at, 1, 2) == 0 ? 0 : 3), 1};
           const Values v = pick(at, 2, 3) == 0 ? kAnyValues[pick(at, 3, std::size(kAnyValues))] : Values::normal;
@@ -116,12 +125,10 @@ TEST_F(CudaSmall, PlainRows) {
           if (!backward) o.empty = pick(at, 5, 3) == 0 ? softfold::Empty::nan : softfold::Empty::zero;
           Tensor& result = pick(at, 6, 2) == 0 ? x : y;
           const auto options = [&](bool) { return o; };
-          const std::string kernel =
-              backward ? run_on_both(op, {&x, &dy}, result, options) : run_on_both(op, {&x}, result, options);
-          EXPECT_EQ(kernel, backward ? "backward_small_rows" : "softmax_small_rows") << rows << "x" << n;
-          EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-          EXPECT_EQ(difference(result.host(), result.download(), result.size()), "")
-              << rows << "x" << n << " " << name_of(t) << " op " << static_cast<int>(op) << " at " << at;
+          const std::string what = std::to_string(rows) + "x" + std::to_string(n) + " at " + std::to_string(at);
+          EXPECT_EQ(expect_same(op, x, dy, result, options, what),
+                    backward ? "backward_small_rows" : "softmax_small_rows")
+              << what;
         }
 }
 
