@@ -53,7 +53,7 @@ void run(const RowProblem& p, const Context& context) {
   s.words = s.across * static_cast<unsigned>(outer_of(p));
   s.empty = p.empty;
   s.scale = fold::make_scale<float>(p.scale);
-  s.two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), s.scale).two_kappa;
+  s.two_kappa = fold::LogNormaliser<float>::two_kappa_of(s.scale);
   with_element(x.dtype, [&]<class E>() {
     if (p.op == Op::log_softmax) return launch_count<E, true>(s, stream_of(context));
     launch_count<E, false>(s, stream_of(context));

@@ -126,7 +126,7 @@ AcrossTiles tiles_of(const RowProblem& p, const DeviceTraits& traits) {
   t.tiles = t.across.value * static_cast<unsigned>(outer_of(p));
   t.empty = p.empty;
   t.scale = fold::make_scale<float>(p.scale);
-  t.two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), t.scale).two_kappa;
+  t.two_kappa = fold::LogNormaliser<float>::two_kappa_of(t.scale);
   return t;
 }
 

@@ -26,7 +26,7 @@ GivenColumns given(const RowProblem& p, int rows, int processors, const State* r
           .share = column_items(p, rows, kGivenRun, kGivenWarps, processors),
           .scale = p.scale,
           .factor = scale,
-          .two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa,
+          .two_kappa = fold::LogNormaliser<float>::two_kappa_of(scale),
           .empty = p.empty,
           .roots = roots,
           .states = states.data,

@@ -59,7 +59,7 @@ struct PlainRows {
   fold::LogSumExp<float>::State* states = nullptr;  ///< a row, on 16 bytes: goes there beside its gradient
   unsigned long long* taken = nullptr;              ///< of clusters that stay: RowSource's counter
   /// LogNormaliser's, which takes a division in double.
-  float two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa;
+  float two_kappa = fold::LogNormaliser<float>::two_kappa_of(scale);
 
   /// How a row's log-probabilities are found.
   __device__ __forceinline__ fold::LogNormaliser<float> log_normaliser(const fold::LogSumExp<float>::State& row,

@@ -31,7 +31,7 @@ struct SoftmaxColumns {
         share(share_),
         empty(p.empty),
         scale(fold::make_scale<float>(p.scale)),
-        two_kappa(fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa) {}
+        two_kappa(fold::LogNormaliser<float>::two_kappa_of(scale)) {}
 };
 
 /// A lane's words as numbers of each row, and back: the first `there`, `step` bytes apart, to y.

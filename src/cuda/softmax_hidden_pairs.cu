@@ -51,7 +51,7 @@ void launch_rows(const char* name, const RowProblem& p, int processors, Stream s
   const auto rows = short_rows(p);
   const PairedRows given{rows,
                          kMasked ? memory_of(p, p[Slot::mask]) : Extent{},
-                         fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), rows.scale).two_kappa,
+                         fold::LogNormaliser<float>::two_kappa_of(rows.scale),
                          row + mask,
                          row,
                          runs};

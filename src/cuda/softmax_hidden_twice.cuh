@@ -28,7 +28,7 @@ struct HiddenScale {
   __device__ __forceinline__ HiddenScale(const HiddenColumns& h, unsigned outer, std::int64_t row)
       : scale(h.scale_of(outer, row)),
         factor(fold::make_scale<float>(scale)),
-        two_kappa(fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), factor).two_kappa) {}
+        two_kappa(fold::LogNormaliser<float>::two_kappa_of(factor)) {}
 };
 
 /// `there` elements of a row one by one.

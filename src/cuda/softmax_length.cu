@@ -37,7 +37,7 @@ const char* refuses(const RowProblem& p, const Context&) {
 
 LengthRows length_rows(const RowProblem& p, const Extent& x) {
   const auto scale = fold::make_scale<float>(p.scale);
-  const float two_kappa = fold::LogNormaliser<float>(fold::LogSumExp<float>::identity(), scale).two_kappa;
+  const float two_kappa = fold::LogNormaliser<float>::two_kappa_of(scale);
   return {p, x, scale, lift::Factor(scale.c), two_kappa, 0, {}, {}};
 }
 

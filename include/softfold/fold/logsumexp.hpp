@@ -263,6 +263,9 @@ struct LogNormaliser {
     half_log2_d = static_cast<T>(Scalar<double>::mul(half, Scalar<double>::fma(ln(b.g), kLog2E, fast ? b.e : 0.)));
   }
 
+  /// two_kappa of all rows of a scale, which takes a division in double.
+  static SOFTFOLD_HD T two_kappa_of(const Scale<T>& scale) { return LogNormaliser(Lse::identity(), scale).two_kappa; }
+
   /// The c of elements that have been brought to another one (its magnitude, for elements negated where c < 0).
   SOFTFOLD_HD void set_c(T to) {
     c = to;
