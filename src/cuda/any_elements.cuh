@@ -221,9 +221,10 @@ inline const char* refuses_any_cluster(const RowProblem& p, const Context&) {
   return why != nullptr ? why : refuses_one_cluster(p);
 }
 
-/// The same of few elements in rows over 2048 that lie side by side.
+/// The same of rows that lie side by side, but few together, or few elements in rows over 2048.
 inline const char* refuses_any_few(const RowProblem& p, const Context&) {
-  if (p.n <= 2 * lift::kChunk || !are_few_across(p)) return "rows do not lie side by side, few and long";
+  if (!lie_few_together(p) && (p.n <= 2 * lift::kChunk || !are_few_across(p))) return "rows do not lie few together";
+  if (p.rows / kAnyWarps >= 0x7FFFFFFF) return "more rows than a grid has";
   const char* why = refuses_tiles(p, Rung::fused);
   return why != nullptr ? why : refuses_one_cluster(p);
 }

@@ -68,12 +68,16 @@ void run_cluster(const RowProblem& p, const Context& context) {
   });
 }
 
+void run_few(const RowProblem& p, const Context& context) {
+  p.n <= lift::kChunk ? run_rows(p, context) : run_cluster(p, context);
+}
+
 }  // namespace
 
 const RowKernel backward_any_short_kernel{"backward_any_short", refuses_short, run_rows, nullptr};
 const RowKernel backward_any_rows_kernel{"backward_any_rows", refuses_any_rows, run_rows, nullptr};
 const RowKernel backward_any_cluster_kernel{"backward_any_cluster", refuses_any_cluster, run_cluster, nullptr};
-const RowKernel backward_any_few_kernel{"backward_any_few", refuses_any_few, run_cluster, nullptr};
+const RowKernel backward_any_few_kernel{"backward_any_few", refuses_any_few, run_few, nullptr};
 
 }  // namespace cuda
 }  // namespace v0

@@ -1,14 +1,22 @@
 // entropy and its backward pass: how their steps follow each other on a stream.
 #include "cuda/entropy_short.cuh"
+#include "cuda/entropy_small.cuh"
 
 #include "cuda/choose.hpp"
 #include "cuda/generic_items.cuh"
 #include "cuda/kernels.hpp"
+#include "cuda/small_rows.hpp"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 namespace {
+
+/// Measured: elements of all rows up to which entropy_small_rows is the fastest.
+std::int64_t most_small(std::int64_t n) {
+  constexpr std::int64_t any = std::int64_t{1} << 62;
+  return n <= 16 ? any : n <= 32 ? 1 << 19 : 1 << 18;
+}
 
 /// The states of chunks, those of rows, what is asked of them, the gradient.
 template <class T>
@@ -84,8 +92,28 @@ void run_short(const LossProblem& p, const Context& context) {
   });
 }
 
+const char* refuses_small_rows(const LossProblem& p, const Context&) {
+  if (p.n == 0) return "rows of no elements";
+  if (p.n > 128 || p.rows * p.n > most_small(p.n)) return "lanes with more elements are faster";
+  if (p.rows >= 0x7FFFFFFF / 32) return "more rows than a grid has";
+  if (const char* why = refuses_plain(p)) return why;
+  return is_plain_small(p) ? nullptr : "the gradient lies differently from x";
+}
+
+void run_small_rows(const LossProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    with_small_shape<4>(p.n, [&]<int kLanes, int kCount>() {
+      launch("entropy_small_rows", entropy_small_rows<E, kLanes, kCount>,
+             {ceil_div(p.rows, kSmallThreads / kLanes), kSmallThreads}, stream_of(context), p, small_rows(p));
+    });
+  });
+}
+
 constexpr LossKernel kShort{"entropy_short_rows", refuses_short, run_short, nullptr};
-constexpr LossKernel kEntropy[] = {kShort, {"entropy_chunks", refuses, run, workspace}};
+constexpr LossKernel kEntropy[] = {{"entropy_small_rows", refuses_small_rows, run_small_rows, nullptr},
+                                   kShort,
+                                   {"entropy_chunks", refuses, run, workspace}};
 constexpr LossKernel kEntropyBackward[] = {kShort, {"entropy_backward_chunks", refuses, run, workspace}};
 
 }  // namespace

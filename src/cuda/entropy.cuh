@@ -65,32 +65,36 @@ struct EntropyRow {
   }
 };
 
-/// From a row's state: what is asked of it, where `writes`, and what its gradient is made with. A backward pass has the
-/// (m, d) that it is given.
-template <class T>
-__device__ __forceinline__ EntropyRow<T> finish_entropy_row(const LossProblem& p, std::int64_t index,
-                                                            fold::EntropyState<T> state, bool writes) {
-  using Fold = fold::EntropySum<T>;
-  const bool is_given = p.op == Op::entropy_backward;
-  LossRow<T> r(p, index, state.row());
-  if (is_given) state = Fold::with_given(row_state<T>(p, r.place, r.row, index, nullptr), state);
-  r.state = state.row();
+/// From a row and its state: what is asked of it, where `writes`, and what its gradient is made with.
+template <class T, class Rows>
+__device__ __forceinline__ EntropyRow<T> finish_entropy_row(const LossProblem& p, const Rows& r,
+                                                            const fold::EntropyState<T>& state, bool writes) {
   const fold::Normaliser<T> norm(r.state);
-  T entropy = Fold::finish(state);
+  T entropy = fold::EntropySum<T>::finish(state);
   if (norm.empty && p.empty == Empty::nan) entropy = fold::canonical_nan<T>();
   if (writes) {
     r.put_number(p, LossSlot::loss, static_cast<double>(entropy));
     const Operand& o = p[Slot::states];
-    if (o.given && !is_given)
-      *reinterpret_cast<StoredState*>(o.data + r.place.offset(o)) = stored_state<T>(r.state, r.row.scale);
+    if (o.given && p.op != Op::entropy_backward)
+      *reinterpret_cast<StoredState*>(o.data + r.place.offset(o)) = stored_state<T>(r.state, r.scale());
   }
-  const double factor = fold::Scalar<double>::mul(dloss_at(p, r.place), r.row.scale);
+  const double factor = fold::Scalar<double>::mul(dloss_at(p, r.place), r.scale());
   return {norm.empty     ? RowKind::zero
           : norm.regular ? RowKind::regular
                          : RowKind::nan,
           entropy,
           static_cast<T>(-factor),
-          {norm, r.log_normaliser(), r.factor.c}};
+          {norm, r.log_normaliser(), r.c()}};
+}
+/// Of any row. A backward pass has the (m, d) that it is given.
+template <class T>
+__device__ __forceinline__ EntropyRow<T> finish_entropy_row(const LossProblem& p, std::int64_t index,
+                                                            fold::EntropyState<T> state, bool writes) {
+  LossRow<T> r(p, index, state.row());
+  if (p.op == Op::entropy_backward)
+    state = fold::EntropySum<T>::with_given(row_state<T>(p, r.place, r.row, index, nullptr), state);
+  r.state = state.row();
+  return finish_entropy_row<T>(p, r, state, writes);
 }
 
 /// A thread a row. rows: null where no gradient is asked for.
@@ -122,12 +126,13 @@ struct PlainEntropy {
   }
 };
 
-__device__ __forceinline__ void to_gradients(float (&v)[lift::kPerLane], float, const EntropyRow<float>& row) {
+template <int kCount>
+__device__ __forceinline__ void to_gradients(float (&v)[kCount], float, const EntropyRow<float>& row) {
   if (!PlainEntropy::fits(row.row))
     return for_each_turned(v, [&](float x) { return fold::canonical(row.row.gradient(x, row.entropy, row.factor)); });
   const PlainEntropy of(row.row);
 #pragma unroll
-  for (int i = 0; i < lift::kPerLane; ++i) v[i] = fold::canonical(of.gradient(v[i], row.entropy, row.factor));
+  for (int i = 0; i < kCount; ++i) v[i] = fold::canonical(of.gradient(v[i], row.entropy, row.factor));
 }
 
 }  // namespace cuda

@@ -17,7 +17,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (p.n == 0) return "rows of no elements";
   if (p[Slot::offsets].given) return "rows are ragged";
   if (p.is_double()) return "float64 has no tiles";
-  if (is_across(p, Slot::x)) return "rows lie side by side";
+  if (is_across(p, Slot::x) && !folds_few_together(p)) return "rows lie side by side";
   return refuses_chunks(p);
 }
 

@@ -70,6 +70,7 @@ extern const RowKernel fold_generic_kernel, finish_generic_kernel, backward_gene
 extern const AttentionKernel attention_sm90_kernel, attention_portable_kernel;
 
 std::span<const LossKernel> entropy_kernels(Op op);
+extern const LossKernel cross_entropy_small_kernel;
 std::span<const MergeKernel> merge_states_kernels();
 std::span<const MergeKernel> merge_parts_kernels();
 

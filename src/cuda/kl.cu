@@ -1,19 +1,29 @@
 // kl_divergence and its backward pass: how their steps follow each other on a stream.
 #include "cuda/kl_short.cuh"
+#include "cuda/kl_small.cuh"
 
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/generic_items.cuh"
 #include "cuda/kernels.hpp"
+#include "cuda/small_rows.hpp"
 
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
 namespace {
 
-using KlKernel = Kernel<KlProblem>;
-
 bool writes(const KlProblem& p) { return p[Slot::y].given || p[KlSlot::dq].given; }
+
+/// Measured: elements of all rows up to which kl_small_rows is the fastest.
+std::int64_t most_small(const KlProblem& p) {
+  constexpr std::int64_t any = std::int64_t{1} << 62;
+  if (p.n <= 32) return any;
+  if (!writes(p)) return 1 << 21;
+  return on_whole_vectors(p) ? 1 << 22 : any;
+}
+
+using KlKernel = Kernel<KlProblem>;
 
 /// What is known of all plain rows.
 PlainKlRows plain_rows(const KlProblem& p) {
@@ -148,8 +158,38 @@ void run_short(const KlProblem& p, const Context& context) {
   });
 }
 
+/// p as rows, of which one operand more is said.
+RowProblem rows_with(const KlProblem& p, KlSlot slot) {
+  RowProblem rows = p;
+  rows[Slot::dy] = p[slot];
+  return rows;
+}
+
+const char* refuses_small_rows(const KlProblem& p, const Context&) {
+  if (p.n == 0) return "rows of no elements";
+  if (p.n > 128 || p.rows * p.n > most_small(p)) return "lanes with more elements are faster";
+  if (p.rows >= 0x7FFFFFFF / 32) return "more rows than a grid has";
+  if (const char* why = refuses_plain(p)) return why;
+  return is_plain_small(rows_with(p, KlSlot::q)) && is_plain_small(rows_with(p, KlSlot::dq))
+             ? nullptr
+             : "q or a gradient lies differently from p";
+}
+
+void run_small_rows(const KlProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const SmallRows rows = small_rows(rows_with(p, KlSlot::q));
+  const SmallOperand dq = small_rows(rows_with(p, KlSlot::dq)).dy;
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    with_small_shape<4>(p.n, [&]<int kLanes, int kCount>() {
+      launch("kl_small_rows", kl_small_rows<E, kLanes, kCount>,
+             {ceil_div(p.rows, kSmallThreads / kLanes), kSmallThreads}, stream_of(context), p, rows, plain_rows(p), dq);
+    });
+  });
+}
+
 constexpr KlKernel kShort{"kl_short_rows", refuses_short, run_short, nullptr};
-constexpr KlKernel kKl[] = {kShort,
+constexpr KlKernel kKl[] = {{"kl_small_rows", refuses_small_rows, run_small_rows, nullptr},
+                            kShort,
                             {"kl_tiles", refuses_tiles, run<true>, workspace<true>},
                             {"kl_chunks", refuses, run<false>, workspace<false>}};
 constexpr KlKernel kKlBackward[] = {kShort,

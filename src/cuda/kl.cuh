@@ -38,6 +38,14 @@ struct KlFactor {
   }
 };
 
+/// What both gradients of a pair of rows are multiplied by. Rows: KlRows, or what answers as it.
+template <class T, class Rows>
+__device__ __forceinline__ T incoming_of(const KlProblem& p, const Rows& r) {
+  const Operand& o = p[KlSlot::dkl];
+  const double dkl = o.given ? element_at<double>(o.dtype, o.data + r.place.offset(o)) : 1.;
+  return static_cast<T>(fold::Scalar<double>::mul(dkl, r.scale()));
+}
+
 /// A pair of rows of a problem.
 template <class T>
 struct KlRows {
@@ -58,12 +66,7 @@ struct KlRows {
     const Operand& o = p[KlSlot::q];
     return factor(element_at<T>(o.dtype, q + i * o.axis_stride));
   }
-  /// Of both gradients.
-  __device__ __forceinline__ T incoming(const KlProblem& p) const {
-    const Operand& o = p[KlSlot::dkl];
-    const double dkl = o.given ? element_at<double>(o.dtype, o.data + place.offset(o)) : 1.;
-    return static_cast<T>(fold::Scalar<double>::mul(dkl, row.scale));
-  }
+  __device__ __forceinline__ double scale() const { return row.scale; }
   __device__ __forceinline__ char* dq(const KlProblem& p) const {
     return p[KlSlot::dq].given ? at(p[KlSlot::dq]) : nullptr;
   }
@@ -126,18 +129,18 @@ __global__ void __launch_bounds__(128)
 
 /// From the rows' states: what is asked of each. A backward pass has the (m, d) that it is given, with which the states
 /// stay for the gradients.
-template <class T>
-__device__ __forceinline__ void finish_kl_row(const KlProblem& p, const KlRows<T>& r, fold::KlState<T>& s) {
+template <class T, class Rows>
+__device__ __forceinline__ void finish_kl_row(const KlProblem& p, const Rows& r, fold::KlState<T>& s) {
   const Operand &kl = p[KlSlot::kl], &p_states = p[Slot::states], &q_states = p[KlSlot::q_states];
   const auto stored = [&](const Operand& o) { return reinterpret_cast<StoredState*>(o.data + r.place.offset(o)); };
   if (p.op == Op::kl_divergence_backward) {
-    const auto given = [&](const Operand& o) { return given_state<T>(*stored(o), r.row.scale); };
+    const auto given = [&](const Operand& o) { return given_state<T>(*stored(o), r.scale()); };
     s = fold::KlSum<T>::with_given(given(p_states), given(q_states), s);
     return;
   }
   put(kl.dtype, kl.data + r.place.offset(kl), s.finish(p.empty == Empty::nan));
-  if (p_states.given) *stored(p_states) = stored_state<T>(s.p(), r.row.scale);
-  if (q_states.given) *stored(q_states) = stored_state<T>(s.q(), r.row.scale);
+  if (p_states.given) *stored(p_states) = stored_state<T>(s.p(), r.scale());
+  if (q_states.given) *stored(q_states) = stored_state<T>(s.q(), r.scale());
 }
 
 template <class T>
@@ -157,7 +160,7 @@ __device__ __forceinline__ void write_kl_share(const KlProblem& p, const KlRows<
   const auto none = fold::LogSumExp<T>::identity();
   const auto rows =
       of.q_regular ? r.divergence(s.p(), s.q(), fold::KlSum<T>::ratio_of(s)) : r.divergence(none, none, {0, 0});
-  const T factor = r.incoming(p);
+  const T factor = incoming_of<T>(p, r);
 #pragma unroll 1
   for (int j = 0; j < share.count; ++j) {
     const std::int64_t i = share.first + share.step * j;

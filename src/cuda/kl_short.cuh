@@ -8,26 +8,6 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// A row that is not exact, by a warp, from memory.
-static __device__ __noinline__ void do_kl_row(const KlProblem& p, std::int64_t index) {
-  const KlRows<float> r(p, index);
-  const Share share{index, threadIdx.x % 32, 32, lift::kPerLane};
-  auto s = fold_kl_chunk(p, r, share);
-  if (p.op == Op::kl_divergence_backward || threadIdx.x % 32 == 0) finish_kl_row(p, r, s);
-  write_kl_share(p, r, s, share);
-}
-
-/// In the exact range; of a group that is not, what comes out is nobody's. The units: what terms are multiplied by to
-/// be in the states' frames (1 where another group of the warp is beyond the fast range).
-__device__ __forceinline__ PlainKl exact_kl(const KlRows<float>& r, const fold::KlScale<float>& split,
-                                            const fold::KlState<float>& s, float p_unit, float q_unit) {
-  const fold::KlDivergence<float> of(s.p(), s.q(), r.factor.scale, split, r.factor.c, s.ratio);
-  PlainKl rows(of);
-  rows.p.multiplier = fold::Scalar<float>::mul(of.p.row.reciprocal, p_unit);
-  rows.q.multiplier = fold::Scalar<float>::mul(of.q.row.reciprocal, q_unit);
-  return rows;
-}
-
 template <class E, int kLanes>
 __global__ void __launch_bounds__(128, 4) kl_short_rows(const __grid_constant__ KlProblem p) {
   begin_in_order();
@@ -49,25 +29,24 @@ __global__ void __launch_bounds__(128, 4) kl_short_rows(const __grid_constant__ 
   bool done =
       Sum::is_regular(of_p.state, of_q.state) && fold::KlDivergence<float>::is_exact(of_p.state, of_q.state, factor.c);
   if (__any_sync(lift::kWholeWarp, done)) {
-    const fold::KlScale<float> split(r.factor.scale);
+    const PlainKlRows all{factor, r.factor.scale, fold::KlScale<float>(r.factor.scale)};
     const State other = State::of({0., 1.F}, {0., 1.F}, {0., 0.}, 0.F);
     State s = other;
     if (done) s = State::of(of_p.state, of_q.state, Sum::ratio_of(of_p.state, of_q.state), 0.F);
-    const PlainKl leaves = exact_kl(r, split, s, of_p.unit, of_q.unit);
+    const PlainKl leaves = exact_kl(all, s, of_p.unit, of_q.unit);
     s = Sum::with_sums(s.p(), s.q(), s.ratio,
                        of_p.dense && of_q.dense ? rows.template sum<true>(leaves) : rows.template sum<false>(leaves));
     if (done && (p.op == Op::kl_divergence_backward || (writes && tile.lane == 0))) finish_kl_row(p, r, s);
     if (p[Slot::y].given || p[KlSlot::dq].given) {
       done = done && fold::KlGradients<float>(s).p_regular;
       if (!done) s = other;
-      rows.to_gradients(exact_kl(r, split, s, of_p.unit, of_q.unit), s.divergence, r.incoming(p), present);
+      rows.to_gradients(exact_kl(all, s, of_p.unit, of_q.unit), s.divergence, incoming_of<float>(p, r), present);
       const int n = static_cast<int>(r.row.n);
       if (done && writes && p[Slot::y].given) tile.store_checked(r.row.y, n, rows.terms[0]);
       if (done && writes && p[KlSlot::dq].given) tile.store_checked(r.dq(p), n, rows.terms[1]);
     }
   }
-  for (unsigned left = __ballot_sync(lift::kWholeWarp, writes && !done && tile.lane == 0); left != 0; left &= left - 1)
-    do_kl_row(p, __shfl_sync(lift::kWholeWarp, index, __ffs(static_cast<int>(left)) - 1));
+  do_kl_rows_left(p, index, writes && !done && tile.lane == 0);
 }
 
 }  // namespace cuda

@@ -81,6 +81,41 @@ __device__ __forceinline__ fold::KlLeaf<fold::Scalar<float>> plain_kl_leaf(const
   return fold::kl_leaf<S, kDense>(share(p_term, rows.p.multiplier), share(q_term, rows.q.multiplier), r);
 }
 
+/// An element's gradients in place of its terms; 0 where it is not `there`.
+__device__ __forceinline__ void to_kl_gradients(const PlainKl& rows, float a, float b, float& p, float& q, bool there,
+                                                float divergence, float incoming) {
+  using Row = fold::Normaliser<float>;
+  const float of_p = Row::probability(p, rows.p.multiplier), of_q = Row::probability(q, rows.q.multiplier);
+  const float r = rows.log_ratio(a, b);
+  const auto d = fold::KlDivergence<float>::gradient_of(of_p, of_q, r, divergence, incoming);
+  p = there ? d.p : 0.F, q = there ? d.q : 0.F;
+}
+
+/// In the exact range; of a group that is not, what comes out is nobody's. The units: what terms are multiplied by to
+/// be in the states' frames (1 where another group of the warp is beyond the fast range).
+__device__ __forceinline__ PlainKl exact_kl(const PlainKlRows& all, const fold::KlState<float>& s, float p_unit,
+                                            float q_unit) {
+  const fold::KlDivergence<float> of(s.p(), s.q(), all.scale, all.split, all.factor.c, s.ratio);
+  PlainKl rows(of);
+  rows.p.multiplier = fold::Scalar<float>::mul(of.p.row.reciprocal, p_unit);
+  rows.q.multiplier = fold::Scalar<float>::mul(of.q.row.reciprocal, q_unit);
+  return rows;
+}
+
+/// A row that is not exact, by a warp, from memory.
+static __device__ __noinline__ void do_kl_row(const KlProblem& p, std::int64_t index) {
+  const KlRows<float> r(p, index);
+  const Share share{index, threadIdx.x % 32, 32, lift::kPerLane};
+  auto s = fold_kl_chunk(p, r, share);
+  if (p.op == Op::kl_divergence_backward || threadIdx.x % 32 == 0) finish_kl_row(p, r, s);
+  write_kl_share(p, r, s, share);
+}
+/// The rows of those of its lanes that ask for it, by a warp.
+__device__ __forceinline__ void do_kl_rows_left(const KlProblem& p, std::int64_t index, bool asks) {
+  for (unsigned left = __ballot_sync(lift::kWholeWarp, asks); left != 0; left &= left - 1)
+    do_kl_row(p, __shfl_sync(lift::kWholeWarp, index, __ffs(static_cast<int>(left)) - 1));
+}
+
 /// A chunk of both rows by a group of lanes: raw vectors in shared memory, a lane's own at [vector][lane], and terms in
 /// registers. All lanes of a warp take part.
 template <class E, int kLanes = 32>
@@ -120,19 +155,14 @@ struct KlTile {
   /// The terms become gradients, of elements that `present` names; 0 elsewhere.
   __device__ __forceinline__ void to_gradients(const PlainKl& rows, float divergence, float incoming,
                                                unsigned present) {
-    using Row = fold::Normaliser<float>;
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       float a[kWidth], b[kWidth];
       elements(a, b, j);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
-        float &p = terms[0][j * kWidth + k], &q = terms[1][j * kWidth + k];
-        const float of_p = Row::probability(p, rows.p.multiplier), of_q = Row::probability(q, rows.q.multiplier);
-        const float r = rows.log_ratio(a[k], b[k]);
-        const bool there = (present >> (j * kWidth + k) & 1U) != 0;
-        const auto d = fold::KlDivergence<float>::gradient_of(of_p, of_q, r, divergence, incoming);
-        p = there ? d.p : 0.F, q = there ? d.q : 0.F;
+        const int i = j * kWidth + k;
+        to_kl_gradients(rows, a[k], b[k], terms[0][i], terms[1][i], (present >> i & 1U) != 0, divergence, incoming);
       }
     }
   }
@@ -252,7 +282,7 @@ static __global__ void __launch_bounds__(128)
   const bool regular = fold::KlGradients<float>(s).p_regular;
   const auto of =
       regular ? r.divergence(s.p(), s.q(), fold::KlSum<float>::ratio_of(s)) : r.divergence(none, none, {0, 0});
-  rows[index] = {PlainKl(of), s.divergence, r.incoming(p), regular && of.exact};
+  rows[index] = {PlainKl(of), s.divergence, incoming_of<float>(p, r), regular && of.exact};
 }
 
 static __device__ __noinline__ void write_kl_from_memory(const KlProblem& p, std::int64_t row, std::int64_t begin,

@@ -20,7 +20,7 @@ inline Grid warps_for(std::int64_t items) { return {ceil_div(items, kWarps), kTh
 /// Whether rows, not the elements of one, lie side by side in an operand: in the result, unless another is named.
 inline bool is_across(const RowProblem& p, Slot slot = Slot::y) {
   const Operand& o = p[slot];
-  if (p.outer_rank == 0) return false;
+  if (!o.given || p.outer_rank == 0) return false;
   const auto stride = std::abs(o.strides[static_cast<std::size_t>(p.outer_rank - 1)]);
   return p.rows > 1 && stride != 0 && stride < std::abs(o.axis_stride);
 }
@@ -28,6 +28,37 @@ inline bool is_across(const RowProblem& p, Slot slot = Slot::y) {
 inline bool are_few_across(const RowProblem& p) {
   constexpr std::int64_t most = 1 << 17;
   return is_across(p) && p.rows * p.n <= most;
+}
+
+/// Elements of different rows that lie together, of rows side by side, and their bytes.
+struct Together {
+  std::int64_t elements, bytes;
+  Together(const RowProblem& p, Slot slot)
+      : elements(p.outer[static_cast<std::size_t>(p.outer_rank - 1)]),
+        bytes(elements * static_cast<std::int64_t>(size_of(p[slot].dtype))) {}
+};
+/// Whether they are so few that neighbouring lanes are better in a row than side by side. Measured: gradients; folds to
+/// one result a row; softmax and log_softmax.
+inline bool lie_few_together(const RowProblem& p) {
+  if (!is_across(p)) return false;
+  const Together lie(p, Slot::y);
+  const std::int64_t all = p.rows * p.n, few = 1 << 19, some = 1 << 20;
+  if (p[Slot::dy].given) {
+    if (lie.elements <= 4) return true;
+    if (lie.bytes <= 16) return p.n <= lift::kChunk ? p.n >= 128 || all <= some : all <= few;
+    return lie.bytes <= 32 && p.n > 4 * lift::kChunk && all <= few;
+  }
+  if (lie.bytes <= 8) return true;
+  if (lie.elements > 4 && p.n <= 32) return false;
+  if (lie.bytes <= 16) return p.n <= lift::kChunk || all <= few || (p.n > 4 * lift::kChunk && p.n <= 16 * lift::kChunk);
+  if (lie.bytes <= 32) return p.n > 16 * lift::kChunk ? all <= few : p.n <= lift::kChunk / 2;
+  return p.n <= lift::kChunk / 4 && (lie.bytes <= 64 || (lie.bytes <= 128 && all <= some));
+}
+inline bool folds_few_together(const RowProblem& p) {
+  if (!is_across(p, Slot::x)) return false;
+  const Together lie(p, Slot::x);
+  if (lie.elements <= 2) return p.n >= 128;
+  return p.n > 256 && lie.bytes <= 32 && p.rows * p.n <= (lie.bytes <= 16 ? 1 << 22 : 1 << 20);
 }
 
 inline std::int64_t write_items(const RowProblem& p, bool across) {

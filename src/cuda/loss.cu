@@ -1,6 +1,7 @@
 // cross_entropy and its backward pass: which steps a call has, and how they follow each other on a stream.
 #include "cuda/loss_probabilities.cuh"
 #include "cuda/loss_rows.cuh"
+#include "cuda/loss_small.cuh"
 
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
@@ -51,28 +52,11 @@ bool is_backward(const LossProblem& p) { return p.op == Op::cross_entropy_backwa
 bool adds_rows(const LossProblem& p) { return p.op == Op::cross_entropy && p.reduction != Reduction::none; }
 bool divides(const LossProblem& p) { return p.reduction == Reduction::mean; }
 
-/// Rows in the place of elements: what merge_levels wants to know of a sum over rows.
-RowProblem rows_as_row(const LossProblem& p) {
-  RowProblem line = p;
-  line.n = p.rows;
-  line.rows = 1;
-  line[Slot::offsets] = {};
-  return line;
-}
-
 /// Whether the read that folds the rows also writes their gradients: nothing but the state is to be known of a row
 /// before.
 bool reads_once(const LossProblem& p) {
   return p.op == Op::cross_entropy && p[Slot::y].given && p.label_smoothing == 0 && p.z_loss == 0 &&
          !has_probabilities(p) && p.rows > 0 && refuses_gradient(p) == nullptr;
-}
-
-/// Whether rows are finished where their chunks' states are merged: their losses are all that is asked for.
-bool finishes_merged(const LossProblem& p) {
-  constexpr std::int64_t most = 256;
-  return p.op == Op::cross_entropy && !p[Slot::y].given && p.label_smoothing == 0 && p.z_loss == 0 &&
-         !has_probabilities(p) && !p.is_double() && p.n > 0 && p.rows > 0 && lift::chunk_count(p.n) <= most &&
-         refuses_plain(p) == nullptr;
 }
 
 /// Whether a thread finishes a row, which has so many nodes, and the same launch adds the losses up.
@@ -110,12 +94,12 @@ struct LossMemory {
     if (divides(p)) weights = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
     if (adds_rows(p)) losses = parts.bytes_for<RowsSum>(state_bytes<RowsSum>(line));
     // By finish_short_losses in any case; perhaps also where a row's chunks, merged, have fewer nodes.
-    const bool in_one_launch = finishes_merged(p) ? finishes_by_threads(p, lift::chunk_count(p.n)) : puts_targets(p);
-    if (finishes_merged(p) || reads_once(p)) {
+    const bool in_one_launch = wants_losses(p) ? finishes_by_threads(p, lift::chunk_count(p.n)) : puts_targets(p);
+    if (wants_losses(p) || reads_once(p)) {
       taken = parts.take<CounterWord>(1);
       if (adds_rows(p) && !in_one_launch) alone.losses = parts.take<double>(p.rows);
     }
-    if (finishes_merged(p)) {
+    if (wants_losses(p)) {
       states = parts.take<fold::LogSumExp<float>::State>(p.rows * lift::chunk_count(p.n));
       if (divides(p) && !in_one_launch) alone.targets = parts.take<RowsSum>(p.rows);
     } else if (reads_once(p)) {
@@ -148,7 +132,7 @@ class LossRun {
         stream_(stream_of(context)) {}
 
   std::size_t bytes() {
-    if (!is_backward(p_) && !reads_once(p_) && !finishes_merged(p_)) states_.lay_out(p_, parts_, context_);
+    if (!is_backward(p_) && !reads_once(p_) && !wants_losses(p_)) states_.lay_out(p_, parts_, context_);
     return parts_.used();
   }
 
@@ -156,7 +140,7 @@ class LossRun {
     clear_status();
     if constexpr (std::is_same_v<RowResult, CrossEntropyRow<float>>) {
       if (reads_once(p_)) return read_once();
-      if (finishes_merged(p_)) return finish_merged();
+      if (wants_losses(p_)) return finish_merged();
     }
     items_.find(stream_);
     LossWork<T, RowResult> work = work_of(p_);
@@ -171,7 +155,7 @@ class LossRun {
     if constexpr (S::has_shares) work.shares = share_sums(p, items_.chunks().count, work.classes);  // never ragged
     if (memory_.sums != nullptr) work.sums = leaf_sums(p, work.classes);
     S::finish(p, work, stream_);
-    if (adds_rows(p)) put_sum(p, work);
+    if (adds_rows(p)) put_sum(p, work.losses, work.targets, work.weights, stream_.following());
     if (p[Slot::y].given) write_gradients<T>(p, memory_.rows, is_plain(p), items_.results(), stream_);
   }
 
@@ -226,6 +210,11 @@ class LossRun {
     stream_ = stream_.following();
     if (finishes_by_threads(p_, nodes.all()))
       return finish_short(plain_rows(p_), nodes, {.targets = memory_.weights}, alone);
+    if (adds_rows(p_) && p_.rows <= SmallLossSums::kMostWarps && SmallLossSums::serve(p_)) {
+      launch("finish_few_losses", finish_few_losses, SmallLossSums::cluster(p_, p_.rows), stream_, small_losses(p_),
+             nodes, alone);
+      return;
+    }
     launch("finish_losses", finish_losses, warps_for(p_.rows), stream_, p_, plain_rows(p_), nodes, memory_.alone,
            alone);
     if (adds_rows(p_)) add_alone({.targets = memory_.weights});
@@ -237,16 +226,17 @@ class LossRun {
     const RowSums sums{memory_.losses, work.targets, work.weights, memory_.taken};
     launch("finish_short_losses", finish_short_losses, {chunks, lift::kChunk}, stream_, p_, rows, nodes, sums, early);
     work.losses = memory_.losses;
-    if (adds_rows(p_) && chunks > kMostChunks) put_sum(p_, work);
+    if (adds_rows(p_) && chunks > kMostChunks)
+      put_sum(p_, work.losses, work.targets, work.weights, stream_.following());
   }
 
   /// work: what is known of the targets' weights.
   void add_alone(LossWork<T, RowResult> work) {
     const std::int64_t chunks = lift::chunk_count(p_.rows);
-    launch("add_losses", add_losses, {ceil_div(chunks, kRowChunksAtOnce), 32 * kRowChunksAtOnce}, stream_, p_,
-           memory_.alone, memory_.losses, memory_.weights, work.weights, memory_.taken);
+    launch("add_losses", add_losses, add_losses_grid(p_), stream_, p_, memory_.alone, memory_.losses, memory_.weights,
+           work.weights, memory_.taken);
     work.losses = memory_.losses;
-    if (chunks > kMostChunks) put_sum(p_, work);
+    if (chunks > kMostChunks) put_sum(p_, work.losses, work.targets, work.weights, stream_.following());
   }
 
   /// Whether tiles of vectors move it. Smoothing of weighted classes wants every class's weight.
@@ -291,14 +281,6 @@ class LossRun {
     return merge_levels<RowsFold>(p, memory_.shares, stream_);
   }
 
-  void put_sum(const LossProblem& p, const LossWork<T, RowResult>& work) {
-    stream_ = stream_.following();
-    const RowProblem line = rows_as_row(p);
-    const RowsTotal losses = total_of(line, work.losses, stream_);
-    const RowsTotal targets = work.targets != nullptr ? total_of(line, work.targets, stream_) : work.weights;
-    launch("put_total", put_total, {1, 32}, stream_, p, losses, targets);
-  }
-
   const LossProblem& p_;
   const Context& context_;
   Parts parts_;
@@ -335,7 +317,7 @@ void run(const LossProblem& p, const Context& context) {
   run_by<CrossEntropySteps>(p, context);
 }
 
-constexpr LossKernel kCrossEntropy[] = {{"cross_entropy_states", refuses, run, workspace}};
+const LossKernel kCrossEntropy[] = {cross_entropy_small_kernel, {"cross_entropy_states", refuses, run, workspace}};
 constexpr LossKernel kCrossEntropyBackward[] = {{"cross_entropy_backward_generic", refuses, run, workspace}};
 }  // namespace
 }  // namespace cuda

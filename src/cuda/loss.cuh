@@ -40,9 +40,9 @@ struct LossWork {
 };
 
 /// The weight of class i, as the fold's precision has it.
-template <class T>
-__device__ __forceinline__ T weight_at(const LossProblem& p, std::int64_t i) {
-  const Operand& w = p[LossSlot::weight];
+template <class T, class Problem>
+__device__ __forceinline__ T weight_at(const Problem& p, std::int64_t i) {
+  const auto& w = p[LossSlot::weight];
   return w.given ? fold::narrow<T>(element_at<double>(w.dtype, w.data + i * w.axis_stride)) : T(1);
 }
 
@@ -77,6 +77,8 @@ struct LossRow {
     log_row.set_c(factor.c);
     return log_row;
   }
+  __device__ __forceinline__ T c() const { return factor.c; }
+  __device__ __forceinline__ double scale() const { return row.scale; }
   __device__ __forceinline__ std::int64_t target(const LossProblem& p) const {
     const Operand& o = p[LossSlot::targets];
     return integer_at(o.dtype, o.data + place.offset(o));
@@ -195,23 +197,25 @@ __device__ __forceinline__ void finish_rows(const LossProblem& p, const LossWork
 }
 
 /// What a mean is divided by, for every thread of a block.
-__device__ __forceinline__ RowsSum divisor_of(const LossProblem& p, const RowsTotal& targets) {
+template <class Problem>
+__device__ __forceinline__ RowsSum divisor_of(const Problem& p, const RowsTotal& targets) {
   return p.reduction == Reduction::mean ? whole_of(targets) : RowsFold::identity();
 }
 /// The one number that a sum or a mean is. total: all losses.
-__device__ __forceinline__ void put_loss(const LossProblem& p, double total, const RowsSum& weights) {
+template <class Problem>
+__device__ __forceinline__ void put_loss(const Problem& p, double total, const RowsSum& weights) {
   const bool mean = p.reduction == Reduction::mean;
   if (mean && weights.rows == 0) {
     total = p.empty == Empty::nan ? fold::canonical_nan<double>() : 0.;
   } else {
     total = fold::Scalar<double>::add(mean ? fold::Scalar<double>::div(total, weights.sum) : total, 0.);
   }
-  const Operand& o = p[LossSlot::loss];
+  const auto& o = p[LossSlot::loss];
   put(o.dtype, o.data, total);
 }
 /// By all threads of a block.
-static __device__ __forceinline__ void put_whole(const LossProblem& p, const RowsTotal& losses,
-                                                 const RowsSum& weights) {
+template <class Problem>
+__device__ __forceinline__ void put_whole(const Problem& p, const RowsTotal& losses, const RowsSum& weights) {
   const double total = whole_of(losses).sum;
   if (threadIdx.x == 0) put_loss(p, total, weights);
 }
@@ -222,8 +226,8 @@ static __global__ void __launch_bounds__(32)
 }
 
 /// element: reads the one at the target.
-template <class T, class OfRow, class Element>
-__device__ __forceinline__ T target_log_probability(const LossProblem& p, const OfRow& r, std::int64_t target,
+template <class T, class Problem, class OfRow, class Element>
+__device__ __forceinline__ T target_log_probability(const Problem& p, const OfRow& r, std::int64_t target,
                                                     const Element& element) {
   const fold::Normaliser<T> norm(r.state);
   if (norm.empty) return p.empty == Empty::nan ? fold::canonical_nan<T>() : -fold::infinity<T>();

@@ -3,6 +3,7 @@
 // rows in one launch.
 #pragma once
 
+#include "cuda/choose.hpp"
 #include "cuda/in_order.cuh"
 #include "cuda/loss.cuh"
 #include "cuda/plain_chunk.cuh"
@@ -14,6 +15,31 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
+/// Whether losses of plain rows without smoothing and z-loss are all that is asked for, so that rows are finished where
+/// their chunks' states are merged.
+inline bool wants_losses(const LossProblem& p) {
+  constexpr std::int64_t most = 256;
+  return p.op == Op::cross_entropy && !p[Slot::y].given && p.label_smoothing == 0 && p.z_loss == 0 &&
+         !has_probabilities(p) && !p.is_double() && p.n > 0 && p.rows > 0 && lift::chunk_count(p.n) <= most &&
+         refuses_plain(p) == nullptr;
+}
+
+/// Rows in the place of elements: what merge_levels wants to know of a sum over rows.
+inline RowProblem rows_as_row(const LossProblem& p) {
+  RowProblem line = p;
+  line.n = p.rows;
+  line.rows = 1;
+  line[Slot::offsets] = {};
+  return line;
+}
+
+/// From the sums of chunks of rows. targets: their weights, or those of chunks, `known` if there are none.
+inline void put_sum(const LossProblem& p, RowsSum* losses, RowsSum* targets, const RowsTotal& known, Stream stream) {
+  const RowProblem line = rows_as_row(p);
+  const RowsTotal all = total_of(line, losses, stream);
+  launch("put_total", put_total, {1, 32}, stream, p, all, targets != nullptr ? total_of(line, targets, stream) : known);
+}
+
 /// What rows leave for the sums over them; null where nobody asks.
 struct RowLosses {
   double* losses;
@@ -21,39 +47,44 @@ struct RowLosses {
 };
 
 /// A plain row: LossRow, but for what all rows have in common.
+template <class Rows>
 struct PlainLossRow {
-  const PlainRows& rows;
+  const Rows& rows;
   Row row;
   fold::LogSumExp<float>::State state;
   __device__ __forceinline__ fold::LogNormaliser<float> log_normaliser() const { return rows.log_normaliser(state); }
 };
 
-/// A plain row's target. It is none of the classes if it is ignored, or out of range.
+/// A plain row's target. Problem here and below: a LossProblem, or what answers as one. The target is none of the
+/// classes if it is ignored, or out of range.
 struct TargetOf {
   std::int64_t index;
   bool ignored, is_class;
   float weight;
 
-  __device__ __forceinline__ TargetOf(const LossProblem& p, const PlainPlace& place)
-      : TargetOf(p, number_at(p, place)) {}
+  template <class Problem>
+  __device__ __forceinline__ TargetOf(const Problem& p, const PlainPlace& place) : TargetOf(p, number_at(p, place)) {}
   /// What is given as the row's target, and what that means.
-  static __device__ __forceinline__ std::int64_t number_at(const LossProblem& p, const PlainPlace& place) {
-    const Operand& o = p[LossSlot::targets];
+  template <class Problem>
+  static __device__ __forceinline__ std::int64_t number_at(const Problem& p, const PlainPlace& place) {
+    const auto& o = p[LossSlot::targets];
     return integer_at(o.dtype, o.data + place.offset(o));
   }
-  __device__ __forceinline__ TargetOf(const LossProblem& p, std::int64_t number) : index(number) {
+  template <class Problem>
+  __device__ __forceinline__ TargetOf(const Problem& p, std::int64_t number) : index(number) {
     ignored = index == p.ignore_index;
     is_class = !ignored && index >= 0 && index < p.n;
     weight = is_class ? weight_at<float>(p, index) : 1.F;
   }
   /// Of x; 0 if there is none.
-  __device__ __forceinline__ float element(const LossProblem& p, const PlainPlace& place) const {
-    const Operand& x = p[Slot::x];
+  template <class Problem>
+  __device__ __forceinline__ float element(const Problem& p, const PlainPlace& place) const {
+    const auto& x = p[Slot::x];
     return is_class ? element_at<float>(x.dtype, x.data + place.offset(x) + index * x.axis_stride) : 0.F;
   }
   /// As it was folded.
-  __device__ __forceinline__ float scaled_element(const LossProblem& p, const PlainRows& rows,
-                                                  const PlainPlace& place) const {
+  template <class Problem, class Rows>
+  __device__ __forceinline__ float scaled_element(const Problem& p, const Rows& rows, const PlainPlace& place) const {
     const float own = element(p, place);
     return rows.factor.plain ? own : fold::Scalar<float>::mul(own, rows.factor.times);
   }
@@ -61,25 +92,25 @@ struct TargetOf {
 
 /// From a row's state: its loss and log-probability are written as finish_row() does without smoothing and z-loss.
 /// Returns the loss as it counts in a sum.
-static __device__ __forceinline__ double finish_alone(const LossProblem& p, const PlainPlace& place,
-                                                      const PlainLossRow& r, const TargetOf& target, float element,
-                                                      const RowLosses& to) {
+template <class Problem, class Rows>
+__device__ __forceinline__ double finish_alone(const Problem& p, const PlainPlace& place, const PlainLossRow<Rows>& r,
+                                               const TargetOf& target, float element, const RowLosses& to) {
   double lp = 0., loss = 0.;
   if (target.is_class) {
     lp = static_cast<double>(target_log_probability<float>(p, r, target.index, [&] { return element; }));
     loss = fold::CrossEntropy(0., 0., static_cast<double>(target.weight), 1., 1.).loss(lp, 0., 0.);
   } else if (!target.ignored) {
     lp = loss = fold::canonical_nan<double>();
-    const Operand& status = p[LossSlot::status];
+    const auto& status = p[LossSlot::status];
     if (status.given) atomicAdd(reinterpret_cast<int*>(status.data), 1);
   }
   const auto put_number = [&](LossSlot slot, double value) {
-    const Operand& o = p[slot];
+    const auto& o = p[slot];
     if (o.given) put(o.dtype, o.data + place.offset(o), value);
   };
   put_number(LossSlot::log_probability, lp);
   if (p.reduction == Reduction::none) put_number(LossSlot::loss, loss);
-  const Operand& o = p[Slot::states];
+  const auto& o = p[Slot::states];
   if (o.given) *reinterpret_cast<StoredState*>(o.data + place.offset(o)) = stored_state<float>(r.state, p.scale);
   if (target.ignored) loss = fold::Sum<double>::identity();
   if (to.losses != nullptr) to.losses[place.row] = loss;
@@ -90,8 +121,8 @@ static __device__ __forceinline__ double finish_alone(const LossProblem& p, cons
 
 /// The gradient of a row's target; factor: GradientRow's.
 __device__ __forceinline__ void put_target_gradient(const LossProblem& p, const PlainPlace& place,
-                                                    const PlainLossRow& r, const TargetOf& target, float element,
-                                                    float factor) {
+                                                    const PlainLossRow<PlainRows>& r, const TargetOf& target,
+                                                    float element, float factor) {
   const fold::Normaliser<float> norm(r.state);
   if (!target.is_class || !norm.regular) return;
   const fold::CrossEntropyGradient<float> gradient(norm, r.rows.factor.c,
@@ -114,7 +145,7 @@ static __global__ void __launch_bounds__(128)
   const float element = target.scaled_element(p, rows, place);
   wait_for_before();
   const auto state = nodes.root_by_warp(index);
-  if (threadIdx.x % 32 == 0) finish_alone(p, place, {rows, row_at(p, place), state}, target, element, to);
+  if (threadIdx.x % 32 == 0) finish_alone(p, place, PlainLossRow{rows, row_at(p, place), state}, target, element, to);
 }
 
 /// By a warp: the sum of a chunk of rows' numbers.
@@ -129,7 +160,7 @@ __device__ __forceinline__ double sum_of_chunk(const double (&of_rows)[lift::kCh
 static __device__ __noinline__ void put_left_gradient(const LossProblem& p, const PlainRows& rows, std::int64_t index,
                                                       const fold::LogSumExp<float>::State& state, float element) {
   const PlainPlace place(p, index);
-  put_target_gradient(p, place, {rows, row_at(p, place), state}, TargetOf(p, place), element,
+  put_target_gradient(p, place, PlainLossRow{rows, row_at(p, place), state}, TargetOf(p, place), element,
                       rows.gradients[index].factor);
 }
 
@@ -210,13 +241,17 @@ static __global__ void __launch_bounds__(lift::kChunk)
       element = left.element;
       if (left.index == RowTarget::kLeft) put_left_gradient(p, rows, index, state, element);
     }
-    loss = finish_alone(p, place, {rows, row_at(p, place), state}, target, element, {});
+    loss = finish_alone(p, place, PlainLossRow{rows, row_at(p, place), state}, target, element, {});
   }
   if (to.losses != nullptr) to.add(p, loss, weight, counts, block);
 }
 
 /// Chunks of rows a block.
 inline constexpr int kRowChunksAtOnce = 8;
+
+inline Grid add_losses_grid(const LossProblem& p) {
+  return {ceil_div(lift::chunk_count(p.rows), kRowChunksAtOnce), 32 * kRowChunksAtOnce};
+}
 
 /// The sums of chunks of rows, a warp each, to `losses` and, if they are not `known` before, `targets`. Of up to
 /// kMostChunks the last block puts the total.

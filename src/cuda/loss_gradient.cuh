@@ -14,14 +14,14 @@ inline namespace v0 {
 namespace cuda {
 
 /// v to f(v). The registers turn by one place a step, which keeps their names constant.
-template <class F>
-__device__ __forceinline__ void for_each_turned(float (&v)[lift::kPerLane], const F& f) {
+template <int kCount, class F>
+__device__ __forceinline__ void for_each_turned(float (&v)[kCount], const F& f) {
 #pragma unroll 1
-  for (int i = 0; i < lift::kPerLane; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     const float result = f(v[0]);
 #pragma unroll
-    for (int j = 0; j + 1 < lift::kPerLane; ++j) v[j] = v[j + 1];
-    v[lift::kPerLane - 1] = result;
+    for (int j = 0; j + 1 < kCount; ++j) v[j] = v[j + 1];
+    v[kCount - 1] = result;
   }
 }
 

@@ -202,12 +202,12 @@ struct RowToFinish {
   __device__ __forceinline__ RowToFinish(const LossProblem& p, const PlainRows& rows, const float* elements,
                                          std::int64_t index)
       : place(p, index), target(p, place), element(elements[index]), factor(rows.gradients[index].factor) {}
-  __device__ __forceinline__ PlainLossRow with_state(const LossProblem& p, const PlainRows& rows,
-                                                     std::int64_t index) const {
+  __device__ __forceinline__ PlainLossRow<PlainRows> with_state(const LossProblem& p, const PlainRows& rows,
+                                                                std::int64_t index) const {
     return {rows, row_at(p, place), FramedState::state(rows.states + index)};
   }
   /// The gradient of its target.
-  __device__ __forceinline__ void put_gradient(const LossProblem& p, const PlainLossRow& r) const {
+  __device__ __forceinline__ void put_gradient(const LossProblem& p, const PlainLossRow<PlainRows>& r) const {
     put_target_gradient(p, place, r, target, element, factor);
   }
 };
@@ -224,7 +224,7 @@ static __global__ void __launch_bounds__(128)
   if (index >= p.rows) return;
   const RowToFinish row(p, rows, elements, index);
   wait_for_before();
-  const PlainLossRow r = row.with_state(p, rows, index);
+  const PlainLossRow<PlainRows> r = row.with_state(p, rows, index);
   if (blockIdx.x % 2 == 0) {
     finish_alone(p, row.place, r, row.target, row.element, to);
   } else {
@@ -250,7 +250,7 @@ static __global__ void __launch_bounds__(lift::kChunk)
   const RowsSum divisor = p.reduction == Reduction::mean ? *weights : RowsFold::identity();
   lift::Cluster::wait();
   wait_for_before();
-  const PlainLossRow r = row.with_state(p, rows, safe);
+  const PlainLossRow<PlainRows> r = row.with_state(p, rows, safe);
   const double loss =
       index < p.rows ? finish_alone(p, row.place, r, row.target, row.element, {}) : fold::Sum<double>::identity();
   losses.send(static_cast<unsigned>(index) % lift::kChunk, loss, blockIdx.x / blocks * blocks);

@@ -64,6 +64,7 @@ __device__ __forceinline__ RowsSum merge_lanes(RowsSum s) {
 }
 /// The whole, for every thread of a block.
 __device__ __forceinline__ RowsSum whole_of(const RowsTotal& total) {
+  if (total.count == 1) return total.chunks[0];
   __shared__ RowsSum groups[kMostChunks / 32], whole;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const auto count = static_cast<int>((total.count + 31) / 32), warps = static_cast<int>(blockDim.x) / 32;

@@ -12,8 +12,12 @@ namespace cuda {
 struct PlainPlace {
   std::int64_t row;
 
-  __device__ __forceinline__ PlainPlace(const RowProblem& p, std::int64_t index) : row(p.outer_rank == 0 ? 0 : index) {}
-  __device__ __forceinline__ std::int64_t offset(const Operand& o) const { return row * o.strides[0]; }
+  template <class Problem>
+  __device__ __forceinline__ PlainPlace(const Problem& p, std::int64_t index) : row(p.outer_rank == 0 ? 0 : index) {}
+  template <class Operand_>
+  __device__ __forceinline__ std::int64_t offset(const Operand_& o) const {
+    return row * o.strides[0];
+  }
 };
 __device__ __forceinline__ Row row_at(const RowProblem& p, const PlainPlace& place) {
   return {p[Slot::x].data + place.offset(p[Slot::x]), nullptr, nullptr, p.n, p.n, p.scale, 0};

@@ -61,18 +61,18 @@ struct SmallSums {
   }
 };
 
-/// The block's row, of any values: a chunk a warp.
+/// The block's row, of any values: a chunk a warp. The warps beyond fold the last one once more, for all to meet.
 template <class Access, int kChunks, bool kLog>
 __device__ __noinline__ void put_any_small_block(const SmallRows& p) {
   using Lse = fold::LogSumExp<float>;
   using Own = AnySmallRow<Access, 32, lift::kPerLane, kLog>;
   __shared__ Lse::State states[kChunks];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  if (warp >= kChunks) return __syncthreads();
-  Own own(p, typename Own::Row(p, blockIdx.x, warp * lift::kChunk + lane));
-  if (lane == 0) states[warp] = own.folded.state;
+  const int chunk = min(warp, kChunks - 1);
+  Own own(p, typename Own::Row(p, blockIdx.x, chunk * lift::kChunk + lane));
+  if (lane == 0 && warp < kChunks) states[warp] = own.folded.state;
   __syncthreads();
-  own.put(p, root_of<Lse, kChunks>(states));
+  if (warp < kChunks) own.put(p, root_of<Lse, kChunks>(states));
 }
 
 template <class Access, int kChunks, bool kLog>

@@ -32,6 +32,15 @@ struct SmallRows {
   float two_kappa, gradient_scale;
   SmallOperand x, y, dy, mask, length;
   fold::Scale<float> scale;
+
+  /// How a row's log-probabilities are found.
+  __device__ __forceinline__ fold::LogNormaliser<float> log_normaliser(const fold::LogSumExp<float>::State& row,
+                                                                       bool near = false) const {
+    fold::LogNormaliser<float> norm(row, scale, near);
+    norm.set_c(factor.c);
+    norm.two_kappa = two_kappa;
+    return norm;
+  }
 };
 
 /// Elements of any dtypes and strides, of which some may be hidden.
@@ -157,26 +166,40 @@ struct SmallRow {
   }
 };
 
-/// Elements of any values, and any scale.
-template <class Access, int kLanes, int kCount, bool kLog>
-struct AnySmallRow {
+/// A lane's elements of any values, and any scale, as they are folded; nothing where one is hidden, or behind the end.
+template <class Access, int kLanes, int kCount>
+struct ScaledElements {
   using Row = SmallRow<Access, kLanes, kCount>;
-  using Fold = lift::WarpFold<1, kLanes, kCount>;
-  using State = fold::LogSumExp<float>::State;
-
-  Row row;
   unsigned shown;
   float v[kCount];
+
+  __device__ __forceinline__ ScaledElements(const Row& row, const SmallOperand& of, const SmallOperand& mask,
+                                            const lift::Factor& factor)
+      : shown(row.shown(mask)) {
+    typename Row::Words words;
+    row.fetch(words, of);
+    row.widen(v, words, of.dtype);
+    const float times = factor.plain ? 1.F : factor.times;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) v[j] = (shown >> j & 1U) != 0 ? v[j] * times : lift::absent(factor.c);
+  }
+};
+
+/// A row of such elements.
+template <class Access, int kLanes, int kCount, bool kLog>
+struct AnySmallRow : ScaledElements<Access, kLanes, kCount> {
+  using Elements = ScaledElements<Access, kLanes, kCount>;
+  using Row = typename Elements::Row;
+  using Fold = lift::WarpFold<1, kLanes, kCount>;
+  using State = fold::LogSumExp<float>::State;
+  using Elements::shown, Elements::v;
+
+  Row row;
   typename Fold::Folded folded;
 
   /// By all lanes of a warp.
-  __device__ __forceinline__ AnySmallRow(const SmallRows& p, const Row& row_) : row(row_), shown(row.shown(p.mask)) {
-    typename Row::Words words;
-    row.fetch(words, p.x);
-    row.widen(v, words, p.x.dtype);
-    const float times = p.factor.plain ? 1.F : p.factor.times;
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) v[j] = (shown >> j & 1U) != 0 ? v[j] * times : lift::absent(p.factor.c);
+  __device__ __forceinline__ AnySmallRow(const SmallRows& p, const Row& row_)
+      : Elements(row_, p.x, p.mask, p.factor), row(row_) {
     folded = kLog ? Fold::reduce(v, p.factor.c) : Fold::terms(v, p.factor.c);
   }
   /// The results of a row of this state.
@@ -228,12 +251,31 @@ struct ShownElements {
   /// The row's normaliser.
   __device__ __forceinline__ fold::LogNormaliser<float> log_normaliser(
       const SmallRows& p, const fold::LogSumExp<float>::State& state) const {
-    fold::LogNormaliser<float> norm(state, p.scale, true);
+    auto norm = p.log_normaliser(state, true);
     norm.set_c(c);
-    norm.two_kappa = p.two_kappa;
     return norm;
   }
 };
+
+/// The state of a row that holds elements far apart, +inf or NaN, or nothing; any scale. By all lanes of a warp.
+template <class Access, int kLanes, int kCount>
+__device__ __noinline__ fold::LogSumExp<float>::State any_state_of_small_row(
+    const SmallRows& p, const SmallRow<Access, kLanes, kCount>& row) {
+  return AnySmallRow<Access, kLanes, kCount, true>(p, row).folded.state;
+}
+/// The same of any row.
+template <class Access, int kLanes, int kCount>
+__device__ __forceinline__ fold::LogSumExp<float>::State state_of_small_row(
+    const SmallRows& p, const SmallRow<Access, kLanes, kCount>& row) {
+  using S = fold::Scalar<float>;
+  const ShownElements<Access, kLanes, kCount> own(p, row);
+  const auto range = MaskedFold<lift::WarpFold<1, kLanes, kCount>, true, kLanes, kCount>::range(own.c, own.extremes);
+  if (!__all_sync(lift::kWholeWarp, p.factor.plain && range.near)) return any_state_of_small_row(p, row);
+  const float m = S::sub(range.top, fold::Real<float>::kMagic);
+  const lift::FrameTerms terms(own.c, m);
+  const float d = lift::add_tree<1, kLanes, float, kCount>([&](int j, int) { return terms.half_term(own.v[j]); });
+  return {static_cast<double>(m), S::mul(d, 2.F * terms.unit)};
+}
 
 template <class Access, int kLanes, int kCount, bool kLog>
 __global__ void __launch_bounds__(kSmallThreads) softmax_small_rows(const __grid_constant__ SmallRows p) {

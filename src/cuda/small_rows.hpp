@@ -16,20 +16,21 @@ SmallRows small_rows(const RowProblem& p);
 /// Whether PlainAccess serves.
 bool is_plain_small(const RowProblem& p);
 
-/// go.operator()<lanes a row, elements a lane, at most kMost>(). Few elements a lane: a warp has no other to wait for.
+/// go.operator()<lanes a row, elements a lane, at most kMost>(), 4 or more. Few elements a lane: a warp has no other to
+/// wait for.
 template <int kMost, class Go>
-void with_small_shape(const RowProblem& p, const Go& go) {
-  if (p.n <= 2) return go.template operator()<1, 2>();
-  if (p.n <= 4) return go.template operator()<1, 4>();
-  // Neighbouring lanes to neighbouring rows.
-  if (p.n <= 8 && is_across(p)) return go.template operator()<1, 8>();
-  if (p.n <= 8) return go.template operator()<2, 4>();
-  if (p.n <= 16) return go.template operator()<4, 4>();
-  if (p.n <= 32) return go.template operator()<8, 4>();
-  if (p.n <= 64) return go.template operator()<16, 4>();
-  if (p.n <= 128) return go.template operator()<32, 4>();
-  if (p.n <= 256) return go.template operator()<32, 8>();
-  if (p.n <= 512) return go.template operator()<32, 16>();
+void with_small_shape(std::int64_t n, const Go& go) {
+  if (n <= 2) return go.template operator()<1, 2>();
+  if (n <= 4) return go.template operator()<1, 4>();
+  if (n <= 8) return go.template operator()<2, 4>();
+  if (n <= 16) return go.template operator()<4, 4>();
+  if (n <= 32) return go.template operator()<8, 4>();
+  if (n <= 64) return go.template operator()<16, 4>();
+  if (kMost == 4 || n <= 128) return go.template operator()<32, 4>();
+  if constexpr (kMost > 4) {
+    if (n <= 256) return go.template operator()<32, 8>();
+    if (n <= 512) return go.template operator()<32, 16>();
+  }
   if constexpr (kMost > 16) go.template operator()<32, kMost>();
 }
 
@@ -55,14 +56,13 @@ void launch_small(const RowProblem& p, const ByGroups& by_groups, const ByBlocks
   if (p.rows == 0) return;
   const DeviceOf device(p[Slot::x].data);
   with_small_access(p, [&]<class Access>() {
-    if (!is_small_block(p)) {
-      return with_small_shape<kMost>(p, [&]<int kLanes, int kCount>() {
-        // Rows that lie side by side are not plain.
-        if constexpr (Access::kAny || kLanes > 1 || kCount < 8)
-          by_groups.template operator()<Access, kLanes, kCount>(
-              {ceil_div(p.rows, kSmallThreads / kLanes), kSmallThreads});
-      });
-    }
+    const auto groups = [&]<int kLanes, int kCount>() {
+      by_groups.template operator()<Access, kLanes, kCount>({ceil_div(p.rows, kSmallThreads / kLanes), kSmallThreads});
+    };
+    // Neighbouring lanes to neighbouring rows.
+    if constexpr (Access::kAny)
+      if (p.n > 4 && p.n <= 8 && is_across(p)) return groups.template operator()<1, 8>();
+    if (!is_small_block(p)) return with_small_shape<kMost>(p.n, groups);
     const auto blocks = [&]<int kChunks>() {
       by_blocks.template operator()<Access, kChunks>({p.rows, SmallBlock<kChunks>::kThreads});
     };

@@ -78,12 +78,16 @@ void run_cluster(const RowProblem& p, const Context& context) {
   });
 }
 
+void run_few(const RowProblem& p, const Context& context) {
+  p.n <= lift::kChunk ? run_rows(p, context) : run_cluster(p, context);
+}
+
 }  // namespace
 
 const RowKernel softmax_any_short_kernel{"softmax_any_short", refuses_short, run_rows, nullptr};
 const RowKernel softmax_any_rows_kernel{"softmax_any_rows", refuses_any_rows, run_rows, nullptr};
 const RowKernel softmax_any_cluster_kernel{"softmax_any_cluster", refuses_any_cluster, run_cluster, nullptr};
-const RowKernel softmax_any_few_kernel{"softmax_any_few", refuses_any_few, run_cluster, nullptr};
+const RowKernel softmax_any_few_kernel{"softmax_any_few", refuses_any_few, run_few, nullptr};
 
 }  // namespace cuda
 }  // namespace v0

@@ -2,9 +2,11 @@
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/levels.cuh"
+#include "cuda/small_rows.hpp"
 #include "cuda/states.hpp"
 #include "cuda/topk_large.cuh"
 #include "cuda/topk_radix.cuh"
+#include "cuda/topk_search.cuh"
 #include "cuda/topk_warp.cuh"
 
 #include <algorithm>
@@ -65,19 +67,19 @@ void run_radix(const TopkProblem& given, const Context& context) {
   });
 }
 
-const char* refuses_filter(const TopkProblem& p, const Context&) {
+/// Of plain rows, by what has room for a few.
+const char* refuses_plain_topk(const TopkProblem& p) {
   if (p.k == 0) return "nothing is taken";
   if (p.k > kMostFilterK) return "more than 256 are taken";
   if (!(fold::make_scale<float>(p.scale).c > 0.F)) return "the scale is not positive";
-  if (lift::chunk_count(p.n) > std::int64_t{1024} * kMostSegmentChunks) return "a row is longer than 2^28";
-  if (p.rows * lift::chunk_count(p.n) >= 0x7FFFFFFF) return "more chunks than a grid has blocks";
   return refuses_plain(p);
 }
 
-const char* refuses_warp_rows(const TopkProblem& p, const Context& context) {
+const char* refuses_warp_rows(const TopkProblem& p, const Context&) {
   if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
   if (p.k > kMostWarpK) return "more than 32 are taken";
-  return refuses_filter(p, context);
+  if (p.k > 8 && p.n < 16 * p.k) return "a row has fewer runs of 16 elements than are taken";
+  return refuses_plain_topk(p);
 }
 
 template <class E, int kLanes>
@@ -95,6 +97,32 @@ void run_warp_rows(const TopkProblem& p, const Context& context) {
     if (p.n <= 256 && p.k <= 8) return launch_warp_rows<E, 8>(p, stream);
     if (p.n <= 512 && p.k <= 16) return launch_warp_rows<E, 16>(p, stream);
     launch_warp_rows<E, 32>(p, stream);
+  });
+}
+
+const char* refuses_search(const TopkProblem& p, const Context&) {
+  static_assert(kMostSearchK >= kMostFilterK);
+  if (p.n > 4 * lift::kChunk) return "a row is longer than a block holds (4096)";
+  // Measured. A filter's bound is one of as many maxima as it has seen runs.
+  if (p.n > lift::kChunk && p.n > 35 * p.k) return "so few of a row are faster filtered";
+  if (p.rows >= 0x7FFFFFFF / 32) return "more rows than a grid has";
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "the scale is not near 1";
+  return refuses_plain_topk(p);
+}
+
+void run_search(const TopkProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    const auto go = [&]<int kCount, int kWarps = 1>() {
+      using Block = SearchBlock<kWarps>;
+      launch("topk_search", topk_search<E, kCount, kWarps>, {ceil_div(p.rows, Block::kRows), Block::kThreads},
+             stream_of(context), p, small_rows(p), wants_states(p));
+    };
+    if (p.n <= 128) return go.template operator()<4>();
+    if (p.n <= 256) return go.template operator()<8>();
+    if (p.n <= 512) return go.template operator()<16>();
+    if (p.n <= lift::kChunk) return go.template operator()<32>();
+    p.n <= 2 * lift::kChunk ? go.template operator()<32, 2>() : go.template operator()<32, 4>();
   });
 }
 
@@ -162,6 +190,14 @@ const char* refuses_large(const TopkProblem& p, const Context&) {
   return parts.used() > kMostLargeBytes ? "segments of so many rows have more than 1 GiB of entries" : nullptr;
 }
 
+/// Measured: a filter's bound is one of as many maxima as it has seen runs, which are few for so many.
+const char* refuses_filter(const TopkProblem& p, const Context& context) {
+  if (lift::chunk_count(p.n) > std::int64_t{1024} * kMostSegmentChunks) return "a row is longer than 2^28";
+  if (p.rows * lift::chunk_count(p.n) >= 0x7FFFFFFF) return "more chunks than a grid has blocks";
+  if (const char* why = refuses_plain_topk(p)) return why;
+  return p.k > 128 && refuses_large(p, context) == nullptr ? "so many are faster by topk_large" : nullptr;
+}
+
 std::size_t large_workspace(const TopkProblem& p, const Context&) {
   Parts parts(nullptr);
   share_large(p, parts);
@@ -180,6 +216,7 @@ void run_large(const TopkProblem& p, const Context& context) {
 }
 
 constexpr TopkKernel kKernels[] = {{"topk_warp_rows", refuses_warp_rows, run_warp_rows, nullptr},
+                                   {"topk_search", refuses_search, run_search, nullptr},
                                    {"topk_filter", refuses_filter, run_filter, filter_workspace},
                                    {"topk_large", refuses_large, run_large, large_workspace},
                                    {"topk_radix", refuses_radix, run_radix, radix_workspace}};

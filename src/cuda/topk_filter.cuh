@@ -31,15 +31,12 @@ __device__ __forceinline__ void put_row(const TopkProblem& p, std::int64_t row, 
                                         const Entry* best, int taken) {
   const TopkRow<float, PlainPlace> result(p, row, s);
   for (int j = static_cast<int>(threadIdx.x); j < p.k; j += static_cast<int>(blockDim.x)) {
-    const std::int64_t index = j < taken ? static_cast<std::int64_t>(index_of(best[j])) : -1;
-    float value = j < taken ? value_of(best[j]) : -fold::infinity<float>();
-    if (value == 0.F) value = result.element(index);  // which of both zeros it is
     int to = j;
     if (!p.sorted && j < taken) {  // by ascending index
       to = 0;
       for (int i = 0; i < taken; ++i) to += index_of(best[i]) < index_of(best[j]) ? 1 : 0;
     }
-    result.put_element(to, index, value);
+    result.put_entry(to, best, taken, j);
   }
   if (threadIdx.x == 0) result.put_lse();
 }

@@ -3,6 +3,7 @@
 
 #include "cuda/generic.cuh"
 #include "cuda/plain_chunk.cuh"
+#include "cuda/topk_select.cuh"
 #include "softfold/fold/topk.hpp"
 
 namespace softfold {
@@ -39,6 +40,13 @@ class TopkRow {
     put_pair(j, index, element);
     if (p_[TopkSlot::probabilities].given) put_probability(j, index, element);
     if (p_[TopkSlot::log_probabilities].given) put_log_probability(j, index, element);
+  }
+  /// The j-th of the best entries, of which so many are taken, to the place `to`.
+  __device__ __forceinline__ void put_entry(std::int64_t to, const Entry* best, int taken, int j) const {
+    const std::int64_t index = j < taken ? static_cast<std::int64_t>(index_of(best[j])) : -1;
+    T value = j < taken ? value_of(best[j]) : -fold::infinity<T>();
+    if (value == T(0)) value = element(index);  // which of both zeros it is
+    put_element(to, index, value);
   }
   /// One after the other, for who asks for the last two only where they are given: what they need of the row is then
   /// not found where they are not.

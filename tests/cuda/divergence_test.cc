@@ -8,6 +8,21 @@ namespace {
 TEST_F(CudaConsumers, EntropyOfTheList) { run_list({Op::entropy, Op::entropy_backward}); }
 TEST_F(CudaConsumers, KlDivergenceOfTheList) { run_list({Op::kl_divergence, Op::kl_divergence_backward}); }
 
+/// x, dentropy -> entropy, states, dx.
+Problem entropy_problem(DType t, std::int64_t rows, std::int64_t n, double scale) {
+  Problem p;
+  p.op = Op::entropy;
+  p.own = softfold::EntropyOptions{};
+  p.scale = scale;
+  p.inputs.push_back(logits(t, rows, n));
+  p.inputs.emplace_back(DType::float32, Shape{rows});
+  for (std::int64_t r = 0; r < rows; ++r) p.inputs[1].set_value(r, gradient_of_row(r));
+  p.outputs.emplace_back(DType::float32, Shape{rows});
+  p.outputs.emplace_back(DType::float64, Shape{rows, 4});
+  p.outputs.emplace_back(t, Shape{rows, n});
+  return p;
+}
+
 TEST_F(CudaConsumers, EntropyOfModelsShapes) {
   std::size_t index = 0;
   for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{1100, 31},
@@ -22,16 +37,7 @@ TEST_F(CudaConsumers, EntropyOfModelsShapes) {
     for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
       for (const double scale : {1., -1.25, 0., 6e5}) {
         if (index++ % step() != 0 || (n > 10000 && scale > 1.)) continue;
-        Problem p;
-        p.op = Op::entropy;
-        p.own = softfold::EntropyOptions{};
-        p.scale = scale;
-        p.inputs.push_back(logits(t, rows, n));
-        p.inputs.emplace_back(DType::float32, Shape{rows});
-        for (std::int64_t r = 0; r < rows; ++r) p.inputs[1].set_value(r, gradient_of_row(r));
-        p.outputs.emplace_back(DType::float32, Shape{rows});
-        p.outputs.emplace_back(DType::float64, Shape{rows, 4});
-        p.outputs.emplace_back(t, Shape{rows, n});
+        Problem p = entropy_problem(t, rows, n, scale);
         const std::string what = shape_of(rows, n, t) + " scale " + std::to_string(scale);
         expect_same(p, what);
         if (HasFatalFailure()) return;
@@ -176,6 +182,31 @@ TEST_F(CudaConsumers, KlDivergenceInPlaceOfBothRowsReplayedInAGraph) {
     cuda_check(cudaGraphDestroy(graph));
     cuda_check(cudaStreamDestroy(stream));
   }
+}
+
+/// Of rows that entropy_small_rows and kl_small_rows take, and a little longer ones.
+TEST_F(CudaConsumers, EntropyAndDivergenceOfShortRows) {
+  std::size_t index = 0;
+  for (const std::int64_t n : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 65, 100, 127, 128, 129})
+    for (const std::int64_t rows : {1, 70, 3001})
+      for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+        for (const double scale : {1., -1.25, 0., 6e5, 1e-30})
+          for (const bool gradient : {false, true}) {
+            if (index++ % step() != 0) continue;
+            const std::string what = shape_of(rows, n, t) + " scale " + std::to_string(scale);
+            for (Problem p : {entropy_problem(t, rows, n, scale), kl_problem(t, rows, n, scale)}) {
+              if (!gradient) p.outputs.resize(1);
+              // A lone element has no stride.
+              const bool entropy = p.op == Op::entropy,
+                         is_small = n > 1 && n <= 128 && (!entropy || rows * n <= 1 << 18);
+              const std::string kernel(plan_of(OnDevice(p).bound, p.op, false).kernel());
+              EXPECT_EQ(kernel == (entropy ? "entropy_small_rows" : "kl_small_rows"),
+                        is_small && !leaves_out_small_kernels())
+                  << what << " by " << kernel;
+              expect_same(p, what);
+              if (HasFailure()) return;
+            }
+          }
 }
 
 }  // namespace

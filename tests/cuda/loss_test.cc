@@ -57,14 +57,18 @@ struct Loss {
     dloss.fill([&](std::int64_t r) { return kFactors[(rows + r) % 8]; });
     weight.fill([](std::int64_t i) { return 0.5 * static_cast<double>(i % 4); });
   }
-  void run(bool gpu, bool weighted, bool in_place, bool gradient = true) {
+  /// The kernel's name.
+  std::string run(bool gpu, bool weighted, bool in_place, bool gradient = true) {
     softfold::CrossEntropyOptions o;
     o.reduction = reduction;
     o.rows.scale = scale;
     if (gradient) o.dloss = dloss.view(gpu), o.dx = (in_place ? x : dx).view(gpu);
     o.log_probability = lp.view(gpu), o.states = states.view(gpu);
     if (weighted) o.weight = weight.view(gpu);
-    softfold::cross_entropy(x.view(gpu), targets.view(gpu), loss.view(gpu), o);
+    const softfold::View inputs[] = {x.view(gpu), targets.view(gpu)}, outputs[] = {loss.view(gpu)};
+    softfold::Plan plan = softfold::plan(softfold::Op::cross_entropy, inputs, outputs, o);
+    plan.run();
+    return std::string(plan.kernel());
   }
   void expect_same(const std::string& what) {
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -157,6 +161,27 @@ TEST_F(CudaLoss, GradientsOfManyRows) {
 
 /// Sums and means that are numbers, by every kernel that a gradient has and without one, of rows so few that a cluster
 /// prepares them all, of more, and of more chunks of rows than one block adds up.
+/// Without gradients: by a cluster, by a grid, by either and no sum.
+TEST_F(CudaLoss, LossesOfShortRows) {
+  int taken = 0;
+  for (const std::int64_t n :
+       {1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 32, 33, 64, 65, 100, 128, 129, 255, 256, 300, 512, 513, 1000, 1023, 1024})
+    for (const std::int64_t rows : {1, 3, 33, 130, 700, 4096, 4099, 17001}) {
+      if (rows * n > 500000) continue;
+      for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+        for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
+          const std::int64_t at = n + rows + static_cast<std::int64_t>(reduction);
+          Loss of(t, rows, n, at % 3, reduction, at % 7 == 0 ? -0.5 : at % 11 == 0 ? 0. : 1., at % 2 == 0);
+          of.run(false, at % 3 == 0, false, false);
+          taken += of.run(true, at % 3 == 0, false, false) == "cross_entropy_small" ? 1 : 0;
+          of.expect_same(std::to_string(rows) + "x" + std::to_string(n) + " " + std::string(name_of(t)) +
+                         " reduction " + std::to_string(static_cast<int>(reduction)));
+          if (HasFatalFailure()) return;
+        }
+    }
+  EXPECT_EQ(taken > 800, !leaves_out_small_kernels()) << taken;
+}
+
 TEST_F(CudaLoss, SumsOfCommonRows) {
   for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{5000, 10},
                                 {2049, 100},

@@ -306,6 +306,30 @@ TEST_F(CudaConsumers, TopkOfModelsShapes) {
         }
 }
 
+/// With NaN among them.
+TEST_F(CudaConsumers, TopkOfShortRows) {
+  std::size_t index = 0;
+  for (const std::int64_t n :
+       {1, 33, 64, 100, 128, 129, 250, 256, 257, 500, 513, 1000, 1024, 1025, 1500, 2048, 2049, 3000, 4096})
+    for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+      for (int order = 0; order < static_cast<int>(Order::count); ++order)
+        for (const std::int64_t k : {1, 5, 8, 9, 17, 32, 33, 50, 100, 255, 256}) {
+          if (k > n || index++ % step() != 0) continue;
+          const std::int64_t rows = 1 + static_cast<std::int64_t>(index) % 9;
+          Problem p = topk_problem(t, rows, n, k, static_cast<Order>(order), index % 4 != 1);
+          if (index % 5 == 0)
+            for (std::int64_t i = 0; i < rows * n; i += 1 + i % 7) p.inputs[0].set_value(i, std::nan(""));
+          const std::string what = shape_of(rows, n, t) + " order " + std::to_string(order) + " k " + std::to_string(k);
+          const bool few = k <= 8 || (k <= 32 && n >= 16 * k);
+          EXPECT_EQ(plan_of(OnDevice(p).bound, p.op, false).kernel(), n > 1024 && n > 35 * k ? "topk_filter"
+                                                                      : n <= 1024 && few     ? "topk_warp_rows"
+                                                                                             : "topk_search")
+              << what;
+          expect_same(p, what);
+          if (HasFailure()) return;
+        }
+}
+
 TEST_F(CudaConsumers, TopkOfManyElements) {
   std::size_t index = 0;
   for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{300, 300},

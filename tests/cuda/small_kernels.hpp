@@ -8,7 +8,11 @@ namespace softfold_test {
 /// Before the first plan: the problems of tests are small, so that they are many, and unless the environment says
 /// otherwise the kernels for small ones leave them to the others.
 inline void leave_out_small_kernels() {
-  setenv("SOFTFOLD_WITHOUT", "softmax_small_rows,backward_small_rows,softmax_any_few,backward_any_few", 0);
+  setenv("SOFTFOLD_WITHOUT",
+         "softmax_small_rows,backward_small_rows,softmax_any_few,backward_any_few,cross_entropy_small,"
+         "entropy_small_rows,kl_small_rows",
+         0);
 }
+inline bool leaves_out_small_kernels() { return *std::getenv("SOFTFOLD_WITHOUT") != '\0'; }
 
 }  // namespace softfold_test

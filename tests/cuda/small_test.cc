@@ -165,6 +165,22 @@ TEST_F(CudaSmall, RowsSideBySide) {
   EXPECT_GT(taken["backward_any_few"], 20);
 }
 
+/// Rows that lie few together, of all elements that there are.
+TEST_F(CudaSmall, RowsFewTogether) {
+  std::size_t at = 8000;
+  std::map<std::string, int> taken;
+  for (const std::int64_t n : {17, 33, 64, 100, 128, 256, 300, 512, 700, 1024, 1025, 1500, 2048, 3000, 5001, 20000})
+    for (const Op op : kOps)
+      for (const std::int64_t together : {2, 3, 4, 8, 16})
+        for (const std::int64_t all : {70000, 300000}) {
+          const std::int64_t blocks = std::max<std::int64_t>(1, all / n / together);
+          if (HasFailure() || blocks * n * together > 2 * all) continue;
+          ++taken[compare(op, {blocks, n, together}, 1, at++)];
+        }
+  EXPECT_GT(taken["softmax_any_few"], 100);
+  EXPECT_GT(taken["backward_any_few"], 60);
+}
+
 /// Operands that begin and end where their memory does: what lies around is not read (which compute-sanitizer sees).
 TEST_F(CudaSmall, EdgesOfMemory) {
   std::size_t at = 9000;
