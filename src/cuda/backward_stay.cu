@@ -20,19 +20,19 @@ constexpr StaySpread spread(std::int64_t chunks, Op op, std::size_t size, bool o
   return best_spread(chunks, needs);
 }
 
-/// Null if clusters find enough to stay for.
-const char* refuses_clusters(const RowProblem& p) {
+/// Null if clusters find enough to stay for: so many chunks a processor.
+const char* refuses_clusters(const RowProblem& p, std::int64_t fewest) {
   if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (traits.largest_cluster < 16) return "the device has no clusters of 16 blocks";
-  const bool few = p.rows * lift::chunk_count(p.n) < kFewestStayGradients * traits.processors;
+  const bool few = p.rows * lift::chunk_count(p.n) < fewest * traits.processors;
   return few ? "too few rows to stay for" : nullptr;
 }
 
 const char* refuses(const RowProblem& p, const Context&) {
   if (lift::chunk_count(p.n) <= (size_of(p[Slot::x].dtype) == 2 ? 3 : kMostBlockChunks))
     return "a row fits a block, or few warps";
-  if (const char* why = refuses_clusters(p)) return why;
+  if (const char* why = refuses_clusters(p, fewest_to_stay(p))) return why;
   return refuses_plain_gradient(p);
 }
 
@@ -45,11 +45,12 @@ bool is_faster_with_masks(const RowProblem& p) {
 }
 
 const char* refuses_hidden_stays(const RowProblem& p, const Context&) {
+  constexpr std::int64_t kFewest = 64;
   if (p.rung != Rung::automatic) return "a gradient has no rungs";
   if (!p[Slot::mask].given) return "rows have no mask";
   if (p[Slot::length].given || p.causal) return "rows are cut short";
   if (!is_faster_with_masks(p)) return "clusters that do not stay are faster";
-  if (const char* why = refuses_clusters(p)) return why;
+  if (const char* why = refuses_clusters(p, kFewest)) return why;
   return refuses_hidden_problem(p);
 }
 

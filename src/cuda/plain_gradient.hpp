@@ -13,8 +13,14 @@ struct PlainGradient {
   float scale;
 };
 
-/// Chunks a processor below which clusters do not stay for gradients.
-inline constexpr std::int64_t kFewestStayGradients = 64;
+/// Measured: chunks a processor below which clusters do not stay for gradients, but blocks have a row each, or clusters
+/// that do not stay.
+inline std::int64_t fewest_to_stay(const RowProblem& p) {
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  if (chunks > 16) return p.n % lift::kChunk == 0 ? 2 : 1;
+  if (size_of(p[Slot::x].dtype) == 4) return 16;
+  return chunks <= 8 ? 64 : 64 - 11 * (chunks - 8) / 2;
+}
 /// Measured: chunks up to which float32 rows are as fast by a block each.
 inline constexpr std::int64_t kMostBlockChunks = 10;
 
