@@ -224,9 +224,9 @@ inline const char* refuses_any_cluster(const RowProblem& p, const Context&) {
 /// The same of rows that lie side by side, but few together, or few elements in rows over 2048.
 inline const char* refuses_any_few(const RowProblem& p, const Context&) {
   if (!lie_few_together(p) && (p.n <= 2 * lift::kChunk || !are_few_across(p))) return "rows do not lie few together";
-  if (p.rows / kAnyWarps >= 0x7FFFFFFF) return "more rows than a grid has";
-  const char* why = refuses_tiles(p, Rung::fused);
-  return why != nullptr ? why : refuses_one_cluster(p);
+  if (const char* why = refuses_tiles(p, Rung::fused)) return why;
+  if (p.n > lift::kChunk) return refuses_one_cluster(p);
+  return p.rows / kAnyWarps >= 0x7FFFFFFF ? "more rows than a grid has" : nullptr;
 }
 
 /// go.operator()<AnyElements>() of rows of one tile. With many slots a lane what a group does once is done for more

@@ -96,7 +96,8 @@ const char* refuses_small_rows(const LossProblem& p, const Context&) {
   if (p.n == 0) return "rows of no elements";
   if (p.n > 128 || p.rows * p.n > most_small(p.n)) return "lanes with more elements are faster";
   if (p.rows >= 0x7FFFFFFF / 32) return "more rows than a grid has";
-  if (const char* why = refuses_plain(p)) return why;
+  if (const char* why = refuses_plain_rows(p)) return why;
+  if (p.is_double()) return "float64 has no small rows";
   return is_plain_small(p) ? nullptr : "the gradient lies differently from x";
 }
 

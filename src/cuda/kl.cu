@@ -13,6 +13,8 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
+using KlKernel = Kernel<KlProblem>;
+
 bool writes(const KlProblem& p) { return p[Slot::y].given || p[KlSlot::dq].given; }
 
 /// Measured: elements of all rows up to which kl_small_rows is the fastest.
@@ -22,8 +24,6 @@ std::int64_t most_small(const KlProblem& p) {
   if (!writes(p)) return 1 << 21;
   return on_whole_vectors(p) ? 1 << 22 : any;
 }
-
-using KlKernel = Kernel<KlProblem>;
 
 /// What is known of all plain rows.
 PlainKlRows plain_rows(const KlProblem& p) {
@@ -100,16 +100,21 @@ class KlRun {
 
 const char* refuses(const KlProblem& p, const Context&) { return refuses_items(p); }
 
+/// p as rows, of which one operand more is said.
+RowProblem rows_with(const KlProblem& p, KlSlot slot) {
+  RowProblem rows = p;
+  rows[Slot::dy] = p[slot];
+  return rows;
+}
+
 /// Rows that tiles of vectors move, q as p, and their gradients as they are.
 const char* refuses_tiles(const KlProblem& p) {
   if (p.n == 0) return "rows of no elements";
-  RowProblem rows = p;
-  if (const char* why = refuses_vectors(rows)) return why;
-  rows[Slot::dy] = p[KlSlot::q];
-  if (const char* why = refuses_other_vectors(rows, Slot::dy, "q lies differently from p")) return why;
+  if (const char* why = refuses_vectors(p)) return why;
+  if (const char* why = refuses_other_vectors(rows_with(p, KlSlot::q), Slot::dy, "q lies differently from p"))
+    return why;
   if (!p[KlSlot::dq].given) return nullptr;
-  rows[Slot::dy] = p[KlSlot::dq];
-  return refuses_other_vectors(rows, Slot::dy, "dq lies differently from p");
+  return refuses_other_vectors(rows_with(p, KlSlot::dq), Slot::dy, "dq lies differently from p");
 }
 
 const char* refuses_tiles(const KlProblem& p, const Context& context) {
@@ -158,18 +163,12 @@ void run_short(const KlProblem& p, const Context& context) {
   });
 }
 
-/// p as rows, of which one operand more is said.
-RowProblem rows_with(const KlProblem& p, KlSlot slot) {
-  RowProblem rows = p;
-  rows[Slot::dy] = p[slot];
-  return rows;
-}
-
 const char* refuses_small_rows(const KlProblem& p, const Context&) {
   if (p.n == 0) return "rows of no elements";
   if (p.n > 128 || p.rows * p.n > most_small(p)) return "lanes with more elements are faster";
   if (p.rows >= 0x7FFFFFFF / 32) return "more rows than a grid has";
-  if (const char* why = refuses_plain(p)) return why;
+  if (const char* why = refuses_plain_rows(p)) return why;
+  if (p.is_double()) return "float64 has no small rows";
   return is_plain_small(rows_with(p, KlSlot::q)) && is_plain_small(rows_with(p, KlSlot::dq))
              ? nullptr
              : "q or a gradient lies differently from p";

@@ -1,7 +1,6 @@
 // cross_entropy and its backward pass: which steps a call has, and how they follow each other on a stream.
 #include "cuda/loss_probabilities.cuh"
 #include "cuda/loss_rows.cuh"
-#include "cuda/loss_small.cuh"
 
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
@@ -49,7 +48,6 @@ struct ProbabilitySteps {
 };
 
 bool is_backward(const LossProblem& p) { return p.op == Op::cross_entropy_backward; }
-bool adds_rows(const LossProblem& p) { return p.op == Op::cross_entropy && p.reduction != Reduction::none; }
 bool divides(const LossProblem& p) { return p.reduction == Reduction::mean; }
 
 /// Whether the read that folds the rows also writes their gradients: nothing but the state is to be known of a row
@@ -137,7 +135,7 @@ class LossRun {
   }
 
   void run() {
-    clear_status();
+    clear_status(p_, stream_);
     if constexpr (std::is_same_v<RowResult, CrossEntropyRow<float>>) {
       if (reads_once(p_)) return read_once();
       if (wants_losses(p_)) return finish_merged();
@@ -210,11 +208,7 @@ class LossRun {
     stream_ = stream_.following();
     if (finishes_by_threads(p_, nodes.all()))
       return finish_short(plain_rows(p_), nodes, {.targets = memory_.weights}, alone);
-    if (adds_rows(p_) && p_.rows <= SmallLossSums::kMostWarps && SmallLossSums::serve(p_)) {
-      launch("finish_few_losses", finish_few_losses, SmallLossSums::cluster(p_, p_.rows), stream_, small_losses(p_),
-             nodes, alone);
-      return;
-    }
+    if (finishes_few(p_)) return finish_few(p_, nodes, stream_, alone);
     launch("finish_losses", finish_losses, warps_for(p_.rows), stream_, p_, plain_rows(p_), nodes, memory_.alone,
            alone);
     if (adds_rows(p_)) add_alone({.targets = memory_.weights});
@@ -242,11 +236,6 @@ class LossRun {
   /// Whether tiles of vectors move it. Smoothing of weighted classes wants every class's weight.
   static bool is_plain(const LossProblem& p) {
     return (p.label_smoothing == 0 || !p[LossSlot::weight].given) && refuses_plain(p) == nullptr;
-  }
-
-  void clear_status() const {
-    const Operand& o = p_[LossSlot::status];
-    if (o.given) check(cudaMemsetAsync(o.data, 0, sizeof(std::int32_t), stream_), "status");
   }
 
   /// One sum a row; rows of no elements have the identity.

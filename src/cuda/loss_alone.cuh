@@ -15,13 +15,23 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Whether losses of plain rows without smoothing and z-loss are all that is asked for, so that rows are finished where
-/// their chunks' states are merged.
-inline bool wants_losses(const LossProblem& p) {
+/// Null if losses of plain rows without smoothing and z-loss are all that is asked for, so that rows are finished where
+/// their chunks' states are merged, else why not.
+inline const char* refuses_losses(const LossProblem& p) {
   constexpr std::int64_t most = 256;
-  return p.op == Op::cross_entropy && !p[Slot::y].given && p.label_smoothing == 0 && p.z_loss == 0 &&
-         !has_probabilities(p) && !p.is_double() && p.n > 0 && p.rows > 0 && lift::chunk_count(p.n) <= most &&
-         refuses_plain(p) == nullptr;
+  if (p.op != Op::cross_entropy || p[Slot::y].given) return "a gradient is asked for";
+  if (p.label_smoothing != 0 || p.z_loss != 0) return "labels are smoothed, or there is a z-loss";
+  if (has_probabilities(p)) return "targets are probabilities";
+  if (p.is_double()) return "float64 has no vector tiles";
+  if (p.n == 0 || p.rows == 0) return "there is no element";
+  if (lift::chunk_count(p.n) > most) return "a row is longer than 262144";
+  return refuses_plain(p);
+}
+inline bool wants_losses(const LossProblem& p) { return refuses_losses(p) == nullptr; }
+inline bool adds_rows(const LossProblem& p) { return p.op == Op::cross_entropy && p.reduction != Reduction::none; }
+inline void clear_status(const LossProblem& p, const Stream& stream) {
+  const Operand& o = p[LossSlot::status];
+  if (o.given) check(cudaMemsetAsync(o.data, 0, sizeof(std::int32_t), stream), "status");
 }
 
 /// Rows in the place of elements: what merge_levels wants to know of a sum over rows.
@@ -39,6 +49,11 @@ inline void put_sum(const LossProblem& p, RowsSum* losses, RowsSum* targets, con
   const RowsTotal all = total_of(line, losses, stream);
   launch("put_total", put_total, {1, 32}, stream, p, all, targets != nullptr ? total_of(line, targets, stream) : known);
 }
+
+/// Whether one cluster finishes p's rows behind their fold and adds up their losses (loss_small.cu).
+bool finishes_few(const LossProblem& p);
+/// It does. early: as finish_short_losses.
+void finish_few(const LossProblem& p, const RowNodes& nodes, const Stream& stream, bool early);
 
 /// What rows leave for the sums over them; null where nobody asks.
 struct RowLosses {
@@ -148,12 +163,19 @@ static __global__ void __launch_bounds__(128)
   if (threadIdx.x % 32 == 0) finish_alone(p, place, PlainLossRow{rows, row_at(p, place), state}, target, element, to);
 }
 
-/// By a warp: the sum of a chunk of rows' numbers.
-__device__ __forceinline__ double sum_of_chunk(const double (&of_rows)[lift::kChunk]) {
+/// By a warp: the sum of a chunk of rows' numbers, of_row(row) of each of the first `rows`.
+template <class OfRow>
+__device__ __forceinline__ double sum_of_chunk(std::int64_t chunk, std::int64_t rows, const OfRow& of_row) {
+  const std::int64_t first = chunk * lift::kChunk + threadIdx.x % 32;
   double v[lift::kPerLane];
 #pragma unroll
-  for (int j = 0; j < lift::kPerLane; ++j) v[j] = of_rows[threadIdx.x % 32 + 32 * j];
+  for (int j = 0; j < lift::kPerLane; ++j)
+    v[j] = first + 32 * j < rows ? of_row(first + 32 * j) : fold::Sum<double>::identity();
   return add_chunk(v);
+}
+
+__device__ __forceinline__ double sum_of_chunk(const double (&of_rows)[lift::kChunk]) {
+  return sum_of_chunk(0, lift::kChunk, [&](std::int64_t row) { return of_rows[row]; });
 }
 
 /// Of rare rows.
@@ -261,20 +283,13 @@ static __global__ void __launch_bounds__(32 * kRowChunksAtOnce)
   begin_in_order();
   const LastBlock block(lift::chunk_count(p.rows) <= kMostChunks ? done : nullptr);
   const std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * kRowChunksAtOnce + threadIdx.x / 32;
-  const std::int64_t first = chunk * lift::kChunk + threadIdx.x % 32, chunks = lift::chunk_count(p.rows);
-  const auto sum = [&](const auto& of_row) {
-    double v[lift::kPerLane];
-#pragma unroll
-    for (int j = 0; j < lift::kPerLane; ++j)
-      v[j] = first + 32 * j < p.rows ? of_row(first + 32 * j) : fold::Sum<double>::identity();
-    return add_chunk(v);
-  };
+  const std::int64_t chunks = lift::chunk_count(p.rows);
   if (chunk < chunks) {
-    const double loss = sum([&](std::int64_t row) { return rows.losses[row]; });
+    const double loss = sum_of_chunk(chunk, p.rows, [&](std::int64_t row) { return rows.losses[row]; });
     if (threadIdx.x % 32 == 0) losses[chunk] = {loss, 0};
     if (rows.targets != nullptr) {
       std::int64_t count = 0;
-      const double weight = sum([&](std::int64_t row) {
+      const double weight = sum_of_chunk(chunk, p.rows, [&](std::int64_t row) {
         count += rows.targets[row].rows;
         return rows.targets[row].sum;
       });

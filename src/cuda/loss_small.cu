@@ -19,21 +19,19 @@ std::int64_t most_elements(const LossProblem& p) {
   return most_of_cluster(p);
 }
 
-bool adds(const LossProblem& p) { return p.reduction != Reduction::none; }
-bool by_one_cluster(const LossProblem& p) {
-  return adds(p) && p.rows <= SmallLossSums::kMostRows && p.rows * p.n <= most_of_cluster(p) && SmallLossSums::serve(p);
+bool has_clusters(const DeviceOf& device) {
+  return traits_of(device.device()).largest_cluster >= SmallLossSums::kMostBlocks;
+}
+bool by_one_cluster(const LossProblem& p, const DeviceOf& device) {
+  return adds_rows(p) && p.rows <= SmallLossSums::kMostRows && p.rows * p.n <= most_of_cluster(p) &&
+         has_clusters(device);
 }
 
 const char* refuses(const LossProblem& p, const Context&) {
-  if (!wants_losses(p)) return "more than the losses of plain rows is asked for";
+  if (const char* why = refuses_losses(p)) return why;
   if (p.n > lift::kChunk) return "a row is longer than a warp holds (1024)";
   if (p.rows >= 0x7FFFFFFF / 32) return "more rows than a grid has";
   return p.rows * p.n <= most_elements(p) ? nullptr : "so many elements are faster by other kernels";
-}
-
-Grid grid_of(const LossProblem& p, std::int64_t warps) {
-  constexpr std::int64_t kFew = 4;
-  return by_one_cluster(p) ? SmallLossSums::cluster(p, warps) : Grid{ceil_div(warps, kFew), kFew * 32};
 }
 
 /// What a grid leaves of rows, and add_losses of chunks of them.
@@ -43,7 +41,7 @@ struct Sums {
   CounterWord* done = nullptr;
 
   Sums(const LossProblem& p, Parts& parts) {
-    if (!adds(p) || by_one_cluster(p)) return;
+    if (!adds_rows(p)) return;
     const std::size_t sums = state_bytes<RowsSum>(rows_as_row(p));
     done = parts.take<CounterWord>(1);
     rows.losses = parts.take<double>(p.rows), losses = parts.bytes_for<RowsSum>(sums);
@@ -58,31 +56,10 @@ std::size_t workspace(const LossProblem& p, const Context&) {
   return parts.used();
 }
 
-void run(const LossProblem& p, const Context& context) {
-  const DeviceOf device(p[Slot::x].data);
-  const Scratch scratch(workspace(p, context), context);
-  Parts parts(scratch.data());
-  const Sums sums(p, parts);
-  const Stream stream = stream_of(context);
-  const Operand& status = p[LossSlot::status];
-  if (status.given) check(cudaMemsetAsync(status.data, 0, sizeof(std::int32_t), stream), "status");
-  with_element(p[Slot::x].dtype, [&]<class E>() {
-    with_small_shape<lift::kPerLane>(p.n, [&]<int kLanes, int kCount>() {
-      launch("cross_entropy_small", cross_entropy_small<E, kLanes, kCount>, grid_of(p, ceil_div(p.rows, 32 / kLanes)),
-             stream, small_losses(p), sums.rows);
-    });
-  });
-  if (sums.losses == nullptr) return;
-  launch("add_losses", add_losses, add_losses_grid(p), stream.following(), p, sums.rows, sums.losses, sums.targets,
-         RowsTotal{}, sums.done);
-  if (lift::chunk_count(p.rows) > kMostChunks) put_sum(p, sums.losses, sums.targets, {}, stream.following());
-}
-
-}  // namespace
-
 SmallLosses small_losses(const LossProblem& p) {
   const auto of = [&](const Operand& o) -> SmallLosses::Operand {
-    return {o.data, {p.outer_rank == 0 ? 0 : o.strides[0]}, o.axis_stride, o.dtype, o.given};
+    if (!o.given) return {};
+    return {o.data, {p.outer_rank == 0 ? 0 : o.strides[0]}, o.axis_stride, o.dtype, true};
   };
   return {small_rows(p),
           p.n,
@@ -98,6 +75,38 @@ SmallLosses small_losses(const LossProblem& p) {
           of(p[LossSlot::loss]),
           of(p[LossSlot::log_probability]),
           of(p[LossSlot::status])};
+}
+
+void run(const LossProblem& p, const Context& context) {
+  const DeviceOf device(p[Slot::x].data);
+  const Scratch scratch(workspace(p, context), context);
+  Parts parts(scratch.data());
+  const Sums sums(p, parts);
+  const Stream stream = stream_of(context);
+  const bool alone = by_one_cluster(p, device);
+  clear_status(p, stream);
+  with_element(p[Slot::x].dtype, [&]<class E>() {
+    with_small_shape<lift::kPerLane>(p.n, [&]<int kLanes, int kCount>() {
+      const std::int64_t warps = ceil_div(p.rows, 32 / kLanes);
+      const Grid grid = alone ? SmallLossSums::cluster(p, warps) : Grid{ceil_div(warps, 4), 128};
+      launch("cross_entropy_small", cross_entropy_small<E, kLanes, kCount>, grid, stream, small_losses(p),
+             alone ? RowLosses{} : sums.rows);
+    });
+  });
+  if (alone || !adds_rows(p)) return;
+  launch("add_losses", add_losses, add_losses_grid(p), stream.following(), p, sums.rows, sums.losses, sums.targets,
+         RowsTotal{}, sums.done);
+  if (lift::chunk_count(p.rows) > kMostChunks) put_sum(p, sums.losses, sums.targets, {}, stream.following());
+}
+
+}  // namespace
+
+bool finishes_few(const LossProblem& p) {
+  return adds_rows(p) && p.rows <= SmallLossSums::kMostWarps && has_clusters(DeviceOf(p[Slot::x].data));
+}
+void finish_few(const LossProblem& p, const RowNodes& nodes, const Stream& stream, bool early) {
+  launch("finish_few_losses", finish_few_losses, SmallLossSums::cluster(p, p.rows), stream, small_losses(p), nodes,
+         early);
 }
 
 const LossKernel cross_entropy_small_kernel{"cross_entropy_small", refuses, run, workspace};

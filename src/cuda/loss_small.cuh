@@ -1,5 +1,5 @@
-// The losses of few plain rows without smoothing and z-loss, and their sum, by one cluster: its first block, to which
-// all others write, adds them up. Of short rows it folds them, too.
+// Losses of short plain rows without smoothing and z-loss, a group of lanes each, by a grid, or with their sum by one
+// cluster, whose first block all others write to; and the same cluster behind the nodes of a few longer rows.
 #pragma once
 
 #include "cuda/loss_alone.cuh"
@@ -27,17 +27,18 @@ struct SmallLosses {
   Empty empty;
   Operand x, states, targets, weight, loss, log_probability, status;
 
-  __device__ __forceinline__ const Operand& operator[](Slot slot) const { return slot == Slot::x ? x : states; }
-  __device__ __forceinline__ const Operand& operator[](LossSlot slot) const {
+  __device__ __forceinline__ Operand operator[](Slot slot) const {
+    return slot == Slot::x ? x : slot == Slot::states ? states : Operand{};
+  }
+  __device__ __forceinline__ Operand operator[](LossSlot slot) const {
     return slot == LossSlot::targets           ? targets
            : slot == LossSlot::weight          ? weight
            : slot == LossSlot::loss            ? loss
            : slot == LossSlot::log_probability ? log_probability
-                                               : status;
+           : slot == LossSlot::status          ? status
+                                               : Operand{};
   }
 };
-
-SmallLosses small_losses(const LossProblem& p);
 
 /// The sums over a cluster's rows, in its first block's shared memory.
 class SmallLossSums {
@@ -45,10 +46,6 @@ class SmallLossSums {
   static constexpr int kThreads = 512, kMostRows = 4 * lift::kChunk, kMostBlocks = 16,
                        kMostWarps = kMostBlocks * kThreads / 32;
 
-  /// Whether p's device has such clusters.
-  static bool serve(const LossProblem& p) {
-    return traits_of(DeviceOf(p[Slot::x].data).device()).largest_cluster >= kMostBlocks;
-  }
   /// A cluster of so many warps, or as many as it has: a block has as few as one for each scheduler while there are
   /// blocks left for others.
   static Grid cluster(const LossProblem& p, std::int64_t warps) {
@@ -89,7 +86,8 @@ class SmallLossSums {
     __shared__ RowsSum sums[2][kMostRows / lift::kChunk];
     for (int i = own; i < 2 * chunks; i += of_block) {
       const int of = i % 2, chunk = i / 2;
-      const double sum = sum_of_chunk(of == 0 ? losses_ : weights_, chunk);
+      const double* numbers = of == 0 ? losses_ : weights_;
+      const double sum = cuda::sum_of_chunk(chunk, rows_, [&](std::int64_t row) { return numbers[row]; });
       const int count = i == 1 ? sum_of(counts, warps) : 0;
       if (threadIdx.x % 32 == 0) sums[of][chunk] = {sum, count};
     }
@@ -100,15 +98,6 @@ class SmallLossSums {
  private:
   static __device__ __forceinline__ void store(const double* to, double number) {
     lift::Cluster::store(lift::Cluster::map(to, 0), static_cast<std::uint64_t>(__double_as_longlong(number)));
-  }
-  __device__ __forceinline__ double sum_of_chunk(const double* numbers, int chunk) const {
-    double v[lift::kPerLane];
-#pragma unroll
-    for (int j = 0; j < lift::kPerLane; ++j) {
-      const int row = chunk * lift::kChunk + static_cast<int>(threadIdx.x) % 32 + 32 * j;
-      v[j] = row < rows_ ? numbers[row] : fold::Sum<double>::identity();
-    }
-    return add_chunk(v);
   }
   static __device__ __forceinline__ int sum_of(const int* counts, int warps) {
     int count = 0;

@@ -62,7 +62,7 @@ __device__ __forceinline__ RowsSum merge_lanes(RowsSum s) {
   for (int distance = 1; distance < 32; distance *= 2) s = RowsFold::merge(s, shuffle(s, distance));
   return s;
 }
-/// The whole, for every thread of a block.
+/// The whole, for every thread of a block. All of them see the chunks.
 __device__ __forceinline__ RowsSum whole_of(const RowsTotal& total) {
   if (total.count == 1) return total.chunks[0];
   __shared__ RowsSum groups[kMostChunks / 32], whole;

@@ -4,6 +4,8 @@
 #include "cuda/any_elements.cuh"
 #include "cuda/kernels.hpp"
 
+#include <algorithm>
+
 namespace softfold {
 inline namespace v0 {
 namespace cuda {
@@ -61,7 +63,8 @@ bool is_plain_small(const RowProblem& p) {
   const DType t = p[Slot::x].dtype;
   const auto is_plain = [&](Slot slot) {
     const Operand& o = p[slot];
-    return !o.given || (o.dtype == t && o.axis_stride == static_cast<std::int64_t>(size_of(t)));
+    // A lone element has no stride.
+    return !o.given || (o.dtype == t && (p.n == 1 || o.axis_stride == static_cast<std::int64_t>(size_of(t))));
   };
   return p.outer_rank <= 1 && !hides(p) && is_plain(Slot::x) && is_plain(Slot::y) && is_plain(Slot::dy);
 }
@@ -77,7 +80,7 @@ SmallRows small_rows(const RowProblem& p) {
   const std::int64_t inner = p.outer_rank == 0 ? 1 : p.outer[static_cast<std::size_t>(p.outer_rank - 1)];
   return {static_cast<int>(p.rows),
           static_cast<int>(p.n),
-          Divisor(inner),
+          Divisor(std::max<std::int64_t>(inner, 1)),
           p.causal,
           p.empty,
           lift::Factor(scale.c),

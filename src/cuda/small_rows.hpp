@@ -13,7 +13,7 @@ namespace cuda {
 /// Null if they take p's rows, else why not.
 const char* refuses_small(const RowProblem& p, const Context&);
 SmallRows small_rows(const RowProblem& p);
-/// Whether PlainAccess serves.
+/// Whether PlainAccess serves, of rows that refuses_small() takes or refuses_plain_rows() does.
 bool is_plain_small(const RowProblem& p);
 
 /// go.operator()<lanes a row, elements a lane, at most kMost>(), 4 or more. Few elements a lane: a warp has no other to

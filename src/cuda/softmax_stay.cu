@@ -93,7 +93,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (is_log)
     if (const char* why = refuses_log(p, chunks, wide)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  // Measured: others have places for all rows at once up to here.
+  // Measured: chunks a processor. Of fewer, kernels that do not stay hold all rows at once.
   const std::int64_t fewest = chunks <= kShort ? 2 * kFewestStayChunks : chunks < 64 ? 33 : 31;
   if (p.rows * chunks < fewest * traits.processors) return "too few rows to stay for";
   if (traits.largest_cluster < 16) return "the device has no clusters of so many blocks";

@@ -106,7 +106,7 @@ const char* refuses_search(const TopkProblem& p, const Context&) {
   // Measured. A filter's bound is one of as many maxima as it has seen runs.
   if (p.n > lift::kChunk && p.n > 35 * p.k) return "so few of a row are faster filtered";
   if (p.rows >= 0x7FFFFFFF / 32) return "more rows than a grid has";
-  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "the scale is not near 1";
+  if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "the scale is not finite";
   return refuses_plain_topk(p);
 }
 

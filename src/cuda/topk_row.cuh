@@ -43,6 +43,7 @@ class TopkRow {
   }
   /// The j-th of the best entries, of which so many are taken, to the place `to`.
   __device__ __forceinline__ void put_entry(std::int64_t to, const Entry* best, int taken, int j) const {
+    static_assert(std::is_same_v<T, float>);  // an entry has 32 bits of key
     const std::int64_t index = j < taken ? static_cast<std::int64_t>(index_of(best[j])) : -1;
     T value = j < taken ? value_of(best[j]) : -fold::infinity<T>();
     if (value == T(0)) value = element(index);  // which of both zeros it is

@@ -159,8 +159,6 @@ TEST_F(CudaLoss, GradientsOfManyRows) {
     }
 }
 
-/// Sums and means that are numbers, by every kernel that a gradient has and without one, of rows so few that a cluster
-/// prepares them all, of more, and of more chunks of rows than one block adds up.
 /// Without gradients: by a cluster, by a grid, by either and no sum.
 TEST_F(CudaLoss, LossesOfShortRows) {
   int taken = 0;
@@ -182,6 +180,8 @@ TEST_F(CudaLoss, LossesOfShortRows) {
   EXPECT_EQ(taken > 800, !leaves_out_small_kernels()) << taken;
 }
 
+/// Sums and means that are numbers, by every kernel that a gradient has and without one, of rows so few that a cluster
+/// prepares them all, of more, and of more chunks of rows than one block adds up.
 TEST_F(CudaLoss, SumsOfCommonRows) {
   for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{5000, 10},
                                 {2049, 100},
