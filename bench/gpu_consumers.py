@@ -202,6 +202,18 @@ def measure(b, only):
         b.topk(torch.bfloat16, 4096, 128256, 1000)
         for rows in (128, 1):
             b.topk(torch.float32, rows, 128256, 1000)
+    if "short" in only:
+        for rows, n in ((64, 10), (512, 100), (13107, 10), (1048576, 4), (32, 4000)):
+            b.cross_entropy(torch.float32, rows, n, False)
+        for dtype, rows, n in ((torch.float32, 256, 8), (torch.float32, 4194304, 8), (torch.bfloat16, 4194304, 8),
+                               (torch.float32, 16777216, 2)):
+            b.entropy(dtype, rows, n)
+            b.kl_divergence(dtype, rows, n, False)
+            b.kl_divergence(dtype, rows, n, True)
+        for dtype, rows, n, k in ((torch.float32, 1, 1000, 50), (torch.float32, 65536, 1000, 100),
+                                  (torch.bfloat16, 65536, 250, 32), (torch.float32, 16384, 2048, 256),
+                                  (torch.float32, 1, 128256, 256), (torch.float32, 1024, 128256, 256)):
+            b.topk(dtype, rows, n, k)
     if "sample" in only:
         for rows in (4096, 128, 1):
             b.sample(torch.float32, rows, 128256)
@@ -226,7 +238,7 @@ def main():
     add_options(parser)
     parser.add_argument("--seconds", type=float, default=0.06, help="time for one point, beyond 7 rounds")
     parser.add_argument("--peers", type=peer_names(peers.PEERS), default="torch", help=",".join(peers.PEERS))
-    parser.add_argument("--only", default="cross_entropy,entropy,kl_divergence,topk,sample,shards")
+    parser.add_argument("--only", default="cross_entropy,entropy,kl_divergence,topk,short,sample,shards")
     args = parser.parse_args()
     points = Points(args, Records(args.out, args.commit, args.limit, args.resume))
     run_points(lambda: measure(points, args.only.split(",")))

@@ -2,6 +2,7 @@
 #include "cuda/both.hpp"
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <tuple>
 
@@ -161,13 +162,15 @@ TEST_F(CudaLoss, GradientsOfManyRows) {
 
 /// Without gradients: by a cluster, by a grid, by either and no sum.
 TEST_F(CudaLoss, LossesOfShortRows) {
-  int taken = 0;
+  const char* step = std::getenv("SOFTFOLD_TEST_STEP");  // under a sanitizer
+  int taken = 0, index = 0;
   for (const std::int64_t n :
        {1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 32, 33, 64, 65, 100, 128, 129, 255, 256, 300, 512, 513, 1000, 1023, 1024})
     for (const std::int64_t rows : {1, 3, 33, 130, 700, 4096, 4099, 17001}) {
       if (rows * n > 500000) continue;
       for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
         for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
+          if (step != nullptr && index++ % std::atoi(step) != 0) continue;
           const std::int64_t at = n + rows + static_cast<std::int64_t>(reduction);
           Loss of(t, rows, n, at % 3, reduction, at % 7 == 0 ? -0.5 : at % 11 == 0 ? 0. : 1., at % 2 == 0);
           of.run(false, at % 3 == 0, false, false);
@@ -177,7 +180,9 @@ TEST_F(CudaLoss, LossesOfShortRows) {
           if (HasFatalFailure()) return;
         }
     }
-  EXPECT_EQ(taken > 800, !leaves_out_small_kernels()) << taken;
+  if (step == nullptr) {
+    EXPECT_EQ(taken > 800, !leaves_out_small_kernels()) << taken;
+  }
 }
 
 /// Sums and means that are numbers, by every kernel that a gradient has and without one, of rows so few that a cluster
