@@ -1,4 +1,5 @@
 // cross_entropy and its backward pass: which steps a call has, and how they follow each other on a stream.
+#include "cuda/loss_finish.cuh"
 #include "cuda/loss_probabilities.cuh"
 #include "cuda/loss_rows.cuh"
 

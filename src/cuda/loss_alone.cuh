@@ -1,6 +1,5 @@
-// The loss of plain rows without smoothing and z-loss: a row is finished by few instructions, where the states of its
-// chunks are merged if nothing but the loss is asked for, and the sum over rows is a warp a chunk of them; of short
-// rows in one launch.
+// The loss of plain rows without smoothing and z-loss: what is known of a row's target, and how the row is finished by
+// few instructions.
 #pragma once
 
 #include "cuda/choose.hpp"
@@ -9,7 +8,6 @@
 #include "cuda/plain_chunk.cuh"
 #include "cuda/row_results.cuh"
 #include "cuda/softmax_plain.cuh"
-#include "cuda/stay_rows.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -146,23 +144,6 @@ __device__ __forceinline__ void put_target_gradient(const LossProblem& p, const 
   put(dx.dtype, dx.data + place.offset(dx) + target.index * dx.axis_stride, gradient.at_target(element, target.weight));
 }
 
-/// A warp a row. early: as finish_short_losses.
-static __global__ void __launch_bounds__(128)
-    finish_losses(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows, const RowNodes nodes,
-                  RowLosses to, bool early) {
-  begin_before_wait();
-  if (!early) wait_for_before();
-  const std::int64_t index = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (index >= p.rows) return;
-  const PlainPlace place(p, index);
-  // The target and its element are on their way while the states are merged.
-  const TargetOf target(p, place);
-  const float element = target.scaled_element(p, rows, place);
-  wait_for_before();
-  const auto state = nodes.root_by_warp(index);
-  if (threadIdx.x % 32 == 0) finish_alone(p, place, PlainLossRow{rows, row_at(p, place), state}, target, element, to);
-}
-
 /// By a warp: the sum of a chunk of rows' numbers, of_row(row) of each of the first `rows`.
 template <class OfRow>
 __device__ __forceinline__ double sum_of_chunk(std::int64_t chunk, std::int64_t rows, const OfRow& of_row) {
@@ -176,129 +157,6 @@ __device__ __forceinline__ double sum_of_chunk(std::int64_t chunk, std::int64_t 
 
 __device__ __forceinline__ double sum_of_chunk(const double (&of_rows)[lift::kChunk]) {
   return sum_of_chunk(0, lift::kChunk, [&](std::int64_t row) { return of_rows[row]; });
-}
-
-/// Of rare rows.
-static __device__ __noinline__ void put_left_gradient(const LossProblem& p, const PlainRows& rows, std::int64_t index,
-                                                      const fold::LogSumExp<float>::State& state, float element) {
-  const PlainPlace place(p, index);
-  put_target_gradient(p, place, PlainLossRow{rows, row_at(p, place), state}, TargetOf(p, place), element,
-                      rows.gradients[index].factor);
-}
-
-/// Which block of a launch is the last one to say so. word: RowCounter's, of nobody else meanwhile; null: nobody asks.
-class LastBlock {
- public:
-  /// By all threads, early.
-  __device__ __forceinline__ explicit LastBlock(RowCounter::Word* word) : counter_{word, gridDim.x} {
-    if (word != nullptr && gridDim.x > 1 && threadIdx.x == 0) counter_.begin(counter_.seen());
-  }
-  /// By all threads, once, if there is a word; what others wrote before is then seen.
-  __device__ __forceinline__ bool here() const {
-    if (gridDim.x == 1) {
-      __syncthreads();
-      return true;
-    }
-    __threadfence();
-    __syncthreads();  // all of the block have come before it is counted
-    const bool last = __syncthreads_or(threadIdx.x == 0 && counter_.take() + 1 == gridDim.x) != 0;
-    __threadfence();
-    if (last && threadIdx.x == 0) counter_.end();
-    return last;
-  }
-
- private:
-  RowCounter counter_;
-};
-
-/// Where the sums over rows go.
-struct RowSums {
-  RowsSum *losses, *targets;  ///< of chunks of rows; null: not asked for, or known
-  RowsTotal known;            ///< weights of targets
-  RowCounter::Word* done;     ///< of blocks
-
-  /// By a block of as many threads as rows: the sums of its chunk. Of up to kMostChunks the last block puts the total.
-  __device__ __forceinline__ void add(const LossProblem& p, double loss, double weight, bool counts,
-                                      const LastBlock& block) const {
-    __shared__ double all_losses[lift::kChunk], all_weights[lift::kChunk];
-    all_losses[threadIdx.x] = loss, all_weights[threadIdx.x] = weight;
-    const int counted = __syncthreads_count(counts);
-    if (threadIdx.x < 32) {
-      const double sum = sum_of_chunk(all_losses);
-      if (threadIdx.x == 0) losses[blockIdx.x] = {sum, 0};
-    } else if (threadIdx.x < 64 && targets != nullptr) {
-      const double sum = sum_of_chunk(all_weights);
-      if (threadIdx.x == 32) targets[blockIdx.x] = {sum, counted};
-    }
-    const std::int64_t chunks = gridDim.x;
-    if (chunks <= kMostChunks && block.here())
-      put_whole(p, {losses, chunks}, divisor_of(p, targets != nullptr ? RowsTotal{targets, chunks} : known));
-  }
-};
-
-/// Rows of few nodes, a thread each, a block a chunk of them, and their sums. rows.targets: what a kernel that has
-/// written the gradients has left of targets; null: elements are where they were. early: all before the call has ended
-/// when it begins; then what is given may be read (and the word by which blocks are counted written, which no kernel
-/// before it has) while the kernel before ends.
-static __global__ void __launch_bounds__(lift::kChunk)
-    finish_short_losses(const __grid_constant__ LossProblem p, const __grid_constant__ PlainRows rows,
-                        const RowNodes nodes, const RowSums to, bool early) {
-  begin_before_wait();
-  if (!early) wait_for_before();
-  const LastBlock block(to.losses != nullptr && gridDim.x <= kMostChunks ? to.done : nullptr);
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * lift::kChunk + threadIdx.x;
-  const PlainPlace place(p, min(index, p.rows - 1));
-  const TargetOf target(p, place);
-  float element = 0.F;
-  if (rows.targets == nullptr) element = target.scaled_element(p, rows, place);
-  wait_for_before();
-  double loss = fold::Sum<double>::identity(), weight = loss;
-  const bool counts = index < p.rows && target.is_class;
-  if (counts) weight = static_cast<double>(target.weight);
-  if (index < p.rows) {
-    // Of one node each: no merging.
-    const auto state = rows.targets != nullptr ? rows.states[index] : nodes.root_by_thread(index);
-    if (rows.targets != nullptr) {
-      const RowTarget left = rows.targets[index];
-      element = left.element;
-      if (left.index == RowTarget::kLeft) put_left_gradient(p, rows, index, state, element);
-    }
-    loss = finish_alone(p, place, PlainLossRow{rows, row_at(p, place), state}, target, element, {});
-  }
-  if (to.losses != nullptr) to.add(p, loss, weight, counts, block);
-}
-
-/// Chunks of rows a block.
-inline constexpr int kRowChunksAtOnce = 8;
-
-inline Grid add_losses_grid(const LossProblem& p) {
-  return {ceil_div(lift::chunk_count(p.rows), kRowChunksAtOnce), 32 * kRowChunksAtOnce};
-}
-
-/// The sums of chunks of rows, a warp each, to `losses` and, if they are not `known` before, `targets`. Of up to
-/// kMostChunks the last block puts the total.
-static __global__ void __launch_bounds__(32 * kRowChunksAtOnce)
-    add_losses(const __grid_constant__ LossProblem p, RowLosses rows, RowsSum* losses, RowsSum* targets,
-               RowsTotal known, RowCounter::Word* done) {
-  begin_in_order();
-  const LastBlock block(lift::chunk_count(p.rows) <= kMostChunks ? done : nullptr);
-  const std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * kRowChunksAtOnce + threadIdx.x / 32;
-  const std::int64_t chunks = lift::chunk_count(p.rows);
-  if (chunk < chunks) {
-    const double loss = sum_of_chunk(chunk, p.rows, [&](std::int64_t row) { return rows.losses[row]; });
-    if (threadIdx.x % 32 == 0) losses[chunk] = {loss, 0};
-    if (rows.targets != nullptr) {
-      std::int64_t count = 0;
-      const double weight = sum_of_chunk(chunk, p.rows, [&](std::int64_t row) {
-        count += rows.targets[row].rows;
-        return rows.targets[row].sum;
-      });
-      count = __reduce_add_sync(lift::kWholeWarp, static_cast<int>(count));
-      if (threadIdx.x % 32 == 0) targets[chunk] = {weight, count};
-    }
-  }
-  if (chunks <= kMostChunks && block.here())
-    put_whole(p, {losses, chunks}, divisor_of(p, rows.targets != nullptr ? RowsTotal{targets, chunks} : known));
 }
 
 }  // namespace cuda

@@ -1,4 +1,5 @@
 // cross_entropy_small: which losses it takes, and how many blocks have them.
+#include "cuda/loss_add.cuh"
 #include "cuda/loss_small.cuh"
 #include "cuda/small_rows.hpp"
 
