@@ -93,20 +93,16 @@ void run_short(const LossProblem& p, const Context& context) {
 }
 
 const char* refuses_small_rows(const LossProblem& p, const Context&) {
-  if (p.n == 0) return "rows of no elements";
   if (p.n > 128 || p.rows * p.n > most_small(p.n)) return "lanes with more elements are faster";
-  if (p.rows >= 0x7FFFFFFF / 32) return "more rows than a grid has";
-  if (const char* why = refuses_plain_rows(p)) return why;
-  if (p.is_double()) return "float64 has no small rows";
-  return is_plain_small(p) ? nullptr : "the gradient lies differently from x";
+  return refuses_plain_small(p);
 }
 
 void run_small_rows(const LossProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     with_small_shape<4>(p.n, [&]<int kLanes, int kCount>() {
-      launch("entropy_small_rows", entropy_small_rows<E, kLanes, kCount>,
-             {ceil_div(p.rows, kSmallThreads / kLanes), kSmallThreads}, stream_of(context), p, small_rows(p));
+      launch("entropy_small_rows", entropy_small_rows<E, kLanes, kCount>, small_grid<kLanes>(p.rows),
+             stream_of(context), p, small_rows(p));
     });
   });
 }

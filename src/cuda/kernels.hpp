@@ -17,7 +17,7 @@ using AttentionKernel = Kernel<AttentionProblem>;
 extern const RowKernel by_outer_index_kernel;
 /// Few short rows, plain or not: softmax and log_softmax, and their gradients.
 extern const RowKernel softmax_small_rows_kernel, backward_small_rows_kernel;
-/// The same of longer ones that lie side by side.
+/// The same of rows that lie side by side, but few together.
 extern const RowKernel softmax_any_few_kernel, backward_any_few_kernel;
 /// softmax and log_softmax of plain problems, with one read.
 extern const RowKernel softmax_lane_rows_kernel, softmax_odd_rows_kernel, softmax_warp_rows_kernel,

@@ -164,14 +164,9 @@ void run_short(const KlProblem& p, const Context& context) {
 }
 
 const char* refuses_small_rows(const KlProblem& p, const Context&) {
-  if (p.n == 0) return "rows of no elements";
   if (p.n > 128 || p.rows * p.n > most_small(p)) return "lanes with more elements are faster";
-  if (p.rows >= 0x7FFFFFFF / 32) return "more rows than a grid has";
-  if (const char* why = refuses_plain_rows(p)) return why;
-  if (p.is_double()) return "float64 has no small rows";
-  return is_plain_small(rows_with(p, KlSlot::q)) && is_plain_small(rows_with(p, KlSlot::dq))
-             ? nullptr
-             : "q or a gradient lies differently from p";
+  if (const char* why = refuses_plain_small(rows_with(p, KlSlot::q))) return why;
+  return refuses_plain_small(rows_with(p, KlSlot::dq));
 }
 
 void run_small_rows(const KlProblem& p, const Context& context) {
@@ -180,8 +175,8 @@ void run_small_rows(const KlProblem& p, const Context& context) {
   const SmallOperand dq = small_rows(rows_with(p, KlSlot::dq)).dy;
   with_element(p[Slot::x].dtype, [&]<class E>() {
     with_small_shape<4>(p.n, [&]<int kLanes, int kCount>() {
-      launch("kl_small_rows", kl_small_rows<E, kLanes, kCount>,
-             {ceil_div(p.rows, kSmallThreads / kLanes), kSmallThreads}, stream_of(context), p, rows, plain_rows(p), dq);
+      launch("kl_small_rows", kl_small_rows<E, kLanes, kCount>, small_grid<kLanes>(p.rows), stream_of(context), p, rows,
+             plain_rows(p), dq);
     });
   });
 }

@@ -88,8 +88,7 @@ void run(const LossProblem& p, const Context& context) {
   clear_status(p, stream);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     with_small_shape<lift::kPerLane>(p.n, [&]<int kLanes, int kCount>() {
-      const std::int64_t warps = ceil_div(p.rows, 32 / kLanes);
-      const Grid grid = alone ? SmallLossSums::cluster(p, warps) : Grid{ceil_div(warps, 4), 128};
+      const Grid grid = alone ? SmallLossSums::cluster(p, ceil_div(p.rows, 32 / kLanes)) : small_grid<kLanes>(p.rows);
       launch("cross_entropy_small", cross_entropy_small<E, kLanes, kCount>, grid, stream, small_losses(p),
              alone ? RowLosses{} : sums.rows);
     });

@@ -69,6 +69,14 @@ bool is_plain_small(const RowProblem& p) {
   return p.outer_rank <= 1 && !hides(p) && is_plain(Slot::x) && is_plain(Slot::y) && is_plain(Slot::dy);
 }
 
+const char* refuses_plain_small(const RowProblem& p) {
+  if (p.n == 0) return "rows of no elements";
+  if (p.rows >= 0x7FFFFFFF / 32) return "more rows than a grid has";
+  if (const char* why = refuses_plain_rows(p)) return why;
+  if (p.is_double()) return "float64 has no small rows";
+  return is_plain_small(p) ? nullptr : "what is read and written lies differently";
+}
+
 SmallRows small_rows(const RowProblem& p) {
   const auto of = [&](Slot slot) -> SmallOperand {
     const Operand& o = p[slot];

@@ -15,6 +15,13 @@ const char* refuses_small(const RowProblem& p, const Context&);
 SmallRows small_rows(const RowProblem& p);
 /// Whether PlainAccess serves, of rows that refuses_small() takes or refuses_plain_rows() does.
 bool is_plain_small(const RowProblem& p);
+/// Null if it does, of any rows, else why not.
+const char* refuses_plain_small(const RowProblem& p);
+/// A group of kLanes lanes a row.
+template <int kLanes>
+Grid small_grid(std::int64_t rows) {
+  return {ceil_div(rows, kSmallThreads / kLanes), kSmallThreads};
+}
 
 /// go.operator()<lanes a row, elements a lane, at most kMost>(), 4 or more. Few elements a lane: a warp has no other to
 /// wait for.
@@ -57,7 +64,7 @@ void launch_small(const RowProblem& p, const ByGroups& by_groups, const ByBlocks
   const DeviceOf device(p[Slot::x].data);
   with_small_access(p, [&]<class Access>() {
     const auto groups = [&]<int kLanes, int kCount>() {
-      by_groups.template operator()<Access, kLanes, kCount>({ceil_div(p.rows, kSmallThreads / kLanes), kSmallThreads});
+      by_groups.template operator()<Access, kLanes, kCount>(small_grid<kLanes>(p.rows));
     };
     // Neighbouring lanes to neighbouring rows.
     if constexpr (Access::kAny)

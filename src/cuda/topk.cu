@@ -72,6 +72,7 @@ const char* refuses_plain_topk(const TopkProblem& p) {
   if (p.k == 0) return "nothing is taken";
   if (p.k > kMostFilterK) return "more than 256 are taken";
   if (!(fold::make_scale<float>(p.scale).c > 0.F)) return "the scale is not positive";
+  if (p.rows * lift::chunk_count(p.n) >= 0x7FFFFFFF) return "more chunks than a grid has blocks";
   return refuses_plain(p);
 }
 
@@ -193,7 +194,6 @@ const char* refuses_large(const TopkProblem& p, const Context&) {
 /// Measured: a filter's bound is one of as many maxima as it has seen runs, which are few for so many.
 const char* refuses_filter(const TopkProblem& p, const Context& context) {
   if (lift::chunk_count(p.n) > std::int64_t{1024} * kMostSegmentChunks) return "a row is longer than 2^28";
-  if (p.rows * lift::chunk_count(p.n) >= 0x7FFFFFFF) return "more chunks than a grid has blocks";
   if (const char* why = refuses_plain_topk(p)) return why;
   return p.k > 128 && refuses_large(p, context) == nullptr ? "so many are faster by topk_large" : nullptr;
 }
