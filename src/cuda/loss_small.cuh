@@ -56,10 +56,10 @@ class SmallLossSums {
             static_cast<int>(2 * p.rows * static_cast<std::int64_t>(sizeof(double)))};
   }
 
-  /// By all threads; `numbers`: room for two of each row.
-  __device__ __forceinline__ SmallLossSums(int rows, double* numbers)
-      : rows_(rows), losses_(numbers), weights_(numbers + rows) {
-    lift::Cluster::arrive_relaxed();
+  /// By all threads; `numbers`: room for two of each row. adds: there is a sum, and add() follows, for which all wait.
+  __device__ __forceinline__ SmallLossSums(int rows, double* numbers, bool adds)
+      : rows_(rows), waits_(adds), losses_(numbers), weights_(numbers + rows) {
+    if (adds) lift::Cluster::arrive_relaxed();
   }
   /// Before the first put(), by all threads: the first block has begun.
   __device__ __forceinline__ void wait() {
@@ -106,7 +106,7 @@ class SmallLossSums {
   }
 
   int rows_, counted_ = 0;
-  bool waits_ = true;
+  bool waits_;
   double *losses_, *weights_;
 };
 
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(SmallLossSums::kThreads)
   constexpr int kGroups = 32 / kLanes;
   const SmallRows& rows = p.rows;
   const bool adds = p.reduction != Reduction::none && to.losses == nullptr;
-  SmallLossSums sums(rows.rows, numbers);
+  SmallLossSums sums(rows.rows, numbers, adds);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / 32;
   const int warps = static_cast<int>(gridDim.x * blockDim.x) / 32;
@@ -154,7 +154,7 @@ static __global__ void __launch_bounds__(SmallLossSums::kThreads)
   begin_before_wait();
   if (!early) wait_for_before();
   extern __shared__ double numbers[];
-  SmallLossSums sums(p.rows.rows, numbers);
+  SmallLossSums sums(p.rows.rows, numbers, true);
   const auto index = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / 32;
   const int row = min(index, p.rows.rows - 1);
   const PlainPlace place(p, row);
