@@ -40,9 +40,13 @@ struct AnyGradient : GradientSlots<Gradient, Elements::kWidth, Elements::kLanes,
 
 /// Of plain rows those that are faster by these. Measured.
 const char* refuses_short(const RowProblem& p, const Context& context) {
-  const bool is_short = p.n < 8 || (size_of(p[Slot::x].dtype) == 2 && p.n >= 10 && p.n <= 12);
-  if (!is_short) return "rows are longer than is faster an element at a time";
+  const std::size_t size = size_of(p[Slot::x].dtype);
+  const bool is_short = p.n < 8 || (size == 2 && p.n >= 10 && p.n <= 12);
+  if (p.n >= 64) return "rows are longer than is faster an element at a time";
   if (const char* why = refuses_plain_gradient(p)) return why;
+  const auto end = static_cast<std::int64_t>(static_cast<std::size_t>(p.n) * size);
+  const PlainGradient g = plain_gradient(p);
+  if (!is_short && g.y.x_stride == end && g.dy.x_stride == end) return "rows that lie end to end are faster by others";
   return refuses_any_rows(p, context);
 }
 

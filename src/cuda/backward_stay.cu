@@ -41,16 +41,16 @@ bool is_faster_with_masks(const RowProblem& p) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   const bool log = p.op == Op::log_softmax_backward;
   if (size_of(p[Slot::x].dtype) == 4) return chunks > (log ? 64 : 48) && (chunks <= 128 || chunks > 160);
-  return chunks > (log ? 5 : 40);
+  return chunks > (log ? 64 : 40);
 }
 
 const char* refuses_hidden_stays(const RowProblem& p, const Context&) {
-  constexpr std::int64_t kFewest = 64;
+  const std::int64_t fewest = size_of(p[Slot::x].dtype) == 4 ? 24 : 64;  // measured
   if (p.rung != Rung::automatic) return "a gradient has no rungs";
   if (!p[Slot::mask].given) return "rows have no mask";
   if (p[Slot::length].given || p.causal) return "rows are cut short";
   if (!is_faster_with_masks(p)) return "clusters that do not stay are faster";
-  if (const char* why = refuses_clusters(p, kFewest)) return why;
+  if (const char* why = refuses_clusters(p, fewest)) return why;
   return refuses_hidden_problem(p);
 }
 

@@ -120,6 +120,12 @@ const char* refuses_cut_rows(const RowProblem& p) {
   return on_whole_vectors(p) ? nullptr : "rows begin or end inside vectors";
 }
 
+bool shares_mask(const RowProblem& p) {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(p.outer_rank); ++i)
+    if (p[Slot::mask].given && p.outer[i] > 1 && p[Slot::mask].strides[i] == 0) return true;
+  return false;
+}
+
 bool masks_fit_vectors(const RowProblem& p) {
   const Operand &x = p[Slot::x], &mask = p[Slot::mask];
   const auto size = static_cast<std::int64_t>(size_of(x.dtype)), width = 16 / size;

@@ -42,6 +42,8 @@ const char* refuses_cut_rows(const RowProblem& p);
 
 /// Whether the bytes of each vector's elements lie together in the mask: on as many bytes.
 bool masks_fit_vectors(const RowProblem& p);
+/// Whether some rows have one mask.
+bool shares_mask(const RowProblem& p);
 RowProblem without_mask(RowProblem p);
 /// Null if rows are plain but for a mask, whose bytes lie side by side, and which does not run backwards. Else why not.
 const char* refuses_masked_plain(const RowProblem& p);

@@ -21,7 +21,8 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_plain_rows(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (traits.largest_cluster < 16) return "the device has no clusters of 16 blocks";
-  return p.rows * chunks < kFewestStayChunks * traits.processors ? "too few rows to stay for" : nullptr;
+  const std::int64_t fewest = chunks <= 10 ? kFewestStayChunks : 24;  // measured
+  return p.rows * chunks < fewest * traits.processors ? "too few rows to stay for" : nullptr;
 }
 
 void run(const RowProblem& p, const Context& context) {

@@ -4,6 +4,7 @@
 #include "cuda/choose.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/softmax_plain.cuh"
 
 namespace softfold {
 inline namespace v0 {
@@ -23,9 +24,12 @@ const char* refuses(const RowProblem& p, const Context&) {
 
 /// Of plain rows those that are faster by it. Measured.
 const char* refuses_short(const RowProblem& p, const Context& context) {
-  const bool is_short = p.n < 8 || (size_of(p[Slot::x].dtype) == 2 && p.n == 12);
-  if (!is_short) return "rows are longer than is faster an element at a time";
+  const std::size_t size = size_of(p[Slot::x].dtype);
+  const bool is_short = p.n < 8 || (size == 2 && p.n == 12);
+  if (p.n >= 64) return "rows are longer than is faster an element at a time";
   if (const char* why = refuses_plain(p)) return why;
+  if (!is_short && plain_rows(p).x_stride == static_cast<std::int64_t>(static_cast<std::size_t>(p.n) * size))
+    return "rows that lie end to end are faster by others";
   return refuses(p, context);
 }
 

@@ -21,7 +21,9 @@ std::int64_t most_elements(const RowProblem& p) {
   const bool long_leaves = backward && (wide || p.op == Op::log_softmax_backward);
   if (is_across(p)) {
     if (p.n <= 16) return p.n <= 8 ? any : some / 2;
-    return p.n > lift::kChunk ? some / 8 : backward ? some / 16 : some / 4;
+    if (backward) return p.n > lift::kChunk ? some / 8 : some / 16;
+    if (!hides(p) && p.n > 256) return p.n > lift::kChunk ? some / 32 : some / 8;
+    return p.n > lift::kChunk ? some / 8 : some / 4;
   }
   if (p.n > lift::kChunk) return p.n * (backward ? 256 : 128) / (p.n > 2 * lift::kChunk ? 2 : 1);
   if (is_plain_small(p)) {
@@ -29,7 +31,10 @@ std::int64_t most_elements(const RowProblem& p) {
     if (p.n <= 32) return backward ? 2 * some : some;
     return long_leaves ? 4 * some : 2 * some;
   }
-  return p.n < 8 || (p.n <= 64 && !hides(p)) ? any : some;
+  if (p.n < 8) return any;
+  if (hides(p) || p.n > 64) return some;
+  const bool widens = !wide && size_of(p[Slot::y].dtype) == 4;
+  return widens && p[Slot::x].axis_stride == 2 && p[Slot::y].axis_stride == 4 ? 2 * some : any;
 }
 
 void run(const RowProblem& p, const Context& context) {

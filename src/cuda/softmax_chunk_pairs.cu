@@ -32,9 +32,7 @@ bool pays(const PlainRows& p, Op op, std::int64_t size) {
 
 /// Of softmax and log_softmax, with a mask or without.
 const char* refuses_pairs(const RowProblem& p, const char* others) {
-  const std::int64_t chunks = lift::chunk_count(p.n);
-  if (p.rows * chunks < kFewestChunks) return "so few rows are spread over clusters";
-  if (p.rows > 0x7FFFFFFF) return "more rows than a grid has";
+  if (p.rows == 0 || p.rows > 0x7FFFFFFF) return "no rows, or more than a grid has";
   const float c = fold::make_scale<float>(p.scale).c;
   return c > 0.F && lift::Factor(c).plain ? others : "a scale that is not positive and finite";
 }
@@ -44,6 +42,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (chunks < 2) return "a row fits a warp";
   if (p.n > kLongest) return "a row is longer than a block holds well (15360)";
+  if (p.rows * chunks < kFewestChunks) return "so few rows are spread over clusters";
   if (const char* why = refuses_pairs(p, refuses_plain(p))) return why;
   if (p.op == Op::log_softmax && clusters_stay_for(p)) return "clusters that stay are faster";
   const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype));

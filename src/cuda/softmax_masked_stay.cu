@@ -47,6 +47,16 @@ static_assert(every_warp_has_a_chunk(Leaves::softmax));
 static_assert(every_warp_has_a_chunk(Leaves::log_softmax));
 static_assert(every_warp_has_a_chunk(Leaves::state));
 
+/// Measured: chunks a processor below which clusters do not stay.
+std::int64_t fewest_chunks(const RowProblem& p, bool wide) {
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  if (chunks <= 4) return kFewestStayChunks;
+  if (!p[Slot::y].given) return 0;
+  const bool sooner = wide || p.op == Op::log_softmax;  // than 16-bit softmax
+  if (chunks <= 16) return sooner ? 16 : kFewestStayChunks;
+  return sooner ? 4 : chunks <= 40 ? 24 : 8;
+}
+
 /// What is asked of rows that clusters take, whatever leaves them.
 const char* refuses_rows(const RowProblem& p) {
   const bool wide = size_of(p[Slot::x].dtype) == 4;
@@ -54,7 +64,8 @@ const char* refuses_rows(const RowProblem& p) {
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_masked_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  if (p.rows * lift::chunk_count(p.n) < kFewestStayChunks * traits.processors) return "too few rows to stay for";
+  if (p.rows == 0 || p.rows * lift::chunk_count(p.n) < fewest_chunks(p, wide) * traits.processors)
+    return "too few rows to stay for";
   if (traits.largest_cluster < 16) return "the device has no clusters of so many blocks";
   return nullptr;
 }

@@ -9,7 +9,8 @@ inline namespace v0 {
 /// Whether tensors there are the CUDA backend's; else they are the CPU's. Refuses what no backend of this build has.
 bool is_on_cuda(Device device);
 
-/// Whether SOFTFOLD_WITHOUT, names with commas between them, tells plans to do without this kernel. Read once.
+/// Whether SOFTFOLD_WITHOUT, names with commas between them, tells plans to do without this kernel. Read by each
+/// plan, if it is there when the first is made.
 bool is_left_out(const char* kernel);
 
 /// Null if a kernel is to do a problem, else why not.

@@ -161,11 +161,10 @@ void check_executor(const Context& context) {
 }  // namespace
 
 bool is_left_out(const char* kernel) {
-  static const std::string names = [] {
-    const char* v = std::getenv("SOFTFOLD_WITHOUT");
-    return v == nullptr ? std::string() : "," + std::string(v) + ",";
-  }();
-  return !names.empty() && names.find("," + std::string(kernel) + ",") != std::string::npos;
+  static const bool asked = std::getenv("SOFTFOLD_WITHOUT") != nullptr;
+  const char* v = asked ? std::getenv("SOFTFOLD_WITHOUT") : nullptr;
+  if (v == nullptr || *v == '\0') return false;
+  return ("," + std::string(v) + ",").find("," + std::string(kernel) + ",") != std::string::npos;
 }
 
 bool is_on_cuda(Device device) {

@@ -82,6 +82,8 @@ TEST_F(CudaFoldAny, Rows) {
           EXPECT_EQ(kernel, "fold_lengths_warp");
         } else if (n > 1 && kernel == "fold_hidden_rows") {  // one element alone is nowhere apart
           ++hidden[{t, static_cast<Form>(form)}];
+        } else if (n > 4096 && static_cast<Form>(form) == Form::mask && kernel == "fold_masked_stays") {
+          continue;  // where masks lie on vectors' elements
         } else if (n > 1) {
           EXPECT_EQ(kernel, "fold_any_rows");
         }

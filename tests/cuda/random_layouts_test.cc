@@ -2,6 +2,7 @@
 // which lie along any outer axes, by whatever kernel takes them.
 #include "cuda/both.hpp"
 
+#include <cstdlib>
 #include <map>
 
 namespace softfold_test {
@@ -34,6 +35,7 @@ class CudaRandomLayouts : public Cuda {
     return all;
   }
   void compare(const Sizes& outer, std::int64_t n);
+  void compare_many();
   std::map<std::string, int> taken_;
 };
 
@@ -89,7 +91,7 @@ void CudaRandomLayouts::compare(const Sizes& outer, std::int64_t n) {
       << has_mask << " length " << has_length << " scales " << has_scales << " causal " << o.causal;
 }
 
-TEST_F(CudaRandomLayouts, Rows) {
+void CudaRandomLayouts::compare_many() {
   for (int i = 0; i < 900; ++i) {
     Sizes outer(static_cast<std::size_t>(pick(4)));
     std::int64_t rows = 1;
@@ -101,9 +103,23 @@ TEST_F(CudaRandomLayouts, Rows) {
     compare(outer, std::max<std::int64_t>(1, std::min(n, 200000 / rows)));
     if (HasFatalFailure()) return;
   }
+}
+
+TEST_F(CudaRandomLayouts, Rows) {
+  compare_many();
   EXPECT_GT(taken_["softmax_hidden_rows"], 60);
   EXPECT_GT(taken_["backward_hidden_rows"], 60);
   EXPECT_GT(taken_["fold_hidden_rows"], 20);
+}
+
+/// The same by what few elements are left to.
+TEST_F(CudaRandomLayouts, FewElements) {
+  const std::string before = std::getenv("SOFTFOLD_WITHOUT");
+  setenv("SOFTFOLD_WITHOUT", "softmax_small_rows,backward_small_rows", 1);
+  state_ = 2;
+  compare_many();
+  setenv("SOFTFOLD_WITHOUT", before.c_str(), 1);
+  EXPECT_GT(taken_["few_elements"], 300);
 }
 
 }  // namespace
