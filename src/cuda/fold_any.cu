@@ -28,6 +28,7 @@ const char* refuses_short(const RowProblem& p, const Context& context) {
   const bool is_short = p.n < 8 || (size == 2 && p.n == 12);
   if (p.n >= 64) return "rows are longer than is faster an element at a time";
   if (const char* why = refuses_plain(p)) return why;
+  if (!is_short && p.n >= 16 && p.rows * p.n > 1 << 22) return "so many rows are faster by vectors";
   if (!is_short && plain_rows(p).x_stride == static_cast<std::int64_t>(static_cast<std::size_t>(p.n) * size))
     return "rows that lie end to end are faster by others";
   return refuses(p, context);

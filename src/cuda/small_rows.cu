@@ -1,6 +1,7 @@
 // softmax_small_rows, and what it and backward_small_rows take.
 #include "cuda/small_rows.hpp"
 
+#include "cuda/across_tiles.hpp"
 #include "cuda/any_elements.cuh"
 #include "cuda/kernels.hpp"
 
@@ -22,7 +23,7 @@ std::int64_t most_elements(const RowProblem& p) {
   if (is_across(p)) {
     if (p.n <= 16) return p.n <= 8 ? any : some / 2;
     if (backward) return p.n > lift::kChunk ? some / 8 : some / 16;
-    if (!hides(p) && p.n > 256) return p.n > lift::kChunk ? some / 32 : some / 8;
+    if (p.n > 256 && refuses_across(p) == nullptr) return p.n > lift::kChunk ? some / 32 : some / 8;
     return p.n > lift::kChunk ? some / 8 : some / 4;
   }
   if (p.n > lift::kChunk) return p.n * (backward ? 256 : 128) / (p.n > 2 * lift::kChunk ? 2 : 1);
