@@ -44,6 +44,7 @@ const char* refuses(const RowProblem& p, const Context& context) {
     return "rows of one outer index are too few for launches of their own";
   const RowKernel* kernel = kernel_for(q, context);
   if (kernel == nullptr) return "no kernel takes the rows of one outer index";
+  if (kernel->run == few_elements_kernel.run) return "rows of one outer index are few";
   for (const RowKernel& k : cuda_row_kernels(p.op))
     if (k.run == kernel->run && k.refuses(p, context) == nullptr) return "the same kernel takes all rows at once";
   return nullptr;

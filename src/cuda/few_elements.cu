@@ -5,6 +5,7 @@
 #include "cuda/kernels.hpp"
 #include "cuda/levels.cuh"
 #include "cuda/plain_gradient.hpp"
+#include "front/choice.hpp"
 
 #include <bit>
 
@@ -108,15 +109,24 @@ Of kernel_of(const RowProblem& p) {
 
 const char* refuses(const RowProblem& p, const Context& context) {
   const Of kernel = kernel_of(p);
-  return kernel == nullptr ? "other kernels are as fast" : kernel->refuses(p, context);
+  return kernel == nullptr ? "other kernels are as fast" : why_not(*kernel, p, context);
+}
+
+/// Of a problem that refuses() let pass: where its memory is a device's as it was then.
+const RowKernel& planned(const RowProblem& p) {
+  const Of kernel = kernel_of(p);
+  if (kernel == nullptr)
+    throw Error(Code::device, "a plan of another device than the current one", "the device it was made for",
+                "make it current, or plan again");
+  return *kernel;
 }
 
 std::size_t workspace(const RowProblem& p, const Context& context) {
-  const Of kernel = kernel_of(p);
-  return kernel->workspace == nullptr ? 0 : kernel->workspace(p, context);
+  const RowKernel& kernel = planned(p);
+  return kernel.workspace == nullptr ? 0 : kernel.workspace(p, context);
 }
 
-void run(const RowProblem& p, const Context& context) { kernel_of(p)->run(p, context); }
+void run(const RowProblem& p, const Context& context) { planned(p).run(p, context); }
 
 }  // namespace
 

@@ -88,8 +88,9 @@ const char* refuses_stays(const RowProblem& p, const Context&) {
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_apart(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  // Measured, from 16 bit to float32.
-  const std::int64_t fewest = chunks <= 10 ? 64 : chunks <= 20 ? 44 : 31;
+  // Measured where results are wider.
+  const bool widens = size < size_of(p[Slot::y].dtype);
+  const std::int64_t fewest = !widens ? kFewestStayChunks : chunks <= 10 ? 64 : chunks <= 20 ? 44 : 31;
   if (p.rows * chunks < fewest * traits.processors) return "too few rows to stay for";
   StaySpread s{};
   int bytes = 0;

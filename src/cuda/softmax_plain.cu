@@ -70,9 +70,8 @@ const char* refuses_cluster_row(const RowProblem& p, const Context&) {
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (chunks > 2 * kWarpsPerBlock && p.rows > kChunksAtOnce / chunks && !takes_wide_cluster(p))
     return "more rows than clusters run at once: a grid that stays is faster";
-  if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
-  if (p.rows >= kMostBlocks / 16) return "more rows than a grid has";
-  return refuses_plain(p);
+  const char* why = refuses_plain(p);
+  return why != nullptr ? why : refuses_one_cluster(p);
 }
 
 /// A row's blocks, of up to `warps` warps with kCount elements a lane.
