@@ -14,6 +14,9 @@ import random
 import sys
 import time
 
+sys.path.insert(0, __file__.rsplit("/", 1)[0])
+from gpu_race import length_and_rows, shape_along  # noqa: E402
+
 OPS = ("softmax", "softmax", "log_softmax", "logsumexp", "softmax_backward", "log_softmax_backward")
 LAYOUTS = ("plain", "slice", "mask", "keys", "length", "wide", "scales")
 DTYPES = ("float32", "float32", "bfloat16", "bfloat16", "float64")
@@ -22,17 +25,9 @@ DTYPES = ("float32", "float32", "bfloat16", "bfloat16", "float64")
 def problem(rng, layouts):
     """(operation, dtype's name, shape, axis, layout)."""
     layout, parts = rng.choice(layouts), rng.choice((2, 3, 4, 8, 16))
-    n = int(2 ** rng.uniform(1, 18))
-    n = rng.choice((n, n, 1 << int(math.log2(n)), max(n // 8 * 8, 8)))
-    rows = max(1, int(2 ** rng.uniform(8, 26) / n))
+    n, rows = length_and_rows(rng)
     axis = rng.choice(("last", "last", "last", "first", "middle")) if layout in ("plain", "mask", "length") else "last"
-    if axis == "first":
-        shape, at = (n, rows), 0
-    elif axis == "middle":
-        shape, at = (parts, n, max(1, rows // parts)), 1
-    else:
-        shape = (max(1, rows // parts), parts, n) if layout == "keys" or rng.random() < 0.5 else (rows, n)
-        at = len(shape) - 1
+    shape, at = shape_along(rng, axis, n, rows, parts, split=layout == "keys")
     return rng.choice(OPS), rng.choice(DTYPES), shape, at, layout
 
 
@@ -74,7 +69,6 @@ def plans(softfold, op, inputs, result, stream, axis, given):
 
 def measure(args):
     import torch
-    sys.path.insert(0, __file__.rsplit("/", 1)[0])
     from gpu_plan import Softfold
     from gpu_softmax import time_together
 

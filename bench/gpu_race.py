@@ -15,24 +15,36 @@ import sys
 OPS = ("softmax", "log_softmax", "logsumexp", "softmax_backward", "log_softmax_backward")
 
 
+def length_and_rows(rng):
+    """Elements of a row, and rows: up to 2^18, and 2^26 elements in all."""
+    n = int(2 ** rng.uniform(1, 18))
+    n = rng.choice((n, n, 1 << int(math.log2(n)), max(n // 8 * 8, 8)))
+    return n, max(1, int(2 ** rng.uniform(8, 26) / n))
+
+
+def shape_along(rng, axis, n, rows, parts, split=False):
+    """(shape, axis) of rows along the "last", "first" or "middle" axis; split: the last one's in parts, always."""
+    if axis == "first":
+        return (n, rows), 0
+    if axis == "middle":
+        return (parts, n, max(1, rows // parts)), 1
+    together = not split and rng.random() < 0.5
+    shape = (rows, n) if together else (max(1, rows // parts), parts, n)
+    return shape, len(shape) - 1
+
+
 def problem(rng):
     """(operation, dtype's name, shape, axis, layout)."""
     op, dtype = rng.choice(OPS), rng.choice(("float32", "float32", "bfloat16", "bfloat16", "float16", "float64"))
-    n = int(2 ** rng.uniform(1, 18))
-    n = rng.choice((n, n, 1 << int(math.log2(n)), max(n // 8 * 8, 8)))
-    rows = max(1, int(2 ** rng.uniform(8, 26) / n))
+    n, rows = length_and_rows(rng)
     axis = rng.choice(("last", "last", "last", "first", "middle"))
     parts = rng.choice((2, 3, 4, 8, 16))
     layout = rng.choice(("", "", "", "slice", "mask", "mask"))
     if op.endswith("backward") and layout == "mask":
         layout = ""
-    if axis == "last":
-        shape = (rows, n) if rng.random() < 0.5 else (max(1, rows // parts), parts, n)
-        return op, dtype, shape, len(shape) - 1, layout
-    layout = layout.replace("slice", "")
-    if axis == "first":
-        return op, dtype, (n, rows), 0, layout
-    return op, dtype, (parts, n, max(1, rows // parts)), 1, layout
+    if axis != "last":
+        layout = layout.replace("slice", "")
+    return op, dtype, *shape_along(rng, axis, n, rows, parts), layout
 
 
 def measure(args):

@@ -210,7 +210,7 @@ const char* refuses_side_by_side(const RowProblem& p) {
 }
 
 const char* refuses_across(const RowProblem& p) {
-  if (p[Slot::mask].given || p[Slot::length].given || p.causal) return "some elements are hidden";
+  if (hides(p)) return "some elements are hidden";
   if (p[Slot::scales].given) return "rows have scales of their own";
   if (p[Slot::y].given && p[Slot::y].dtype != p[Slot::x].dtype) return "x and y have different dtypes";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";

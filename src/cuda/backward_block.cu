@@ -15,8 +15,7 @@ namespace {
 std::int64_t longest(const RowProblem& p) {
   const bool wide = size_of(p[Slot::x].dtype) == 4, whole = p.n % lift::kChunk == 0, on_vectors = plain_rows(p).joined;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  if (traits.largest_cluster < 16 || p.rows * lift::chunk_count(p.n) < fewest_to_stay(p) * traits.processors)
-    return kGradientWarps;
+  if (traits.largest_cluster < 16 || are_fewer_chunks(p, fewest_to_stay(p))) return kGradientWarps;
   if (wide) return kMostBlockChunks;
   if (p.op == Op::softmax_backward) return whole ? 8 : 6;
   return p.n == 4 * lift::kChunk && on_vectors ? 3 : 6;

@@ -25,7 +25,7 @@ const char* refuses_clusters(const RowProblem& p, std::int64_t fewest) {
   if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (traits.largest_cluster < 16) return "the device has no clusters of 16 blocks";
-  const bool few = p.rows * lift::chunk_count(p.n) < fewest * traits.processors;
+  const bool few = are_fewer_chunks(p, fewest);
   return few ? "too few rows to stay for" : nullptr;
 }
 
@@ -48,7 +48,7 @@ const char* refuses_hidden_stays(const RowProblem& p, const Context&) {
   const std::int64_t fewest = size_of(p[Slot::x].dtype) == 4 ? 24 : 64;  // measured
   if (p.rung != Rung::automatic) return "a gradient has no rungs";
   if (!p[Slot::mask].given) return "rows have no mask";
-  if (p[Slot::length].given || p.causal) return "rows are cut short";
+  if (is_cut(p)) return "rows are cut short";
   if (!is_faster_with_masks(p)) return "clusters that do not stay are faster";
   if (const char* why = refuses_clusters(p, fewest)) return why;
   return refuses_hidden_problem(p);

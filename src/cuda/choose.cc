@@ -57,7 +57,7 @@ const char* refuses_other_vectors(const RowProblem& p, Slot slot, const char* wh
 }
 
 const char* refuses_plain_rows(const RowProblem& p) {
-  if (p[Slot::mask].given || p[Slot::length].given || p.causal) return "some elements are hidden";
+  if (hides(p)) return "some elements are hidden";
   if (p[Slot::scales].given) return "rows have scales of their own";
   if (p[Slot::offsets].given) return "rows are ragged";
   if (p.outer_rank > 1) return "rows are not one stride apart";
@@ -93,7 +93,7 @@ const char* refuses_apart(const RowProblem& p) {
 
 const char* refuses_uncut(const RowProblem& p) {
   if (p[Slot::mask].given) return "rows have a mask";
-  return !p[Slot::length].given && !p.causal ? "no row is cut short" : nullptr;
+  return is_cut(p) ? nullptr : "no row is cut short";
 }
 
 const char* refuses_scales(const RowProblem& p) {
@@ -118,6 +118,10 @@ const char* refuses_cut(const RowProblem& p) {
 const char* refuses_cut_rows(const RowProblem& p) {
   if (const char* why = refuses_cut(p)) return why;
   return on_whole_vectors(p) ? nullptr : "rows begin or end inside vectors";
+}
+
+bool are_fewer_chunks(const RowProblem& p, std::int64_t of_processor) {
+  return p.rows * lift::chunk_count(p.n) < of_processor * traits_of(DeviceOf(p[Slot::x].data).device()).processors;
 }
 
 bool shares_mask(const RowProblem& p) {

@@ -29,6 +29,13 @@ const char* refuses_plain(const RowProblem& p);
 /// boundaries otherwise than x. Else why not.
 const char* refuses_apart(const RowProblem& p);
 
+/// Whether rows are cut short, by lengths or a causal limit.
+inline bool is_cut(const RowProblem& p) { return p[Slot::length].given || p.causal; }
+/// Whether some elements are hidden, by these or a mask.
+inline bool hides(const RowProblem& p) { return p[Slot::mask].given || is_cut(p); }
+/// Whether all rows are fewer chunks than so many for each processor of x's device.
+bool are_fewer_chunks(const RowProblem& p, std::int64_t of_processor);
+
 /// Null if rows are cut short, by lengths or a causal limit alone, else why not.
 const char* refuses_uncut(const RowProblem& p);
 /// Null if tiles of vectors can move rows, of one scale, else why not.

@@ -16,8 +16,8 @@ using Lse = fold::LogSumExp<double>;
 const char* refuses_softmax_cluster(const RowProblem& p) {
   if (const char* why = refuses_double_cluster(p, Rung::fused)) return why;
   const std::int64_t chunks = lift::chunk_count(p.n);
-  const bool few = p.rows * chunks < 8 * traits_of(DeviceOf(p[Slot::x].data).device()).processors;
-  return chunks > 128 && !few && p.rung == Rung::automatic ? "two reads are faster" : nullptr;
+  const bool many = p.rung == Rung::automatic && chunks > 128 && !are_fewer_chunks(p, 8);
+  return many ? "two reads are faster" : nullptr;
 }
 
 /// The same where a row's result is one number.

@@ -22,7 +22,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   if (traits.largest_cluster < 16) return "the device has no clusters of 16 blocks";
   const std::int64_t fewest = chunks <= 10 ? kFewestStayChunks : 24;  // measured
-  return p.rows * chunks < fewest * traits.processors ? "too few rows to stay for" : nullptr;
+  return are_fewer_chunks(p, fewest) ? "too few rows to stay for" : nullptr;
 }
 
 void run(const RowProblem& p, const Context& context) {

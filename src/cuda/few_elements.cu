@@ -18,14 +18,7 @@ using Of = const RowKernel*;  ///< null: the kernels behind this one are as fast
 
 constexpr std::int64_t operator""_M(unsigned long long millions) { return static_cast<std::int64_t>(millions << 20); }
 
-bool is_cut(const RowProblem& p) { return p[Slot::length].given || p.causal; }
-bool hides(const RowProblem& p) { return p[Slot::mask].given || is_cut(p); }
 std::int64_t elements_of(const RowProblem& p) { return p.rows * p.n; }
-std::int64_t processors_of(const RowProblem& p) { return traits_of(DeviceOf(p[Slot::x].data).device()).processors; }
-/// Chunks a processor.
-bool are_fewer(const RowProblem& p, std::int64_t chunks) {
-  return p.rows * lift::chunk_count(p.n) < chunks * processors_of(p);
-}
 
 /// Clusters that have a row each, instead of blocks and clusters that stay for many.
 Of softmax_of_few_cut(const RowProblem& p) {
@@ -34,7 +27,7 @@ Of softmax_of_few_cut(const RowProblem& p) {
                                                                : chunks <= 16 ? 400
                                                                : chunks <= 32 ? 256
                                                                               : 64;
-  return are_fewer(p, fewest) ? &softmax_cluster_row_any_kernel : nullptr;
+  return are_fewer_chunks(p, fewest) ? &softmax_cluster_row_any_kernel : nullptr;
 }
 
 Of softmax_of_few_across(const RowProblem& p) {
@@ -90,7 +83,7 @@ Of gradient_of_few(const RowProblem& p) {
   // Clusters that have a row each.
   const bool fills_chunks = p.n % lift::kChunk == 0;
   if (!wide || fills_chunks || p.n <= 8 * lift::kChunk || p.n > 64 * lift::kChunk) return nullptr;
-  return are_fewer(p, fewest_to_stay(p)) ? &backward_any_cluster_kernel : nullptr;
+  return are_fewer_chunks(p, fewest_to_stay(p)) ? &backward_any_cluster_kernel : nullptr;
 }
 
 /// A cluster a row instead of a warp.

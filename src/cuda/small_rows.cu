@@ -12,8 +12,6 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
-bool hides(const RowProblem& p) { return p[Slot::mask].given || p[Slot::length].given || p.causal; }
-
 /// Measured: elements up to which these are faster than others, which want rows enough for all processors, or rows of
 /// more than a few elements.
 std::int64_t most_elements(const RowProblem& p) {

@@ -39,7 +39,7 @@ const char* refuses_apart_rows(const RowProblem& p) {
 /// Measured: rows with masks or lengths that vectors serve too.
 const char* refuses_hidden_rows(const RowProblem& p) {
   const bool masked = p[Slot::mask].given;
-  if (!masked && !p[Slot::length].given && !p.causal) return "no element is hidden";
+  if (!hides(p)) return "no element is hidden";
   if (const char* why = refuses_vectors(p)) return why;
   if (!masked && p.n > 16 && p.op == Op::softmax && on_whole_vectors(p))
     return "rows on vectors that are cut short are faster by these";
@@ -60,10 +60,10 @@ const char* refuses_short(const RowProblem& p, const Context& context) {
 
 /// Measured: rows with masks that clusters do not stay for, of float32, or softmax of many that share masks.
 const char* refuses_masked(const RowProblem& p, const Context& context) {
+  if (!p[Slot::mask].given || p.n <= lift::kChunk) return "others are as fast by vectors";
+  if (const char* why = refuses_any_cluster(p, context)) return why;
   const bool shared = p.op == Op::softmax && p.rows * p.n >= 1 << 22 && shares_mask(p);
-  if (!p[Slot::mask].given || p.n <= lift::kChunk || !(p[Slot::x].dtype == DType::float32 || shared))
-    return "others are as fast by vectors";
-  return refuses_any_cluster(p, context);
+  return p[Slot::x].dtype == DType::float32 || shared ? nullptr : "others are as fast by vectors";
 }
 
 void run_rows(const RowProblem& p, const Context& context) {

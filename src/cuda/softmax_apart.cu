@@ -91,7 +91,7 @@ const char* refuses_stays(const RowProblem& p, const Context&) {
   // Measured where results are wider.
   const bool widens = size < size_of(p[Slot::y].dtype);
   const std::int64_t fewest = !widens ? kFewestStayChunks : chunks <= 10 ? 64 : chunks <= 20 ? 44 : 31;
-  if (p.rows * chunks < fewest * traits.processors) return "too few rows to stay for";
+  if (are_fewer_chunks(p, fewest)) return "too few rows to stay for";
   StaySpread s{};
   int bytes = 0;
   with_apart(p[Slot::x].dtype, p[Slot::y].dtype, [&]<class E, class O>() {

@@ -32,7 +32,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (traits.largest_cluster < spread(chunks).blocks) return "the device has no clusters of so many blocks";
-  return p.rows * chunks < kFewestStayChunks * traits.processors ? "too few rows to stay for" : nullptr;
+  return are_fewer_chunks(p, kFewestStayChunks) ? "too few rows to stay for" : nullptr;
 }
 
 LengthRows length_rows(const RowProblem& p, const Extent& x) {

@@ -71,8 +71,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   constexpr std::size_t shared = sizeof(TileStorage<fold::BFloat16, RaggedLeaves::softmax, kMostWarps>);
   if (p.n > 2 * kFewWarps * lift::kChunk && shared > static_cast<std::size_t>(traits.shared_bytes))
     return "the device has too little shared memory for blocks of so many warps";
-  return p.rows * lift::chunk_count(p.n) < kFewestStayChunks * traits.processors ? "too few rows for all blocks"
-                                                                                 : nullptr;
+  return are_fewer_chunks(p, kFewestStayChunks) ? "too few rows for all blocks" : nullptr;
 }
 
 int warps_for(const RowProblem& p) {

@@ -64,8 +64,7 @@ const char* refuses_rows(const RowProblem& p) {
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
   if (const char* why = refuses_masked_plain(p)) return why;
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
-  if (p.rows == 0 || p.rows * lift::chunk_count(p.n) < fewest_chunks(p, wide) * traits.processors)
-    return "too few rows to stay for";
+  if (p.rows == 0 || are_fewer_chunks(p, fewest_chunks(p, wide))) return "too few rows to stay for";
   if (traits.largest_cluster < 16) return "the device has no clusters of so many blocks";
   return nullptr;
 }

@@ -150,10 +150,9 @@ PlainRows plain_rows(const RowProblem& p) {
 
 const char* refuses_gradient(const RowProblem& p) {
   if (p.n == 0) return "rows of no elements";
-  if (p.n > 256 * lift::kChunk) return "a row is longer than a cluster holds (262144)";
-  if (p.rows >= kMostBlocks / 16) return "more rows than a grid has";
   if (!lift::Factor(fold::make_scale<float>(p.scale).c).plain) return "a scale of 0, or one that is not finite";
-  return refuses_plain(p);
+  const char* why = refuses_plain(p);
+  return why != nullptr ? why : refuses_one_cluster(p);
 }
 
 bool launch_gradient(const RowProblem& p, const PlainRows& rows, Stream stream, bool few_before) {

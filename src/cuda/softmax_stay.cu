@@ -95,7 +95,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   const DeviceTraits& traits = traits_of(DeviceOf(p[Slot::x].data).device());
   // Measured: chunks a processor. Of fewer, kernels that do not stay hold all rows at once.
   const std::int64_t fewest = chunks <= kShort ? 2 * kFewestStayChunks : chunks < 64 ? 33 : 31;
-  if (p.rows * chunks < fewest * traits.processors) return "too few rows to stay for";
+  if (are_fewer_chunks(p, fewest)) return "too few rows to stay for";
   if (traits.largest_cluster < 16) return "the device has no clusters of so many blocks";
   return nullptr;
 }
