@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/cuda.md from the records: shares of a copy (logsumexp and losses alone: of a read) of the same bytes.
+"""Writes the tables of docs/cuda-speed.md from the records: shares of a copy (logsumexp and losses alone: of a read) of the same bytes.
 
     python3 bench/gpu_table.py
 """
@@ -70,7 +70,7 @@ def race():
 
 
 def main():
-    page = pathlib.Path(HERE).parent / "docs" / "cuda.md"
+    page = pathlib.Path(HERE).parent / "docs" / "cuda-speed.md"
     for name, machine, file in (("gpu-rows", "h200", "rows"), ("gpu-peers", "h200", "softmax"), ("gpu-consumers", "h200", "consumers"),
                                 ("gpu-consumers-h100", "h100", "consumers")):
         put(page, name, table(machine, file) + (beside_peers(file) if name == "gpu-peers" else []))

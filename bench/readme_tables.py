@@ -64,7 +64,7 @@ def gpu():
             lines.append(f"| {dtype}, {'**softfold**' if who == 'softfold' else who} | " + " | ".join(cells) + " |")
     r = largest(rows, "softfold", "float32", 1024)
     return lines + ["", f"{r['device']}, {r['bytes'] / 1e9:.1f} GB moved at each N, commit {r['commit']}, {r['date']}. "
-                    "All in one run, medians; `bench/results/h200`, [docs/cuda.md](docs/cuda.md).", "", *at_random()]
+                    "All in one run, medians; `bench/results/h200`, [docs/cuda-speed.md](docs/cuda-speed.md).", "", *at_random()]
 
 
 def at_random():
@@ -73,7 +73,7 @@ def at_random():
     mean, slower = statistics.geometric_mean(ratios), sum(r > 1.1 for r in ratios)
     return [f"{len(ratios)} problems drawn at random, from a few elements to 67 million, in any axis, with masks and without, take "
             f"{mean:.2f} of torch's time (geometric mean); {slower} of them take 1.1 times its time or longer "
-            "([which](docs/cuda.md#problems-at-random))."]
+            "([which](docs/cuda-speed.md#problems-at-random))."]
 
 
 def cpu():
