@@ -259,9 +259,9 @@ def measure(b, only):
                 b.softmax(dtype, max(1, (1 << 29) // size // n), n)
     if "short" in only:
         for dtype in (torch.float32, torch.bfloat16):
-            for n in (8, 16, 32, 50, 64, 100, 127, 250, 300, 700, 1000, 1001):
+            for n in (2, 3, 5, 8, 10, 16, 20, 32, 50, 64, 100, 127, 250, 300, 700, 1000, 1001):
                 b.softmax(dtype, (1 << 28) // torch.empty((), dtype=dtype).element_size() // n, n, "short")
-            for n in (8, 16, 64, 100):
+            for n in (2, 3, 5, 8, 10, 16, 20, 64, 100):
                 b.softmax(dtype, (1 << 28) // torch.empty((), dtype=dtype).element_size() // n, n, "short",
                           op="log_softmax")
     if "between" in only:
@@ -292,14 +292,14 @@ def measure(b, only):
             for n in (128, 1024, 4096, 16384, 50257, 128256, 256000, 1000000):
                 size = torch.empty((), dtype=dtype).element_size()
                 b.reduce(dtype, max(1, (1 << 29) // size // n), n)
-            for n in (5, 8, 12, 16, 32, 50, 64, 100, 127, 250, 500, 1001):
+            for n in (2, 5, 8, 10, 12, 16, 20, 32, 50, 64, 100, 127, 250, 500, 1001):
                 if dtype != torch.float16:
                     b.reduce(dtype, (1 << 28) // size // n, n)
     if "backward" in only:
         for dtype in (torch.float32, torch.bfloat16):
-            for n in (5, 8, 12, 16, 64, 100, 127, 250, 1001, 2051, 4099, 12001):
+            for n in (2, 5, 8, 10, 12, 16, 20, 50, 64, 100, 127, 250, 1001, 2051, 4099, 12001):
                 b.backward(dtype, (1 << 26) // n, n)
-            for n in (64, 250, 4099, 12001, 37001, 151936):
+            for n in (2, 5, 10, 20, 64, 250, 4099, 12001, 37001, 151936):
                 b.backward(dtype, (1 << 26) // n, n, op="log_softmax_backward")
             for n in (128, 1024, 4096, 16384, 37001, 50257, 131072, 151936, 262144):
                 b.backward(dtype, max(1, (1 << 28) // n), n)

@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(kColumnWarps * 32, 3) fold_across_columns(cons
 inline FoldColumns columns_of(const RowProblem& p, int rows, int processors, fold::LogSumExp<float>::State* states) {
   const Operand& x = p[Slot::x];
   const RowResults results(p);
-  const Operand& to = p[results.is_state ? Slot::states : Slot::row];
+  const Operand& to = p[p.op == Op::state ? Slot::states : Slot::row];
   return {.x = x.data,
           .axis = x.axis_stride,
           .outer = outer_stride(p, x),

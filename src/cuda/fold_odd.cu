@@ -20,7 +20,7 @@ const char* refuses(const RowProblem& p, const Context&) {
   return fills_lanes(plain_rows(p), static_cast<int>(size_of(p[Slot::x].dtype))) ? "a row fills its lanes" : nullptr;
 }
 
-void run(const RowProblem& p, const Context& context) {
+void launch_rows(const RowProblem& p, const RowResults& to, Stream stream) {
   const DeviceOf device(p[Slot::x].data);
   PlainRows rows = plain_rows(p);
   with_element(p[Slot::x].dtype, [&]<class E>() {
@@ -31,12 +31,20 @@ void run(const RowProblem& p, const Context& context) {
       rows.pitch = Place::pitch(rows);
       const Grid grid{(p.rows + at_once - 1) / at_once, 32 * kOddWarps, 1,
                       kOddWarps * kOddRuns * Place::bytes(rows, 32 / kLanes)};
-      launch("fold_odd_rows", fold_odd_rows<E, kLanes, kVectors, kFull>, grid, stream_of(context), rows, RowResults(p));
+      launch("fold_odd_rows", fold_odd_rows<E, kLanes, kVectors, kFull>, grid, stream, rows, to);
     });
   });
 }
 
+void run(const RowProblem& p, const Context& context) { launch_rows(p, RowResults(p), stream_of(context)); }
+
 }  // namespace
+
+bool fold_odd_rows_to(const RowProblem& p, const RowResults& to, Stream stream) {
+  if (refuses(p, {}) != nullptr) return false;
+  launch_rows(p, to, stream);
+  return true;
+}
 
 const RowKernel fold_odd_rows_kernel{"fold_odd_rows", refuses, run, nullptr};
 

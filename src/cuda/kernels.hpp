@@ -22,6 +22,7 @@ extern const RowKernel softmax_any_few_kernel, backward_any_few_kernel;
 /// Of few elements: by that of the others that is faster there.
 extern const RowKernel few_elements_kernel;
 /// softmax and log_softmax of plain problems, with one read.
+extern const RowKernel softmax_narrow_rows_kernel, fold_narrow_rows_kernel, backward_narrow_rows_kernel;
 extern const RowKernel softmax_lane_rows_kernel, softmax_odd_rows_kernel, softmax_warp_rows_kernel,
     softmax_chunk_pairs_kernel, softmax_block_rows_kernel, softmax_ring_kernel, softmax_cluster_stays_kernel,
     softmax_grid_few_kernel, softmax_cluster_row_kernel, softmax_grid_guesses_kernel, softmax_grid_ring_kernel,
@@ -38,8 +39,8 @@ extern const RowKernel softmax_lengths_warp_kernel, softmax_lengths_pairs_kernel
     softmax_cluster_row_any_kernel;
 /// What no kernel takes by vectors: other dtypes and alignments with any of these, elements that lie apart.
 /// …_short: of what others take too.
-extern const RowKernel softmax_any_short_kernel, softmax_any_rows_kernel, softmax_any_masked_kernel,
-    softmax_any_cluster_kernel, backward_any_short_kernel, backward_any_rows_kernel, backward_any_cluster_kernel;
+extern const RowKernel softmax_any_short_kernel, softmax_any_rows_kernel, softmax_any_cluster_kernel,
+    backward_any_short_kernel, backward_any_rows_kernel, backward_any_cluster_kernel;
 /// The same of rows that no cluster holds, with two reads.
 extern const RowKernel softmax_any_long_kernel, backward_any_long_kernel, backward_long_kernel;
 /// float64: a group of lanes a row, a cluster a row, of plain rows one that stays for many, two reads; states that are

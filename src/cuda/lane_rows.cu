@@ -45,20 +45,28 @@ void run(const RowProblem& p, const Context& context) {
   });
 }
 
-void run_fold(const RowProblem& p, const Context& context) {
+void launch_fold(const RowProblem& p, const RowResults& to, Stream stream) {
   const DeviceOf device(p[Slot::x].data);
   const PlainRows plain = plain_rows(p);
   with_element(p[Slot::x].dtype, [&]<class E>() {
     with_lane_vectors(plain, [&]<int kVectors>() {
       const auto go = [&](const LaneRows& rows, const Grid& grid) {
-        launch("fold_lane_rows", fold_lane_rows<E, kVectors>, grid, stream_of(context), rows, RowResults(p));
+        launch("fold_lane_rows", fold_lane_rows<E, kVectors>, grid, stream, rows, to);
       };
       launch_lane_rows<kVectors, 1>(plain, traits_of(device.device()), go);
     });
   });
 }
 
+void run_fold(const RowProblem& p, const Context& context) { launch_fold(p, RowResults(p), stream_of(context)); }
+
 }  // namespace
+
+bool fold_lane_rows_to(const RowProblem& p, const RowResults& to, Stream stream) {
+  if (refuses_rows(p, {}) != nullptr) return false;
+  launch_fold(p, to, stream);
+  return true;
+}
 
 const RowKernel softmax_lane_rows_kernel{"softmax_lane_rows", refuses, run, nullptr};
 const RowKernel fold_lane_rows_kernel{"fold_lane_rows", refuses_rows, run_fold, nullptr};

@@ -40,8 +40,8 @@ struct LaneRow {
       : at(place + row * kVectors * 16), turn(row / (8 / kTurns) % kTurns * 16) {}
   __device__ __forceinline__ uint4& vector(int j) const { return *reinterpret_cast<uint4*>(at + (16 * j ^ turn)); }
 
-  /// The elements, and their extremes.
-  __device__ __forceinline__ lift::Extremes take(float (&v)[kCount]) const {
+  /// The elements, of which none is missing, and their extremes.
+  __device__ __forceinline__ lift::Extremes take(float (&v)[kCount], float) const {
     uint4 raw[kVectors];
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) raw[j] = vector(j), Packed<E>::unpack(raw[j], v + j * kWidth);
@@ -109,17 +109,17 @@ class LaneSets {
 };
 
 /// The results of each lane's row in its place.
-template <class E, int kVectors, bool kLog>
-__device__ __forceinline__ void put_lane_row(const PlainRows& p, const LaneRow<E, kVectors>& row) {
-  using Row = LaneRow<E, kVectors>;
+template <bool kLog, class Row>
+__device__ __forceinline__ void put_lane_row(const PlainRows& p, const Row& row) {
   using S = fold::Scalar<float>;
   const auto constant = [&](const auto& state) { return constant_of<kLog>(state, p.empty).value; };
   float v[Row::kCount];
-  const auto folded = Row::Fold::terms(v, p.factor.c, row.take(v));
+  const float nothing = lift::absent(p.factor.c);
+  const auto folded = Row::Fold::terms(v, p.factor.c, row.take(v, nothing));
   if constexpr (kLog) {
     if (!folded.dense && !fold::LogSumExp<float>::is_regular(folded.state)) return row.fill(constant(folded.state));
     asm volatile("" ::: "memory");  // the elements come once more, instead of staying in registers beside their terms
-    row.take(v);
+    row.take(v, nothing);
     finish<kLog, Row::kCount>(
         v, true, 1.F, [&] { return p.log_normaliser(folded.state, true); }, [](int) {});
   } else {
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(32 * kLaneWarps, (kLaneBlocks<E, kVectors>))
       const LaneRow<E, kVectors> row(sets.place(set), i);
       // What lies behind the last row goes nowhere, but must not send the others the way of rows of any values.
       if (i >= count) row.fill(0.F);
-      put_lane_row<E, kVectors, kLog>(p.rows, row);
+      put_lane_row<kLog>(p.rows, row);
     }
     sets.send(set, p.rows.y);
   }
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(32 * kLaneWarps, (kLaneBlocks<E, kVectors>))
       const bool exists = i < count;
       if (!exists) row.fill(0.F);
       float v[Row::kCount];
-      const auto state = Row::Fold::terms(v, p.rows.factor.c, row.take(v)).state;
+      const auto state = Row::Fold::terms(v, p.rows.factor.c, row.take(v, 0.F)).state;
       if (exists) to.put_at(at, state);
     }
   }

@@ -15,8 +15,9 @@ namespace {
 std::int64_t most_of_cluster(const LossProblem& p) { return p.n <= 128 ? 20000 : 32768; }
 /// Measured: those that this is faster for than folding tiles of vectors.
 std::int64_t most_elements(const LossProblem& p) {
-  if (p.n <= 32) return std::int64_t{1} << 62;
-  if (p.n <= 128) return on_whole_vectors(p) ? 1 << 19 : 1 << 20;
+  if (p.n <= 5) return std::int64_t{1} << 62;
+  if (p.n <= 32) return 1 << 18;
+  if (p.n <= 128) return 3 << 17;
   return most_of_cluster(p);
 }
 

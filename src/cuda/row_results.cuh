@@ -119,24 +119,36 @@ struct RowNodes {
 };
 /// The states of p's rows for their roots, at `states`, where there is room for every chunk's.
 RowNodes fold_plain_nodes(const RowProblem& p, fold::LogSumExp<float>::State* states, Stream stream);
+struct RowResults;
+/// Of rows of up to 1024 elements by a kernel for short ones, if one takes them; else false, and nothing is done.
+bool fold_lane_rows_to(const RowProblem& p, const RowResults& to, Stream stream);
+bool fold_narrow_rows_to(const RowProblem& p, const RowResults& to, Stream stream);
+bool fold_odd_rows_to(const RowProblem& p, const RowResults& to, Stream stream);
 
 /// Where rows' results go, and as what.
 struct RowResults {
+  using State = fold::LogSumExp<float>::State;
+  enum class As : std::uint8_t { logsumexp, stored_states, states };
+
   char* to;
   std::int64_t stride;  ///< bytes between rows
   DType dtype;
-  bool is_state;
+  As as;
   double scale;
   fold::Scale<float>::Kappa kappa;
 
   explicit RowResults(const RowProblem& p)
       : dtype(p[Slot::row].dtype),
-        is_state(p.op == Op::state),
+        as(p.op == Op::state ? As::stored_states : As::logsumexp),
         scale(p.scale),
         kappa(fold::make_scale<float>(p.scale).kappas()) {
-    const Operand& o = p[is_state ? Slot::states : Slot::row];
+    const Operand& o = p[p.op == Op::state ? Slot::states : Slot::row];
     to = o.data;
     stride = p.outer_rank == 0 ? 0 : o.strides[0];
+  }
+  /// p's rows' states as kernels that follow read them.
+  RowResults(const RowProblem& p, State* states) : RowResults(p) {
+    to = reinterpret_cast<char*>(states), stride = sizeof(State), as = As::states;
   }
 
   __device__ __forceinline__ char* at(std::int64_t row) const { return to + row * stride; }
@@ -144,8 +156,10 @@ struct RowResults {
     put_at(at(row), state);
   }
   __device__ __forceinline__ void put_at(char* place, const fold::LogSumExp<float>::State& state) const {
-    if (is_state) {
+    if (as == As::stored_states) {
       *reinterpret_cast<StoredState*>(place) = stored_state<float>(state, scale);
+    } else if (as == As::states) {
+      *reinterpret_cast<State*>(place) = state;
     } else {
       put(dtype, place, fold::LogSumExp<float>::finish(state, kappa));
     }

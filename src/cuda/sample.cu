@@ -70,6 +70,23 @@ RowsLeft left_to_rows(const SampleProblem& p) {
   return !has_options_of_rows(p) && p.top_k > 0 && p.top_k < p.n ? RowsLeft::few : RowsLeft::all;
 }
 
+/// Measured: rows up to which a block or a cluster each is faster: greedy ones, and such of which more entries are
+/// wanted than their chunks have lanes, whose maxima then bound nothing.
+std::int64_t most_by_rows(const SampleProblem& p) {
+  constexpr std::int64_t any = std::int64_t{1} << 62;
+  const std::int64_t chunks = lift::chunk_count(p.n);
+  if (has_options_of_rows(p)) return 0;
+  if (p.temperature == 0.) return chunks > 8 ? 0 : p.n < 512 ? 2048 : 512;
+  if (p.top_k <= 0 || p.top_k >= p.n || p.n < 256) return 0;
+  const bool cuts = p.top_p < 1. || p.min_p > 0.;
+  if (chunks > 8) return p.top_k >= 100 && !cuts ? 32 : 0;
+  if (chunks * 32 >= most_entries(p)) return 0;
+  if (chunks > 4) return 64;
+  if (p.n < 512) return p.top_k >= 100 && !cuts ? any : p.top_k >= 32 && cuts ? 0 : 128;
+  if (p.top_k >= 100) return cuts ? 2048 : any;
+  return p.top_k < 64 ? 512 : 2048;
+}
+
 const char* refuses_draw(const SampleProblem& p, const Context&) {
   if (p[SampleSlot::top_tokens].given) return kTellsNoTop;
   if (p.n == 0) return "rows of no elements";
@@ -78,7 +95,8 @@ const char* refuses_draw(const SampleProblem& p, const Context&) {
   if (most_entries(p) == 0 && !is_unfiltered(p)) return "what is kept may be more than 224 elements";
   if (lift::chunk_count(p.n) > std::int64_t{1024} * kMostSegmentChunks) return "a row is longer than 2^28";
   if (p.rows * lift::chunk_count(p.n) >= 0x7FFFFFFF) return "more chunks than a grid has blocks";
-  return refuses_plain(p);
+  if (const char* why = refuses_plain(p)) return why;
+  return p.rows <= most_by_rows(p) ? "so few rows are faster by sample_rows" : nullptr;
 }
 
 /// The call's workspace.

@@ -4,6 +4,7 @@
 #include "cuda/across_tiles.hpp"
 #include "cuda/any_elements.cuh"
 #include "cuda/kernels.hpp"
+#include "cuda/narrow_launch.hpp"
 
 #include <algorithm>
 
@@ -12,10 +13,18 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
+/// Measured, of rows of up to 7 elements that backward_narrow_rows or softmax_narrow_rows take, in halves of 2^20.
+std::int64_t most_beside_narrow(const RowProblem& p) {
+  if (p[Slot::dy].given) return size_of(p[Slot::x].dtype) == 4 && p.n != 2 && p.n != 5 ? 8 : 2;
+  if (p.n <= 4 && p.op == Op::log_softmax) return 8;
+  return p.n == 3 || p.n == 4 ? 3 : 2;
+}
+
 /// Measured: elements up to which these are faster than others, which want rows enough for all processors, or rows of
 /// more than a few elements.
 std::int64_t most_elements(const RowProblem& p) {
   constexpr std::int64_t any = std::int64_t{1} << 62, some = 1 << 19;
+  if (p.n < 8 && takes_narrow(p)) return most_beside_narrow(p) * some;
   const bool backward = p[Slot::dy].given, wide = size_of(p[Slot::x].dtype) == 4;
   const bool long_leaves = backward && (wide || p.op == Op::log_softmax_backward);
   if (is_across(p)) {

@@ -80,20 +80,22 @@ void run_warp_rows(const RowProblem& p, const Context& context) {
   });
 }
 
-/// Measured: log-probabilities of rows of fours with masks, but for those that fill chunks, of float32 whole blocks.
-bool faster_by_fours(const RowProblem& p) {
-  if (p.op != Op::log_softmax || !p[Slot::mask].given || p.n <= 2 * lift::kChunk || p.n % 4 != 0) return false;
-  const auto size = static_cast<int>(size_of(p[Slot::x].dtype));
-  const bool fours = p[Slot::mask].axis_stride == 1 && on_vectors(p, p[Slot::mask], 4) &&
-                     on_vectors(p, p[Slot::x], 4 * size) && on_vectors(p, p[Slot::y], 4 * size);
-  if (!fours) return false;
-  return size == 4 ? p.n % (4 * lift::kChunk) != 0 || p.n > 16 * lift::kChunk : p.n % lift::kChunk != 0;
+/// Measured: rows with masks that clusters do not stay for. Of 16 bit softmax of many that share masks, and
+/// log-probabilities of rows of fours that do not fill chunks.
+bool faster_by_elements(const RowProblem& p) {
+  if (!p[Slot::mask].given) return false;
+  if (p[Slot::x].dtype == DType::float32) return true;
+  if (p.n <= lift::kChunk) return false;
+  if (p.op == Op::softmax) return p.rows * p.n >= 1 << 22 && shares_mask(p);
+  if (p.n <= 2 * lift::kChunk || p.n % 4 != 0 || p.n % lift::kChunk == 0) return false;
+  return p[Slot::mask].axis_stride == 1 && on_vectors(p, p[Slot::mask], 4) && on_vectors(p, p[Slot::x], 8) &&
+         on_vectors(p, p[Slot::y], 8);
 }
 
 const char* refuses_cluster_row(const RowProblem& p, const Context&) {
   if (const char* why = refuses_rung(p)) return why;
   if (p[Slot::offsets].given) return "ragged rows have no common length";
-  if (faster_by_fours(p)) return "softmax_any_cluster is faster";
+  if (faster_by_elements(p)) return "softmax_any_cluster is faster";
   const char* why = refuses_vectors(p);
   return why != nullptr ? why : refuses_one_cluster(p);
 }
@@ -108,21 +110,21 @@ void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, Stream 
 }
 
 /// Measured: what a warp does once is done for more elements where a mask asks for more instructions, but rows that
-/// begin inside vectors want few elements a lane.
+/// begin inside vectors want few elements a lane. Of float32 rows have none: faster_by_elements().
 template <class E, bool kLog>
 void launch_cluster_row(const RowProblem& p, const DeviceTraits& device, Stream stream) {
   const std::int64_t chunks = lift::chunk_count(p.n);
-  if (!p[Slot::mask].given) {
-    const Grid grid = cluster_grid(p.rows, chunks, device);
-    return launch("softmax_cluster_row_any", softmax_cluster_row_short<E, kLog>, grid, stream, short_rows(p));
-  }
-  if (on_vectors(p, p[Slot::x]) && p.rows * chunks >= kChunksAtOnce) {
-    if constexpr (sizeof(E) == 2 && !kLog) {
-      if (chunks > 8) return launch_cluster_row<E, kLog, 128, 128, 3>(p, device, stream);
+  if constexpr (sizeof(E) == 2) {
+    if (p[Slot::mask].given) {
+      const bool many = on_vectors(p, p[Slot::x]) && p.rows * chunks >= kChunksAtOnce;
+      if constexpr (!kLog)
+        if (many && chunks > 8) return launch_cluster_row<E, kLog, 128, 128, 3>(p, device, stream);
+      if (many && chunks > 4) return launch_cluster_row<E, kLog, 64, 512, 1>(p, device, stream);
+      return launch_cluster_row<E, kLog, 32, 512, 2>(p, device, stream);
     }
-    if (sizeof(E) == 4 || chunks > 4) return launch_cluster_row<E, kLog, 64, 512, 1>(p, device, stream);
   }
-  launch_cluster_row<E, kLog, 32, 512, 2>(p, device, stream);
+  launch("softmax_cluster_row_any", softmax_cluster_row_short<E, kLog>, cluster_grid(p.rows, chunks, device), stream,
+         short_rows(p));
 }
 
 void run_cluster_row(const RowProblem& p, const Context& context) {

@@ -58,14 +58,6 @@ const char* refuses_short(const RowProblem& p, const Context& context) {
   return refuses_apart(p) == nullptr ? refuses_apart_rows(p) : refuses_hidden_rows(p);
 }
 
-/// Measured: rows with masks that clusters do not stay for, of float32, or softmax of many that share masks.
-const char* refuses_masked(const RowProblem& p, const Context& context) {
-  if (!p[Slot::mask].given || p.n <= lift::kChunk) return "others are as fast by vectors";
-  if (const char* why = refuses_any_cluster(p, context)) return why;
-  const bool shared = p.op == Op::softmax && p.rows * p.n >= 1 << 22 && shares_mask(p);
-  return p[Slot::x].dtype == DType::float32 || shared ? nullptr : "others are as fast by vectors";
-}
-
 void run_rows(const RowProblem& p, const Context& context) {
   const DeviceOf device(p[Slot::x].data);
   with_any_rows(p, [&]<class Elements>() {
@@ -96,7 +88,6 @@ const RowKernel softmax_any_short_kernel{"softmax_any_short", refuses_short, run
 const RowKernel softmax_any_rows_kernel{"softmax_any_rows", refuses_any_rows, run_rows, nullptr};
 const RowKernel softmax_any_cluster_kernel{"softmax_any_cluster", refuses_any_cluster, run_cluster, nullptr};
 const RowKernel softmax_any_few_kernel{"softmax_any_few", refuses_any_few, run_few, nullptr};
-const RowKernel softmax_any_masked_kernel{"softmax_any_masked", refuses_masked, run_cluster, nullptr};
 
 }  // namespace cuda
 }  // namespace v0

@@ -212,6 +212,9 @@ void fold_plain_chunks(const RowProblem& p, State* states, Stream stream) {
 }
 RowNodes fold_plain_nodes(const RowProblem& p, State* states, Stream stream) {
   const DeviceOf device(p[Slot::x].data);
+  const RowResults to(p, states);
+  if (fold_lane_rows_to(p, to, stream) || fold_narrow_rows_to(p, to, stream) || fold_odd_rows_to(p, to, stream))
+    return {states, 1, 0};
   return with_element(p[Slot::x].dtype, [&]<class E>() {
     return fold_plain<E>(p, {states, RowResults(p)}, true, traits_of(device.device()), stream);
   });

@@ -1,5 +1,5 @@
-// cpu == cuda, bit for bit: softmax, log_softmax, logsumexp and states of rows of whole vectors that a lane
-// holds, of any content.
+// cpu == cuda, bit for bit: softmax, log_softmax, logsumexp and states of rows that a lane holds, of any content: of
+// whole vectors, or of a few elements.
 #include "cuda/both.hpp"
 
 #include <cmath>
@@ -25,6 +25,7 @@ bool folds(Op op) { return op == Op::logsumexp || op == Op::state; }
 
 struct Case {
   std::int64_t n, rows, offset;
+  std::int64_t beyond;  ///< elements by which results begin further from a boundary
   DType type;
   Op op;
   double scale;
@@ -38,7 +39,7 @@ std::string compare(const Case& c) {
   Tensor x(c.type, {c.rows, c.n}, {}, c.offset);
   Tensor y = c.op == Op::state       ? Tensor(DType::float64, {c.rows, 4})
              : c.op == Op::logsumexp ? Tensor(c.in_place ? c.type : DType::float32, {c.rows})
-                                     : Tensor(c.type, {c.rows, c.n}, {}, c.offset * 2);
+                                     : Tensor(c.type, {c.rows, c.n}, {}, c.offset + c.beyond);
   x.fill_by_threads([&](std::int64_t i) { return mixed(i / c.n, i % c.n, c.n); });
   softfold::RowOptions o;
   o.scale = c.scale, o.empty = c.empty;
@@ -66,9 +67,15 @@ TEST_F(CudaLane, EveryWidth) {
         for (const Op op : {Op::softmax, Op::log_softmax, Op::logsumexp, Op::state}) {
           const std::int64_t width = t == DType::float32 ? 4 : 8;
           const double scale = at % 5 == 0 ? -0.75 : at % 5 == 1 ? 30. : 1.;
-          const Case c{
-              vectors * width, rows, at % 3 == 0 ? width : 0, t, op, scale, at % 4 == 0 ? Empty::nan : Empty::zero,
-              at % 7 == 0};
+          const Case c{vectors * width,
+                       rows,
+                       at % 3 == 0 ? width : 0,
+                       at % 3 == 0 ? width : 0,
+                       t,
+                       op,
+                       scale,
+                       at % 4 == 0 ? Empty::nan : Empty::zero,
+                       at % 7 == 0};
           ++at;
           const std::string kernel = compare(c);
           const char* expected = folds(op) ? "fold_lane_rows" : "softmax_lane_rows";
@@ -83,7 +90,38 @@ TEST_F(CudaLane, ManyRows) {
     for (const int vectors : {1, 2, 3, 4, 8})
       for (const Op op : {Op::softmax, Op::log_softmax, Op::logsumexp}) {
         const std::int64_t rows = 2100037 / vectors;
-        compare({vectors * (t == DType::float32 ? 4 : 8), rows, 0, t, op, 1., Empty::zero, vectors == 4});
+        compare({vectors * (t == DType::float32 ? 4 : 8), rows, 0, 0, t, op, 1., Empty::zero, vectors == 4});
+        if (HasFailure()) return;
+      }
+}
+
+/// Of a few elements, from one row to more than a block takes, beginning anywhere.
+TEST_F(CudaLane, EveryNarrowWidth) {
+  std::size_t at = 0;
+  for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+    for (std::int64_t n = 2; n * (t == DType::float32 ? 4 : 2) < 130; ++n)
+      for (const std::int64_t rows : {1, 2, 33, 255, 2049, 5000})
+        for (const Op op : {Op::softmax, Op::log_softmax, Op::logsumexp, Op::state}) {
+          const std::int64_t width = t == DType::float32 ? 4 : 8;
+          if (n % width == 0) continue;
+          const double scale = at % 5 == 0 ? -0.75 : at % 5 == 1 ? 30. : 1.;
+          const std::int64_t offset = at % 3 == 0 ? static_cast<std::int64_t>(at) % width : 0;
+          const Case c{n, rows, offset, width, t, op, scale, at % 4 == 0 ? Empty::nan : Empty::zero, at % 7 == 0};
+          ++at;
+          const std::string kernel = compare(c);
+          const bool log = op == Op::log_softmax && n > 32 && n <= 56;
+          const bool words = t == DType::float32 || n > 15 || n % 2 == 1 || offset % 2 == 0;
+          EXPECT_EQ(kernel == (folds(op) ? "fold_narrow_rows" : "softmax_narrow_rows"), rows > 1 && words && !log)
+              << kernel << " " << n << " " << offset;
+          if (HasFailure()) return;
+        }
+}
+
+TEST_F(CudaLane, ManyNarrowRows) {
+  for (const DType t : {DType::float32, DType::bfloat16})
+    for (const int n : {2, 3, 5, 10, 15, 29})
+      for (const Op op : {Op::softmax, Op::log_softmax, Op::logsumexp}) {
+        compare({n, 9100037 / n, 0, 0, t, op, 1., Empty::zero, n == 5});
         if (HasFailure()) return;
       }
 }
@@ -116,12 +154,41 @@ TEST_F(CudaLane, Gradients) {
         }
 }
 
+TEST_F(CudaLane, NarrowGradients) {
+  std::size_t at = 0;
+  for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
+    for (std::int64_t n = 2; n * (t == DType::float32 ? 4 : 2) < 128; ++n)
+      for (const std::int64_t rows :
+           {std::int64_t{2}, std::int64_t{33}, std::int64_t{5000}, n < 16 ? 3100001 / n : 40001})
+        for (const Op op : {Op::softmax_backward, Op::log_softmax_backward}) {
+          if (n % (t == DType::float32 ? 4 : 8) == 0) continue;
+          const std::int64_t offset = n % 2 == 0 ? 2 * (n % 3) : n % 5;
+          Tensor y(t, {rows, n}, {}, offset), dy(t, {rows, n}, {}, offset + 16), dx(t, {rows, n}, {}, offset + 8);
+          y.fill_by_threads([&](std::int64_t i) { return -std::abs(mixed(i / n, i % n, n)) / 8; });
+          dy.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n + 7, i % n, n); });
+          Tensor& result = at % 3 == 0 ? dx : at % 3 == 1 ? y : dy;
+          ++at;
+          std::string kernel;
+          for (const bool gpu : {false, true}) {
+            const softfold::View in[] = {y.view(gpu), dy.view(gpu)}, out = result.view(gpu);
+            const auto plan = softfold::plan(op, in, {&out, 1}, softfold::RowOptions{});
+            plan.run();
+            kernel = plan.kernel();
+          }
+          ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+          const bool log = op == Op::log_softmax_backward && n > 32 && n <= 56;
+          EXPECT_EQ(kernel == "backward_narrow_rows", !log) << kernel << " " << rows << "x" << n << " " << name_of(t);
+          ASSERT_EQ(difference(result.host(), result.download(), result.size()), "")
+              << rows << "x" << n << " " << name_of(t) << " " << name_of(op);
+        }
+}
+
 /// What a lane does not hold, or rows that do not lie end to end on vectors, goes to other kernels, and is right there.
 TEST_F(CudaLane, Others) {
   for (const std::int64_t n : {7, 9, 12, 20, 60})
-    EXPECT_NE(compare({n, 100, 1, DType::bfloat16, Op::softmax, 1., Empty::zero, false}), "softmax_lane_rows");
-  EXPECT_NE(compare({16, 100, 4, DType::bfloat16, Op::softmax, 1., Empty::zero, false}), "softmax_lane_rows");
-  EXPECT_NE(compare({16, 100, 0, DType::bfloat16, Op::softmax, 0., Empty::zero, false}), "softmax_lane_rows");
+    EXPECT_NE(compare({n, 100, 1, 1, DType::bfloat16, Op::softmax, 1., Empty::zero, false}), "softmax_lane_rows");
+  EXPECT_NE(compare({16, 100, 4, 4, DType::bfloat16, Op::softmax, 1., Empty::zero, false}), "softmax_lane_rows");
+  EXPECT_NE(compare({16, 100, 0, 0, DType::bfloat16, Op::softmax, 0., Empty::zero, false}), "softmax_lane_rows");
 }
 
 }  // namespace

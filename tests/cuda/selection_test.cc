@@ -202,7 +202,9 @@ void expect_same_draws(const DrawCase& c, const std::string& what) {
   draw(true, memory);
   cuda_check(cudaDeviceSynchronize());
   draw(false, none);
-  if (c.n > 232) {  // else top-p may have the whole row
+  // Else top-p may have the whole row; few rows are drawn by sample_rows if they are greedy or wanted entries are many.
+  const bool greedy = c.temperature == 0. && c.n <= 8192;
+  if (c.n > 232 && (c.of_rows || (c.top_k < 100 && !greedy))) {
     EXPECT_EQ(kernel, "sample_draw") << what;
   }
   Array got_tokens = tokens, got_lp = lp, got_rank = rank;
@@ -224,13 +226,13 @@ TEST_F(CudaConsumers, SampleOfPlainRows) {
   std::size_t index = 0;
   const auto first = softfold::FilterOrder::min_p_first, last = softfold::FilterOrder::min_p_last;
   for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{400, 40},
-                                {300, 1000},
-                                {60, 5003},
-                                {30, 50257},
+                                {520, 1000},
+                                {66, 5003},
+                                {66, 50257},
                                 {8, 128256},
                                 {1, 128256},
                                 {600, 9000},
-                                {2, 600000}})
+                                {2, 602000}})
     for (const DType t : {DType::float32, DType::bfloat16, DType::float16})
       for (int bits = 0; bits < 16; ++bits)
         for (const auto& [temperature, top_k, top_p, min_p, order] :

@@ -166,8 +166,9 @@ struct FrameTerms {
 /// kLanes a power of two. All lanes of the warp call it together, whether or not their group has a row.
 ///
 /// Slots without an element hold absent(c). A scale of 0 is the caller's to resolve: multiply the elements by 0 and
-/// use c = 1 (lift::Factor does).
-template <int kWidth, int kLanes = 32, int kCount = kPerLane>
+/// use c = 1 (lift::Factor does). Who brings extremes that leave such slots out says where they begin: from a lane's
+/// kFull-th slot on they may be anywhere.
+template <int kWidth, int kLanes = 32, int kCount = kPerLane, int kFull = kCount>
 struct WarpFold {
   using Lse = fold::LogSumExp<float>;
   using S = fold::Scalar<float>;
@@ -284,8 +285,9 @@ struct WarpFold {
     const float above = S::add(m, 1.F);
     const float d = add_tree<kWidth, kLanes, float, kCount>([&](int j, int k) {
       float& at = v[j * kWidth + k];
-      const float t = terms.term<kFlush>(at);
-      at = left<kLeft, kFlush>(at, t, c, above);
+      const bool flush = kFlush || j * kWidth + k >= kFull;
+      const float t = flush ? terms.term<true>(at) : terms.term<false>(at);
+      at = flush ? left<kLeft, true>(at, t, c, above) : left<kLeft, false>(at, t, c, above);
       return t;
     });
     const float sum = S::mul(d, terms.unit);
