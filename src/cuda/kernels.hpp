@@ -22,16 +22,15 @@ extern const RowKernel softmax_any_few_kernel, backward_any_few_kernel;
 /// Of few elements: by that of the others that is faster there.
 extern const RowKernel few_elements_kernel;
 /// softmax and log_softmax of plain problems, with one read.
-extern const RowKernel softmax_narrow_rows_kernel, fold_narrow_rows_kernel, backward_narrow_rows_kernel;
-extern const RowKernel softmax_lane_rows_kernel, softmax_odd_rows_kernel, softmax_warp_rows_kernel,
-    softmax_chunk_pairs_kernel, softmax_block_rows_kernel, softmax_ring_kernel, softmax_cluster_stays_kernel,
-    softmax_grid_few_kernel, softmax_cluster_row_kernel, softmax_grid_guesses_kernel, softmax_grid_ring_kernel,
-    softmax_grid_row_kernel;
+extern const RowKernel softmax_lane_rows_kernel, softmax_narrow_rows_kernel, softmax_odd_rows_kernel,
+    softmax_warp_rows_kernel, softmax_chunk_pairs_kernel, softmax_block_rows_kernel, softmax_ring_kernel,
+    softmax_cluster_stays_kernel, softmax_grid_few_kernel, softmax_cluster_row_kernel, softmax_grid_guesses_kernel,
+    softmax_grid_ring_kernel, softmax_grid_row_kernel;
 /// The same to another dtype, or to where y lies otherwise than x.
 extern const RowKernel softmax_apart_rows_kernel, softmax_apart_stays_kernel, softmax_apart_cluster_kernel;
 /// The same with two reads; logsumexp and state of plain problems.
-extern const RowKernel softmax_long_rows_kernel, softmax_two_reads_kernel, fold_lane_rows_kernel, fold_odd_rows_kernel,
-    fold_hidden_rows_kernel, fold_tiles_kernel;
+extern const RowKernel softmax_long_rows_kernel, softmax_two_reads_kernel, fold_lane_rows_kernel,
+    fold_narrow_rows_kernel, fold_odd_rows_kernel, fold_hidden_rows_kernel, fold_tiles_kernel;
 /// The same with masks, lengths and scales a row.
 extern const RowKernel softmax_lengths_warp_kernel, softmax_lengths_pairs_kernel, softmax_masked_pairs_kernel,
     softmax_masked_chunks_kernel, softmax_lengths_tiles_kernel, softmax_lengths_stay_kernel,
@@ -59,9 +58,9 @@ extern const RowKernel softmax_ragged_rows_kernel, fold_ragged_rows_kernel, fold
 /// The same with masks and scales a row, of several dtypes, and as no vectors lie.
 extern const RowKernel softmax_ragged_mixed_kernel, fold_ragged_mixed_kernel, backward_ragged_mixed_kernel;
 /// The gradients of softmax and log_softmax with one read.
-extern const RowKernel backward_lane_rows_kernel, backward_block_rows_kernel, backward_odd_rows_kernel,
-    backward_warp_rows_kernel, backward_cluster_stays_kernel, backward_cluster_row_kernel, backward_ragged_kernel,
-    backward_hidden_rows_kernel, backward_hidden_blocks_kernel, backward_hidden_stays_kernel;
+extern const RowKernel backward_lane_rows_kernel, backward_narrow_rows_kernel, backward_block_rows_kernel,
+    backward_odd_rows_kernel, backward_warp_rows_kernel, backward_cluster_stays_kernel, backward_cluster_row_kernel,
+    backward_ragged_kernel, backward_hidden_rows_kernel, backward_hidden_blocks_kernel, backward_hidden_stays_kernel;
 /// Rows whose states are given: finish_softmax, finish_log_softmax, the gradients of logsumexp.
 extern const RowKernel given_rows_kernel;
 /// Rungs of the ladder, when asked for.

@@ -11,8 +11,8 @@ const char* refuses(const RowProblem& p, const Context&) {
   if (const char* why = refuses_plain_gradient(p)) return why;
   const PlainGradient g = plain_gradient(p);
   if (const char* why = refuses_narrow(p, g.y)) return why;
-  if (const char* why = refuses_narrow(p, g.dy)) return why;
-  return g.y.y_stride == g.y.x_stride ? nullptr : "results do not lie end to end";
+  const bool alike = g.dy.x_stride == g.y.x_stride && g.y.y_stride == g.y.x_stride;
+  return alike ? nullptr : "rows of dy, or results, do not lie end to end";
 }
 
 template <template <class> class Gradient, bool kLog>
@@ -21,7 +21,7 @@ void run_by(const RowProblem& p, Stream stream) {
   NarrowGradient g{plain_gradient(p), 1};
   with_element(p[Slot::x].dtype, [&]<class E>() {
     with_narrow<E, kLog>(p.n, [&]<int kN>() {
-      g.each = each_of(p, kNarrowEach<E, kN>, 2);
+      g.each = each_of(p.rows, kNarrowEach<E, kN>, 2, traits_of(device.device()));
       narrow_grid<E>(g.rows.dy, g.each, 2);
       const Grid grid = narrow_grid<E>(g.rows.y, g.each, 2);
       launch("backward_narrow_rows", backward_narrow_rows<E, kN, Gradient>, grid, stream, g);

@@ -32,10 +32,9 @@ void with_narrow(std::int64_t n, const Go& go) {
 }
 
 /// The rows that a lane has in a set, of `most`: few are spread over the device.
-inline int each_of(const RowProblem& p, int most, int streams) {
+inline int each_of(std::int64_t rows, int most, int streams, const DeviceTraits& device) {
   constexpr std::int64_t lanes = 32 * kOddWarps * kOddRuns;
-  const std::int64_t at_once = 6 / streams * traits_of(DeviceOf(p[Slot::x].data).device()).processors;
-  return static_cast<int>(std::clamp<std::int64_t>(p.rows / (lanes * at_once), 1, most));
+  return static_cast<int>(std::clamp<std::int64_t>(rows / (lanes * (6 / streams) * device.processors), 1, most));
 }
 
 /// The grid of a kernel that reads so many operands; p becomes rows that lie end to end.
@@ -54,7 +53,7 @@ void launch_narrow(const RowProblem& p, const Go& go) {
   LaneRows rows{plain_rows(p), 1};
   with_element(p[Slot::x].dtype, [&]<class E>() {
     with_narrow<E, kLog>(p.n, [&]<int kN>() {
-      rows.each = each_of(p, kNarrowEach<E, kN>, 1);
+      rows.each = each_of(p.rows, kNarrowEach<E, kN>, 1, traits_of(device.device()));
       const Grid grid = narrow_grid<E>(rows.rows, rows.each, 1);
       go.template operator()<E, kN>(rows, grid);
     });

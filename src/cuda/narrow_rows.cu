@@ -1,6 +1,7 @@
 // softmax_narrow_rows, and what it and the others of narrow rows take.
 #include "cuda/kernels.hpp"
 #include "cuda/narrow_launch.hpp"
+#include "front/choice.hpp"
 
 namespace softfold {
 inline namespace v0 {
@@ -47,7 +48,7 @@ const char* refuses_plain_narrow(const RowProblem& p) {
 
 bool takes_narrow(const RowProblem& p) {
   const RowKernel& kernel = p[Slot::dy].given ? backward_narrow_rows_kernel : softmax_narrow_rows_kernel;
-  return kernel.refuses(p, {}) == nullptr;
+  return why_not(kernel, p, {}) == nullptr;
 }
 
 const RowKernel softmax_narrow_rows_kernel{"softmax_narrow_rows", refuses, run, nullptr};

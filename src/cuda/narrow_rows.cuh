@@ -84,6 +84,7 @@ struct NarrowRow {
   __device__ __forceinline__ void fill(float value) const {
     E* to = reinterpret_cast<E*>(at);
     for (int i = 0; i < n; ++i) to[i] = fold::narrow<E>(value);
+    asm volatile("" ::: "memory");  // take() reads words
   }
 
  private:
@@ -95,6 +96,11 @@ struct NarrowRow {
       const auto* from = reinterpret_cast<const unsigned*>(at);
 #pragma unroll
       for (int i = 0; i < kAll; ++i) words[i] = i < kOwn ? from[has(i * kEach) ? i : 0] : words[0];
+    } else if constexpr (kExact) {
+      const auto* halves = reinterpret_cast<const unsigned short*>(at);
+      const auto half = [&](int i) { return static_cast<unsigned>(halves[i < kN ? i : 0]); };
+#pragma unroll
+      for (int i = 0; i < kAll; ++i) words[i] = half(2 * i) | half(2 * i + 1) << 16;
     } else {
       // Of words that the row's ends share with its neighbours, which other lanes write, only what is its own.
       const int odd = reinterpret_cast<std::uintptr_t>(at) % 4 == 0 ? 0 : 1;
@@ -111,7 +117,7 @@ struct NarrowRow {
       for (int i = 0; i < kOwn; ++i) {
         const unsigned own = next;
         next = last;
-        if (has(2 * i + 3) || 2 * i + 3 - odd < n) next = from[i + 1];
+        if (2 * i + 3 < kFewest || 2 * i + 3 - odd < n) next = from[i + 1];
         words[i] = __funnelshift_r(own, next, 16 * odd);
         if (!has(2 * i)) {
           words[i] = words[0];
@@ -154,7 +160,6 @@ __global__ void __launch_bounds__(32 * kOddWarps, kN > 32 ? 5 : 6)
       if (i >= count) row.fill(0.F);
       put_lane_row<kLog>(p.rows, row);
     }
-    __syncwarp();
     place.send(p.rows, p.rows.y + sets.base(set) * p.rows.y_stride, count);
   }
   bulk_drain();
@@ -230,7 +235,6 @@ __global__ void __launch_bounds__(32 * kOddWarps, 3) backward_narrow_rows(const 
       }
       y_row.put(dy, [&](unsigned word) { return any ? PackedGradients<E>::written(word) : 0U; });
     }
-    __syncwarp();
     y_place.send(p.rows.y, p.rows.y.y + y_sets.base(set) * p.rows.y.y_stride, count);
   }
   bulk_drain();

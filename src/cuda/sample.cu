@@ -70,21 +70,20 @@ RowsLeft left_to_rows(const SampleProblem& p) {
   return !has_options_of_rows(p) && p.top_k > 0 && p.top_k < p.n ? RowsLeft::few : RowsLeft::all;
 }
 
-/// Measured: rows up to which a block or a cluster each is faster: greedy ones, and such of which more entries are
-/// wanted than their chunks have lanes, whose maxima then bound nothing.
+/// Measured: rows up to which a block or a cluster each is faster: greedy ones; such of which more entries are wanted
+/// than their chunks have lanes, whose maxima then bound nothing; and a few long ones of which many are wanted.
 std::int64_t most_by_rows(const SampleProblem& p) {
-  constexpr std::int64_t any = std::int64_t{1} << 62;
   const std::int64_t chunks = lift::chunk_count(p.n);
   if (has_options_of_rows(p)) return 0;
-  if (p.temperature == 0.) return chunks > 8 ? 0 : p.n < 512 ? 2048 : 512;
+  if (p.temperature == 0.) return chunks > 8 ? 0 : p.n < 512 ? 1024 : 512;
   if (p.top_k <= 0 || p.top_k >= p.n || p.n < 256) return 0;
   const bool cuts = p.top_p < 1. || p.min_p > 0.;
-  if (chunks > 8) return p.top_k >= 100 && !cuts ? 32 : 0;
+  if (chunks > 8) return p.top_k >= 100 && !cuts && chunks <= 128 ? 32 : 0;
   if (chunks * 32 >= most_entries(p)) return 0;
   if (chunks > 4) return 64;
-  if (p.n < 512) return p.top_k >= 100 && !cuts ? any : p.top_k >= 32 && cuts ? 0 : 128;
-  if (p.top_k >= 100) return cuts ? 2048 : any;
-  return p.top_k < 64 ? 512 : 2048;
+  if (p.top_k >= 128 && !cuts) return std::int64_t{1} << 62;
+  if (p.n < 512) return p.top_k >= 32 && cuts ? 0 : 128;
+  return 512;
 }
 
 const char* refuses_draw(const SampleProblem& p, const Context&) {
@@ -92,11 +91,11 @@ const char* refuses_draw(const SampleProblem& p, const Context&) {
   if (p.n == 0) return "rows of no elements";
   if (p[SampleSlot::bias].given || p[SampleSlot::bitmask].given) return "logits have a bias or a bitmask";
   if (p[Slot::y].given || p[SampleSlot::masked].given) return "results of x's shape are asked for";
-  if (most_entries(p) == 0 && !is_unfiltered(p)) return "what is kept may be more than 224 elements";
+  if (most_entries(p) == 0 && !is_unfiltered(p)) return "what is kept may be more than 225 elements";
   if (lift::chunk_count(p.n) > std::int64_t{1024} * kMostSegmentChunks) return "a row is longer than 2^28";
   if (p.rows * lift::chunk_count(p.n) >= 0x7FFFFFFF) return "more chunks than a grid has blocks";
   if (const char* why = refuses_plain(p)) return why;
-  return p.rows <= most_by_rows(p) ? "so few rows are faster by sample_rows" : nullptr;
+  return p.rows <= most_by_rows(p) ? "such rows, or so few of them, are faster by sample_rows" : nullptr;
 }
 
 /// The call's workspace.

@@ -12,8 +12,8 @@ namespace softfold {
 inline namespace v0 {
 namespace cuda {
 
-/// Elements beyond the k-th largest that are asked for: what equals it is kept too. With the largest one they are as
-/// many as a chunk has lanes, whose maxima bound them.
+/// Elements beyond the k-th largest that are asked for: what equals it is kept too. With a greedy
+/// row's largest one they are as many as a chunk has lanes, whose maxima bound them.
 inline constexpr int kMostTies = 31;
 /// Chunks of a row whose tree is built in shared memory.
 inline constexpr int kSharedChunks = 256;

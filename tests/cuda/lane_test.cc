@@ -162,7 +162,7 @@ TEST_F(CudaLane, NarrowGradients) {
            {std::int64_t{2}, std::int64_t{33}, std::int64_t{5000}, n < 16 ? 3100001 / n : 40001})
         for (const Op op : {Op::softmax_backward, Op::log_softmax_backward}) {
           if (n % (t == DType::float32 ? 4 : 8) == 0) continue;
-          const std::int64_t offset = n % 2 == 0 ? 2 * (n % 3) : n % 5;
+          const std::int64_t offset = n % 10 == 0 ? 3 : n % 2 == 0 ? 2 * (n % 3) : n % 5;
           Tensor y(t, {rows, n}, {}, offset), dy(t, {rows, n}, {}, offset + 16), dx(t, {rows, n}, {}, offset + 8);
           y.fill_by_threads([&](std::int64_t i) { return -std::abs(mixed(i / n, i % n, n)) / 8; });
           dy.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n + 7, i % n, n); });
@@ -177,7 +177,9 @@ TEST_F(CudaLane, NarrowGradients) {
           }
           ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
           const bool log = op == Op::log_softmax_backward && n > 32 && n <= 56;
-          EXPECT_EQ(kernel == "backward_narrow_rows", !log) << kernel << " " << rows << "x" << n << " " << name_of(t);
+          const bool words = t == DType::float32 || n != 10;  // those of 10 begin inside words
+          EXPECT_EQ(kernel == "backward_narrow_rows", !log && words)
+              << kernel << " " << rows << "x" << n << " " << name_of(t);
           ASSERT_EQ(difference(result.host(), result.download(), result.size()), "")
               << rows << "x" << n << " " << name_of(t) << " " << name_of(op);
         }

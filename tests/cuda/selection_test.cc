@@ -238,6 +238,7 @@ TEST_F(CudaConsumers, SampleOfPlainRows) {
         for (const auto& [temperature, top_k, top_p, min_p, order] :
              {std::tuple{0.8, std::int64_t{0}, 1., 0., first}, std::tuple{1., std::int64_t{50}, 0.9, 0., first},
               std::tuple{0.7, std::int64_t{7}, 1., 0.02, last}, std::tuple{1.2, std::int64_t{200}, 0.5, 0.01, last},
+              std::tuple{1., std::int64_t{225}, 1., 0., first}, std::tuple{1., std::int64_t{226}, 1., 0., first},
               std::tuple{0., std::int64_t{0}, 1., 0., first}, std::tuple{1.5, std::int64_t{0}, 1., 0.05, first}}) {
           if ((index++ + static_cast<std::size_t>(bits)) % (n > 4000 ? 13 : 5) != 0 || index % step() != 0) continue;
           expect_same_draws({rows, n, t, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0,

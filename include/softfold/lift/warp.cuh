@@ -180,7 +180,7 @@ struct WarpFold {
   struct Folded {
     Lse::State state;
     float unit;  ///< terms times unit are in the frame state.m; 1/2 or 1
-    bool dense;  ///< every term is at least 2^-62
+    bool dense;  ///< every element's term is at least 2^-62
     Node node;   ///< the state again
   };
 
