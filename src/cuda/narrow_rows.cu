@@ -29,13 +29,14 @@ void run(const RowProblem& p, const Context& context) {
 
 const char* refuses_narrow(const RowProblem& p, const PlainRows& rows) {
   const auto size = static_cast<std::int64_t>(size_of(p[Slot::x].dtype));
-  if (p.n < 2 || p.n * size > 128 || p.n * size % 16 == 0)
+  if (p.n < 2 || p.n * size > kLaneVectors * 16 || p.n * size % 16 == 0)
     return "a row is longer than a lane holds (128 bytes), or fills vectors";
   if (p.rows / 32 >= 0x7FFFFFFF) return "more rows than a grid has";
   if (rows.x_stride != p.n * size) return "rows do not lie end to end";
   const bool log = p.op == Op::log_softmax || p.op == Op::log_softmax_backward;
   if (log && !is_narrow_log(p.n)) return "log-probabilities of so many elements are faster by more lanes";
-  const bool words = p.n > 15 || p.n * size % 4 != 0 || reinterpret_cast<std::uintptr_t>(rows.x) % 4 == 0;
+  const bool words =
+      p.n > kNarrowExact<fold::BFloat16> || p.n * size % 4 != 0 || reinterpret_cast<std::uintptr_t>(rows.x) % 4 == 0;
   return words ? nullptr : "rows begin inside words";
 }
 

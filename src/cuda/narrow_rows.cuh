@@ -14,17 +14,17 @@ namespace cuda {
 /// longer. Longer ones share them with rows of a few elements fewer.
 template <class E>
 inline constexpr int kNarrowExact = sizeof(E) == 4 ? 7 : 15;
-/// What a lane holds: 128 bytes.
+/// What a lane holds.
 template <class E>
-inline constexpr int kNarrowMost = 128 / static_cast<int>(sizeof(E));
+inline constexpr int kNarrowMost = kLaneVectors * 16 / static_cast<int>(sizeof(E));
 /// Of rows of up to kN elements, the fewest that there are.
 template <class E, int kN>
 inline constexpr int kNarrowFewest = kN <= kNarrowExact<E> ? kN
                                      : kN <= 32            ? kN - 3
                                                            : kN - 7;
-/// Rows that a lane has in a set at most: 4 KB a warp.
+/// Rows that a lane has in a set at most.
 template <class E, int kN>
-inline constexpr int kNarrowEach = std::max(4096 / (32 * kN * static_cast<int>(sizeof(E))), 1);
+inline constexpr int kNarrowEach = kNarrowMost<E> / kN;
 
 /// A lane's row of `n` elements in shared memory. Where all rows have an even number of 16-bit elements, they begin
 /// with words.
@@ -132,7 +132,7 @@ struct NarrowRow {
 };
 
 /// A warp's sets of rows. memory: the block's.
-template <class E, int kN>
+template <class E>
 __device__ __forceinline__ OddSets<E, int> narrow_sets(const PlainRows& p, int each, char* memory) {
   return {p, 32 * each, memory, OddPlace<E>::bytes(p, 32 * each)};
 }
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(32 * kOddWarps, kN > 32 ? 5 : 6)
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kOddWarps][kOddRuns];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const auto sets = narrow_sets<E, kN>(p.rows, p.each, landing_memory);
+  const auto sets = narrow_sets<E>(p.rows, p.each, landing_memory);
   sets.begin(landed[warp]);
   sets.fetch(landed[warp]);
   __syncwarp();  // elements that no copy brings are there
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(32 * kOddWarps, kN > 32 ? 5 : 6)
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[kOddWarps][kOddRuns];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const auto sets = narrow_sets<E, kN>(p.rows, p.each, landing_memory);
+  const auto sets = narrow_sets<E>(p.rows, p.each, landing_memory);
   sets.begin(landed[warp]);
   sets.fetch(landed[warp]);
   __syncwarp();  // elements that no copy brings are there
@@ -207,8 +207,8 @@ __global__ void __launch_bounds__(32 * kOddWarps, 3) backward_narrow_rows(const 
   extern __shared__ __align__(kCopyLine) char landing_memory[];
   __shared__ CopyBarrier landed[2][kOddWarps][kOddRuns];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const auto y_sets = narrow_sets<E, kN>(p.rows.y, p.each, landing_memory);
-  const auto dy_sets = narrow_sets<E, kN>(p.rows.dy, p.each, landing_memory + kOddRuns * kOddWarps * y_sets.step);
+  const auto y_sets = narrow_sets<E>(p.rows.y, p.each, landing_memory);
+  const auto dy_sets = narrow_sets<E>(p.rows.dy, p.each, landing_memory + kOddRuns * kOddWarps * y_sets.step);
   y_sets.begin(landed[0][warp]), dy_sets.begin(landed[1][warp]);
   y_sets.fetch(landed[0][warp]), dy_sets.fetch(landed[1][warp]);
   __syncwarp();  // elements that no copy brings are there

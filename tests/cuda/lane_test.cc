@@ -126,6 +126,22 @@ TEST_F(CudaLane, ManyNarrowRows) {
       }
 }
 
+void fill_gradient(Tensor& y, Tensor& dy, std::int64_t n) {
+  y.fill_by_threads([&](std::int64_t i) { return -std::abs(mixed(i / n, i % n, n)) / 8; });
+  dy.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n + 7, i % n, n); });
+}
+/// On the CPU, then the GPU; the kernel that took it there.
+std::string run_gradient(Op op, Tensor& y, Tensor& dy, Tensor& result) {
+  std::string kernel;
+  for (const bool gpu : {false, true}) {
+    const softfold::View in[] = {y.view(gpu), dy.view(gpu)}, out = result.view(gpu);
+    const auto plan = softfold::plan(op, in, {&out, 1}, softfold::RowOptions{});
+    plan.run();
+    kernel = plan.kernel();
+  }
+  return kernel;
+}
+
 /// Gradients, of few rows and of as many as give each lane all the rows of a set, to dx, y or dy.
 TEST_F(CudaLane, Gradients) {
   std::size_t at = 0;
@@ -136,16 +152,9 @@ TEST_F(CudaLane, Gradients) {
         for (const Op op : {Op::softmax_backward, Op::log_softmax_backward}) {
           const std::int64_t n = vectors * (t == DType::float32 ? 4 : 8);
           Tensor y(t, {rows, n}), dy(t, {rows, n}), dx(t, {rows, n});
-          y.fill_by_threads([&](std::int64_t i) { return -std::abs(mixed(i / n, i % n, n)) / 8; });
-          dy.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n + 7, i % n, n); });
+          fill_gradient(y, dy, n);
           Tensor& result = at % 3 == 0 ? dx : at % 3 == 1 ? y : dy;
-          std::string kernel;
-          for (const bool gpu : {false, true}) {
-            const softfold::View in[] = {y.view(gpu), dy.view(gpu)}, out = result.view(gpu);
-            const auto plan = softfold::plan(op, in, {&out, 1}, softfold::RowOptions{});
-            plan.run();
-            kernel = plan.kernel();
-          }
+          const std::string kernel = run_gradient(op, y, dy, result);
           ++at;
           ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
           EXPECT_EQ(kernel, "backward_lane_rows") << rows << "x" << n << " " << name_of(t);
@@ -164,17 +173,10 @@ TEST_F(CudaLane, NarrowGradients) {
           if (n % (t == DType::float32 ? 4 : 8) == 0) continue;
           const std::int64_t offset = n % 10 == 0 ? 3 : n % 2 == 0 ? 2 * (n % 3) : n % 5;
           Tensor y(t, {rows, n}, {}, offset), dy(t, {rows, n}, {}, offset + 16), dx(t, {rows, n}, {}, offset + 8);
-          y.fill_by_threads([&](std::int64_t i) { return -std::abs(mixed(i / n, i % n, n)) / 8; });
-          dy.fill_by_threads([&](std::int64_t i) { return value_of(Values::normal, i / n + 7, i % n, n); });
+          fill_gradient(y, dy, n);
           Tensor& result = at % 3 == 0 ? dx : at % 3 == 1 ? y : dy;
           ++at;
-          std::string kernel;
-          for (const bool gpu : {false, true}) {
-            const softfold::View in[] = {y.view(gpu), dy.view(gpu)}, out = result.view(gpu);
-            const auto plan = softfold::plan(op, in, {&out, 1}, softfold::RowOptions{});
-            plan.run();
-            kernel = plan.kernel();
-          }
+          const std::string kernel = run_gradient(op, y, dy, result);
           ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
           const bool log = op == Op::log_softmax_backward && n > 32 && n <= 56;
           const bool words = t == DType::float32 || n != 10;  // those of 10 begin inside words
